@@ -1,0 +1,120 @@
+"""A Prefect server for the length of one command, on a machine that has none.
+
+Prefect's own temporary server outlives a parent that is killed. This one reads its standard input, which the parent
+holds open, and ends when the kernel closes it: whatever ended the parent, SIGKILL included. It runs in a session
+of its own, so that Ctrl-C reaches only the study, which then still has a server to tell.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from storage.errors import BadInput
+
+ANSWER_SECONDS = 120.0
+END_SECONDS = 10.0
+
+
+@contextmanager
+def prefect_server() -> Iterator[str]:
+    """The API address of the configured server, or of one started for the length of the block."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    if configured := PREFECT_API_URL.value():
+        _require_answer(configured)
+        yield configured
+        return
+    home = PREFECT_HOME.value()
+    home.mkdir(parents=True, exist_ok=True)
+    log = home / "embedded-server.log"
+    environment = os.environ | {
+        "PREFECT_UI_ENABLED": "0",
+        "PREFECT__SERVER_EPHEMERAL": "1",
+        "PREFECT__SERVER_FINAL": "1",
+    }
+    with log.open("wb") as log_file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deployments.embedded"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log_file,
+            env=environment,
+            start_new_session=True,
+        )
+    assert process.stdin and process.stdout
+    try:
+        port = process.stdout.readline().strip()  # written once the server answers; empty when it died
+        if not port:
+            raise RuntimeError(f"the Prefect server did not start; its log is {log}")
+        address = f"http://127.0.0.1:{int(port)}/api"
+        with temporary_settings({PREFECT_API_URL: address}):
+            try:
+                yield address
+            finally:
+                _send_what_waits()
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def _require_answer(address: str) -> None:
+    """A configured server that does not answer is a mistake to correct, not one to work around."""
+    try:
+        httpx.get(f"{address}/health", timeout=20).raise_for_status()
+    except httpx.HTTPError as error:
+        raise BadInput(
+            f"the Prefect server at PREFECT_API_URL={address} does not answer ({error}): start it with "
+            "`prefect server start`, or unset PREFECT_API_URL to use an embedded one"
+        ) from error
+
+
+def _send_what_waits() -> None:
+    """Sends the events and logs that wait in background threads, while there is still a server to take them."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for worker in (APILogWorker, EventsWorker):
+        worker.drain_all(timeout=END_SECONDS)
+
+
+def serve() -> None:
+    """The server process: serves on a free port of 127.0.0.1, says which, ends with its standard input."""
+    import uvicorn
+    from prefect.server.api.server import create_app
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
+
+    def end_with_parent() -> None:
+        os.read(0, 1)
+        server.should_exit = True
+        threading.Event().wait(END_SECONDS / 2)
+        os._exit(0)
+
+    def announce() -> None:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/api/health"
+        transport = httpx.HTTPTransport(retries=3)
+        with httpx.Client(transport=transport, timeout=ANSWER_SECONDS) as client:
+            client.get(address).raise_for_status()
+        os.write(1, f"{listener.getsockname()[1]}\n".encode())
+
+    for target in (end_with_parent, announce):
+        threading.Thread(target=target, daemon=True).start()
+    server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    serve()

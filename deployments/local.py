@@ -1,0 +1,181 @@
+"""Runs a study here: each stage to its end, in this process, as a Prefect task, in page order.
+
+Prefect shows what happens and is asked nothing: what is finished is decided by the markers on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import (
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+from prefect.cache_policies import NO_CACHE
+from prefect.logging.handlers import APILogHandler
+from prefect.states import State, StateType
+
+from deployments.dispatch import Handle, Walk
+from storage import durable
+from tasks.configuration import Configuration
+from tasks.stage import Outcome, Stage, attempt
+
+LOG = logging.getLogger("ratchet.local")
+REPORT_EVERY_SECONDS = 10.0
+
+STATES = {
+    "finished": (StateType.COMPLETED, "Completed"),
+    # AwaitingRetry proper is a scheduled state, which Prefect would at once run again in this process
+    "out_of_time": (StateType.CANCELLED, "AwaitingRetry"),
+    "sigterm": (StateType.CANCELLED, "AwaitingRetry"),
+    "interrupted": (StateType.CANCELLED, "Cancelled"),
+    "check_failed": (StateType.FAILED, "Failed"),
+    "numerical_failure": (StateType.FAILED, "Failed"),
+    "bad_input": (StateType.FAILED, "BadInput"),
+    "held": (StateType.FAILED, "BadInput"),
+    "crashed": (StateType.CRASHED, "Crashed"),
+}
+EXIT_CODES = {"Completed": 0, "BadInput": 2, "Failed": 1, "Crashed": 1, "Cancelled": 130, "AwaitingRetry": 75}
+"""The study's exit code by the name of its final state."""
+
+
+class Local(Walk):
+    """Runs each stage whose inputs are finished; one that did not finish skips only those that need it."""
+
+    def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
+        handle = super().__call__(stage, config, **inputs)
+        if not handle.finished and not handle.waits_for and not self._told_to_stop():
+            if handle.verdict.present:
+                LOG.warning("%s runs again: %s", stage.name, handle.verdict.reason)
+            _run_as_task(handle)
+            if handle.outcome and handle.outcome.end_state == "finished":
+                handle.look()
+        return handle
+
+    def final_state(self) -> State[Any]:
+        """The study's state: bad input before failed, before cancelled, before unfinished, before completed."""
+        unfinished = [handle for handle in self.handles if not handle.finished]
+        if not unfinished:
+            return State(type=StateType.COMPLETED, message=f"all {len(self.handles)} stages are finished")
+        tried = [handle for handle in unfinished if handle.outcome]
+        names = [STATES[handle.outcome.end_state][1] for handle in tried if handle.outcome]
+        name = next((name for name in ("BadInput", "Failed", "Crashed", "Cancelled") if name in names), "AwaitingRetry")
+        kind = next(kind for kind, named in STATES.values() if named == name)
+        told = "; ".join(f"{handle.stage.name}: {handle.outcome.message}" for handle in tried if handle.outcome)
+        return State(type=kind, name=name, message=told or "unfinished")
+
+    def _told_to_stop(self) -> bool:
+        """A signal stops the study; a stage's own share of steps stops only what needs it."""
+        ends = {handle.outcome.end_state for handle in self.handles if handle.outcome}
+        return bool(ends & {"interrupted", "sigterm"})
+
+
+def _run_as_task(handle: Handle) -> None:
+    """Does one attempt as a Prefect task of the present flow run; the outcome is left in the handle.
+
+    A lost connection (a hub that does not answer) is retried; everything else needs a person, a change or a
+    continuation.
+    """
+    name = handle.stage.name
+
+    @task(
+        name=name,
+        task_run_name=f"{name} {handle.run.fingerprint[:12]}",
+        tags=["ratchet", handle.run.study, name],
+        description=(handle.stage.config.__doc__ or "").strip(),
+        retries=2,
+        retry_delay_seconds=[10, 60],
+        retry_condition_fn=lambda *_: bool(handle.outcome and handle.outcome.retryable),
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )
+    def work() -> State[Any]:
+        inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+        with _logs_to_prefect(), _progress_artifact(handle):
+            handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs)
+        _result_artifacts(handle)
+        kind, state_name = STATES[handle.outcome.end_state]
+        return State(type=kind, name=state_name, message=_message(handle, handle.outcome))
+
+    work(return_state=True)
+
+
+def _message(handle: Handle, outcome: Outcome) -> str:
+    """Cause, remedy and log, on the task run's page."""
+    if outcome.end_state == "finished":
+        return str(handle.run.path)
+    remedy = f" {outcome.diagnosis['resolution']}" if outcome.diagnosis else ""
+    return f"{outcome.end_state}: {outcome.message}.{remedy} Log: {handle.run.attempts}"
+
+
+@contextlib.contextmanager
+def _logs_to_prefect() -> Iterator[None]:
+    logger, handler = logging.getLogger("ratchet"), APILogHandler()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+@contextlib.contextmanager
+def _progress_artifact(handle: Handle) -> Iterator[None]:
+    """Shows progress.json as a progress artifact, from a thread: a slow or absent server delays nothing."""
+    ended = threading.Event()
+
+    def report() -> None:
+        artifact = None
+        while not ended.wait(REPORT_EVERY_SECONDS):
+            try:
+                now = durable.read_json(handle.run.progress_file)
+                share = 100.0 * now["step"] / now["total"] if now["total"] else 0.0
+                said = f"{handle.stage.name}: {now['step']} of {now['total']} {now['unit']}, {now['note']}"
+                if artifact is None:
+                    artifact = create_progress_artifact(share, key=_key(handle, "progress"), description=said)
+                else:
+                    update_progress_artifact(artifact, progress=share, description=said)
+            except Exception as error:  # the report is best effort: training must not care
+                LOG.debug("progress was not reported: %s", error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(report,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _result_artifacts(handle: Handle) -> None:
+    """The stage's result as a table, and the tables that it made; failure to show them is only logged."""
+    try:
+        if handle.outcome is None or handle.outcome.end_state != "finished":
+            return
+        result = durable.read_json(handle.run.result_file)
+        rows = [{"what": name, "value": str(value)} for name, value in _flat(result)]
+        create_table_artifact(rows, key=_key(handle, "result"), description=f"`{handle.run.path}`")
+        for table in result.get("tables", []):
+            create_markdown_artifact((handle.run.path / table).read_text(), key=_key(handle, table.split(".")[0]))
+    except Exception as error:
+        LOG.warning("the result of %s could not be shown in Prefect: %s", handle.stage.name, error)
+
+
+def _key(handle: Handle, what: str) -> str:
+    """Prefect allows lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{handle.run.study}-{handle.stage.name}-{what}".lower()).strip("-")
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value

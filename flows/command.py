@@ -1,0 +1,145 @@
+"""The command line of every study, and the only room that prints.
+
+    python -m flows.robustness [--profile quick | FILE.yaml] [--root runs] [--set key=value ...] [--seed N]
+                               [--dispatch local] [--dry-run] [--status]
+
+The page is walked first, without a Prefect server and without torch: bad configuration, `--dry-run`, `--status` and
+a finished study answer within seconds. Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished (the same
+command goes on), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markdown import Markdown
+
+from deployments.dispatch import Handle, Walk
+from flows import settings
+from flows.display import Display, standing
+from storage import attempts
+from storage.errors import BadInput
+
+OUT = Console(highlight=False, soft_wrap=True)
+
+
+def parser(module: str) -> argparse.ArgumentParser:
+    """The options, frozen by a test: people's scripts depend on them."""
+    options = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description="Runs the study here, goes on where it stopped, and says so when it is finished.",
+        epilog="Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished, 130 interrupted.",
+    )
+    options.add_argument(
+        "--profile",
+        default="quick",
+        help=f"profile ({', '.join(settings.profile_names())}) or a .yaml file (default: quick)",
+    )
+    options.add_argument("--root", default="runs", help="folder of the run directories (default: runs)")
+    options.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one value of the profile, such as budget.epochs=0.5; may be given again",
+    )
+    options.add_argument("--seed", type=int, help="seed of the training order in both arms")
+    options.add_argument("--dispatch", choices=["local"], default="local", help="where stages run")
+    look = options.add_mutually_exclusive_group()
+    look.add_argument("--dry-run", action="store_true", help="print the stages and what would run, and stop")
+    look.add_argument("--status", action="store_true", help="print how each stage stands, and stop")
+    return options
+
+
+def main(module: str, arguments: list[str] | None = None) -> int:
+    """Runs the study of `module` (its `page`, and the flow of the module's last name); returns the exit code."""
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return _refuse(f"Python {sys.version.split()[0]} is not supported: use Python 3.11, 3.12 or 3.13")
+    options = parser(module).parse_args(arguments)
+    try:
+        return _run(importlib.import_module(module), module.rpartition(".")[2], options)
+    except BadInput as error:
+        return _refuse(str(error))
+    except KeyboardInterrupt:
+        OUT.print("interrupted; the same command goes on where it stopped")
+        return 130
+
+
+def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
+    study = settings.read_study(study_module.Study, options.profile, options.changes, options.seed)
+    walk = Walk(options.root, study.name)
+    study_module.page(study, walk)
+    if options.dry_run or options.status:
+        for handle in walk.handles:
+            OUT.print(_dry_line(handle) if options.dry_run else _status_line(handle))
+        return 0 if options.dry_run or all(handle.finished for handle in walk.handles) else 75
+    if not all(handle.finished for handle in walk.handles):
+        code = _run_here(getattr(study_module, flow_name), study, walk)
+        if code:
+            return code
+        walk = Walk(options.root, study.name)
+        study_module.page(study, walk)
+    _show_result(walk)
+    return 0
+
+
+def _run_here(flow: Any, study: Any, walk: Walk) -> int:
+    """Runs the flow in this process, on the configured Prefect server or on one for the length of this command."""
+    from deployments.embedded import prefect_server
+    from deployments.local import EXIT_CODES
+
+    _quieten_prefect()
+    OUT.print(f"study {study.name}, seed {study.seed}, in {walk.root / study.name}")
+    OUT.print(f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
+              "are finished) ...")
+    with prefect_server() as address, Display(walk.handles, OUT):
+        OUT.print(f"Prefect API: {address}")
+        state = flow(study, str(walk.root), return_state=True)
+    code = EXIT_CODES.get(state.name or "", 1)
+    if code:
+        OUT.print(f"{state.name}: {state.message}", style="bold red" if code in (1, 2) else "bold yellow")
+        OUT.print(f"exit code {code}; what is finished is kept, and the same command goes on", style="dim")
+    return code
+
+
+def _show_result(walk: Walk) -> None:
+    """The tables of the last stage, and where they are."""
+    last = walk.handles[-1]
+    result = last.as_input().result
+    for name in result.get("tables", []):
+        file = last.run.path / name
+        text = file.read_text()
+        OUT.print(Markdown(text) if OUT.is_terminal else text, markup=False)
+        OUT.print(f"the study is finished: {file}", markup=False)
+
+
+def _dry_line(handle: Handle) -> str:
+    state = "finished" if handle.finished else "would run"
+    refused = f" ({handle.verdict.reason})" if handle.verdict.present and not handle.finished else ""
+    return f"{handle.stage.name:<16} {handle.run.fingerprint}  {state}{refused}"
+
+
+def _status_line(handle: Handle) -> str:
+    return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {standing(handle, attempts.newest(handle.run.attempts))}"
+
+
+def _quieten_prefect() -> None:
+    """Prefect's own lines go to its server; the terminal shows ours, and its warnings."""
+    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
+        for handler in logging.getLogger(name).handlers:
+            if type(handler).__name__ == "PrefectConsoleHandler":
+                handler.setLevel(logging.WARNING)
+
+
+def _refuse(message: str) -> int:
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="bold red")
+    return 2
+
+

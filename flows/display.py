@@ -1,0 +1,124 @@
+"""What a person sees while a study runs: one line a stage, read from the run directories.
+
+The display knows only the files that every stage writes, so it shows a stage in the same way wherever it runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from deployments.dispatch import Handle
+from storage import durable
+
+LOOK_EVERY_SECONDS = 1.0
+LINE_EVERY_SECONDS = 15.0
+
+
+class Display:
+    """Shows the progress of `handles` while the block runs: a bar in a terminal, else a plain line now and then."""
+
+    def __init__(self, handles: list[Handle], console: Console) -> None:
+        self._console = console
+        self._waiting = [handle for handle in handles if not handle.finished]
+        self._before = {handle.stage.name: _progress(handle) for handle in self._waiting}
+        self._bar = Progress(
+            TextColumn("{task.description:<16}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[said]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._bars: dict[str, TaskID] = {}
+        self._began: dict[str, float] = {}
+        self._done: set[str] = set()
+        self._line_at = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Display:
+        self._bar.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._look()
+        self._bar.stop()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(LOOK_EVERY_SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        for handle in self._waiting:
+            name, now = handle.stage.name, _progress(handle)
+            if name in self._done or now == self._before[name]:
+                continue  # not begun: what stands there is from an earlier attempt
+            self._began.setdefault(name, time.monotonic())
+            if handle.run.marker_file.exists() and not now.get("total", 0) > now.get("step", 0):
+                self._finish(name)
+            else:
+                self._show(name, now)
+
+    def _show(self, name: str, now: dict[str, Any]) -> None:
+        said = described(now)
+        if self._console.is_terminal:
+            if name not in self._bars:
+                self._bars[name] = self._bar.add_task(name, total=None, said=said)
+            self._bar.update(
+                self._bars[name], total=now.get("total") or None, completed=now.get("step", 0), said=said
+            )
+        elif time.monotonic() - self._line_at > LINE_EVERY_SECONDS:
+            self._line_at = time.monotonic()
+            self._console.print(f"{name:<16} {said}", markup=False)
+
+    def _finish(self, name: str) -> None:
+        self._done.add(name)
+        seconds = time.monotonic() - self._began[name]
+        if name in self._bars:
+            self._bar.remove_task(self._bars[name])
+        self._console.print(f"{name:<16} finished, {seconds:.0f} s", markup=False)
+
+
+def described(now: dict[str, Any]) -> str:
+    """One line for a progress.json: how far, what, how long still."""
+    step, total, unit = now.get("step", 0), now.get("total", 0), now.get("unit", "")
+    parts = [f"{step:,}/{total:,} {unit}" if total else "", now.get("note", "")]
+    if eta := now.get("eta_seconds"):
+        parts.append(f"{_duration(eta)} left")
+    return ", ".join(part for part in parts if part)
+
+
+def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
+    """One line for `--status`, from the run directory alone."""
+    if handle.finished:
+        return "finished"
+    refused = f"marker refused ({handle.verdict.reason}); " if handle.verdict.present else ""
+    if attempt is None:
+        return refused + (handle.verdict.reason if handle.waits_for else "not started")
+    if attempt.get("end_state") is None:
+        return f"{refused}attempt {attempt['attempt']} has no end yet: {described(_progress(handle))}"
+    summary = (attempt.get("diagnosis") or {}).get("summary", "")
+    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}" + (f": {summary}" if summary else "")
+
+
+def _progress(handle: Handle) -> dict[str, Any]:
+    try:
+        return durable.read_json(handle.run.progress_file)
+    except (OSError, ValueError):
+        return {}
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,68 @@
+"""The robustness study: does forcing feed-forward weights to be non-negative make a language model harder to attack?
+
+    setup -> base -> {train-baseline, constrain -> train-monotonic} -> evaluate -> aggregate
+
+The page below is the only description of the DAG. Each call gives a stage its own configuration and the handles of
+the stages that it reads, and returns a handle; what a call does (run here, or only say what would run) is the
+dispatcher's business.
+
+    python -m flows.robustness --profile quick
+"""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.states import State
+
+from deployments.dispatch import Dispatcher, Handle
+from deployments.local import Local
+from flows import command
+from tasks.stage import Stage
+from tasks.study import (
+    AggregateConfig,
+    BaseConfig,
+    ConstrainConfig,
+    EvaluateConfig,
+    SetupConfig,
+    Study,
+    TrainConfig,
+)
+
+SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", version=1)
+BASE = Stage("base", BaseConfig, "tasks.language.base:base", version=1)
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.constrain:constrain", version=1)
+TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.language.arms:train_baseline", version=1)
+TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.language.arms:train_monotonic", version=1)
+EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.language.evaluate:evaluate", version=1)
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.report.aggregate:aggregate", version=1)
+
+
+def page(study: Study, stage: Dispatcher) -> Handle:
+    """The study, top to bottom; returns the handle of its last stage."""
+    text = stage(SETUP, study.for_setup())
+    base = stage(BASE, study.for_base(), text=text)
+
+    constrained = stage(CONSTRAIN, study.for_constrain(), text=text, base=base)
+    baseline = stage(TRAIN_BASELINE, study.for_training("baseline"), text=text, start=base)
+    monotonic = stage(TRAIN_MONOTONIC, study.for_training("monotonic"), text=text, start=constrained)
+
+    models = {"base": base, "constrained": constrained, "baseline": baseline, "monotonic": monotonic}
+    evaluation = stage(EVALUATE, study.for_evaluation(), text=text, **models)
+    return stage(AGGREGATE, study.for_aggregate(), text=text, **models, evaluation=evaluation)
+
+
+@flow(name="robustness", flow_run_name="{study.name}-s{study.seed}", persist_result=False)
+def robustness(study: Study, root: str = "runs") -> State:
+    """Runs the study here, stage by stage; finished stages are not run again.
+
+    Args:
+        study: What is studied: model, text, arms, budgets, seed.
+        root: Folder that holds the run directories.
+    """
+    here = Local(root, study.name)
+    page(study, here)
+    return here.final_state()
+
+
+if __name__ == "__main__":
+    raise SystemExit(command.main("flows.robustness"))

@@ -1,0 +1,88 @@
+"""One record for each process's work on a stage, written when it starts and again when it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from storage import durable, locks
+
+VERSIONED = ("prefect", "torch", "transformers", "tokenizers", "datasets", "numpy", "safetensors")
+
+
+class AttemptRecord:
+    """`attempts/NNNN.json`; NNNN is the number of the attempt's lock."""
+
+    def __init__(self, folder: Path, number: int, execution: dict[str, Any]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = folder / f"{number:04d}.json"
+        self.log_file = folder / f"{number:04d}.log"
+        self._record = {
+            "attempt": number,
+            **locks.process_identity(),
+            "source": dict(source_version()),
+            "versions": package_versions(),
+            "execution": execution,
+            "started_at": time.time(),
+            "ended_at": None,
+            "end_state": None,
+            "exit_code": None,
+            "diagnosis": None,
+        }
+        durable.write_json(self._file, self._record)
+
+    def note(self, **facts: Any) -> None:
+        """Adds what became known after the start, such as the numerics and the GPU."""
+        self._record.update(facts)
+        durable.write_json(self._file, self._record)
+
+    def end(self, end_state: str, exit_code: int, diagnosis: dict[str, str] | None) -> None:
+        self.note(ended_at=time.time(), end_state=end_state, exit_code=exit_code, diagnosis=diagnosis)
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """The newest attempt's record, or None when there was no attempt or its record cannot be read."""
+    files = sorted(folder.glob("[0-9]*.json"))
+    try:
+        return durable.read_json(files[-1]) if files else None
+    except (OSError, ValueError):
+        return None
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results can depend on."""
+    found = {"python": platform.python_version()}
+    for name in VERSIONED:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def source_version() -> dict[str, str | None]:
+    """Commit of our own checkout, and the digest of what was changed in it and not committed."""
+    folder = Path(__file__).parent
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "diff", "HEAD") if commit else None
+    return {
+        "commit": commit.strip() if commit else None,
+        "dirty_digest": hashlib.sha256(changes.encode()).hexdigest() if changes else None,
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

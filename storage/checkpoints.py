@@ -1,0 +1,128 @@
+"""Checkpoints: everything needed to continue, believed only after every byte was verified.
+
+A checkpoint is a folder `checkpoints/<step>/` that appears by one rename and holds groups of tensors (one
+safetensors file each), a JSON state, and `manifest.json` with the size and sha256 of every file. The manifest also
+names what the checkpoint belongs to (fingerprint and input digests) and the lock under which it was written.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage import durable
+from storage.locks import Lock
+
+if TYPE_CHECKING:
+    import torch
+
+LOG = logging.getLogger(__name__)
+MANIFEST, STATE = "manifest.json", "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint: JSON state in memory, tensors read when asked for."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+
+    def tensors(self, group: str) -> dict[str, torch.Tensor]:
+        """The tensors of one group, on the CPU, by name."""
+        from safetensors.torch import load_file
+
+        return load_file(self.path / f"{group}.safetensors")
+
+
+class Checkpoints:
+    """The checkpoints of one attempt at one run.
+
+    `identity` says what they belong to: one that was made for other inputs is passed over, by name.
+    """
+
+    def __init__(self, directory: Path, identity: dict[str, Any], lock: Lock) -> None:
+        self._directory, self._identity, self._lock = directory, identity, lock
+
+    def save(self, step: int, groups: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
+        """Durably writes a checkpoint of `step`; never over one of a later attempt. Returns its folder.
+
+        `groups` are named dictionaries of contiguous tensors; `state` is JSON.
+        """
+        from safetensors.torch import save_file
+
+        self._directory.mkdir(parents=True, exist_ok=True)
+        final = self._directory / str(step)
+        self._lock.check()
+        with durable.new_directory(final) as folder:
+            for group, tensors in groups.items():
+                save_file(tensors, folder / f"{group}.safetensors")
+            (folder / STATE).write_bytes(durable.canonical_json(state))
+            files = {
+                file.name: {"size": file.stat().st_size, "sha256": durable.sha256_file(file)}
+                for file in sorted(folder.iterdir())
+            }
+            manifest = {
+                "step": step,
+                "lock": self._lock.number,
+                "identity": self._identity,
+                "files": files,
+            }
+            (folder / MANIFEST).write_bytes(durable.canonical_json(manifest))
+            self._lock.check()
+        return final
+
+    def newest_verified(self, accept: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
+        """The newest checkpoint of which every byte verifies; each one passed over is logged with the reason.
+
+        `accept` may raise ValueError for a checkpoint that cannot be continued from.
+        """
+        for step in sorted(self._steps(), reverse=True):
+            try:
+                checkpoint = self.verified(step)
+                accept(checkpoint)
+                return checkpoint
+            except (OSError, ValueError) as error:
+                LOG.warning("checkpoint %s is passed over: %s", step, error)
+        return None
+
+    def verified(self, step: int) -> Checkpoint:
+        """The checkpoint of `step`; raises ValueError naming what is wrong with it."""
+        folder = self._directory / str(step)
+        manifest = verify(folder)
+        if manifest["identity"] != self._identity:
+            raise ValueError(f"{folder} was made for another configuration or other inputs")
+        return Checkpoint(folder, step, durable.read_json(folder / STATE))
+
+    def prune(self, keep: int, also: int | None) -> None:
+        """Keeps the newest `keep` and the one of step `also` (the best); the newest always stays."""
+        steps = sorted(self._steps(), reverse=True)
+        for step in steps[max(keep, 1) :]:
+            if step != also:
+                shutil.rmtree(self._directory / str(step), ignore_errors=True)
+
+    def _steps(self) -> list[int]:
+        if not self._directory.is_dir():
+            return []
+        return [int(folder.name) for folder in self._directory.iterdir() if folder.name.isdigit()]
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """Reads every byte of a checkpoint folder; returns its manifest, raises ValueError naming what is wrong."""
+    manifest = durable.read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict) or not manifest["files"]:
+        raise ValueError(f"{folder / MANIFEST} lists no files")
+    if str(manifest.get("step")) != folder.name:
+        raise ValueError(f"{folder} holds the checkpoint of step {manifest.get('step')}")
+    present = {file.name for file in folder.iterdir()} - {MANIFEST}
+    if present != set(manifest["files"]):
+        raise ValueError(f"{folder} holds {sorted(present)}, its manifest lists {sorted(manifest['files'])}")
+    for name, described in manifest["files"].items():
+        file = folder / name
+        if file.stat().st_size != described["size"] or durable.sha256_file(file) != described["sha256"]:
+            raise ValueError(f"{file} is torn or altered: it does not match its manifest")
+    return manifest

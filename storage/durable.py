@@ -1,0 +1,138 @@
+"""The one way in which a name becomes durable.
+
+Temporary name in the same directory, write, flush, fsync the file, rename, fsync the directory. Nothing else in
+Ratchet writes a final name. A process that dies on the way leaves only a `.tmp-` name, which the next attempt
+sweeps away; a full or read-only disk leaves the old content as it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+TEMPORARY_PREFIX = ".tmp-"
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one JSON text of a value: sorted keys, no spaces, no NaN. What every digest is made over."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return text.encode()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Durably writes `value` as JSON that a person can read."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value of a file; raises FileNotFoundError, or ValueError naming the file."""
+    try:
+        return json.loads(path.read_bytes())
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Durably writes `data` under the name `path`."""
+    with new_file(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Gives a temporary name to write; when the block ends without an error the file is durable as `path`."""
+    temporary = _temporary_name(path)
+    try:
+        yield temporary
+        _fsync(temporary)
+        os.rename(temporary, path)
+        _fsync(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Path]:
+    """Gives a temporary directory to fill; when the block ends without an error it is durable as `path`.
+
+    A directory that stood there before is replaced: it is renamed away first, because rename() does not replace
+    a directory that holds files, and a death between the two renames leaves no directory rather than a mixture.
+    """
+    temporary = _temporary_name(path)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            _fsync(file)
+        _fsync(temporary)
+        if path.exists():
+            replaced = _temporary_name(path)
+            os.rename(path, replaced)
+            os.rename(temporary, path)
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            os.rename(temporary, path)
+        _fsync(path.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def replace_quickly(path: Path, value: Any) -> None:
+    """Replaces a heartbeat or progress file by one rename, without fsync: its loss costs nothing."""
+    temporary = _temporary_name(path)
+    try:
+        temporary.write_bytes(canonical_json(value))
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sweep(directory: Path) -> list[str]:
+    """Removes what dead processes left half written below `directory`; returns the names.
+
+    Only the holder of the run's lock may call this: to anyone else a temporary name may be work in progress.
+    The locks are left alone, since that is where others work at the same time.
+    """
+    swept = []
+    for leftover in sorted(directory.rglob(TEMPORARY_PREFIX + "*")):
+        if leftover.parent.name == "locks":
+            continue
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+        swept.append(leftover.relative_to(directory).as_posix())
+    return swept
+
+
+def sha256_file(path: Path) -> str:
+    """Hexadecimal sha256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Hexadecimal sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
+def _temporary_name(path: Path) -> Path:
+    return path.parent / f"{TEMPORARY_PREFIX}{path.name}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,40 @@
+"""The generation: how often a stage was begun again on purpose, and why.
+
+It is raised, under the lock, when a marker was found invalid or when a person starts a stage again that had failed
+or was cancelled. It changes only the idempotency key of a dispatch: the work itself continues from the newest
+verified checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage import attempts, durable, markers
+from storage.run_directory import RunDirectory
+
+STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "bad_input", "interrupted")
+
+
+def current(run: RunDirectory) -> dict[str, Any]:
+    """`{"generation": 0, ...}` before any was recorded or when the file cannot be read."""
+    try:
+        return durable.read_json(run.generation_file)
+    except (OSError, ValueError):
+        return {"generation": 0, "history": []}
+
+
+def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str]) -> None:
+    """Raises the generation when this attempt begins the stage again; called by the lock's holder."""
+    verdict = markers.check(run, input_digests)
+    before = attempts.newest(run.attempts)
+    if verdict.present:
+        reason = f"the marker was refused: {verdict.reason}"
+        run.marker_file.unlink()
+    elif before and before.get("end_state") in STARTED_AGAIN_AFTER:
+        reason = f"started again after attempt {before['attempt']} ended {before['end_state']}"
+    else:
+        return
+    now = current(run)
+    number = now["generation"] + 1
+    history = [*now["history"], {"generation": number, "reason": reason}]
+    durable.write_json(run.generation_file, {"generation": number, "history": history})

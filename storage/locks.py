@@ -1,0 +1,190 @@
+"""Who works in a run directory: one holder, found out without flock, which NFS and Lustre do not keep.
+
+Attempt N holds by `locks/N.json`, made by link() (which fails when the name is there), never rewritten or removed;
+the highest N holds, and taking over is making N+1, which one process wins. The holder renews `locks/N.alive` every
+5 s and leaves `locks/N.released`. What a holder commits carries its N, so that one which was taken for dead and
+comes back cannot commit: `Lock.check()` before each commit, and readers that reject an older N.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage import durable
+from storage.errors import Held
+
+HEARTBEAT_SECONDS = 5.0
+DEAD_AFTER_SECONDS = 60.0
+
+
+class LockLost(Exception):
+    """Another attempt took this run directory over; this one must not commit anything more."""
+
+
+def process_identity() -> dict[str, Any]:
+    """Who this process is, so that another one can tell whether it still lives."""
+    return {
+        "host": socket.gethostname(),
+        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
+        "pid_namespace": _link("/proc/self/ns/pid"),
+        "pid": os.getpid(),
+        "process_start": _process_start(os.getpid()),
+        "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
+    }
+
+
+def highest(directory: Path) -> int:
+    """The number of the present holder's lock in the folder `directory`, 0 when there never was one."""
+    numbers = [int(name.stem) for name in directory.glob("*.json") if name.stem.isdigit()]
+    return max(numbers, default=0)
+
+
+@dataclass
+class Lock:
+    """A held run directory. Made by `acquire`, ended by `release`."""
+
+    directory: Path
+    number: int
+    beat: Callable[[], None] | None = None
+
+    def __post_init__(self) -> None:
+        self._ended = threading.Event()
+        self._heartbeat()
+        self._thread = threading.Thread(target=self._keep_alive, name=f"lock-{self.number}", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raises LockLost unless this is still the highest lock; called before each commit."""
+        if (present := highest(self.directory)) != self.number:
+            raise LockLost(f"{self.directory}: lock {self.number} was taken over by lock {present}")
+
+    def release(self) -> None:
+        """Ends the heartbeat and says so, so that the next attempt need not wait."""
+        self._ended.set()
+        self._thread.join()
+        (self.directory / f"{self.number}.released").touch()
+
+    def _keep_alive(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            self._heartbeat()
+            if self.beat is not None:
+                self.beat()
+
+    def _heartbeat(self) -> None:
+        try:
+            durable.replace_quickly(self.directory / f"{self.number}.alive", {"at": time.time()})
+        except OSError:
+            pass  # a full disk must not stop the work; the commit will say what is wrong
+
+
+def acquire(directory: Path, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> Lock:
+    """Takes the lock of the run whose `locks` folder is `directory`, or raises Held naming the live holder.
+
+    A holder is dead at once when it released, or when it was a process of this boot and pid namespace that is
+    gone; one that cannot be looked at (another host) is dead when its heartbeat stood still for
+    `dead_after_seconds` of our own monotonic clock, which is waited for here.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    while True:
+        number = highest(directory)
+        if number and (holder := _living_holder(directory, number, dead_after_seconds)):
+            raise Held(
+                f"{directory.parent} is held by a live process: pid {holder.get('pid')} on "
+                f"{holder.get('host')}, job {holder.get('slurm_job_id') or 'none'}. Wait for it, or end it"
+            )
+        if _make(directory, number + 1):
+            return Lock(directory, number + 1)
+
+
+def holder(directory: Path) -> dict[str, Any] | None:
+    """The identity of the present holder if it lives as far as can be told at once, else None."""
+    number = highest(directory)
+    return _living_holder(directory, number, dead_after_seconds=0.0) if number else None
+
+
+def _make(directory: Path, number: int) -> bool:
+    """Creates lock `number` with its content in one step; False when another process was first."""
+    final = directory / f"{number}.json"
+    temporary = directory / f"{durable.TEMPORARY_PREFIX}{number}-{os.getpid()}-{threading.get_ident()}"
+    try:
+        temporary.write_bytes(durable.canonical_json(process_identity()))
+        try:
+            os.link(temporary, final)
+        except FileExistsError:
+            return False
+        return True
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _living_holder(directory: Path, number: int, dead_after_seconds: float) -> dict[str, Any] | None:
+    """The identity of lock `number`'s holder, or None when it is dead or has released."""
+    if (directory / f"{number}.released").exists():
+        return None
+    try:
+        identity = json.loads((directory / f"{number}.json").read_bytes())
+        if not isinstance(identity, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError):
+        identity = {"host": "unknown (the lock file cannot be read)"}
+    here = process_identity()
+    same_machine = here["boot_id"] is not None and all(
+        identity.get(key) == here[key] for key in ("boot_id", "pid_namespace")
+    )
+    if same_machine:
+        alive = identity.get("process_start") == _process_start(identity.get("pid"))
+        return identity if alive and identity.get("process_start") is not None else None
+    return identity if _heartbeat_moves(directory / f"{number}.alive", dead_after_seconds) else None
+
+
+def _heartbeat_moves(file: Path, dead_after_seconds: float) -> bool:
+    """Watches a heartbeat on our own clock: other machines' clocks may be wrong. Unwatched (0 s) counts as alive."""
+    if dead_after_seconds <= 0:
+        return True
+    first, began = _stamp(file), time.monotonic()
+    while time.monotonic() - began < dead_after_seconds:
+        time.sleep(min(1.0, dead_after_seconds / 10))
+        if _stamp(file) != first:
+            return True
+    return False
+
+
+def _stamp(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+def _process_start(pid: object) -> str | None:
+    """When a process started, in the kernel's ticks: tells a reused pid from the process that had it before.
+
+    A zombie has ended; it only waits for its parent to ask.
+    """
+    text = _read(f"/proc/{pid}/stat")
+    if text is None:
+        return None
+    fields = text.rsplit(")", 1)[-1].split()
+    return None if fields[0] == "Z" else fields[19]
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

@@ -1,0 +1,162 @@
+"""The completion marker `COMPLETE.json`: written last, once, after verification; believed only while it holds.
+
+A marker holds while its fingerprint is its run's own, the digests of its outputs hold, each input digest it lists
+equals the one in that input's present marker, and no later attempt has taken the run over. Touching, copying or
+editing a file is not a marker, and whatever is refused is named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage import durable, locks
+from storage.run_directory import RunDirectory
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a look at a marker found. `reason` is empty only when it holds; `present` tells absent from invalid."""
+
+    holds: bool
+    reason: str = ""
+    present: bool = True
+    outputs_digest: str = ""
+
+
+def write(run: RunDirectory, outputs: list[str], inputs: dict[str, str], lock: locks.Lock) -> Verdict:
+    """Reads every output back, digests it, and then commits the marker.
+
+    `outputs` are names relative to the run directory, files or folders; `inputs` the outputs digests of the
+    stages that were really read, by role. Raises FileNotFoundError naming an output that is not there.
+    """
+    listed = {name: _describe(run.path / name) for name in _files(run.path, outputs)}
+    body = {
+        "format": FORMAT,
+        "stage": run.stage,
+        "fingerprint": run.fingerprint,
+        "lock": lock.number,
+        "outputs": listed,
+        "outputs_digest": outputs_digest(listed),
+        "inputs": dict(sorted(inputs.items())),
+    }
+    lock.check()
+    durable.write_json(run.marker_file, body | {"marker_digest": durable.sha256_json(body)})
+    verdict = check(run, inputs, full=True)
+    if not verdict.holds:
+        run.marker_file.unlink(missing_ok=True)
+        raise OSError(f"{run.path}: what was written did not read back: {verdict.reason}")
+    return verdict
+
+
+def check(run: RunDirectory, inputs: dict[str, str], full: bool = False) -> Verdict:
+    """Whether the run's marker holds now.
+
+    `inputs` are the outputs digests in the present markers of the stages it reads, by role. Sizes, times and
+    inodes are looked at first and the bytes only where these differ; `full` always hashes the bytes.
+    """
+    return _check(run, inputs, full)
+
+
+def check_outputs(run: RunDirectory) -> Verdict:
+    """Whether the run's marker is its own and every byte of every output holds, whatever its inputs are now."""
+    return _check(run, None, full=True)
+
+
+def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool) -> Verdict:
+    try:
+        marker = durable.read_json(run.marker_file)
+    except FileNotFoundError:
+        return Verdict(False, "no marker", present=False)
+    except (OSError, ValueError) as error:
+        return Verdict(False, f"the marker cannot be read: {error}")
+    reason = (
+        _wrong_identity(marker, run)
+        or (_wrong_inputs(marker, inputs) if inputs is not None else "")
+        or _wrong_outputs(marker["outputs"], run.path, full)
+    )
+    return Verdict(False, reason) if reason else Verdict(True, outputs_digest=marker["outputs_digest"])
+
+
+def outputs_digest(outputs: dict[str, Any]) -> str:
+    """One digest for all outputs: their names and contents, never their times or inodes."""
+    return durable.sha256_json({name: described.get("sha256") for name, described in outputs.items()})
+
+
+def _wrong_identity(marker: Any, run: RunDirectory) -> str:
+    """Why this is not the marker of this run, or empty."""
+    if not isinstance(marker, dict) or not isinstance(marker.get("outputs"), dict) or not marker["outputs"]:
+        return "the marker lists no outputs"
+    body = {key: value for key, value in marker.items() if key != "marker_digest"}
+    if marker.get("marker_digest") != durable.sha256_json(body):
+        return "the marker was edited after it was written"
+    if marker.get("outputs_digest") != outputs_digest(marker["outputs"]):
+        return "the marker's outputs digest is not that of the outputs it lists"
+    if marker.get("format") != FORMAT:
+        return f"the marker has format {marker.get('format')!r}, not {FORMAT}"
+    if marker.get("stage") != run.stage:
+        return f"the marker was copied from stage {marker.get('stage')!r}"
+    if marker.get("fingerprint") != run.fingerprint:
+        return f"the marker belongs to fingerprint {str(marker.get('fingerprint'))[:12]}, not to this run"
+    if marker.get("lock") != (present := locks.highest(run.path / "locks")):
+        return f"the marker was written by attempt {marker.get('lock')}, but attempt {present} took the run over"
+    return ""
+
+
+def _wrong_inputs(marker: dict[str, Any], inputs: dict[str, str]) -> str:
+    """Which input differs from what the stage read, or empty."""
+    listed = marker.get("inputs")
+    if not isinstance(listed, dict) or sorted(listed) != sorted(inputs):
+        return f"the marker lists the inputs {sorted(listed or {})}, the stage reads {sorted(inputs)}"
+    for role, digest in inputs.items():
+        if listed[role] != digest:
+            return f"the input {role!r} is not the one that was read: its outputs have changed since"
+    return ""
+
+
+def _wrong_outputs(outputs: dict[str, Any], directory: Path, full: bool) -> str:
+    """Which output is missing or altered, or empty. Extra files inside an output folder count too."""
+    folders = {name.split("/", 1)[0] for name in outputs if "/" in name}
+    if extra := set(_files(directory, sorted(folders), missing_ok=True)) - set(outputs):
+        return f"{sorted(extra)[0]} was added after the stage finished"
+    for name, described in outputs.items():
+        file = directory / name
+        try:
+            stat = file.stat()
+            if stat.st_size != described["size"]:
+                return f"{name} has {stat.st_size} bytes, the marker says {described['size']}"
+            untouched = [stat.st_mtime_ns, stat.st_ino] == [described["mtime_ns"], described["inode"]]
+            if (full or not untouched) and durable.sha256_file(file) != described["sha256"]:
+                return f"{name} was edited after the stage finished: its digest differs"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except (OSError, KeyError, TypeError) as error:
+            return f"{name} cannot be verified: {error!r}"
+    return ""
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    stat = file.stat()
+    return {
+        "sha256": durable.sha256_file(file),
+        "size": stat.st_size,
+        "mtime_ns": stat.st_mtime_ns,
+        "inode": stat.st_ino,
+    }
+
+
+def _files(directory: Path, names: list[str], missing_ok: bool = False) -> list[str]:
+    """The files that the names, files or folders below `directory`, stand for, sorted."""
+    found = []
+    for name in names:
+        path = directory / name
+        if path.is_dir():
+            found += [file.relative_to(directory).as_posix() for file in path.rglob("*") if file.is_file()]
+        elif path.is_file():
+            found.append(name)
+        elif not missing_ok:
+            raise FileNotFoundError(f"the stage named the output {path}, which is not there")
+    return sorted(found)

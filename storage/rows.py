@@ -1,0 +1,108 @@
+"""Rows that are kept: metric and timing rows as JSON lines, records as Parquet written in parts.
+
+A metrics file must be a function of configuration and data, also after kills: each checkpoint carries its length
+and digest, and a continuation cuts it back to there. A record part counts only with the digest beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import durable
+from storage.locks import Lock
+
+
+class Rows:
+    """An append-only file of JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._digest = hashlib.sha256(path.read_bytes() if path.exists() else b"")
+
+    def append(self, row: dict[str, Any]) -> None:
+        line = durable.canonical_json(row) + b"\n"
+        with self._path.open("ab") as file:
+            file.write(line)
+        self._digest.update(line)
+
+    def position(self) -> dict[str, Any]:
+        """Length in bytes and sha256 of what stands there now, made durable first, for a checkpoint."""
+        with self._path.open("ab") as file:
+            os.fsync(file.fileno())
+            length = file.tell()
+        return {"length": length, "sha256": self._digest.hexdigest()}
+
+    def cut_back(self, position: dict[str, Any] | None) -> None:
+        """Cuts the file to a position that a checkpoint carries (None: to nothing).
+
+        Raises ValueError when what stands before the position is not what stood there.
+        """
+        length = position["length"] if position else 0
+        kept = self._path.read_bytes()[:length] if self._path.exists() else b""
+        digest = hashlib.sha256(kept)
+        if position and digest.hexdigest() != position["sha256"]:
+            raise ValueError(f"{self._path} was altered before byte {length}")
+        durable.write_bytes(self._path, kept)
+        self._digest = digest
+
+
+class RecordParts:
+    """Records of one run, written in parts so that a killed attempt loses at most one part.
+
+    `identity` says what the parts belong to; a part made for other inputs, torn or altered is written again.
+    """
+
+    def __init__(self, directory: Path, identity: dict[str, Any], lock: Lock) -> None:
+        self._directory, self._identity, self._lock = directory, identity, lock
+
+    def has(self, key: str) -> bool:
+        """Whether the part `key` is there and verifies."""
+        parquet, described = self._names(key)
+        try:
+            note = durable.read_json(described)
+            return note == self._note(parquet)
+        except (OSError, ValueError):
+            return False
+
+    def write(self, key: str, rows: list[dict[str, Any]]) -> None:
+        """Durably writes the part `key`; rows are dictionaries with equal keys."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        parquet, described = self._names(key)
+        self._lock.check()
+        with durable.new_file(parquet) as temporary:
+            pq.write_table(pa.Table.from_pylist(rows), temporary)
+        durable.write_json(described, self._note(parquet))
+
+    def merge(self, keys: list[str], path: Path) -> str:
+        """Writes the parts `keys`, in that order, as one Parquet file; returns the records digest."""
+        with durable.new_file(path) as temporary:
+            schema = pq.read_schema(self._names(keys[0])[0])
+            with pq.ParquetWriter(temporary, schema) as writer:
+                for key in keys:
+                    writer.write_table(pq.read_table(self._names(key)[0], schema=schema))
+        return records_digest(pq.read_table(path).to_pylist())
+
+    def _names(self, key: str) -> tuple[Path, Path]:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", key):
+            raise ValueError(f"{key!r} cannot name a record part")
+        return self._directory / f"{key}.parquet", self._directory / f"{key}.json"
+
+    def _note(self, parquet: Path) -> dict[str, Any]:
+        return {"sha256": durable.sha256_file(parquet), "identity": self._identity}
+
+
+def records_digest(rows: Iterable[dict[str, Any]]) -> str:
+    """sha256 over the rows sorted by (model, example_id), as canonical JSON with floats in hex."""
+    digest = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: (row["model"], row["example_id"])):
+        exact = {key: value.hex() if isinstance(value, float) else value for key, value in row.items()}
+        digest.update(durable.canonical_json(exact) + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""How every study declares its configuration: strict, frozen, each field in one of two classes.
+
+A *scientific* field is part of a stage's fingerprint: change it and the stage is another stage, with another run
+directory. An *execution* field (device, micro-batch, intervals, limits) changes how the work is done, not what is
+computed; it is recorded with each attempt and never reaches the fingerprint.
+
+Only Literal, list, int, float, bool, str and nested configurations are used, so that one model takes YAML, the
+JSON form of the Prefect UI, and Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+
+class Configuration(BaseModel):
+    """A frozen configuration: unknown keys are errors, and "3" is not 3."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    def scientific(self) -> dict[str, Any]:
+        """The scientific fields as JSON values: what the fingerprint is made of.
+
+        A field declared with `added_later=True` is left out while it has its default, so that adding it leaves
+        the fingerprints of finished stages as they were.
+        """
+        chosen: dict[str, Any] = {}
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if field_class(field) == "execution":
+                continue
+            if _extra(field).get("added_later") and value == field.get_default(call_default_factory=True):
+                continue
+            chosen[name] = _scientific_value(value)
+        return chosen
+
+    def external_inputs(self) -> dict[str, Any]:
+        """What this configuration reads from outside, by content: file digests, package versions, commits.
+
+        Asked while the page is walked, so a thing that is missing raises `storage.errors.BadInput` before any
+        work. The default collects the answers of nested configurations.
+        """
+        found: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Configuration) and (external := value.external_inputs()):
+                found[name] = external
+        return found
+
+
+def scientific(default: Any = ..., *, description: str, added_later: bool = False, **limits: Any) -> Any:
+    """A field that is part of the fingerprint."""
+    extra = {"class": "scientific", "added_later": added_later}
+    return Field(default, description=description, json_schema_extra=extra, **limits)
+
+
+def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
+    """A field that is recorded with each attempt and never part of the fingerprint."""
+    return Field(default, description=description, json_schema_extra={"class": "execution"}, **limits)
+
+
+def field_class(field: FieldInfo) -> str:
+    """`scientific` or `execution`; a field that does not say is a mistake in our code."""
+    declared = _extra(field).get("class")
+    if declared not in ("scientific", "execution"):
+        raise TypeError("a configuration field must be declared with scientific(...) or execution(...)")
+    return declared
+
+
+def _extra(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
+def _scientific_value(value: Any) -> Any:
+    if isinstance(value, Configuration):
+        return value.scientific()
+    if isinstance(value, list):
+        return [_scientific_value(item) for item in value]
+    return value

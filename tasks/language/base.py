@@ -1,0 +1,62 @@
+"""base: the model that both arms start from, pretrained here or loaded, and shown to be trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from storage.errors import BadInput
+from tasks.language import model as language
+from tasks.language.blocks import Blocks
+from tasks.language.training import train_language_model
+from tasks.stage import StageInput, StageRun
+from tasks.study import BaseConfig, FromScratch
+
+
+def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
+    """Publishes `model/`, and for a model from scratch also `initial/`, the untrained network."""
+    tokenizer = text.path / "text" / "tokenizer"
+    validation = Blocks(text.path / "text", "validation")
+    batch_size = config.execution.micro_batch_examples
+    losses = {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
+    max_ratios = {"unigram": config.checks.max_ratio_to_unigram}
+    training = None
+
+    if isinstance(config.model, FromScratch):
+        model = language.untrained(config.model, text.result["vocabulary_tokens"], validation.sequence_length)
+        with run.publish("initial") as folder:
+            language.save(model, tokenizer, folder)
+        losses["untrained"] = language.validation_loss(model, validation, batch_size)
+        max_ratios["untrained"] = config.checks.max_ratio_to_untrained
+        training = train_language_model(
+            run, model, text, config.model.pretraining, config.model.init_seed, config.execution
+        )
+    else:
+        model = language.pretrained(config.model, run.cache)
+        _require_room(model, text.result["vocabulary_tokens"], validation.sequence_length)
+
+    losses["base"] = language.validation_loss(model, validation, batch_size)
+    trained = language.require_trained(losses, max_ratios)
+    with run.publish("model") as folder:
+        language.save(model, tokenizer, folder)
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "architecture": type(model).__name__,
+        "source": config.model.source,
+        "training": training,
+        "trained_check": trained,
+        "weights_digest": language.weights_digest(run.directory / "model"),
+    }
+
+
+def _require_room(model: Any, vocabulary_size: int, sequence_length: int) -> None:
+    """The text must fit the model: ids inside its vocabulary, windows inside its positions."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if vocabulary_size > rows:
+        raise BadInput(f"the tokenizer has {vocabulary_size} tokens, the model's embedding only {rows} rows")
+    if positions is not None and sequence_length > positions:
+        raise BadInput(
+            f"sequence_length {sequence_length} is longer than the {positions} positions of the model: lower it"
+        )

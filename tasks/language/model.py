@@ -1,0 +1,171 @@
+"""Causal language models: from scratch or pretrained, their loss on blocks, and how they are kept.
+
+Shape suffixes: B examples, L tokens, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from storage import durable
+from storage.errors import BadInput, CheckFailed
+from tasks.language.blocks import Blocks
+from tasks.study import FromScratch, PretrainedDirectory, PretrainedHub
+
+transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
+
+
+def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) -> PreTrainedModel:
+    """A GPT-NeoX network with weights drawn from `init_seed`, fp32."""
+    torch.manual_seed(model.init_seed)
+    config = GPTNeoXConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=model.hidden_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.attention_heads,
+        intermediate_size=model.feed_forward_size,
+        max_position_embeddings=sequence_length,
+        bos_token_id=0,
+        eos_token_id=0,
+        use_cache=False,
+    )
+    return GPTNeoXForCausalLM(config)
+
+
+def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTrainedModel:
+    """The pretrained model in fp32; BadInput when it cannot be had, saying how to get it."""
+    if isinstance(model, PretrainedDirectory):
+        return load(Path(model.path).expanduser())
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            model.model, revision=model.revision, dtype=torch.float32, cache_dir=cache / "hub"
+        )
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"the model {model.model} at revision {model.revision} cannot be loaded from the hub: {error}. "
+            "Gated models need HF_TOKEN in the environment; without a network, copy the model here and set "
+            "model.source=directory and model.path"
+        ) from error
+
+
+def load(folder: Path) -> PreTrainedModel:
+    """A model that `save_pretrained` wrote, in fp32; BadInput when the folder does not hold all its weights."""
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise BadInput(f"the model folder {folder} cannot be loaded: {error}") from error
+    if missing := sorted(report["missing_keys"]) + sorted(report["mismatched_keys"], key=str):
+        raise BadInput(
+            f"the model folder {folder} lacks weights ({len(missing)}, such as {missing[0]}): copy the whole model"
+        )
+    return model
+
+
+def save(model: PreTrainedModel, tokenizer_folder: Path, folder: Path) -> None:
+    """Writes model and tokenizer into `folder` as `save_pretrained` does: a folder that stands on its own.
+
+    `tokenizer_folder` holds a tokenizer and nothing else; a name that the model wrote too raises FileExistsError.
+    """
+    model.config.use_cache = True
+    model.save_pretrained(folder)
+    model.config.use_cache = False
+    for file in sorted(tokenizer_folder.iterdir()):
+        with (folder / file.name).open("xb") as copy:
+            copy.write(file.read_bytes())
+
+
+def block_losses(model: nn.Module, tokens_BL: torch.Tensor) -> torch.Tensor:
+    """Mean loss of each block in nats per predicted token, [B]; L - 1 tokens are predicted in each."""
+    return token_losses(model, tokens_BL).mean(dim=1)
+
+
+def token_losses(model: nn.Module, tokens_BL: torch.Tensor) -> torch.Tensor:
+    """-log p(token | tokens before it) of every token but the first, in nats, fp32, [B, L - 1].
+
+    Positions are counted from the left and attention is causal, so padding on the right changes nothing.
+    """
+    logits_BLV = model(input_ids=tokens_BL[:, :-1]).logits.float()
+    losses = nn.functional.cross_entropy(
+        logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none"
+    )
+    return losses.view(tokens_BL.shape[0], -1)
+
+
+@torch.no_grad()
+def validation_loss(model: nn.Module, blocks: Blocks, batch_size: int) -> float:
+    """Mean loss over all blocks in nats per predicted token; the sum is kept in double precision."""
+    model.eval()
+    device = next(model.parameters()).device
+    total = 0.0
+    for start in range(0, len(blocks), batch_size):
+        indices = np.arange(start, min(start + batch_size, len(blocks)))
+        total += block_losses(model, blocks[indices].to(device)).double().sum().item()
+    return total / len(blocks)
+
+
+def unigram_loss(counts: np.ndarray, blocks: Blocks) -> float:
+    """Mean loss in nats of an add-one unigram model on the tokens that `validation_loss` predicts."""
+    losses = unigram_token_losses(counts)
+    predicted = blocks[np.arange(len(blocks))][:, 1:].numpy()
+    return float(losses[predicted].mean())
+
+
+def unigram_token_losses(counts: np.ndarray) -> np.ndarray:
+    """-log p(token) in nats for every token of the vocabulary, from training counts plus one; float64 [V]."""
+    return -np.log((counts + 1) / (counts.sum() + len(counts)))
+
+
+def perplexity(loss_nats: float) -> float:
+    """exp(loss): how many equally likely tokens the model is as unsure as. Infinite beyond double precision."""
+    return math.exp(loss_nats) if loss_nats < 700 else math.inf
+
+
+def weights_digest(folder: Path) -> str:
+    """sha256 over (name, dtype, shape, bytes) of every tensor of a saved model in name order, tied tensors once."""
+    from safetensors import safe_open
+
+    digest = hashlib.sha256()
+    names: dict[str, Path] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            names |= dict.fromkeys(tensors.keys(), file)
+    for name in sorted(names):
+        with safe_open(names[name], framework="pt") as tensors:
+            tensor = tensors.get_tensor(name)
+        head = durable.canonical_json([name, str(tensor.dtype), list(tensor.shape)])
+        digest.update(head)
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def require_trained(losses: dict[str, float], max_ratios: dict[str, float]) -> dict[str, Any]:
+    """Compares the base model's validation perplexity with each reference's; CheckFailed when it is too high.
+
+    `losses` holds `base` and the references in nats; returns perplexities and ratios for the result.
+    """
+    perplexities = {name: perplexity(loss) for name, loss in losses.items()}
+    ratios = {name: perplexities["base"] / perplexities[name] for name in max_ratios}
+    for name, limit in max_ratios.items():
+        if not ratios[name] <= limit:
+            raise CheckFailed(
+                f"the base model is trained (validation perplexity as a multiple of the {name} model's)",
+                round(ratios[name], 4),
+                f"at most {limit}",
+                "Train longer (model.pretraining.epochs), use more text, or correct the model's folder",
+            )
+    return {
+        "validation_perplexity": perplexities,
+        "ratio_of_perplexities": ratios,
+        "required_ratio": max_ratios,
+    }

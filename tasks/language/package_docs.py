@@ -1,0 +1,154 @@
+"""Docstrings of the standard library and of installed packages, extracted once for each version.
+
+They are English prose that every machine with this environment has, so that a study needs no download.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import logging
+import platform
+import sysconfig
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from storage import durable
+from storage.errors import BadInput
+from tasks.language.documents import Document, document
+
+EXTRACTION = 1  # raise it when the extraction changes: what was cached before is then extracted again
+MIN_WORDS = 20  # a shorter docstring is a label, not prose
+TEST_FOLDERS = frozenset({"test", "tests"})
+STDLIB_SKIPPED = TEST_FOLDERS | {"site-packages", "dist-packages", "idlelib", "lib2to3", "ensurepip"}
+
+log = logging.getLogger(__name__)
+
+
+def package_documents(packages: list[str], cache: Path) -> Iterator[Document]:
+    """Docstrings of at least MIN_WORDS words of the standard library, then of each named distribution.
+
+    The source is the module file, "python/json/decoder.py" or "numpy/linalg/_linalg.py". Extractions are kept
+    as `<cache>/package-docs/<name>-<version>.parquet`. Raises BadInput for a distribution that is not
+    installed, does not list its files, or has no such docstring.
+    """
+    folder = cache / "package-docs"
+    folder.mkdir(parents=True, exist_ok=True)
+    yield from _cached(folder / f"python-{platform.python_version()}.parquet", _stdlib_files())
+    for name in packages:
+        distribution = _distribution(name)
+        file = folder / f"{name.lower()}-{distribution.version}.parquet"
+        found = _cached(file, _distribution_files(distribution))
+        if not found:
+            raise BadInput(
+                f"text.packages: {name} {distribution.version} has no docstring of {MIN_WORDS} words "
+                "or more: take it off the list"
+            )
+        yield from found
+
+
+# ------------------------------------------------------------------------------------------- which files
+
+
+def _stdlib_files() -> Iterator[tuple[str, Path]]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if not STDLIB_SKIPPED.intersection(relative.parts):
+            yield f"python/{relative.as_posix()}", path
+
+
+def _distribution(name: str) -> importlib.metadata.Distribution:
+    try:
+        return importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise BadInput(
+            f"text.packages names {name!r}, which is not installed here: install it or take it off the list"
+        ) from None
+
+
+def _distribution_files(distribution: importlib.metadata.Distribution) -> Iterator[tuple[str, Path]]:
+    if distribution.files is None:
+        raise BadInput(
+            f"text.packages: the installed {distribution.name} does not list its files (no RECORD): "
+            "install it again with pip or take it off the list"
+        )
+    for file in sorted(distribution.files, key=str):
+        inside = ".." not in file.parts and not TEST_FOLDERS.intersection(file.parts)
+        if inside and file.suffix == ".py":
+            yield file.as_posix(), Path(str(distribution.locate_file(file)))
+
+
+# -------------------------------------------------------------------------------------------- extraction
+
+
+def _extract(files: Iterable[tuple[str, Path]], what: str) -> list[Document]:
+    found: list[Document] = []
+    unusable: list[str] = []
+    for source, path in files:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # invalid escapes in other people's code
+                tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, RecursionError, FileNotFoundError):
+            unusable.append(source)
+            continue
+        found += [document(source, text) for text in _docstrings(tree)]
+    if unusable:
+        log.warning(
+            "%s: %d module files are missing or not Python and were skipped, first %s",
+            what, len(unusable), unusable[0],
+        )  # fmt: skip
+    return found
+
+
+def _docstrings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text and len(text.split()) >= MIN_WORDS:
+                yield text
+
+
+# ------------------------------------------------------------------------------------------------- cache
+
+
+def _cached(cache_file: Path, files: Iterable[tuple[str, Path]]) -> list[Document]:
+    """The documents of a cache file; where there is none, or a damaged one, they are extracted and kept."""
+    if cache_file.exists():
+        try:
+            return _read(cache_file)
+        except (OSError, ValueError, KeyError) as error:  # pyarrow raises these three for damaged files
+            log.warning("%s is damaged or of another version, extracting again: %s", cache_file, error)
+            cache_file.unlink()
+    found = _extract(files, cache_file.stem)
+    _write(cache_file, found)
+    return found
+
+
+def _write(cache_file: Path, documents: list[Document]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"source": [d.source for d in documents], "text": [d.text for d in documents]}
+    schema = pa.schema(
+        [("source", pa.string()), ("text", pa.string())], metadata={"digest": _digest(documents)}
+    )
+    with durable.new_file(cache_file) as temporary:
+        pq.write_table(pa.table(columns, schema=schema), temporary)
+
+
+def _read(cache_file: Path) -> list[Document]:
+    import pyarrow.parquet as pq
+
+    table = pq.ParquetFile(cache_file).read()
+    sources, texts = table.column("source").to_pylist(), table.column("text").to_pylist()
+    documents = [Document(source, text) for source, text in zip(sources, texts, strict=True)]
+    if (table.schema.metadata or {}).get(b"digest", b"").decode() != _digest(documents):
+        raise ValueError("its digest is not that of its rows")
+    return documents
+
+
+def _digest(documents: list[Document]) -> str:
+    return durable.sha256_json([EXTRACTION, [[d.source, d.text] for d in documents]])

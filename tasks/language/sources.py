@@ -1,0 +1,178 @@
+"""Where the text comes from: installed packages, local files, or a data set of the Hugging Face hub.
+
+Every source gives `Document`s. Text that is missing, empty or unreachable is BadInput, never an empty list
+and never another text instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from storage import external
+from storage.errors import BadInput
+from tasks.language.documents import Document, document
+from tasks.language.package_docs import package_documents
+from tasks.study import HubDataset, LocalFiles, PackageDocs
+
+TEXT_SUFFIXES = (".txt", ".md", ".rst")
+TABLE_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+
+log = logging.getLogger(__name__)
+
+
+def documents(text: PackageDocs | LocalFiles | HubDataset, cache: Path) -> Iterator[Document]:
+    """Every document of the configured text, in no order that matters; sizes are applied by `splits.cut`.
+
+    `cache` is the folder for extracted text and downloads. Raises BadInput, while being read, for text that
+    is missing, unreadable or empty.
+    """
+    if isinstance(text, PackageDocs):
+        return package_documents(text.packages, cache)
+    if isinstance(text, LocalFiles):
+        return _local_documents(text, cache)
+    return _hub_documents(text, cache)
+
+
+# ------------------------------------------------------------------------------------------- local files
+
+
+def _local_documents(text: LocalFiles, cache: Path) -> Iterator[Document]:
+    """A document for each text file, whose source is its relative name, and for each row of a table."""
+    for given in text.paths:
+        used = passed_over = 0
+        for name, path in external.local_files(given):
+            if path.suffix.lower() in TEXT_SUFFIXES:
+                yield document(name, _read_text(path))
+            elif path.suffix.lower() in TABLE_BUILDERS:
+                yield from _table_documents(path, text.text_column, cache)
+            else:
+                passed_over += 1
+                continue
+            used += 1
+        if not used:
+            known = ", ".join((*TEXT_SUFFIXES, *TABLE_BUILDERS))
+            raise BadInput(f"text.paths: {given} holds no text that can be read: give files in {known}")
+        if passed_over:
+            log.info("%s: %d files with other endings were passed over", given, passed_over)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"text.paths: {path} is not UTF-8 ({error}): convert it with iconv") from None
+    if not text.strip():
+        raise BadInput(f"text.paths: {path} is empty: fill it or take it off the list")
+    return text
+
+
+def _table_documents(path: Path, column: str, cache: Path) -> Iterator[Document]:
+    from datasets import load_dataset
+
+    if path.stat().st_size == 0:
+        raise BadInput(f"text.paths: {path} is empty: fill it or take it off the list")
+    read = without_text = 0
+    with _readable(path):
+        rows = load_dataset(
+            TABLE_BUILDERS[path.suffix.lower()],
+            data_files=str(path.resolve()),
+            split="train",
+            streaming=True,
+            cache_dir=str(cache / "datasets"),
+        )
+        for row in rows:
+            value = _column(row, column, f"text.paths: {path}")
+            if value.strip():
+                read += 1
+                yield document(None, value)
+            else:
+                without_text += 1
+    if not read:
+        raise BadInput(
+            f"text.paths: {path} has no text in column {column!r}: fill it or take it off the list"
+        )
+    if without_text:
+        log.warning("%s: %d rows have no text in column %r and were skipped", path, without_text, column)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns what `datasets` raises for a malformed file into BadInput naming the file."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield
+    except (ValueError, DatasetsError) as error:  # pyarrow's ArrowInvalid is a ValueError
+        raise BadInput(f"text.paths: {path} is not valid {path.suffix}: {error}. Repair the file") from error
+
+
+def _column(row: dict[str, Any], column: str, where: str) -> str:
+    """The text of a row, "" for null; BadInput when the column is missing or holds no text."""
+    if column not in row:
+        raise BadInput(
+            f"{where} has no column {column!r}; its columns are {', '.join(sorted(row))}: "
+            "set text.text_column to the one that holds the text"
+        )
+    value = row[column]
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadInput(
+            f"{where}: column {column!r} holds {type(value).__name__}, not text: "
+            "set text.text_column to the one that holds the text"
+        )
+    return value
+
+
+# --------------------------------------------------------------------------------------------------- hub
+
+
+def _hub_documents(text: HubDataset, cache: Path) -> Iterator[Document]:
+    """The first `max_documents` rows of the stream; a document is its own source."""
+    from datasets import load_dataset
+
+    name = f"{text.dataset} at revision {text.revision}, split {text.split!r}"
+    if Path(text.dataset).exists():
+        # load_dataset would read the folder and call it the hub's data set.
+        raise BadInput(
+            f"text.dataset {text.dataset!r} is also a local path here: use `source: files` for that, "
+            "or work in another folder"
+        )
+    read = 0
+    with _reachable(name):
+        rows = load_dataset(
+            text.dataset,
+            revision=text.revision,
+            split=text.split,
+            streaming=True,
+            cache_dir=str(cache / "hub"),
+        )
+        for row in rows.take(text.max_documents):
+            value = _column(row, text.text_column, f"hub data set {name}")
+            if value.strip():
+                read += 1
+                yield document(None, value)
+    if not read:
+        raise BadInput(
+            f"hub data set {name} has no text in column {text.text_column!r}: choose another split or column"
+        )
+
+
+@contextmanager
+def _reachable(name: str) -> Iterator[None]:
+    """Turns whatever the hub's client raises into BadInput that says how to get the data."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:  # the client lets errors of five libraries through
+        raise BadInput(
+            f"hub data set {name} cannot be read: {type(error).__name__}: {error}. Check the name, the "
+            "revision and the split on huggingface.co; for a gated data set accept its terms there and set "
+            "HF_TOKEN in the environment; on a machine without internet download it elsewhere, copy the "
+            "files here and use `source: files`"
+        ) from error

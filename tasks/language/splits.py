@@ -1,0 +1,173 @@
+"""Cutting the text into splits that share nothing, so that no size moves another split.
+
+Which split a document may be in depends on its source alone, the order within a split on its text alone, and
+duplicates are settled before any size is applied. Sizes then only say how much of each fixed order is taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from storage.errors import BadInput, CheckFailed
+from tasks.language.documents import Document
+from tasks.language.shingles import Overlap
+from tasks.study import Splits
+
+SPLITS = ("validation", "test", "attack-search", "attack-evaluation", "train")
+EVALUATION_SPLITS = SPLITS[:-1]
+
+
+@dataclass(frozen=True)
+class CutText:
+    """The chosen documents of each split, in their order, and the proof that the splits share nothing."""
+
+    documents: dict[str, list[Document]]
+    proof: dict[str, Any]
+
+
+def cut(documents: Iterable[Document], splits: Splits, max_characters: int | None = None) -> CutText:
+    """Cuts `documents` into SPLITS.
+
+    The evaluation splits take the first documents of their order. Train is what is left: as long as the whole
+    text stays within `max_characters`, without documents of which more than `max_shared_shingles` stands in
+    an evaluation split, and then the first `train_documents`.
+
+    All documents are held in memory, which is fine up to some 100 000 of them (a gigabyte). Raises BadInput
+    when a split has fewer documents than asked for, and CheckFailed when the finished splits share anything.
+    """
+    candidates, duplicates = _candidates(documents, splits)
+    chosen = {
+        name: _first(candidates[name], name, getattr(splits, f"{name.replace('-', '_')}_documents"))
+        for name in EVALUATION_SPLITS
+    }
+    evaluation = [document for name in EVALUATION_SPLITS for document in chosen[name]]
+    overlap = Overlap(document.text for document in evaluation)
+
+    within = _within(candidates["train"], max_characters, _characters(evaluation))
+    clean = [document for document in within if overlap.share(document.text) <= splits.max_shared_shingles]
+    chosen["train"] = _first(clean, "train", splits.train_documents)
+
+    proof = _proof(chosen, splits)
+    proof["duplicates_dropped_documents"] = duplicates
+    proof["contaminated_dropped_documents"] = len(within) - len(clean)
+    return CutText(chosen, proof)
+
+
+def split_of(source: str, splits: Splits) -> str:
+    """The split that a source belongs to: a hash of (split_seed, source) placed on the unit interval."""
+    place = int.from_bytes(_digest(splits.split_seed, source)[:8], "big") / 2**64
+    index = int(place // splits.evaluation_share)
+    return SPLITS[min(index, len(EVALUATION_SPLITS))]
+
+
+# ------------------------------------------------------------------------------------- before any size
+
+
+def _candidates(documents: Iterable[Document], splits: Splits) -> tuple[dict[str, list[Document]], int]:
+    """All documents by split, ordered and without duplicates, and how many duplicates were dropped.
+
+    Of documents with the same content the one in the earliest of SPLITS stays, so evaluation wins over train;
+    within a split, the first in its order. Neither depends on the order in which the documents came.
+    """
+    kept: dict[bytes, tuple[int, bytes, Document]] = {}
+    seen = 0
+    for document in documents:
+        seen += 1
+        rank = SPLITS.index(split_of(document.source, splits))
+        entry = (rank, _digest(splits.split_seed, document.source, document.text), document)
+        content = _content(document)
+        if content not in kept or entry[:2] < kept[content][:2]:
+            kept[content] = entry
+    ordered: dict[str, list[Document]] = {name: [] for name in SPLITS}
+    for rank, _, document in sorted(kept.values(), key=lambda entry: entry[:2]):
+        ordered[SPLITS[rank]].append(document)
+    return ordered, seen - len(kept)
+
+
+def _content(document: Document) -> bytes:
+    """What makes two documents duplicates: the text, whatever its white space."""
+    return hashlib.sha256(" ".join(document.text.split()).encode()).digest()
+
+
+def _digest(*parts: int | str) -> bytes:
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
+
+
+# ------------------------------------------------------------------------------------------------ sizes
+
+
+def _first(documents: list[Document], name: str, asked: int | None) -> list[Document]:
+    found, asked = len(documents), asked if asked is not None else max(1, len(documents))
+    if found < asked:
+        share = "smaller" if name == "train" else "larger"
+        raise BadInput(
+            f"split {name}: {asked} documents are asked for and {found} are there: give more text, lower "
+            f"splits.{name.replace('-', '_')}_documents, or set a {share} splits.evaluation_share"
+        )
+    return documents[:asked]
+
+
+def _within(train: list[Document], max_characters: int | None, used: int) -> list[Document]:
+    """The first train documents that fit into what the evaluation splits have left of `max_characters`."""
+    if max_characters is None:
+        return train
+    left = max_characters - used
+    if train and len(train[0].text) > left:
+        raise BadInput(
+            f"text.max_characters is {max_characters} and the evaluation splits alone have {used}, which "
+            "leaves nothing to train on: raise it, or lower the sizes of the evaluation splits"
+        )
+    for count, document in enumerate(train):
+        left -= len(document.text)
+        if left < 0:
+            return train[:count]
+    return train
+
+
+def _characters(documents: list[Document]) -> int:
+    return sum(len(document.text) for document in documents)
+
+
+# ------------------------------------------------------------------------------------------------ proof
+
+
+def _proof(chosen: dict[str, list[Document]], splits: Splits) -> dict[str, Any]:
+    """What the splits hold and share, computed again from the final lists alone; raises CheckFailed."""
+    contents = {name: {_content(document) for document in chosen[name]} for name in SPLITS}
+    sources = {name: {document.source for document in chosen[name]} for name in SPLITS}
+    pairs = [
+        {
+            "splits": [one, other],
+            "shared_content": len(contents[one] & contents[other]),
+            "shared_sources": len(sources[one] & sources[other]),
+        }
+        for one, other in combinations(SPLITS, 2)
+    ]
+    for pair in pairs:
+        for what in ("shared_content", "shared_sources"):
+            if pair[what]:
+                raise CheckFailed(f"{what} of {' and '.join(pair['splits'])}", pair[what], 0)
+    overlap = Overlap(document.text for name in EVALUATION_SPLITS for document in chosen[name])
+    largest = max(overlap.share(document.text) for document in chosen["train"])
+    if largest > splits.max_shared_shingles:
+        raise CheckFailed("shingles of a train document in evaluation", largest, splits.max_shared_shingles)
+    return {
+        "splits": {name: _summary(chosen[name]) for name in SPLITS},
+        "largest_shared_shingles": largest,
+        "pairs": pairs,
+    }
+
+
+def _summary(documents: list[Document]) -> dict[str, Any]:
+    """`digest` is the sha256 over the sorted example ids, one a line."""
+    ids = "\n".join(sorted(document.example_id for document in documents))
+    return {
+        "documents": len(documents),
+        "characters": _characters(documents),
+        "sources": len({document.source for document in documents}),
+        "digest": hashlib.sha256(ids.encode()).hexdigest(),
+    }

@@ -1,0 +1,77 @@
+"""A language model as the training loop sees it, and what its training leaves behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from tasks.language import model as language
+from tasks.language.blocks import Blocks
+from tasks.numerics import device
+from tasks.execution import Execution
+from tasks.stage import StageInput, StageRun
+from tasks.training.budget import Budget
+from tasks.training.loop import Position, Problem, best_checkpoint, load_model, train
+from tasks.training.optimizer import adamw
+from tasks.training.schedule import Schedule
+
+Checks = dict[int, list[Callable[[nn.Module], None]]]
+
+
+def train_language_model(
+    run: StageRun,
+    model: PreTrainedModel,
+    text: StageInput,
+    budget: Budget,
+    seed: int,
+    execution: Execution,
+    make_optimizer: Callable[[nn.Module, Budget], torch.optim.Optimizer] = adamw,
+    make_checks: Callable[[Schedule], Checks] = lambda _: {},
+) -> dict[str, Any]:
+    """Trains `model` in place on the train blocks and leaves it with the weights of its best step.
+
+    Returns what a train stage's result says of the training; losses in nats per predicted token.
+    """
+    train_blocks, validation_blocks = Blocks(text.path / "text", "train"), Blocks(text.path / "text", "validation")
+    where = device(execution)
+    model.to(where)
+    if execution.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    schedule = Schedule(budget, len(train_blocks))
+
+    def evaluate(network: nn.Module) -> float:
+        return language.validation_loss(network, validation_blocks, execution.micro_batch_examples)
+
+    def batch(indices: np.ndarray) -> torch.Tensor:
+        return train_blocks[indices].to(where)
+
+    problem = Problem(
+        model, make_optimizer(model, budget), batch, language.block_losses, evaluate, make_checks(schedule)
+    )
+    position = train(run, problem, schedule, seed, execution)
+    load_model(model, best_checkpoint(run, position))
+    model.cpu().eval()
+    return _described(schedule, position, train_blocks)
+
+
+def _described(schedule: Schedule, position: Position, blocks: Blocks) -> dict[str, Any]:
+    assert position.best_loss is not None
+    return {
+        "budget": schedule.budget.model_dump(mode="json"),
+        "steps": position.step,
+        "epochs": position.step / schedule.steps_per_epoch,
+        "tokens_trained": sum(schedule.window(step)[2] for step in range(1, position.step + 1))
+        * (blocks.sequence_length - 1),
+        "best_step": position.best_step,
+        "best_validation_loss_nats_per_token": position.best_loss,
+        "best_validation_perplexity": math.exp(position.best_loss),
+        "validations": [
+            {"step": step, "validation_loss_nats_per_token": loss} for step, loss in position.validations
+        ],
+    }

@@ -1,0 +1,52 @@
+"""The numerics of an attempt: everything beside configuration and data on which the bits of a result depend."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+from storage.errors import BadInput
+from tasks.execution import Execution
+
+
+def prepare(execution: Execution, seed: int) -> dict[str, Any]:
+    """Sets up torch for this process, seeds every generator, and returns the numerics.
+
+    Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for and not there.
+    """
+    import numpy as np
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it first starts
+    torch.set_num_threads(execution.cpu_threads)
+    torch.use_deterministic_algorithms(execution.deterministic)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - libraries draw from the global generator
+    torch.manual_seed(seed)
+    chosen = device(execution)
+    return {
+        "device": chosen.type,
+        "device_model": torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else "cpu",
+        "cpu_threads": execution.cpu_threads,
+        "deterministic": execution.deterministic,
+        "micro_batch_examples": execution.micro_batch_examples,
+        "evaluation_batch_examples": execution.evaluation_batch_examples,
+        "torch": torch.__version__,
+    }
+
+
+def device(execution: Execution) -> Any:
+    """The torch device that `execution` asks for; BadInput when it is cuda and there is none."""
+    import torch
+
+    if execution.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if execution.device == "cuda" and not torch.cuda.is_available():
+        raise BadInput(
+            "execution.device is cuda, and torch finds no GPU here: run on a GPU node, or set execution.device=cpu"
+        )
+    return torch.device(execution.device)

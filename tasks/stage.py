@@ -1,0 +1,298 @@
+"""A stage and one attempt at it: the frame around every piece of work, whatever the study.
+
+`Stage` is what a study's page names. `attempt` does the work of one process: lock, records, seeds, the work itself,
+verification, marker; it turns every way of ending into one of the end states. It knows neither Prefect nor any
+study, and never prints.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from storage import attempts, durable, generations, locks, markers
+from storage.checkpoints import Checkpoints
+from storage.errors import BadInput, CheckFailed, Held, NumericalFailure, Stop
+from storage.rows import RecordParts, Rows
+from storage.run_directory import RunDirectory, fingerprint
+from tasks import numerics
+from tasks.configuration import Configuration
+from tasks.execution import Execution
+from tasks.progress import Progress, StopRequest
+
+EXIT_CODES = {
+    "finished": 0,
+    "out_of_time": 75,
+    "sigterm": 75,
+    "interrupted": 130,
+    "check_failed": 1,
+    "numerical_failure": 1,
+    "bad_input": 2,
+    "held": 2,
+    "crashed": 1,
+}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A node of the DAG.
+
+    `work` is `module:function`, imported only when the stage runs, so that the page can be walked without torch.
+    `version` is raised when a change of the source changes results.
+    """
+
+    name: str
+    config: type[Configuration]
+    work: str
+    version: int = 1
+
+    def function(self) -> Callable[..., dict[str, Any]]:
+        module, _, name = self.work.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended: end state, one line for a person, and what to do about it."""
+
+    end_state: str
+    message: str = ""
+    diagnosis: dict[str, str] | None = None
+    retryable: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self.end_state]
+
+
+@dataclass(frozen=True)
+class StageInput:
+    """A finished stage as another one reads it."""
+
+    run: RunDirectory
+    outputs_digest: str
+
+    @property
+    def path(self) -> Path:
+        return self.run.path
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        return durable.read_json(self.run.result_file)
+
+
+class StageRun:
+    """What the work of a stage is given: where to write, how to report, when to stop."""
+
+    def __init__(self, run: RunDirectory, identity: dict[str, Any], lock: locks.Lock, cache: Path) -> None:
+        self.run, self.lock, self.identity, self.cache = run, lock, identity, cache
+        self.directory = run.path
+        self.log = logging.getLogger(f"ratchet.{run.stage}")
+        self.stop = StopRequest()
+        self.progress = Progress(run.progress_file)
+        self.outputs = ["stage.json", "result.json"]
+
+    @contextmanager
+    def publish(self, name: str) -> Iterator[Path]:
+        """A folder to fill, which becomes the output folder `name` by one durable rename."""
+        self.lock.check()
+        with durable.new_directory(self.directory / name) as folder:
+            yield folder
+            self.lock.check()
+        self.outputs.append(name)
+
+    @contextmanager
+    def publish_file(self, name: str) -> Iterator[Path]:
+        """A file to write, which becomes the output `name` by one durable rename."""
+        self.lock.check()
+        with durable.new_file(self.directory / name) as file:
+            yield file
+            self.lock.check()
+        self.outputs.append(name)
+
+    @cached_property
+    def metrics(self) -> Rows:
+        self.outputs.append("metrics.jsonl")
+        return Rows(self.run.metrics_file)
+
+    @cached_property
+    def timing(self) -> Rows:
+        return Rows(self.run.timing_file)
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.run.checkpoints, self.identity, self.lock)
+
+    @cached_property
+    def records(self) -> RecordParts:
+        return RecordParts(self.directory / "records", self.identity, self.lock)
+
+
+def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict[str, StageInput]) -> Outcome:
+    """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
+
+    The inputs must be finished. A marker that another process wrote in the meantime is taken as it is.
+    """
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        lock = locks.acquire(run.path / "locks")
+    except Held as error:
+        return Outcome("held", str(error))
+    except OSError as error:
+        return _outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
+    try:
+        return _attempt_with_lock(stage, config, run, inputs, lock)
+    finally:
+        lock.release()
+
+
+def _attempt_with_lock(
+    stage: Stage,
+    config: Configuration,
+    run: RunDirectory,
+    inputs: dict[str, StageInput],
+    lock: locks.Lock,
+) -> Outcome:
+    digests = {role: given.outputs_digest for role, given in inputs.items()}
+    settings: Execution = getattr(config, "execution", None) or Execution()
+    work = StageRun(run, {"fingerprint": run.fingerprint, "inputs": digests}, lock, cache_folder(run.root, settings))
+    record = log_handler = None
+    try:
+        durable.sweep(run.path)
+        generations.raise_for_new_attempt(run, digests)
+        record = attempts.AttemptRecord(run.attempts, lock.number, settings.model_dump(mode="json"))
+        log_handler = _log_to(record.log_file)
+        lock.beat = work.progress.beat
+        with work.stop.listening():
+            _open(stage, config, work, inputs, settings, record)
+            result = stage.function()(work, config, **inputs)
+            work.stop.check()
+            durable.write_json(run.result_file, _noted(result, run))
+            markers.write(run, sorted(set(work.outputs)), digests, lock)
+        outcome = Outcome("finished")
+    except BaseException as error:
+        if not isinstance(error, Exception | KeyboardInterrupt):
+            raise
+        outcome = _outcome_of(error)
+        work.log.error("%s: %s", outcome.end_state, outcome.message)
+    finally:
+        if log_handler is not None:
+            logging.getLogger("ratchet").removeHandler(log_handler)
+            log_handler.close()
+    work.progress.beat()
+    if record is not None:
+        try:
+            record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
+        except OSError as error:
+            work.log.error("the attempt record could not be written: %s", error)
+    return outcome
+
+
+def _open(
+    stage: Stage,
+    config: Configuration,
+    work: StageRun,
+    inputs: dict[str, StageInput],
+    settings: Execution,
+    record: attempts.AttemptRecord,
+) -> None:
+    """Writes stage.json before any work, or compares the numerics with those of the first attempt."""
+    seed = getattr(config, "seed", 0)
+    now = numerics.prepare(settings, seed)
+    record.note(numerics=now)
+    file = work.run.stage_file
+    known = durable.read_json(file) if file.exists() else {}
+    described = {
+        "stage": stage.name,
+        "study": work.run.study,
+        "version": stage.version,
+        "work": stage.work,
+        "fingerprint": work.run.fingerprint,
+        "configuration": config.model_dump(mode="json"),
+        "scientific": config.scientific(),
+        "external": config.external_inputs(),
+        "inputs": {
+            role: {"stage": given.run.stage, "fingerprint": given.run.fingerprint}
+            for role, given in inputs.items()
+        },
+        "numerics": known.get("numerics", now),
+        "numerics_changes": known.get("numerics_changes", []),
+    }
+    last = (described["numerics_changes"] or [described["numerics"]])[-1]
+    if known and last != now:
+        differing = {key: [last.get(key), now[key]] for key in now if last.get(key) != now[key]}
+        if not settings.allow_numerics_change:
+            raise BadInput(
+                f"{work.run.path} was begun with other numerics, so continuing would not give the same bytes: "
+                + ", ".join(f"{key} was {was}, is {is_}" for key, (was, is_) in differing.items())
+                + ". Restore them, or set execution.allow_numerics_change=true, which every table will then say"
+            )
+        described["numerics_changes"] = [*described["numerics_changes"], now]
+    expected = fingerprint(stage.name, stage.version, described["scientific"], described["external"], {
+        role: given.run.fingerprint for role, given in inputs.items()
+    })
+    if expected != work.run.fingerprint:
+        raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
+    if known != described:
+        durable.write_json(file, described)
+
+
+def _noted(result: dict[str, Any], run: RunDirectory) -> dict[str, Any]:
+    """The result, saying so when attempts ran on different numerics."""
+    changes = durable.read_json(run.stage_file)["numerics_changes"]
+    return result | ({"numerics_changes": changes} if changes else {})
+
+
+def cache_folder(root: Path, settings: Execution) -> Path:
+    """Where extracted text and downloads are kept: never the home folder."""
+    return Path(settings.cache_folder).expanduser() if settings.cache_folder else root / ".cache"
+
+
+def _log_to(file: Path) -> logging.Handler:
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("ratchet")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    return handler
+
+
+def _outcome_of(error: BaseException) -> Outcome:
+    """The end state that an exception stands for, with a diagnosis that says what to do."""
+    if isinstance(error, Stop):
+        return Outcome(error.cause, str(error))
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome("interrupted", "interrupted twice: stopped without saving; the last checkpoint stands")
+    if isinstance(error, BadInput):
+        return _diagnosed("bad_input", "bad input", str(error), "Correct the input and start the same command.")
+    if isinstance(error, CheckFailed):
+        return _diagnosed("check_failed", "check failed", str(error), error.advice or "See the stage's log.")
+    if isinstance(error, NumericalFailure):
+        advice = "Lower the learning rate or the gradient norm; the checkpoint before this step is kept."
+        return _diagnosed("numerical_failure", "numerical failure", str(error), advice)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        advice = "Free space or raise the quota, then start the same command: it goes on from what is saved."
+        return _diagnosed("crashed", "disk full", f"could not write {error.filename or ''}: {error.strerror}", advice)
+    detail = "".join(traceback.format_exception(error))
+    summary = f"{type(error).__name__}: {error}"
+    outcome = _diagnosed("crashed", "crash", summary, "See the traceback in the attempt's record.", detail)
+    return Outcome("crashed", summary, outcome.diagnosis, isinstance(error, ConnectionError | TimeoutError))
+
+
+def _diagnosed(end_state: str, category: str, summary: str, resolution: str, detail: str = "") -> Outcome:
+    diagnosis = {
+        "level": "error",
+        "category": category,
+        "summary": summary,
+        "detail": detail,
+        "resolution": resolution,
+    }
+    return Outcome(end_state, summary, diagnosis)

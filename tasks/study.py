@@ -1,0 +1,289 @@
+"""The vocabulary that all stages of a language-model study share: what a study is made of, typed.
+
+`Study` is what a person writes (a profile, the UI's form, `--set`). Each stage is given one of the smaller models
+at the end of this file, composed from it by the page, and can read nothing else: changing the evaluation cannot
+retrain a model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from storage import external
+from tasks.configuration import Configuration, execution, scientific
+from tasks.execution import Execution
+from tasks.training.budget import Budget
+
+# ---------------------------------------------------------------------------------------------------- text
+
+
+class PackageDocs(Configuration):
+    """Docstrings of the standard library and of installed packages: real English prose, on every machine."""
+
+    source: Literal["package-docs"] = scientific("package-docs", description="Docstrings of installed packages.")
+    packages: list[str] = scientific(
+        ["numpy", "pandas"],
+        description="Installed distributions whose docstrings are read, beside the standard library.",
+    )
+    max_characters: int = scientific(
+        6_000_000, ge=10_000, description="Upper limit of the whole text, in characters."
+    )
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"packages": external.package_versions(self.packages)}
+
+
+class LocalFiles(Configuration):
+    """Local text (.txt, .md, .rst), JSON lines (.jsonl, .json) or Parquet files, or folders of them."""
+
+    source: Literal["files"] = scientific("files", description="Local files or folders.")
+    paths: list[str] = execution(
+        min_length=1, description="Files or folders. Their content enters the fingerprint, not their place."
+    )
+    text_column: str = scientific(
+        "text", description="Column or key that holds the text in JSON lines and Parquet."
+    )
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"files": external.file_manifest(self.paths)}
+
+
+class HubDataset(Configuration):
+    """A data set of the Hugging Face hub at one commit, streamed and cut to a stated number of documents."""
+
+    source: Literal["hub"] = scientific("hub", description="A hub data set, streamed.")
+    dataset: str = scientific(description="Name on the hub, such as monology/pile-uncopyrighted.")
+    revision: str = scientific(
+        pattern="^[0-9a-f]{40}$", description="Commit of the data set: 40 hexadecimal digits."
+    )
+    split: str = scientific("train", description="Split that is streamed; ours are cut from it.")
+    text_column: str = scientific("text", description="Column that holds the text.")
+    max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
+
+
+Text = Annotated[PackageDocs | LocalFiles | HubDataset, Field(discriminator="source")]
+
+
+class Splits(Configuration):
+    """How the text is cut. Membership is a hash of (split_seed, source), so no size moves another split."""
+
+    split_seed: int = scientific(0, description="Seed of the hash that assigns each source to a split.")
+    evaluation_share: float = scientific(
+        0.05,
+        gt=0,
+        le=0.2,
+        description="Share of the sources reserved for each of validation, test, attack-search, attack-evaluation.",
+    )
+    train_documents: int | None = scientific(
+        None, ge=1, description="Documents in train; empty means all that are there."
+    )
+    validation_documents: int = scientific(100, ge=1, description="Documents in validation.")
+    test_documents: int = scientific(200, ge=1, description="Documents in test.")
+    attack_search_documents: int = scientific(80, ge=1, description="Documents on which attacks are searched.")
+    attack_evaluation_documents: int = scientific(120, ge=1, description="Documents on which attacks are judged.")
+    max_shared_shingles: float = scientific(
+        0.2,
+        ge=0,
+        le=1,
+        description="A train document with a larger share of its 13-word shingles in an evaluation split is left out.",
+    )
+
+
+# --------------------------------------------------------------------------------------------------- model
+
+
+class UnequalBudgets(Configuration):
+    """The way to give the arms different budgets: with a reason, which every table then shows."""
+
+    reason: str = scientific(min_length=10, description="Why the arms may differ; shown in every table.")
+    monotonic: Budget = scientific(description="Budget of the monotonic arm; baseline keeps the study's budget.")
+
+
+class FromScratch(Configuration):
+    """A GPT-NeoX network that the base stage pretrains, with a byte-level BPE tokenizer of its own."""
+
+    source: Literal["from-scratch"] = scientific("from-scratch", description="Pretrained by this study.")
+    init_seed: int = scientific(0, description="Seed of the initial weights and of the pretraining's order.")
+    vocabulary_size: int = scientific(4096, ge=300, description="Tokens of the byte-level BPE.")
+    hidden_size: int = scientific(128, ge=8, description="Width of the residual stream.")
+    layers: int = scientific(4, ge=1, description="Transformer blocks.")
+    attention_heads: int = scientific(4, ge=1, description="Attention heads in a block.")
+    feed_forward_size: int = scientific(512, ge=8, description="Width of the feed-forward layer.")
+    pretraining: Budget = scientific(description="Budget of the pretraining.")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> FromScratch:
+        if self.hidden_size % self.attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of attention_heads {self.attention_heads}"
+            )
+        return self
+
+
+class PretrainedDirectory(Configuration):
+    """A model and its tokenizer in a local folder, as `save_pretrained` writes them."""
+
+    source: Literal["directory"] = scientific("directory", description="A local folder.")
+    path: str = execution(description="The folder. Its content enters the fingerprint, not its place.")
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"files": external.model_manifest(self.path)}
+
+
+class PretrainedHub(Configuration):
+    """A model of the Hugging Face hub at one commit."""
+
+    source: Literal["hub"] = scientific("hub", description="A hub model.")
+    model: str = scientific(description="Name on the hub, such as EleutherAI/pythia-1.4b.")
+    revision: str = scientific(
+        pattern="^[0-9a-f]{40}$", description="Commit of the model: 40 hexadecimal digits."
+    )
+
+
+Model = Annotated[FromScratch | PretrainedDirectory | PretrainedHub, Field(discriminator="source")]
+
+
+class BaseChecks(Configuration):
+    """When a base model counts as trained: perplexities on the validation split."""
+
+    max_ratio_to_unigram: float = scientific(
+        0.25, gt=0, description="Largest allowed perplexity, as a multiple of a unigram model's."
+    )
+    max_ratio_to_untrained: float = scientific(
+        0.05, gt=0, description="Largest allowed perplexity, as a multiple of the untrained network's."
+    )
+
+
+class Constraint(Configuration):
+    """Which weights are made non-negative, as W = softplus(V)."""
+
+    variant: Literal["mlp_in", "mlp_both"] = scientific(
+        "mlp_both", description="mlp_in: the feed-forward input projection; mlp_both: input and output projection."
+    )
+
+
+class Evaluation(Configuration):
+    """How results are summarised."""
+
+    bootstrap_resamples: int = scientific(2000, ge=100, description="Resamples of the paired bootstrap.")
+    confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
+
+
+class Study(Configuration):
+    """One configured experiment: model, text, arms, budgets, seed."""
+
+    name: str = execution(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the folder of the runs.")
+    seed: int = scientific(42, ge=0, description="Order of the training examples in both arms.")
+    sweep_seeds: list[int] = execution([], description="Seeds of a sweep; read by flows.sweep only.")
+    text: Text = scientific(description="Where the text comes from.")
+    splits: Splits = scientific(Splits(), description="How the text is cut into splits.")
+    sequence_length: int = scientific(128, ge=8, description="Tokens in a training block and a test window.")
+    model: Model = scientific(description="Where the model comes from.")
+    base_checks: BaseChecks = scientific(BaseChecks(), description="When the base model counts as trained.")
+    constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
+    budget: Budget = scientific(description="Training budget, shared by both arms.")
+    unequal_budgets: UnequalBudgets | None = scientific(
+        None, description="Only to give the monotonic arm another budget, with the reason."
+    )
+    evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
+    execution: Execution = execution(Execution(), description="How the work is done on this machine.")
+
+    def for_setup(self) -> SetupConfig:
+        model = self.model
+        trained = isinstance(model, FromScratch)
+        return SetupConfig(
+            text=self.text,
+            splits=self.splits,
+            sequence_length=self.sequence_length,
+            tokenizer=TrainedTokenizer(vocabulary_size=model.vocabulary_size) if trained else model,
+            execution=self.execution,
+        )
+
+    def for_base(self) -> BaseConfig:
+        return BaseConfig(model=self.model, checks=self.base_checks, execution=self.execution)
+
+    def for_constrain(self) -> ConstrainConfig:
+        return ConstrainConfig(constraint=self.constraint, execution=self.execution)
+
+    def for_training(self, arm: Literal["baseline", "monotonic"]) -> TrainConfig:
+        unequal = self.unequal_budgets if arm == "monotonic" else None
+        budget = unequal.monotonic if unequal else self.budget
+        return TrainConfig(budget=budget, seed=self.seed, execution=self.execution)
+
+    def for_evaluation(self) -> EvaluateConfig:
+        return EvaluateConfig(execution=self.execution)
+
+    def for_aggregate(self) -> AggregateConfig:
+        return AggregateConfig(
+            study=self.name,
+            seed=self.seed,
+            configuration=self.model_dump(mode="json"),
+            evaluation=self.evaluation,
+            unequal_budgets=self.unequal_budgets,
+        )
+
+
+# ------------------------------------------------------------------------------- one configuration a stage
+
+
+class SetupConfig(Configuration):
+    """setup: text, splits, tokenizer, packed blocks."""
+
+    text: Text = scientific(description="Where the text comes from.")
+    splits: Splits = scientific(description="How the text is cut into splits.")
+    sequence_length: int = scientific(ge=8, description="Tokens in a block.")
+    tokenizer: Annotated[
+        TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")
+    ] = scientific(description="Where the tokenizer comes from.")
+    execution: Execution = execution(description="How the work is done.")
+
+
+class TrainedTokenizer(Configuration):
+    """A byte-level BPE, trained on the train split."""
+
+    source: Literal["trained"] = scientific("trained", description="Trained on the train split.")
+    vocabulary_size: int = scientific(ge=300, description="Tokens of the vocabulary.")
+
+
+class BaseConfig(Configuration):
+    """base: the model that both arms start from."""
+
+    model: Model = scientific(description="Where the model comes from.")
+    checks: BaseChecks = scientific(description="When it counts as trained.")
+    execution: Execution = execution(description="How the work is done.")
+
+
+class ConstrainConfig(Configuration):
+    """constrain: the base model with non-negative weights, untrained."""
+
+    constraint: Constraint = scientific(description="What is constrained.")
+    execution: Execution = execution(description="How the work is done.")
+
+
+class TrainConfig(Configuration):
+    """train-baseline and train-monotonic: the same model for both, so that only their input differs."""
+
+    budget: Budget = scientific(description="What the training may spend.")
+    seed: int = scientific(ge=0, description="Order of the training examples.")
+    execution: Execution = execution(description="How the work is done.")
+
+
+class EvaluateConfig(Configuration):
+    """evaluate: per-document losses of every model on the test split."""
+
+    execution: Execution = execution(description="How the work is done.")
+
+
+class AggregateConfig(Configuration):
+    """aggregate: the table."""
+
+    study: str = execution(description="Name of the study, as shown in the table.")
+    seed: int = scientific(description="Seed of the study, as shown in the table.")
+    configuration: dict[str, Any] = execution(description="The study as configured, kept with the results.")
+    evaluation: Evaluation = scientific(description="How results are summarised.")
+    unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")
+
+
+SetupConfig.model_rebuild()

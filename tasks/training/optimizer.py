@@ -1,0 +1,26 @@
+"""AdamW as every arm uses it: matrices decay, biases and norms do not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import nn
+
+from tasks.training.budget import Budget
+
+
+def adamw(model: nn.Module, budget: Budget, undecayed: Collection[str] = ()) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter, 2019) with decoupled decay on the weight matrices of `model`.
+
+    `undecayed` names parameters that do not decay although they are matrices. Learning rates are set by the loop.
+    """
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        (decayed if parameter.ndim >= 2 and name not in undecayed else others).append(parameter)
+    groups = [
+        {"params": decayed, "weight_decay": budget.weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=budget.learning_rate)

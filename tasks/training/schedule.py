@@ -1,0 +1,55 @@
+"""What a budget comes to in steps, and the learning rate at each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tasks.training.budget import Budget
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A budget over a given number of examples: everything that depends on the step alone.
+
+    Steps are counted from 1; step 0 is the state before training. The last window of an epoch may hold fewer
+    examples than the effective batch.
+    """
+
+    budget: Budget
+    examples: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(self.examples / self.budget.effective_batch_examples)
+
+    @property
+    def total_steps(self) -> int:
+        return max(1, round(self.budget.epochs * self.steps_per_epoch))
+
+    @property
+    def warmup_steps(self) -> int:
+        return math.ceil(self.budget.warmup_ratio * self.total_steps)
+
+    def learning_rate(self, step: int) -> float:
+        """Rate used in `step`: rises linearly over the warm-up, then falls linearly; the step after the last has 0."""
+        if step <= self.warmup_steps:
+            return self.budget.learning_rate * step / max(1, self.warmup_steps)
+        remaining = self.total_steps + 1 - step
+        return self.budget.learning_rate * remaining / (self.total_steps + 1 - self.warmup_steps)
+
+    def window(self, step: int) -> tuple[int, int, int]:
+        """(epoch from 0, first index, number of examples) of the window that `step` trains on."""
+        epoch, place = divmod(step - 1, self.steps_per_epoch)
+        first = place * self.budget.effective_batch_examples
+        return epoch, first, min(self.budget.effective_batch_examples, self.examples - first)
+
+    def validation_steps(self) -> set[int]:
+        """The steps after which is validated: evenly spaced in each epoch, its end included, and the last step."""
+        parts = self.budget.validations_per_epoch
+        ends = {
+            epoch * self.steps_per_epoch + math.ceil(part * self.steps_per_epoch / parts)
+            for epoch in range(math.ceil(self.total_steps / self.steps_per_epoch))
+            for part in range(1, parts + 1)
+        }
+        return {step for step in ends if step <= self.total_steps} | {self.total_steps}
