@@ -10,7 +10,8 @@ import contextvars
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -21,7 +22,9 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
+from prefect.runtime import flow_run
 from prefect.states import State, StateType
 
 from deployments.dispatch import Handle, Walk
@@ -50,6 +53,11 @@ EXIT_CODES = {"Completed": 0, "BadInput": 2, "Failed": 1, "Crashed": 1, "Cancell
 
 class Local(Walk):
     """Runs each stage whose inputs are finished; one that did not finish skips only those that need it."""
+
+    def __init__(self, root: str | Path, study: str, tags: Sequence[str] = ()) -> None:
+        """`tags` are given to the flow run in which the page is called."""
+        super().__init__(root, study)
+        _tag_flow_run([study, *tags])
 
     def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
         handle = super().__call__(stage, config, **inputs)
@@ -83,14 +91,14 @@ def _run_as_task(handle: Handle) -> None:
     """Does one attempt as a Prefect task of the present flow run; the outcome is left in the handle.
 
     A lost connection (a hub that does not answer) is retried; everything else needs a person, a change or a
-    continuation.
+    continuation. The task has no tags: for each task with tags Prefect asks the server for concurrency slots, which
+    takes about 2 s; the flow run carries them.
     """
     name = handle.stage.name
 
     @task(
         name=name,
         task_run_name=f"{name} {handle.run.fingerprint[:12]}",
-        tags=["ratchet", handle.run.study, name],
         description=(handle.stage.config.__doc__ or "").strip(),
         retries=2,
         retry_delay_seconds=[10, 60],
@@ -107,6 +115,11 @@ def _run_as_task(handle: Handle) -> None:
         return State(type=kind, name=state_name, message=_message(handle, handle.outcome))
 
     work(return_state=True)
+
+
+def _tag_flow_run(tags: list[str]) -> None:
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(flow_run.id, tags=tags)
 
 
 def _message(handle: Handle, outcome: Outcome) -> str:

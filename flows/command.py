@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,10 +92,14 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
 
 def _run_here(flow: Any, study: Any, walk: Walk) -> int:
     """Runs the flow in this process, on the configured Prefect server or on one for the length of this command."""
+    from prefect.logging.configuration import setup_logging
+
     from deployments.embedded import prefect_server
     from deployments.local import EXIT_CODES
 
-    _quieten_prefect()
+    # Prefect's own lines go to its server; the terminal shows ours, and its warnings
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    setup_logging(incremental=False)
     OUT.print(f"study {study.name}, seed {study.seed}, in {walk.root / study.name}")
     OUT.print(f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
               "are finished) ...")
@@ -128,14 +132,6 @@ def _dry_line(handle: Handle) -> str:
 
 def _status_line(handle: Handle) -> str:
     return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {standing(handle, attempts.newest(handle.run.attempts))}"
-
-
-def _quieten_prefect() -> None:
-    """Prefect's own lines go to its server; the terminal shows ours, and its warnings."""
-    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
-        for handler in logging.getLogger(name).handlers:
-            if type(handler).__name__ == "PrefectConsoleHandler":
-                handler.setLevel(logging.WARNING)
 
 
 def _refuse(message: str) -> int:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from deployments.dispatch import Handle
-from storage import durable
+from storage import attempts, durable
 
 LOOK_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0
@@ -34,8 +34,8 @@ class Display:
             console=console,
             disable=not console.is_terminal,
         )
+        self._runs = {handle.stage.name: handle.run for handle in self._waiting}
         self._bars: dict[str, TaskID] = {}
-        self._began: dict[str, float] = {}
         self._done: set[str] = set()
         self._line_at = 0.0
         self._ended = threading.Event()
@@ -61,10 +61,10 @@ class Display:
             name, now = handle.stage.name, _progress(handle)
             if name in self._done or now == self._before[name]:
                 continue  # not begun: what stands there is from an earlier attempt
-            self._began.setdefault(name, time.monotonic())
-            if handle.run.marker_file.exists() and not now.get("total", 0) > now.get("step", 0):
+            record = attempts.newest(handle.run.attempts) or {}
+            if record.get("end_state") == "finished":
                 self._finish(name)
-            else:
+            elif record.get("end_state") is None:
                 self._show(name, now)
 
     def _show(self, name: str, now: dict[str, Any]) -> None:
@@ -81,10 +81,11 @@ class Display:
 
     def _finish(self, name: str) -> None:
         self._done.add(name)
-        seconds = time.monotonic() - self._began[name]
         if name in self._bars:
             self._bar.remove_task(self._bars[name])
-        self._console.print(f"{name:<16} finished, {seconds:.0f} s", markup=False)
+        record = attempts.newest(self._runs[name].attempts) or {}
+        seconds = (record.get("ended_at") or time.time()) - record.get("started_at", time.time())
+        self._console.print(f"{name:<16} finished in {seconds:.1f} s", markup=False)
 
 
 def described(now: dict[str, Any]) -> str:

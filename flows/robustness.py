@@ -59,7 +59,7 @@ def robustness(study: Study, root: str = "runs") -> State:
         study: What is studied: model, text, arms, budgets, seed.
         root: Folder that holds the run directories.
     """
-    here = Local(root, study.name)
+    here = Local(root, study.name, tags=[f"seed-{study.seed}"])
     page(study, here)
     return here.final_state()
 
