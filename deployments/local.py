@@ -61,7 +61,7 @@ class Local(Walk):
 
     def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
         handle = super().__call__(stage, config, **inputs)
-        if not handle.finished and not handle.waits_for and not self._told_to_stop():
+        if not handle.finished and not handle.outcome and not handle.waits_for and not self._told_to_stop():
             if handle.verdict.present:
                 LOG.warning("%s runs again: %s", stage.name, handle.verdict.reason)
             _run_as_task(handle)
@@ -76,9 +76,14 @@ class Local(Walk):
             return State(type=StateType.COMPLETED, message=f"all {len(self.handles)} stages are finished")
         tried = [handle for handle in unfinished if handle.outcome]
         names = [STATES[handle.outcome.end_state][1] for handle in tried if handle.outcome]
-        name = next((name for name in ("BadInput", "Failed", "Crashed", "Cancelled") if name in names), "AwaitingRetry")
+        name = next(
+            (name for name in ("BadInput", "Failed", "Crashed", "Cancelled") if name in names),
+            "AwaitingRetry",
+        )
         kind = next(kind for kind, named in STATES.values() if named == name)
-        told = "; ".join(f"{handle.stage.name}: {handle.outcome.message}" for handle in tried if handle.outcome)
+        told = "; ".join(
+            f"{handle.stage.name}: {handle.outcome.message}" for handle in tried if handle.outcome
+        )
         return State(type=kind, name=name, message=told or "unfinished")
 
     def _told_to_stop(self) -> bool:
@@ -176,7 +181,9 @@ def _result_artifacts(handle: Handle) -> None:
         rows = [{"what": name, "value": str(value)} for name, value in _flat(result)]
         create_table_artifact(rows, key=_key(handle, "result"), description=f"`{handle.run.path}`")
         for table in result.get("tables", []):
-            create_markdown_artifact((handle.run.path / table).read_text(), key=_key(handle, table.split(".")[0]))
+            create_markdown_artifact(
+                (handle.run.path / table).read_text(), key=_key(handle, table.split(".")[0])
+            )
     except Exception as error:
         LOG.warning("the result of %s could not be shown in Prefect: %s", handle.stage.name, error)
 

@@ -14,7 +14,6 @@ import argparse
 import importlib
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -51,6 +50,10 @@ def parser(module: str) -> argparse.ArgumentParser:
         help="change one value of the profile, such as budget.epochs=0.5; may be given again",
     )
     options.add_argument("--seed", type=int, help="seed of the training order in both arms")
+    if module == "flows.sweep":
+        options.add_argument(
+            "--seeds", type=int, nargs="+", help="the seeds (default: the profile's sweep_seeds)"
+        )
     options.add_argument("--dispatch", choices=["local"], default="local", help="where stages run")
     look = options.add_mutually_exclusive_group()
     look.add_argument("--dry-run", action="store_true", help="print the stages and what would run, and stop")
@@ -73,7 +76,8 @@ def main(module: str, arguments: list[str] | None = None) -> int:
 
 
 def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
-    study = settings.read_study(study_module.Study, options.profile, options.changes, options.seed)
+    changes = options.changes + ([f"sweep_seeds={options.seeds}"] if getattr(options, "seeds", None) else [])
+    study = settings.read_study(study_module.Study, options.profile, changes, options.seed)
     walk = Walk(options.root, study.name)
     study_module.page(study, walk)
     if options.dry_run or options.status:
@@ -101,8 +105,10 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
     setup_logging(incremental=False)
     OUT.print(f"study {study.name}, seed {study.seed}, in {walk.root / study.name}")
-    OUT.print(f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
-              "are finished) ...")
+    OUT.print(
+        f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
+        "are finished) ..."
+    )
     with prefect_server() as address, Display(walk.handles, OUT):
         OUT.print(f"Prefect API: {address}")
         state = flow(study, str(walk.root), return_state=True)
@@ -135,7 +141,7 @@ def _status_line(handle: Handle) -> str:
 
 
 def _refuse(message: str) -> int:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="bold red")
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        f"error: {message}", markup=False, style="bold red"
+    )
     return 2
-
-

@@ -107,7 +107,9 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     if attempt.get("end_state") is None:
         return f"{refused}attempt {attempt['attempt']} has no end yet: {described(_progress(handle))}"
     summary = (attempt.get("diagnosis") or {}).get("summary", "")
-    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}" + (f": {summary}" if summary else "")
+    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}" + (
+        f": {summary}" if summary else ""
+    )
 
 
 def _progress(handle: Handle) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def _read_profile(profile: str) -> dict[str, Any]:
                 f"there is no profile {profile!r}. Profiles: {', '.join(profile_names())}; or give a .yaml file"
             )
     try:
-        values = yaml.load(file.read_text(), _Loader)  # noqa: S506 - _Loader is a SafeLoader
+        values = yaml.load(file.read_text(), _Loader)
     except FileNotFoundError:
         raise BadInput(f"there is no file {file}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -83,7 +83,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
         if not isinstance(target, dict):
             raise BadInput(f"--set {path}: {parent} is a value, not a group of keys")
     try:
-        target[last] = yaml.load(text, _Loader)  # noqa: S506 - _Loader is a SafeLoader
+        target[last] = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise BadInput(f"--set {path}: {text!r} cannot be read as YAML: {error}") from None
 
@@ -106,7 +106,12 @@ def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> set[str]:
     places = [schema]
     for part in path:
         places = [inner for place in places for inner in _step(_resolved(place, schema), part, schema)]
-    return {name for place in places for option in _options(place, schema) for name in option.get("properties", {})}
+    return {
+        name
+        for place in places
+        for option in _options(place, schema)
+        for name in option.get("properties", {})
+    }
 
 
 def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -114,7 +119,9 @@ def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict
     tagged = [
         option for option in options if option.get("properties", {}).get("source", {}).get("const") == part
     ]  # pydantic names the member of a union by its tag, which is no key
-    return tagged or [option["properties"][part] for option in options if part in option.get("properties", {})]
+    return tagged or [
+        option["properties"][part] for option in options if part in option.get("properties", {})
+    ]
 
 
 def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ def prepare(execution: Execution, seed: int) -> dict[str, Any]:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - libraries draw from the global generator
+    np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     chosen = device(execution)
     return {

@@ -22,7 +22,9 @@ from tasks.training.budget import Budget
 class PackageDocs(Configuration):
     """Docstrings of the standard library and of installed packages: real English prose, on every machine."""
 
-    source: Literal["package-docs"] = scientific("package-docs", description="Docstrings of installed packages.")
+    source: Literal["package-docs"] = scientific(
+        "package-docs", description="Docstrings of installed packages."
+    )
     packages: list[str] = scientific(
         ["numpy", "pandas"],
         description="Installed distributions whose docstrings are read, beside the standard library.",
@@ -60,7 +62,9 @@ class HubDataset(Configuration):
     )
     split: str = scientific("train", description="Split that is streamed; ours are cut from it.")
     text_column: str = scientific("text", description="Column that holds the text.")
-    max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
+    max_documents: int = scientific(
+        ge=1, description="Documents read from the stream, for all splits together."
+    )
 
 
 Text = Annotated[PackageDocs | LocalFiles | HubDataset, Field(discriminator="source")]
@@ -81,8 +85,12 @@ class Splits(Configuration):
     )
     validation_documents: int = scientific(100, ge=1, description="Documents in validation.")
     test_documents: int = scientific(200, ge=1, description="Documents in test.")
-    attack_search_documents: int = scientific(80, ge=1, description="Documents on which attacks are searched.")
-    attack_evaluation_documents: int = scientific(120, ge=1, description="Documents on which attacks are judged.")
+    attack_search_documents: int = scientific(
+        80, ge=1, description="Documents on which attacks are searched."
+    )
+    attack_evaluation_documents: int = scientific(
+        120, ge=1, description="Documents on which attacks are judged."
+    )
     max_shared_shingles: float = scientific(
         0.2,
         ge=0,
@@ -98,7 +106,9 @@ class UnequalBudgets(Configuration):
     """The way to give the arms different budgets: with a reason, which every table then shows."""
 
     reason: str = scientific(min_length=10, description="Why the arms may differ; shown in every table.")
-    monotonic: Budget = scientific(description="Budget of the monotonic arm; baseline keeps the study's budget.")
+    monotonic: Budget = scientific(
+        description="Budget of the monotonic arm; baseline keeps the study's budget."
+    )
 
 
 class FromScratch(Configuration):
@@ -160,7 +170,8 @@ class Constraint(Configuration):
     """Which weights are made non-negative, as W = softplus(V)."""
 
     variant: Literal["mlp_in", "mlp_both"] = scientific(
-        "mlp_both", description="mlp_in: the feed-forward input projection; mlp_both: input and output projection."
+        "mlp_both",
+        description="mlp_in: the feed-forward input projection; mlp_both: input and output projection.",
     )
 
 
@@ -168,13 +179,17 @@ class Evaluation(Configuration):
     """How results are summarised."""
 
     bootstrap_resamples: int = scientific(2000, ge=100, description="Resamples of the paired bootstrap.")
-    confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
+    confidence_level: float = scientific(
+        0.95, gt=0.5, lt=1, description="Confidence level of every interval."
+    )
 
 
 class Study(Configuration):
     """One configured experiment: model, text, arms, budgets, seed."""
 
-    name: str = execution(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the folder of the runs.")
+    name: str = execution(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the folder of the runs."
+    )
     seed: int = scientific(42, ge=0, description="Order of the training examples in both arms.")
     sweep_seeds: list[int] = execution([], description="Seeds of a sweep; read by flows.sweep only.")
     text: Text = scientific(description="Where the text comes from.")
@@ -284,6 +299,13 @@ class AggregateConfig(Configuration):
     configuration: dict[str, Any] = execution(description="The study as configured, kept with the results.")
     evaluation: Evaluation = scientific(description="How results are summarised.")
     unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")
+
+
+class SweepConfig(Configuration):
+    """aggregate over seeds: what can be said only with several."""
+
+    study: str = execution(description="Name of the study, as shown in the table.")
+    evaluation: Evaluation = scientific(description="How results are summarised.")
 
 
 SetupConfig.model_rebuild()

@@ -64,7 +64,9 @@ def _unigram_records(run: StageRun, text: StageInput, examples: list[tuple[str, 
     """The trivial reference on the same tokens: each token's frequency in the train split."""
     losses = language.unigram_token_losses(np.load(text.path / "text" / "unigram.npy"))
     if not run.records.has("unigram"):
-        run.records.write("unigram", [_row("unigram", id_, len(ids), losses[ids].sum()) for id_, ids in examples])
+        run.records.write(
+            "unigram", [_row("unigram", id_, len(ids), losses[ids].sum()) for id_, ids in examples]
+        )
     return ["unigram"]
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from tasks.execution import Execution
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.numerics import device
-from tasks.execution import Execution
 from tasks.stage import StageInput, StageRun
 from tasks.training.budget import Budget
 from tasks.training.loop import Position, Problem, best_checkpoint, load_model, train
@@ -38,7 +38,10 @@ def train_language_model(
 
     Returns what a train stage's result says of the training; losses in nats per predicted token.
     """
-    train_blocks, validation_blocks = Blocks(text.path / "text", "train"), Blocks(text.path / "text", "validation")
+    train_blocks, validation_blocks = (
+        Blocks(text.path / "text", "train"),
+        Blocks(text.path / "text", "validation"),
+    )
     where = device(execution)
     model.to(where)
     if execution.gradient_checkpointing:

@@ -30,7 +30,8 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     verified = constraint.verify(model, variant)
     flipped = sum(int((weight < 0).sum()) for weight in originals.values())
     error = max(
-        (modules[name].weight.detach() - weight.abs()).abs().max().item() for name, weight in originals.items()
+        (modules[name].weight.detach() - weight.abs()).abs().max().item()
+        for name, weight in originals.items()
     )
     after = language.validation_loss(model, validation, batch_size)
 

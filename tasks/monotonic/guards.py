@@ -17,7 +17,9 @@ FIRST_LOOK_STEP = 10
 REQUIRED_MOVED_SHARE = 0.99
 
 
-def movement_checks(initial: Path, variant: str, schedule: Schedule) -> dict[int, list[Callable[[nn.Module], None]]]:
+def movement_checks(
+    initial: Path, variant: str, schedule: Schedule
+) -> dict[int, list[Callable[[nn.Module], None]]]:
     """Step -> checks that V has left the values in `initial`, which is read from disk when a check is due.
 
     Reading it from disk, and not from memory, lets the check survive a continuation. After 10 steps every tensor
@@ -36,7 +38,10 @@ def movement_checks(initial: Path, variant: str, schedule: Schedule) -> dict[int
         share = sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
         if share < REQUIRED_MOVED_SHARE:
             raise CheckFailed(
-                "share of constrained weights that moved since constrain", share, REQUIRED_MOVED_SHARE, _ADVICE
+                "share of constrained weights that moved since constrain",
+                share,
+                REQUIRED_MOVED_SHARE,
+                _ADVICE,
             )
 
     first = min(FIRST_LOOK_STEP, schedule.total_steps)

@@ -36,7 +36,7 @@ def aggregate(
         "train-monotonic": monotonic,
         "evaluate": evaluation,
     }
-    _require_verified(inputs)
+    require_verified(inputs)
     _require_distinct_arms(baseline, monotonic)
     rows = pq.read_table(evaluation.path / "records.parquet").to_pylist()
     differences = [
@@ -182,12 +182,14 @@ def _budget_sentence(results: dict[str, Any]) -> str:
     return "Both arms had the same budget."
 
 
-def _require_verified(inputs: dict[str, StageInput]) -> None:
+def require_verified(inputs: dict[str, StageInput]) -> None:
     """Hashes every output again: a report never trusts sizes and times."""
     for stage, given in inputs.items():
         verdict = markers.check_outputs(given.run)
         if not verdict.holds or verdict.outputs_digest != given.outputs_digest:
-            raise CheckFailed(f"the outputs of {stage} in {given.path} verify", verdict.reason, "all digests hold")
+            raise CheckFailed(
+                f"the outputs of {stage} in {given.path} verify", verdict.reason, "all digests hold"
+            )
 
 
 def _require_distinct_arms(baseline: StageInput, monotonic: StageInput) -> None:

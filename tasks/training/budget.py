@@ -10,11 +10,18 @@ from tasks.configuration import Configuration, scientific
 class Budget(Configuration):
     """What one training may spend. Both arms share one, so that they cannot differ."""
 
-    epochs: float = scientific(1.0, gt=0, description="Passes over the training examples; fractions are allowed.")
-    effective_batch_examples: int = scientific(32, ge=1, description="Examples (blocks of text, for a language model) in one optimizer step.")
+    epochs: float = scientific(
+        1.0, gt=0, description="Passes over the training examples; fractions are allowed."
+    )
+    effective_batch_examples: int = scientific(
+        32, ge=1, description="Examples (blocks of text, for a language model) in one optimizer step."
+    )
     learning_rate: float = scientific(1e-5, gt=0, description="Peak learning rate of AdamW.")
     warmup_ratio: float = scientific(
-        0.1, ge=0, lt=1, description="Share of the steps with a linearly rising rate; afterwards it falls to zero."
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of the steps with a linearly rising rate; afterwards it falls to zero.",
     )
     weight_decay: float = scientific(
         0.01,

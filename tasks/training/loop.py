@@ -89,7 +89,9 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
             step,
             schedule.total_steps,
             "steps",
-            note=f"loss {position.validations[-1][1]:.4f} at validation" if position.validations else "training",
+            note=f"loss {position.validations[-1][1]:.4f} at validation"
+            if position.validations
+            else "training",
             epoch=step / schedule.steps_per_epoch,
         )
     return position
@@ -112,9 +114,7 @@ def save(run: StageRun, problem: Problem, position: Position, execution: Executi
         "rng": rng_state,
         "metrics": run.metrics.position(),
     }
-    run.checkpoints.save(
-        position.step, {"model": _untied(model), "optimizer": optimizer, "rng": rng}, state
-    )
+    run.checkpoints.save(position.step, {"model": _untied(model), "optimizer": optimizer, "rng": rng}, state)
     run.checkpoints.prune(execution.keep_checkpoints, also=position.best_step)
 
 
@@ -177,7 +177,11 @@ def _optimizer_step(
     norm = nn.utils.clip_grad_norm_(problem.model.parameters(), budget.max_gradient_norm)
     if not torch.isfinite(norm):
         culprit = next(
-            (name for name, p in problem.model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()),
+            (
+                name
+                for name, p in problem.model.named_parameters()
+                if p.grad is not None and not p.grad.isfinite().all()
+            ),
             "the norm of all gradients",
         )
         raise NumericalFailure(step, f"examples {indices.tolist()}", f"the gradient of {culprit}")
@@ -255,7 +259,7 @@ def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if torch.cuda.is_available():
         for index, state in enumerate(torch.cuda.get_rng_state_all()):
             tensors[f"cuda.{index}"] = state
-    kind, keys, place, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - the global generator is the state
+    kind, keys, place, has_gauss, gauss = np.random.get_state()
     version, numbers, gauss_next = random.getstate()
     return tensors, {
         "numpy": [kind, keys.tolist(), int(place), int(has_gauss), float(gauss)],
@@ -270,6 +274,6 @@ def _load_rng(checkpoint: Checkpoint) -> None:
     if gpus and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(gpus)
     kind, keys, place, has_gauss, gauss = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, has_gauss, gauss))  # noqa: NPY002
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, has_gauss, gauss))
     version, numbers, gauss_next = state["python"]
     random.setstate((version, tuple(numbers), gauss_next))

@@ -1,0 +1,36 @@
+# Two commands: `make study` and `make test`. Each sets up what it needs in .venv first.
+#   make study PROFILE=smoke     another profile      make study ARGS="--seed 1337"     more options
+#   make test ARGS="-k locks"    part of the tests
+
+PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
+PROFILE ?= quick
+ROOT    ?= runs
+ARGS    ?=
+
+# Prefect of these targets keeps to itself: no profile, database or server of the user's is touched.
+export PREFECT_HOME = $(CURDIR)/.prefect
+export PREFECT_SERVER_ANALYTICS_ENABLED = false
+export TOKENIZERS_PARALLELISM = true
+export HF_HUB_DISABLE_TELEMETRY = 1
+
+.PHONY: study test lint clean
+
+study: .venv/installed
+	.venv/bin/python -m flows.robustness --profile $(PROFILE) --root $(ROOT) $(ARGS)
+
+test: .venv/installed
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: .venv/installed
+	.venv/bin/ruff check . && .venv/bin/ruff format --check .
+
+# torch comes first and by itself: with it installed, nothing else asks for another build of it.
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v <= (3, 13) or sys.exit(f"Python {v[0]}.{v[1]} is not supported: install Python 3.11, 3.12 or 3.13, or name one: make PYTHON=/path/to/python3.12")'
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf .venv .prefect

@@ -1,0 +1,48 @@
+"""The robustness study over several seeds, and what can be said only with several.
+
+Each seed is the study's page with another seed; setup, base and constrain do not depend on it and are run once.
+
+    python -m flows.sweep --profile quick --seeds 42 1337 2024
+"""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.states import State
+
+from deployments.dispatch import Dispatcher, Handle
+from deployments.local import Local
+from flows import command, robustness
+from storage.errors import BadInput
+from tasks.stage import Stage
+from tasks.study import Study, SweepConfig
+
+AGGREGATE_SEEDS = Stage("aggregate", SweepConfig, "tasks.report.sweep:aggregate_seeds", version=1)
+
+
+def page(study: Study, stage: Dispatcher) -> Handle:
+    """One study for each of `sweep_seeds`, then the table over all."""
+    seeds = study.sweep_seeds
+    if len(seeds) < 2 or len(set(seeds)) < len(seeds):
+        raise BadInput(f"a sweep needs two or more different seeds, not {seeds}: give --seeds 42 1337 ...")
+    of_seed = {
+        f"seed_{seed}": robustness.page(study.model_copy(update={"seed": seed}), stage) for seed in seeds
+    }
+    return stage(AGGREGATE_SEEDS, SweepConfig(study=study.name, evaluation=study.evaluation), **of_seed)
+
+
+@flow(name="sweep", flow_run_name="{study.name}-sweep", persist_result=False)
+def sweep(study: Study, root: str = "runs") -> State:
+    """Runs the study here for each of its `sweep_seeds`; finished stages are not run again.
+
+    Args:
+        study: What is studied; `seed` is replaced by each of `sweep_seeds`.
+        root: Folder that holds the run directories.
+    """
+    here = Local(root, study.name, tags=[f"seed-{seed}" for seed in study.sweep_seeds])
+    page(study, here)
+    return here.final_state()
+
+
+if __name__ == "__main__":
+    raise SystemExit(command.main("flows.sweep"))

@@ -1,0 +1,140 @@
+"""Looks after the run directories of a root, without knowing any study.
+
+python -m storage verify ROOT            hash every output of every finished stage; exit 1 when one does not hold
+python -m storage prune ROOT [--yes]     remove what finished stages no longer need: checkpoints, record parts
+python -m storage export ROOT FOLDER     copy results (no weights, no checkpoints) with a manifest of digests
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from storage import durable, locks, markers
+from storage.run_directory import RunDirectory, find_runs
+
+EXPORTED = ("stage.json", "result.json", "COMPLETE.json", "generation.json", "metrics.jsonl", "timing.jsonl")
+EXPORTED_SUFFIXES = (".md", ".json", ".txt", ".html", ".parquet")
+PRUNED = ("checkpoints", "records")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m storage", description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("verify", "hash every output of every finished stage"),
+        ("prune", "remove checkpoints and record parts of finished stages"),
+        ("export", "copy results, without weights and checkpoints, to a folder"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("root", type=Path, help="folder that holds the run directories")
+        if name == "prune":
+            command.add_argument(
+                "--yes", action="store_true", help="remove; without it, only say what would go"
+            )
+        if name == "export":
+            command.add_argument("folder", type=Path, help="new folder for the copy")
+    chosen = parser.parse_args(arguments)
+    if not chosen.root.is_dir():
+        return _say(f"error: there is no folder {chosen.root}", 2)
+    if chosen.command == "verify":
+        return verify(chosen.root)
+    return prune(chosen.root, chosen.yes) if chosen.command == "prune" else export(chosen.root, chosen.folder)
+
+
+def verify(root: Path) -> int:
+    """One line for each run: verified, unfinished, or what does not hold. Exit 1 when a marker does not hold."""
+    runs, wrong = _runs(root)
+    for run in runs:
+        verdict = _verdict(run)
+        if verdict.holds:
+            _say(f"verified    {run.path.relative_to(root)}")
+        elif verdict.present:
+            wrong += 1
+            _say(f"REFUSED     {run.path.relative_to(root)}: {verdict.reason}")
+        else:
+            _say(f"unfinished  {run.path.relative_to(root)}")
+    return 1 if wrong else 0
+
+
+def prune(root: Path, really: bool) -> int:
+    """Removes what a marker does not list from runs whose marker fully verifies and which nobody holds."""
+    freed = 0
+    for run in _runs(root)[0]:
+        if not _verdict(run).holds or locks.holder(run.path / "locks"):
+            continue
+        for name in PRUNED:
+            folder = run.path / name
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            if not folder.is_dir():
+                continue
+            freed += size
+            _say(
+                f"{'removed' if really else 'would remove'}  {folder.relative_to(root)}  {size / 1e6:.1f} MB"
+            )
+            if really:
+                shutil.rmtree(folder)
+    return _say(f"{freed / 1e6:.1f} MB {'freed' if really else 'would be freed; add --yes to remove'}", 0)
+
+
+def export(root: Path, folder: Path) -> int:
+    """Copies the small files of every finished run, and `MANIFEST.json` with the digest of each copy.
+
+    A run whose marker does not fully verify is refused, and then nothing is written under the final name.
+    """
+    if folder.exists():
+        return _say(f"error: {folder} is there already: name a new folder", 2)
+    found, wrong = _runs(root)
+    runs = [(run, _verdict(run)) for run in found]
+    refused = [(run, verdict) for run, verdict in runs if verdict.present and not verdict.holds]
+    for run, verdict in refused:
+        _say(f"REFUSED     {run.path.relative_to(root)}: {verdict.reason}")
+    if refused or wrong:
+        return _say("error: nothing was exported: run these stages again first", 1)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with durable.new_directory(folder) as copy:
+        manifest = {}
+        for run, verdict in runs:
+            if verdict.holds:
+                for file in _exported(run.path):
+                    name = file.relative_to(root).as_posix()
+                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file, copy / name)
+                    manifest[name] = durable.sha256_file(copy / name)
+        durable.write_json(copy / "MANIFEST.json", manifest)
+    return _say(f"{len(manifest)} files in {folder}", 0)
+
+
+def _exported(run: Path) -> list[Path]:
+    attempts = sorted((run / "attempts").glob("*"))
+    named = [run / name for name in EXPORTED]
+    produced = [file for file in run.iterdir() if file.is_file() and file.suffix in EXPORTED_SUFFIXES]
+    return sorted({file for file in [*named, *produced, *attempts] if file.is_file()})
+
+
+def _runs(root: Path) -> tuple[list[RunDirectory], int]:
+    """The run directories below `root` as their stage.json names them, and how many could not be read."""
+    found, wrong = [], 0
+    for path in find_runs(root):
+        try:
+            fingerprint = durable.read_json(path / "stage.json")["fingerprint"]
+            found.append(RunDirectory(root, path.parent.parent.name, path.parent.name, fingerprint))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            wrong += 1
+            _say(f"REFUSED     {path.relative_to(root)}: stage.json cannot be read: {error}")
+    return found, wrong
+
+
+def _verdict(run: RunDirectory) -> markers.Verdict:
+    return markers.check_outputs(run)
+
+
+def _say(line: str, code: int = 0) -> int:
+    sys.stdout.write(line + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,78 @@
+"""What all tests share: one Prefect server for the whole run, and the smoke study, run once through the real command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test touches the user's Prefect. Subprocesses inherit this; in process it is read when Prefect is imported."""
+    before = dict(os.environ)
+    os.environ["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
+    os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    os.environ.pop("PREFECT_API_URL", None)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def prefect_server(_own_prefect_home: None) -> Iterator[str]:
+    """The API address of one real server for the whole test run; it ends with this process, however that ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deployments.embedded"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=REPOSITORY,
+    )
+    assert process.stdin and process.stdout
+    too_long = threading.Timer(120, process.kill)
+    too_long.start()
+    port = process.stdout.readline().strip()
+    too_long.cancel()
+    assert port, "the Prefect server did not start"
+    yield f"http://127.0.0.1:{int(port)}/api"
+    process.stdin.close()
+    process.wait(30)
+
+
+@pytest.fixture(scope="session")
+def run_study(prefect_server: str) -> Command:
+    """Runs `python -m flows.robustness ...` as a person would, against the shared server."""
+
+    def run(
+        *arguments: str | Path, timeout: float = 120, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "flows.robustness", *map(str, arguments)],
+            cwd=REPOSITORY,
+            env=os.environ | {"PREFECT_API_URL": prefect_server} | environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def smoke_root(run_study: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of a finished smoke study. Read only: a test that changes something works on a copy."""
+    root = tmp_path_factory.mktemp("smoke")
+    done = run_study("--profile", "smoke", "--root", root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return root
