@@ -68,14 +68,10 @@ class Walk:
     def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
         """The handle of the call. Raises BadInput for external inputs that are not there, and for equal arms."""
         if type(config) is not stage.config:
-            raise TypeError(
-                f"stage {stage.name} takes a {stage.config.__name__}, not a {type(config).__name__}"
-            )
+            raise TypeError(f"stage {stage.name} takes a {stage.config.__name__}, not a {type(config).__name__}")
         prints = {role: given.run.fingerprint for role, given in inputs.items()}
         print_ = fingerprint(stage.name, stage.version, config.scientific(), config.external_inputs(), prints)
-        if known := [
-            old for old in self.handles if (old.stage.name, old.run.fingerprint) == (stage.name, print_)
-        ]:
+        if known := [old for old in self.handles if (old.stage.name, old.run.fingerprint) == (stage.name, print_)]:
             return known[0]  # several seeds share a setup
         handle = Handle(
             stage,

@@ -81,9 +81,7 @@ class Local(Walk):
             "AwaitingRetry",
         )
         kind = next(kind for kind, named in STATES.values() if named == name)
-        told = "; ".join(
-            f"{handle.stage.name}: {handle.outcome.message}" for handle in tried if handle.outcome
-        )
+        told = "; ".join(f"{handle.stage.name}: {handle.outcome.message}" for handle in tried if handle.outcome)
         return State(type=kind, name=name, message=told or "unfinished")
 
     def _told_to_stop(self) -> bool:
@@ -181,9 +179,7 @@ def _result_artifacts(handle: Handle) -> None:
         rows = [{"what": name, "value": str(value)} for name, value in _flat(result)]
         create_table_artifact(rows, key=_key(handle, "result"), description=f"`{handle.run.path}`")
         for table in result.get("tables", []):
-            create_markdown_artifact(
-                (handle.run.path / table).read_text(), key=_key(handle, table.split(".")[0])
-            )
+            create_markdown_artifact((handle.run.path / table).read_text(), key=_key(handle, table.split(".")[0]))
     except Exception as error:
         LOG.warning("the result of %s could not be shown in Prefect: %s", handle.stage.name, error)
 

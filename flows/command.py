@@ -51,9 +51,7 @@ def parser(module: str) -> argparse.ArgumentParser:
     )
     options.add_argument("--seed", type=int, help="seed of the training order in both arms")
     if module == "flows.sweep":
-        options.add_argument(
-            "--seeds", type=int, nargs="+", help="the seeds (default: the profile's sweep_seeds)"
-        )
+        options.add_argument("--seeds", type=int, nargs="+", help="the seeds (default: the profile's sweep_seeds)")
     options.add_argument("--dispatch", choices=["local"], default="local", help="where stages run")
     look = options.add_mutually_exclusive_group()
     look.add_argument("--dry-run", action="store_true", help="print the stages and what would run, and stop")
@@ -141,7 +139,5 @@ def _status_line(handle: Handle) -> str:
 
 
 def _refuse(message: str) -> int:
-    Console(stderr=True, highlight=False, soft_wrap=True).print(
-        f"error: {message}", markup=False, style="bold red"
-    )
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="bold red")
     return 2

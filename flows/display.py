@@ -72,9 +72,7 @@ class Display:
         if self._console.is_terminal:
             if name not in self._bars:
                 self._bars[name] = self._bar.add_task(name, total=None, said=said)
-            self._bar.update(
-                self._bars[name], total=now.get("total") or None, completed=now.get("step", 0), said=said
-            )
+            self._bar.update(self._bars[name], total=now.get("total") or None, completed=now.get("step", 0), said=said)
         elif time.monotonic() - self._line_at > LINE_EVERY_SECONDS:
             self._line_at = time.monotonic()
             self._console.print(f"{name:<16} {said}", markup=False)
@@ -107,9 +105,7 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     if attempt.get("end_state") is None:
         return f"{refused}attempt {attempt['attempt']} has no end yet: {described(_progress(handle))}"
     summary = (attempt.get("diagnosis") or {}).get("summary", "")
-    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}" + (
-        f": {summary}" if summary else ""
-    )
+    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}" + (f": {summary}" if summary else "")
 
 
 def _progress(handle: Handle) -> dict[str, Any]:

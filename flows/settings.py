@@ -106,12 +106,7 @@ def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> set[str]:
     places = [schema]
     for part in path:
         places = [inner for place in places for inner in _step(_resolved(place, schema), part, schema)]
-    return {
-        name
-        for place in places
-        for option in _options(place, schema)
-        for name in option.get("properties", {})
-    }
+    return {name for place in places for option in _options(place, schema) for name in option.get("properties", {})}
 
 
 def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict[str, Any]]:
@@ -119,9 +114,7 @@ def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict
     tagged = [
         option for option in options if option.get("properties", {}).get("source", {}).get("const") == part
     ]  # pydantic names the member of a union by its tag, which is no key
-    return tagged or [
-        option["properties"][part] for option in options if part in option.get("properties", {})
-    ]
+    return tagged or [option["properties"][part] for option in options if part in option.get("properties", {})]
 
 
 def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -25,9 +25,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     seeds = study.sweep_seeds
     if len(seeds) < 2 or len(set(seeds)) < len(seeds):
         raise BadInput(f"a sweep needs two or more different seeds, not {seeds}: give --seeds 42 1337 ...")
-    of_seed = {
-        f"seed_{seed}": robustness.page(study.model_copy(update={"seed": seed}), stage) for seed in seeds
-    }
+    of_seed = {f"seed_{seed}": robustness.page(study.model_copy(update={"seed": seed}), stage) for seed in seeds}
     return stage(AGGREGATE_SEEDS, SweepConfig(study=study.name, evaluation=study.evaluation), **of_seed)
 
 

@@ -31,9 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         command = commands.add_parser(name, help=text)
         command.add_argument("root", type=Path, help="folder that holds the run directories")
         if name == "prune":
-            command.add_argument(
-                "--yes", action="store_true", help="remove; without it, only say what would go"
-            )
+            command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
         if name == "export":
             command.add_argument("folder", type=Path, help="new folder for the copy")
     chosen = parser.parse_args(arguments)
@@ -71,9 +69,7 @@ def prune(root: Path, really: bool) -> int:
             if not folder.is_dir():
                 continue
             freed += size
-            _say(
-                f"{'removed' if really else 'would remove'}  {folder.relative_to(root)}  {size / 1e6:.1f} MB"
-            )
+            _say(f"{'removed' if really else 'would remove'}  {folder.relative_to(root)}  {size / 1e6:.1f} MB")
             if really:
                 shutil.rmtree(folder)
     return _say(f"{freed / 1e6:.1f} MB {'freed' if really else 'would be freed; add --yes to remove'}", 0)

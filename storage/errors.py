@@ -16,8 +16,7 @@ class CheckFailed(Exception):
     def __init__(self, check: str, measured: object, required: object, advice: str = "") -> None:
         self.check, self.measured, self.required, self.advice = check, measured, required, advice
         super().__init__(
-            f"check failed: {check}: measured {measured}, required {required}"
-            + (f". {advice}" if advice else "")
+            f"check failed: {check}: measured {measured}, required {required}" + (f". {advice}" if advice else "")
         )
 
 

@@ -71,9 +71,7 @@ def model_manifest(given: str) -> dict[str, str]:
     if not path.is_dir():
         raise BadInput(f"model.path {path} is not a folder: give the folder that save_pretrained wrote")
     if not (path / "config.json").is_file():
-        raise BadInput(
-            f"the model folder {path} has no config.json: give the folder that save_pretrained wrote"
-        )
+        raise BadInput(f"the model folder {path} has no config.json: give the folder that save_pretrained wrote")
     if not any(file.suffix in WEIGHT_SUFFIXES for file in path.iterdir()):
         raise BadInput(
             f"the model folder {path} has no weights (no *.safetensors or *.bin): copy them there, "

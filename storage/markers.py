@@ -102,9 +102,7 @@ def _wrong_identity(marker: Any, run: RunDirectory) -> str:
     if marker.get("fingerprint") != run.fingerprint:
         return f"the marker belongs to fingerprint {str(marker.get('fingerprint'))[:12]}, not to this run"
     if marker.get("lock") != (present := locks.highest(run.path / "locks")):
-        return (
-            f"the marker was written by attempt {marker.get('lock')}, but attempt {present} took the run over"
-        )
+        return f"the marker was written by attempt {marker.get('lock')}, but attempt {present} took the run over"
     return ""
 
 

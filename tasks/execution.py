@@ -21,16 +21,12 @@ class Execution(Configuration):
     gradient_checkpointing: bool = execution(
         False, description="Recompute activations in the backward pass: less memory, more time."
     )
-    evaluation_batch_examples: int = execution(
-        16, ge=1, description="Examples in one forward pass of evaluation."
-    )
+    evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
     checkpoint_every_steps: int | None = execution(
         None, ge=1, description="Steps between checkpoints; empty means only at validations and by time."
     )
     checkpoint_every_seconds: float = execution(300.0, gt=0, description="Seconds between checkpoints.")
-    keep_checkpoints: int = execution(
-        2, ge=1, description="Newest checkpoints that are kept, beside the best."
-    )
+    keep_checkpoints: int = execution(2, ge=1, description="Newest checkpoints that are kept, beside the best.")
     max_epochs_per_run: float | None = execution(
         None,
         gt=0,

@@ -147,9 +147,7 @@ def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict
     except Held as error:
         return Outcome("held", str(error))
     except OSError as error:
-        return _outcome_of(
-            BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}")
-        )
+        return _outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
     try:
         return _attempt_with_lock(stage, config, run, inputs, lock)
     finally:
@@ -165,9 +163,7 @@ def _attempt_with_lock(
 ) -> Outcome:
     digests = {role: given.outputs_digest for role, given in inputs.items()}
     settings: Execution = getattr(config, "execution", None) or Execution()
-    work = StageRun(
-        run, {"fingerprint": run.fingerprint, "inputs": digests}, lock, cache_folder(run.root, settings)
-    )
+    work = StageRun(run, {"fingerprint": run.fingerprint, "inputs": digests}, lock, cache_folder(run.root, settings))
     record = log_handler = None
     try:
         durable.sweep(run.path)
@@ -225,8 +221,7 @@ def _open(
         "scientific": config.scientific(),
         "external": config.external_inputs(),
         "inputs": {
-            role: {"stage": given.run.stage, "fingerprint": given.run.fingerprint}
-            for role, given in inputs.items()
+            role: {"stage": given.run.stage, "fingerprint": given.run.fingerprint} for role, given in inputs.items()
         },
         "numerics": known.get("numerics", now),
         "numerics_changes": known.get("numerics_changes", []),
@@ -249,9 +244,7 @@ def _open(
         {role: given.run.fingerprint for role, given in inputs.items()},
     )
     if expected != work.run.fingerprint:
-        raise BadInput(
-            f"a file or package that {stage.name} reads changed after the command started: start it again"
-        )
+        raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
     if known != described:
         durable.write_json(file, described)
 
@@ -283,9 +276,7 @@ def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, KeyboardInterrupt):
         return Outcome("interrupted", "interrupted twice: stopped without saving; the last checkpoint stands")
     if isinstance(error, BadInput):
-        return _diagnosed(
-            "bad_input", "bad input", str(error), "Correct the input and start the same command."
-        )
+        return _diagnosed("bad_input", "bad input", str(error), "Correct the input and start the same command.")
     if isinstance(error, CheckFailed):
         return _diagnosed("check_failed", "check failed", str(error), error.advice or "See the stage's log.")
     if isinstance(error, NumericalFailure):
@@ -293,9 +284,7 @@ def _outcome_of(error: BaseException) -> Outcome:
         return _diagnosed("numerical_failure", "numerical failure", str(error), advice)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         advice = "Free space or raise the quota, then start the same command: it goes on from what is saved."
-        return _diagnosed(
-            "crashed", "disk full", f"could not write {error.filename or ''}: {error.strerror}", advice
-        )
+        return _diagnosed("crashed", "disk full", f"could not write {error.filename or ''}: {error.strerror}", advice)
     detail = "".join(traceback.format_exception(error))
     summary = f"{type(error).__name__}: {error}"
     outcome = _diagnosed("crashed", "crash", summary, "See the traceback in the attempt's record.", detail)

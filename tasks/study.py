@@ -22,16 +22,12 @@ from tasks.training.budget import Budget
 class PackageDocs(Configuration):
     """Docstrings of the standard library and of installed packages: real English prose, on every machine."""
 
-    source: Literal["package-docs"] = scientific(
-        "package-docs", description="Docstrings of installed packages."
-    )
+    source: Literal["package-docs"] = scientific("package-docs", description="Docstrings of installed packages.")
     packages: list[str] = scientific(
         ["numpy", "pandas"],
         description="Installed distributions whose docstrings are read, beside the standard library.",
     )
-    max_characters: int = scientific(
-        6_000_000, ge=10_000, description="Upper limit of the whole text, in characters."
-    )
+    max_characters: int = scientific(6_000_000, ge=10_000, description="Upper limit of the whole text, in characters.")
 
     def external_inputs(self) -> dict[str, Any]:
         return {"packages": external.package_versions(self.packages)}
@@ -44,9 +40,7 @@ class LocalFiles(Configuration):
     paths: list[str] = execution(
         min_length=1, description="Files or folders. Their content enters the fingerprint, not their place."
     )
-    text_column: str = scientific(
-        "text", description="Column or key that holds the text in JSON lines and Parquet."
-    )
+    text_column: str = scientific("text", description="Column or key that holds the text in JSON lines and Parquet.")
 
     def external_inputs(self) -> dict[str, Any]:
         return {"files": external.file_manifest(self.paths)}
@@ -57,14 +51,10 @@ class HubDataset(Configuration):
 
     source: Literal["hub"] = scientific("hub", description="A hub data set, streamed.")
     dataset: str = scientific(description="Name on the hub, such as monology/pile-uncopyrighted.")
-    revision: str = scientific(
-        pattern="^[0-9a-f]{40}$", description="Commit of the data set: 40 hexadecimal digits."
-    )
+    revision: str = scientific(pattern="^[0-9a-f]{40}$", description="Commit of the data set: 40 hexadecimal digits.")
     split: str = scientific("train", description="Split that is streamed; ours are cut from it.")
     text_column: str = scientific("text", description="Column that holds the text.")
-    max_documents: int = scientific(
-        ge=1, description="Documents read from the stream, for all splits together."
-    )
+    max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
 
 
 Text = Annotated[PackageDocs | LocalFiles | HubDataset, Field(discriminator="source")]
@@ -85,12 +75,8 @@ class Splits(Configuration):
     )
     validation_documents: int = scientific(100, ge=1, description="Documents in validation.")
     test_documents: int = scientific(200, ge=1, description="Documents in test.")
-    attack_search_documents: int = scientific(
-        80, ge=1, description="Documents on which attacks are searched."
-    )
-    attack_evaluation_documents: int = scientific(
-        120, ge=1, description="Documents on which attacks are judged."
-    )
+    attack_search_documents: int = scientific(80, ge=1, description="Documents on which attacks are searched.")
+    attack_evaluation_documents: int = scientific(120, ge=1, description="Documents on which attacks are judged.")
     max_shared_shingles: float = scientific(
         0.2,
         ge=0,
@@ -106,9 +92,7 @@ class UnequalBudgets(Configuration):
     """The way to give the arms different budgets: with a reason, which every table then shows."""
 
     reason: str = scientific(min_length=10, description="Why the arms may differ; shown in every table.")
-    monotonic: Budget = scientific(
-        description="Budget of the monotonic arm; baseline keeps the study's budget."
-    )
+    monotonic: Budget = scientific(description="Budget of the monotonic arm; baseline keeps the study's budget.")
 
 
 class FromScratch(Configuration):
@@ -147,9 +131,7 @@ class PretrainedHub(Configuration):
 
     source: Literal["hub"] = scientific("hub", description="A hub model.")
     model: str = scientific(description="Name on the hub, such as EleutherAI/pythia-1.4b.")
-    revision: str = scientific(
-        pattern="^[0-9a-f]{40}$", description="Commit of the model: 40 hexadecimal digits."
-    )
+    revision: str = scientific(pattern="^[0-9a-f]{40}$", description="Commit of the model: 40 hexadecimal digits.")
 
 
 Model = Annotated[FromScratch | PretrainedDirectory | PretrainedHub, Field(discriminator="source")]
@@ -179,17 +161,13 @@ class Evaluation(Configuration):
     """How results are summarised."""
 
     bootstrap_resamples: int = scientific(2000, ge=100, description="Resamples of the paired bootstrap.")
-    confidence_level: float = scientific(
-        0.95, gt=0.5, lt=1, description="Confidence level of every interval."
-    )
+    confidence_level: float = scientific(0.95, gt=0.5, lt=1, description="Confidence level of every interval.")
 
 
 class Study(Configuration):
     """One configured experiment: model, text, arms, budgets, seed."""
 
-    name: str = execution(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the folder of the runs."
-    )
+    name: str = execution(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the folder of the runs.")
     seed: int = scientific(42, ge=0, description="Order of the training examples in both arms.")
     sweep_seeds: list[int] = execution([], description="Seeds of a sweep; read by flows.sweep only.")
     text: Text = scientific(description="Where the text comes from.")
@@ -249,9 +227,9 @@ class SetupConfig(Configuration):
     text: Text = scientific(description="Where the text comes from.")
     splits: Splits = scientific(description="How the text is cut into splits.")
     sequence_length: int = scientific(ge=8, description="Tokens in a block.")
-    tokenizer: Annotated[
-        TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")
-    ] = scientific(description="Where the tokenizer comes from.")
+    tokenizer: Annotated[TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")] = (
+        scientific(description="Where the tokenizer comes from.")
+    )
     execution: Execution = execution(description="How the work is done.")
 
 

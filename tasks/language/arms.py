@@ -26,9 +26,7 @@ def train_baseline(run: StageRun, config: TrainConfig, text: StageInput, start: 
     return _published(run, model, text, {"training": training})
 
 
-def train_monotonic(
-    run: StageRun, config: TrainConfig, text: StageInput, start: StageInput
-) -> dict[str, Any]:
+def train_monotonic(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> dict[str, Any]:
     """Trains the constrained model through V and proves W >= 0 afterwards. Publishes `model/` with W baked in."""
     variant = start.result["variant"]
     initial = start.path / "initial" / "v.safetensors"

@@ -64,9 +64,7 @@ def _unigram_records(run: StageRun, text: StageInput, examples: list[tuple[str, 
     """The trivial reference on the same tokens: each token's frequency in the train split."""
     losses = language.unigram_token_losses(np.load(text.path / "text" / "unigram.npy"))
     if not run.records.has("unigram"):
-        run.records.write(
-            "unigram", [_row("unigram", id_, len(ids), losses[ids].sum()) for id_, ids in examples]
-        )
+        run.records.write("unigram", [_row("unigram", id_, len(ids), losses[ids].sum()) for id_, ids in examples])
     return ["unigram"]
 
 
@@ -93,9 +91,7 @@ def _model_records(
         length, end_of_text = text.result["packed"]["train"]["sequence_length"], text.result["end_of_text_id"]
         windows = [rolling_windows(ids, end_of_text, length) for _, ids in part]
         sums = document_losses(model, windows, config.execution.evaluation_batch_examples)
-        run.records.write(
-            key, [_row(name, id_, len(ids), total) for (id_, ids), total in zip(part, sums, strict=True)]
-        )
+        run.records.write(key, [_row(name, id_, len(ids), total) for (id_, ids), total in zip(part, sums, strict=True)])
     run.progress.update((models_done + 1) * len(parts), models * len(parts), "parts", note=name)
     return keys
 

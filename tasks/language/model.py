@@ -96,9 +96,7 @@ def token_losses(model: nn.Module, tokens_BL: torch.Tensor) -> torch.Tensor:
     Positions are counted from the left and attention is causal, so padding on the right changes nothing.
     """
     logits_BLV = model(input_ids=tokens_BL[:, :-1]).logits.float()
-    losses = nn.functional.cross_entropy(
-        logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none"
-    )
+    losses = nn.functional.cross_entropy(logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none")
     return losses.view(tokens_BL.shape[0], -1)
 
 

@@ -132,9 +132,7 @@ def _write(cache_file: Path, documents: list[Document]) -> None:
     import pyarrow.parquet as pq
 
     columns = {"source": [d.source for d in documents], "text": [d.text for d in documents]}
-    schema = pa.schema(
-        [("source", pa.string()), ("text", pa.string())], metadata={"digest": _digest(documents)}
-    )
+    schema = pa.schema([("source", pa.string()), ("text", pa.string())], metadata={"digest": _digest(documents)})
     with durable.new_file(cache_file) as temporary:
         pq.write_table(pa.table(columns, schema=schema), temporary)
 

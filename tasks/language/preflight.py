@@ -68,8 +68,7 @@ def _device(asked: str) -> str:
     there = torch.cuda.is_available()
     if asked == "cuda" and not there:
         raise BadInput(
-            "execution.device is cuda, but torch finds no CUDA device here: "
-            "run where there is a GPU, or set it to cpu"
+            "execution.device is cuda, but torch finds no CUDA device here: run where there is a GPU, or set it to cpu"
         )
     return "cuda" if there else "cpu"
 

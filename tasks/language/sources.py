@@ -92,9 +92,7 @@ def _table_documents(path: Path, column: str, cache: Path) -> Iterator[Document]
             else:
                 without_text += 1
     if not read:
-        raise BadInput(
-            f"text.paths: {path} has no text in column {column!r}: fill it or take it off the list"
-        )
+        raise BadInput(f"text.paths: {path} has no text in column {column!r}: fill it or take it off the list")
     if without_text:
         log.warning("%s: %d rows have no text in column %r and were skipped", path, without_text, column)
 

@@ -122,9 +122,7 @@ def _from_hub(config: PretrainedHub, cache: Path) -> PreTrainedTokenizerBase:
             "or work in another folder"
         )
     try:
-        return AutoTokenizer.from_pretrained(
-            config.model, revision=config.revision, cache_dir=str(cache / "hub")
-        )
+        return AutoTokenizer.from_pretrained(config.model, revision=config.revision, cache_dir=str(cache / "hub"))
     except Exception as error:  # the client lets errors of several libraries through
         raise BadInput(
             f"the tokenizer of {_name(config)} cannot be loaded: {type(error).__name__}: {error}. Check the "

@@ -74,7 +74,5 @@ def _described(schedule: Schedule, position: Position, blocks: Blocks) -> dict[s
         "best_step": position.best_step,
         "best_validation_loss_nats_per_token": position.best_loss,
         "best_validation_perplexity": math.exp(position.best_loss),
-        "validations": [
-            {"step": step, "validation_loss_nats_per_token": loss} for step, loss in position.validations
-        ],
+        "validations": [{"step": step, "validation_loss_nats_per_token": loss} for step, loss in position.validations],
     }

@@ -23,16 +23,12 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     before = language.validation_loss(model, validation, batch_size)
 
     originals = {
-        name: module.weight.detach().clone()
-        for name, module in constraint.constrained_modules(model, variant).items()
+        name: module.weight.detach().clone() for name, module in constraint.constrained_modules(model, variant).items()
     }
     modules = constraint.constrain(model, variant)
     verified = constraint.verify(model, variant)
     flipped = sum(int((weight < 0).sum()) for weight in originals.values())
-    error = max(
-        (modules[name].weight.detach() - weight.abs()).abs().max().item()
-        for name, weight in originals.items()
-    )
+    error = max((modules[name].weight.detach() - weight.abs()).abs().max().item() for name, weight in originals.items())
     after = language.validation_loss(model, validation, batch_size)
 
     with run.publish("initial") as folder:

@@ -43,9 +43,7 @@ def constrained_modules(model: nn.Module, variant: str) -> dict[str, nn.Module]:
     for name, module in model.named_modules():
         for kind, variants in ARCHITECTURES.items():
             if isinstance(module, kind):
-                found |= {
-                    f"{name}.{attribute}": getattr(module, attribute) for attribute in variants[variant]
-                }
+                found |= {f"{name}.{attribute}": getattr(module, attribute) for attribute in variants[variant]}
     if not found:
         known = ", ".join(kind.__name__ for kind in ARCHITECTURES)
         raise BadInput(

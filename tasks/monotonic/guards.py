@@ -17,9 +17,7 @@ FIRST_LOOK_STEP = 10
 REQUIRED_MOVED_SHARE = 0.99
 
 
-def movement_checks(
-    initial: Path, variant: str, schedule: Schedule
-) -> dict[int, list[Callable[[nn.Module], None]]]:
+def movement_checks(initial: Path, variant: str, schedule: Schedule) -> dict[int, list[Callable[[nn.Module], None]]]:
     """Step -> checks that V has left the values in `initial`, which is read from disk when a check is due.
 
     Reading it from disk, and not from memory, lets the check survive a continuation. After 10 steps every tensor

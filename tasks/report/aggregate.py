@@ -187,9 +187,7 @@ def require_verified(inputs: dict[str, StageInput]) -> None:
     for stage, given in inputs.items():
         verdict = markers.check_outputs(given.run)
         if not verdict.holds or verdict.outputs_digest != given.outputs_digest:
-            raise CheckFailed(
-                f"the outputs of {stage} in {given.path} verify", verdict.reason, "all digests hold"
-            )
+            raise CheckFailed(f"the outputs of {stage} in {given.path} verify", verdict.reason, "all digests hold")
 
 
 def _require_distinct_arms(baseline: StageInput, monotonic: StageInput) -> None:

@@ -20,13 +20,9 @@ def aggregate_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -
     require_verified(studies)
     results = {role: durable.read_json(given.path / "final_results.json") for role, given in studies.items()}
     for arm in ARMS:
-        _require_distinct_seeds(
-            arm, {role: result["arms"][arm]["weights_digest"] for role, result in results.items()}
-        )
+        _require_distinct_seeds(arm, {role: result["arms"][arm]["weights_digest"] for role, result in results.items()})
     level = config.evaluation.confidence_level
-    losses = {
-        arm: [result["models"][arm]["loss_nats_per_token"] for result in results.values()] for arm in ARMS
-    }
+    losses = {arm: [result["models"][arm]["loss_nats_per_token"] for result in results.values()] for arm in ARMS}
     differences = [b - a for a, b in zip(losses["baseline"], losses["monotonic"], strict=True)]
     combined = {
         "study": config.study,
@@ -48,10 +44,7 @@ def table(results: dict[str, Any]) -> str:
     rows = [
         [
             result["seeds"][0],
-            *(
-                f"{result['models'][model]['perplexity']:,.2f}"
-                for model in ("base", "constrained-untrained", *ARMS)
-            ),
+            *(f"{result['models'][model]['perplexity']:,.2f}" for model in ("base", "constrained-untrained", *ARMS)),
             f"{result['differences'][-1]['difference_nats_per_token']:+.4f}",
             results["runs"][role],
         ]

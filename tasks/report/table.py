@@ -18,14 +18,9 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
         ]
         return "| " + " | ".join(padded) + " |"
 
-    rule = [
-        "-" * (width - 1) + (":" if to_right else "-") for width, to_right in zip(widths, right, strict=True)
-    ]
+    rule = ["-" * (width - 1) + (":" if to_right else "-") for width, to_right in zip(widths, right, strict=True)]
     return "\n".join([line(list(header)), line(rule), *(line(row) for row in cells)])
 
 
 def _is_number(cell: str) -> bool:
-    return (
-        cell in ("", "-")
-        or cell.lstrip("+-").replace(",", "").replace(".", "", 1).replace(" %", "").isdigit()
-    )
+    return cell in ("", "-") or cell.lstrip("+-").replace(",", "").replace(".", "", 1).replace(" %", "").isdigit()

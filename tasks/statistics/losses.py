@@ -68,8 +68,4 @@ def paired_difference(
 
 
 def _by_example(rows: list[dict[str, Any]], model: str) -> dict[str, tuple[int, float]]:
-    return {
-        row["example_id"]: (row["tokens_scored"], row["loss_sum_nats"])
-        for row in rows
-        if row["model"] == model
-    }
+    return {row["example_id"]: (row["tokens_scored"], row["loss_sum_nats"]) for row in rows if row["model"] == model}

@@ -40,9 +40,7 @@ def continue_run(path: Path) -> Outcome:
         source = RunDirectory(root, described["study"], given["stage"], given["fingerprint"])
         verdict = markers.check_outputs(source)
         if not verdict.holds:
-            return Outcome(
-                "bad_input", f"the input {role} in {source.path} is not finished: {verdict.reason}"
-            )
+            return Outcome("bad_input", f"the input {role} in {source.path} is not finished: {verdict.reason}")
         inputs[role] = StageInput(source, verdict.outputs_digest)
     digests = {role: given.outputs_digest for role, given in inputs.items()}
     if markers.check(run, digests).holds:

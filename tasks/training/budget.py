@@ -10,9 +10,7 @@ from tasks.configuration import Configuration, scientific
 class Budget(Configuration):
     """What one training may spend. Both arms share one, so that they cannot differ."""
 
-    epochs: float = scientific(
-        1.0, gt=0, description="Passes over the training examples; fractions are allowed."
-    )
+    epochs: float = scientific(1.0, gt=0, description="Passes over the training examples; fractions are allowed.")
     effective_batch_examples: int = scientific(
         32, ge=1, description="Examples (blocks of text, for a language model) in one optimizer step."
     )

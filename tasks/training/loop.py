@@ -89,9 +89,7 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
             step,
             schedule.total_steps,
             "steps",
-            note=f"loss {position.validations[-1][1]:.4f} at validation"
-            if position.validations
-            else "training",
+            note=f"loss {position.validations[-1][1]:.4f} at validation" if position.validations else "training",
             epoch=step / schedule.steps_per_epoch,
         )
     return position
@@ -120,9 +118,7 @@ def save(run: StageRun, problem: Problem, position: Position, execution: Executi
 
 def _restore(run: StageRun, problem: Problem) -> Position:
     """Continues from the newest checkpoint that verifies, or starts; the metrics file is cut back to it."""
-    checkpoint = run.checkpoints.newest_verified(
-        accept=lambda found: run.metrics.cut_back(found.state["metrics"])
-    )
+    checkpoint = run.checkpoints.newest_verified(accept=lambda found: run.metrics.cut_back(found.state["metrics"]))
     if checkpoint is None:
         run.metrics.cut_back(None)
         return Position()
@@ -142,9 +138,7 @@ def _last_step_of_this_run(began_at: int, schedule: Schedule, execution: Executi
     return min(limits)
 
 
-def _stop_if_asked(
-    run: StageRun, problem: Problem, position: Position, limit: int, execution: Execution
-) -> None:
+def _stop_if_asked(run: StageRun, problem: Problem, position: Position, limit: int, execution: Execution) -> None:
     """At a step boundary: saves and raises Stop when a signal came or this run's share is done."""
     if position.step < limit and not run.stop.requested:
         return

@@ -25,9 +25,7 @@ def packed(folder, texts, vocabulary_size=300, split="train"):
 
 
 @pytest.mark.parametrize("buffer_tokens", [1, 50, 1 << 20])
-@pytest.mark.parametrize(
-    ("vocabulary_size", "dtype"), [(300, "uint16"), (65536, "uint16"), (65537, "uint32")]
-)
+@pytest.mark.parametrize(("vocabulary_size", "dtype"), [(300, "uint16"), (65536, "uint16"), (65537, "uint32")])
 def test_round_trip(tmp_path, monkeypatch, buffer_tokens, vocabulary_size, dtype):
     monkeypatch.setattr(blocks, "BUFFER_TOKENS", buffer_tokens)
     texts = [*documents(), [vocabulary_size - 1] * LENGTH, []]

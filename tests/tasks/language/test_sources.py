@@ -22,9 +22,7 @@ REVISION = "0" * 40
 @pytest.fixture
 def small_stdlib(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three modules instead of all: extracting the whole standard library takes seconds."""
-    files = [
-        (f"python/{name}.py", Path(module.__file__)) for name, module in (("ast", ast), ("logging", logging))
-    ]
+    files = [(f"python/{name}.py", Path(module.__file__)) for name, module in (("ast", ast), ("logging", logging))]
     monkeypatch.setattr(package_docs, "_stdlib_files", lambda: iter(files))
 
 
@@ -184,9 +182,7 @@ def test_hub_stream_is_cut_to_max_documents(tmp_path, monkeypatch):
 
     def load_dataset(name, **options):
         asked.update(options, name=name)
-        return datasets.IterableDataset.from_generator(
-            lambda: ({"text": f"document {n}"} for n in range(1000))
-        )
+        return datasets.IterableDataset.from_generator(lambda: ({"text": f"document {n}"} for n in range(1000)))
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     found = read(HubDataset(dataset="some/data", revision=REVISION, max_documents=7), tmp_path)

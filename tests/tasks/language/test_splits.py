@@ -178,9 +178,7 @@ def test_proof_refuses_contaminated_train_documents():
 @pytest.mark.parametrize("name", SPLITS)
 def test_too_few_documents_names_the_split_and_both_numbers(name):
     field = f"{name.replace('-', '_')}_documents"
-    with pytest.raises(
-        BadInput, match=rf"split {name}: 5000 documents are asked for and \d+ are there.*{field}"
-    ):
+    with pytest.raises(BadInput, match=rf"split {name}: 5000 documents are asked for and \d+ are there.*{field}"):
         cut(corpus(), settings(**{field: 5000}))
 
 

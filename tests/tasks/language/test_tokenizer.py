@@ -13,11 +13,7 @@ from storage.errors import BadInput
 from tasks.language.tokenizer import encode, load_tokenizer, save_tokenizer, train_tokenizer
 from tasks.study import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 
-TEXTS = [
-    f"{word} the number {n} of {n * n} things, naïve café 東京 🙂"
-    for n in range(300)
-    for word in ("say", "see")
-]
+TEXTS = [f"{word} the number {n} of {n * n} things, naïve café 東京 🙂" for n in range(300) for word in ("say", "see")]
 VOCABULARY = 400
 REPOSITORY = Path(__file__).parents[3]
 
