@@ -94,6 +94,7 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
 
 def _run_here(flow: Any, study: Any, walk: Walk) -> int:
     """Runs the flow in this process, on the configured Prefect server or on one for the length of this command."""
+    from prefect.exceptions import TerminationSignal
     from prefect.logging.configuration import setup_logging
 
     from deployments.embedded import prefect_server
@@ -107,9 +108,13 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
         f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
         "are finished) ..."
     )
-    with prefect_server() as address, Display(walk.handles, OUT):
-        OUT.print(f"Prefect API: {address}")
-        state = flow(study, str(walk.root), return_state=True)
+    try:
+        with prefect_server() as address, Display(walk.handles, OUT):
+            OUT.print(f"Prefect API: {address}")
+            state = flow(study, str(walk.root), return_state=True)
+    except TerminationSignal:  # SIGTERM between two stages, where Prefect listens and not the stage
+        OUT.print("stopped by SIGTERM; the same command goes on where it stopped")
+        return 75
     code = EXIT_CODES.get(state.name or "", 1)
     if code:
         OUT.print(f"{state.name}: {state.message}", style="bold red" if code in (1, 2) else "bold yellow")
@@ -135,7 +140,8 @@ def _dry_line(handle: Handle) -> str:
 
 
 def _status_line(handle: Handle) -> str:
-    return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {standing(handle, attempts.newest(handle.run.attempts))}"
+    stands = standing(handle, attempts.newest(handle.run.attempts))
+    return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
 
 
 def _refuse(message: str) -> int:

@@ -1,4 +1,4 @@
-"""What all tests share: one Prefect server for the whole run, and the smoke study, run once through the real command."""
+"""What all tests share: one Prefect server for the run, and the smoke study, run once by the real command."""
 
 from __future__ import annotations
 

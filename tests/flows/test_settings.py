@@ -1,0 +1,245 @@
+"""Configuration: what a person writes, what is refused and how, and what reaches a fingerprint."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from deployments.dispatch import Walk
+from flows import robustness, settings
+from storage.errors import BadInput
+from tasks import study as vocabulary
+from tasks.configuration import Configuration, field_class, scientific
+from tasks.study import Study
+
+PROFILES = settings.profile_names()
+
+# Every field of every configuration with its class: a new field stands here before it can reach a fingerprint.
+EXECUTION_FIELDS = {
+    "Study": {"name", "sweep_seeds", "execution"},
+    "LocalFiles": {"paths"},
+    "PretrainedDirectory": {"path"},
+    "SetupConfig": {"execution"},
+    "BaseConfig": {"execution"},
+    "ConstrainConfig": {"execution"},
+    "TrainConfig": {"execution"},
+    "EvaluateConfig": {"execution"},
+    "AggregateConfig": {"study", "configuration"},
+    "SweepConfig": {"study"},
+}
+SCIENTIFIC_FIELDS = {
+    "Study": {
+        "seed", "text", "splits", "sequence_length", "model", "base_checks", "constraint", "budget",
+        "unequal_budgets", "evaluation",
+    },
+    "PackageDocs": {"source", "packages", "max_characters"},
+    "LocalFiles": {"source", "text_column"},
+    "HubDataset": {"source", "dataset", "revision", "split", "text_column", "max_documents"},
+    "Splits": {
+        "split_seed", "evaluation_share", "train_documents", "validation_documents", "test_documents",
+        "attack_search_documents", "attack_evaluation_documents", "max_shared_shingles",
+    },
+    "Budget": {
+        "epochs", "effective_batch_examples", "learning_rate", "warmup_ratio", "weight_decay", "max_gradient_norm",
+        "precision", "validations_per_epoch",
+    },
+    "UnequalBudgets": {"reason", "monotonic"},
+    "FromScratch": {
+        "source", "init_seed", "vocabulary_size", "hidden_size", "layers", "attention_heads", "feed_forward_size",
+        "pretraining",
+    },
+    "PretrainedDirectory": {"source"},
+    "PretrainedHub": {"source", "model", "revision"},
+    "BaseChecks": {"max_ratio_to_unigram", "max_ratio_to_untrained"},
+    "Constraint": {"variant"},
+    "Evaluation": {"bootstrap_resamples", "confidence_level"},
+    "TrainedTokenizer": {"source", "vocabulary_size"},
+    "SetupConfig": {"text", "splits", "sequence_length", "tokenizer"},
+    "BaseConfig": {"model", "checks"},
+    "ConstrainConfig": {"constraint"},
+    "TrainConfig": {"budget", "seed"},
+    "AggregateConfig": {"seed", "evaluation", "unequal_budgets"},
+    "SweepConfig": {"evaluation"},
+}
+
+
+def _configurations() -> dict[str, type[Configuration]]:
+    return {
+        name: kind
+        for name, kind in vars(vocabulary).items()
+        if isinstance(kind, type) and issubclass(kind, Configuration) and kind is not Configuration
+    }
+
+
+def _smoke(**changes: Any) -> Study:
+    return settings.read_study(Study, "smoke", [f"{key}={value}" for key, value in changes.items()], None)
+
+
+def _fingerprints(study: Study) -> dict[str, str]:
+    walk = Walk("/nonexistent", study.name)
+    robustness.page(study, walk)
+    return {handle.stage.name: handle.run.fingerprint for handle in walk.handles}
+
+
+def test_every_field_is_listed_here_with_its_class() -> None:
+    for name, kind in _configurations().items():
+        fields = {field: field_class(info) for field, info in kind.model_fields.items()}
+        if name == "Execution":
+            assert set(fields.values()) == {"execution"}
+            continue
+        assert {f for f, c in fields.items() if c == "execution"} == EXECUTION_FIELDS.get(name, set()), name
+        assert {f for f, c in fields.items() if c == "scientific"} == SCIENTIFIC_FIELDS.get(name, set()), name
+
+
+def test_every_field_has_a_description_for_the_form() -> None:
+    for kind in _configurations().values():
+        for field, info in kind.model_fields.items():
+            assert info.description and len(info.description) > 10, f"{kind.__name__}.{field}"
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    return {leaf for part in get_args(annotation) for leaf in _leaves(part)} or {annotation}
+
+
+def test_only_types_that_yaml_the_form_and_python_share() -> None:
+    for kind in _configurations().values():
+        for field, info in kind.model_fields.items():
+            for leaf in _leaves(info.annotation):
+                plain = leaf in (int, float, str, bool, type(None), list, Any) or isinstance(leaf, int | float | str)
+                nested = isinstance(leaf, type) and issubclass(leaf, BaseModel)
+                assert plain or nested, f"{kind.__name__}.{field}: {leaf}"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_is_valid_as_yaml_as_the_ui_form_and_as_python(profile: str) -> None:
+    study = settings.read_study(Study, profile, [], None)
+    form = study.model_dump(mode="json")
+    assert robustness.robustness.validate_parameters({"study": form})["study"] == study
+    assert Study(**form) == study
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_key_of_every_profile_is_read_by_a_stage(profile: str) -> None:
+    """What no stage's configuration holds would be a key that does nothing."""
+    study = settings.read_study(Study, profile, [], None)
+    read: list[Any] = []
+
+    class Reader(Walk):
+        def __call__(self, stage: Any, config: Any, **inputs: Any) -> Any:
+            read.extend(getattr(config, name) for name in type(config).model_fields)
+            return super().__call__(stage, config, **inputs)
+
+    robustness.page(study, Reader("/nonexistent", study.name))
+    for name in set(Study.model_fields) - {"sweep_seeds", "seed", "name", "unequal_budgets"}:
+        assert getattr(study, name) in read, name
+
+
+def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
+    study = settings.read_study(Study, "pythia-1.4b", [], None)
+    assert study.model.model == "EleutherAI/pythia-1.4b" and study.text.dataset == "monology/pile-uncopyrighted"
+    assert (study.splits.train_documents, study.sequence_length, study.seed) == (100_000, 2048, 42)
+    assert (study.execution.micro_batch_examples, study.budget.effective_batch_examples) == (8, 8 * 4)
+    budget = study.budget
+    assert (budget.epochs, budget.learning_rate, budget.warmup_ratio) == (1.0, 1e-5, 0.10)
+    assert (budget.weight_decay, budget.max_gradient_norm) == (0.01, 1.0)
+    assert study.sweep_seeds == [42, 1337, 2024, 8888, 12345] and study.unequal_budgets is None
+    assert study.for_training("baseline") == study.for_training("monotonic")
+
+
+def test_execution_never_reaches_a_fingerprint() -> None:
+    changes = {
+        "execution.cpu_threads": 1, "execution.micro_batch_examples": 4, "execution.keep_checkpoints": 5,
+        "execution.max_steps_per_run": 3, "execution.checkpoint_every_seconds": 1.5, "name": "other",
+    }
+    assert _fingerprints(_smoke(**changes)) == _fingerprints(_smoke())
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "stays"),
+    [
+        ("seed", 7, {"setup", "base", "constrain"}),
+        ("budget.learning_rate", 0.5, {"setup", "base", "constrain"}),
+        ("constraint.variant", "mlp_in", {"setup", "base", "train-baseline"}),
+        ("evaluation.bootstrap_resamples", 300, {"setup", "base", "constrain", "train-baseline", "train-monotonic",
+                                                 "evaluate"}),
+        ("model.layers", 3, {"setup"}),
+        ("splits.test_documents", 21, set()),
+    ],
+)
+def test_a_change_reaches_only_the_stages_that_read_it(change: str, value: object, stays: set[str]) -> None:
+    before, after = _fingerprints(_smoke()), _fingerprints(_smoke(**{change: value}))
+    assert {name for name in before if before[name] == after[name]} == stays
+
+
+def test_a_field_added_later_leaves_old_fingerprints_alone_while_it_has_its_default() -> None:
+    class Old(Configuration):
+        epochs: float = scientific(1.0, description="an old field")
+
+    class New(Old):
+        dropout: float = scientific(0.0, description="a field added later", added_later=True)
+
+    assert New().scientific() == Old().scientific()
+    assert New(dropout=0.1).scientific() != Old().scientific()
+
+
+def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
+    with pytest.raises(BadInput, match=r"budget\.learning_rat: unknown key.*did you mean 'learning_rate'.*epochs"):
+        _smoke(**{"budget.learning_rat": 1})
+    with pytest.raises(BadInput, match=r"model\.from-scratch\.hiden_size.*did you mean 'hidden_size'"):
+        _smoke(**{"model.hiden_size": 8})
+    with pytest.raises(BadInput, match=r"attacks: unknown key.*valid keys here: base_checks, budget"):
+        _smoke(attacks=1)
+
+
+def test_a_key_of_another_source_is_unknown() -> None:
+    with pytest.raises(BadInput, match="paths: unknown key"):
+        _smoke(**{"text.paths": "[a.txt]"})
+
+
+@pytest.mark.parametrize(
+    ("change", "value"), [("seed", '"3"'), ("seed", 3.5), ("budget.epochs", '"1"'), ("budget.epochs", -1)]
+)
+def test_a_wrong_type_or_range_is_refused_with_its_key_and_value(change: str, value: object) -> None:
+    with pytest.raises(BadInput, match=change.replace(".", r"\.") + ".*it is"):
+        _smoke(**{change: value})
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert _smoke(**{"budget.learning_rate": "1e-5"}).budget.learning_rate == 1e-5
+    assert _smoke(**{"execution.max_epochs_per_run": "0.5"}).execution.max_epochs_per_run == 0.5
+
+
+@pytest.mark.parametrize("change", ["nonsense", "=1", "seed.x=1", "text.packages=[a"])
+def test_a_malformed_set_is_refused(change: str) -> None:
+    with pytest.raises(BadInput, match="--set"):
+        settings.read_study(Study, "smoke", [change], None)
+
+
+def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
+    with pytest.raises(BadInput, match=r"'quik'.*pythia-1\.4b, quick, smoke"):
+        settings.read_study(Study, "quik", [], None)
+    with pytest.raises(BadInput, match="there is no file"):
+        settings.read_study(Study, str(tmp_path / "mine.yaml"), [], None)
+    (tmp_path / "mine.yaml").write_text("- 1\n")
+    with pytest.raises(BadInput, match="must hold keys and values"):
+        settings.read_study(Study, str(tmp_path / "mine.yaml"), [], None)
+
+
+def test_unequal_budgets_need_a_reason() -> None:
+    monotonic = _smoke().budget.model_dump()
+    with pytest.raises(BadInput, match=r"unequal_budgets\.reason"):
+        _smoke(unequal_budgets={"monotonic": monotonic})
+    study = _smoke(unequal_budgets={"reason": "the constraint needs a warmer start", "monotonic": monotonic})
+    assert study.for_training("monotonic").budget == study.budget
+
+
+def test_two_arms_that_are_one_experiment_are_refused() -> None:
+    study = _smoke()
+    walk = Walk("/nonexistent", "smoke")
+    text = walk(robustness.SETUP, study.for_setup())
+    base = walk(robustness.BASE, study.for_base(), text=text)
+    walk(robustness.TRAIN_BASELINE, study.for_training("baseline"), text=text, start=base)
+    with pytest.raises(BadInput, match="train-baseline and train-monotonic have the same effective configuration"):
+        walk(robustness.TRAIN_MONOTONIC, study.for_training("monotonic"), text=text, start=base)

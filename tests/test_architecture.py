@@ -1,0 +1,71 @@
+"""The layout shows the architecture: imports go down only, and the mathematics knows no Prefect."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+ALLOWED = {
+    "storage": {"storage"},
+    "tasks": {"tasks", "storage"},
+    "deployments": {"deployments", "tasks", "storage"},
+    "flows": {"flows", "deployments", "tasks", "storage"},
+}
+SPINE = ["tasks/training", "tasks/statistics", "tasks/stage.py", "tasks/progress.py", "tasks/numerics.py", "deployments"]
+MAY_IMPORT_PREFECT_SHELL = "tasks/language/preflight.py"
+
+
+def _imports(file: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _sources(*places: str) -> list[Path]:
+    paths = [REPOSITORY / place for place in places]
+    return [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+
+
+@pytest.mark.parametrize("room", ALLOWED)
+def test_imports_go_down_only(room: str) -> None:
+    for file in _sources(room):
+        ours = {name.split(".")[0] for name in _imports(file)} & set(ALLOWED)
+        assert ours <= ALLOWED[room], f"{file.relative_to(REPOSITORY)} imports {ours - ALLOWED[room]}"
+
+
+def test_the_work_of_stages_never_imports_prefect() -> None:
+    for file in _sources("tasks", "storage"):
+        found = {name.split(".")[0] for name in _imports(file)} & {"prefect", "prefect_shell"}
+        if file != REPOSITORY / MAY_IMPORT_PREFECT_SHELL:
+            assert not found, f"{file.relative_to(REPOSITORY)} imports {found}"
+
+
+def test_the_spine_knows_no_study() -> None:
+    for file in _sources(*SPINE):
+        known = {name for name in _imports(file) if name.startswith(("tasks.language", "tasks.monotonic", "tasks.study"))}
+        assert not known, f"{file.relative_to(REPOSITORY)} imports {known}"
+
+
+def test_only_the_command_line_prints() -> None:
+    for file in _sources(*ALLOWED):
+        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        assert not [call for call in calls if getattr(call.func, "id", "") == "print"], file
+
+
+def test_walking_the_page_starts_neither_torch_nor_a_server() -> None:
+    code = (
+        "import sys; from flows import command; code = command.main('flows.robustness', ['--profile', 'smoke', "
+        "'--dry-run', '--root', '/nonexistent']); "
+        "sys.exit(code or 10 * any(name in sys.modules for name in ('torch', 'transformers', 'datasets', 'uvicorn')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
