@@ -1,0 +1,166 @@
+"""The smoke study through the real command, and every contract of the run directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from deployments.dispatch import Handle, Walk
+from flows import robustness, settings
+from storage import __main__ as storage_command
+from storage import durable, markers
+from storage.rows import records_digest
+from tasks.language.model import weights_digest
+from tasks.study import Study
+from tests.conftest import REPOSITORY, Command
+
+STAGES = ["setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "aggregate"]
+
+
+def _handles(root: Path) -> dict[str, Handle]:
+    study = settings.read_study(Study, "smoke", [], None)
+    walk = Walk(root, study.name)
+    robustness.page(study, walk)
+    return {handle.stage.name: handle for handle in walk.handles}
+
+
+def _copy(root: Path, to: Path) -> Path:
+    return Path(shutil.copytree(root, to / "runs"))
+
+
+def test_every_stage_is_finished_and_fully_verifies(smoke_root: Path) -> None:
+    handles = _handles(smoke_root)
+    assert list(handles) == STAGES
+    for handle in handles.values():
+        handle.look(full=True)
+        assert handle.finished, handle.verdict.reason
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_run_directory_keeps_its_contract(smoke_root: Path, stage: str) -> None:
+    run = _handles(smoke_root)[stage].run
+    assert run.path == smoke_root / "smoke" / stage / run.fingerprint[:12]
+    described = durable.read_json(run.stage_file)
+    assert described["fingerprint"] == run.fingerprint and described["version"] == 1
+    assert described["numerics"]["cpu_threads"] == 2
+    attempt = durable.read_json(run.attempts / "0001.json")
+    assert (attempt["end_state"], attempt["exit_code"], attempt["attempt"]) == ("finished", 0, 1)
+    assert attempt["pid"] and attempt["host"] and attempt["boot_id"] and attempt["versions"]["torch"]
+    assert attempt["started_at"] <= attempt["ended_at"]
+    assert (run.path / "locks" / "1.released").exists()
+    progress = durable.read_json(run.progress_file)
+    assert progress["alive_at"] >= attempt["started_at"]
+    assert not list(run.path.rglob(durable.TEMPORARY_PREFIX + "*"))
+
+
+def test_markers_list_outputs_and_inputs_and_never_checkpoints(smoke_root: Path) -> None:
+    handles = _handles(smoke_root)
+    for handle in handles.values():
+        marker = durable.read_json(handle.run.marker_file)
+        assert "result.json" in marker["outputs"] and "stage.json" in marker["outputs"]
+        assert not [name for name in marker["outputs"] if name.startswith(("checkpoints", "records/", "timing"))]
+        assert marker["inputs"] == {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
+
+
+def test_results_hold_no_clock_and_no_machine(smoke_root: Path) -> None:
+    """What a stage says must not change with the day or the host, or every dependent would run again."""
+    for handle in _handles(smoke_root).values():
+        text = handle.run.result_file.read_text()
+        for word in ("second", "time", "host", "version", str(smoke_root)):
+            assert word not in text, f"{handle.stage.name} result holds {word!r}"
+
+
+def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None:
+    handles = _handles(smoke_root)
+    for stage in ("base", "constrain", "train-baseline", "train-monotonic"):
+        run = handles[stage].run
+        assert durable.read_json(run.result_file)["weights_digest"] == weights_digest(run.path / "model")
+    run = handles["evaluate"].run
+    rows = pq.read_table(run.path / "records.parquet").to_pylist()
+    assert durable.read_json(run.result_file)["records_digest"] == records_digest(rows)
+    assert set(rows[0]) == {"model", "example_id", "tokens_scored", "loss_sum_nats"}
+    tokens = {}
+    for row in rows:
+        tokens.setdefault(row["example_id"], set()).add(row["tokens_scored"])
+    assert len(tokens) == 20 and all(len(counts) == 1 for counts in tokens.values())
+
+
+def test_metrics_carry_their_step_once(smoke_root: Path) -> None:
+    for stage in ("base", "train-baseline", "train-monotonic"):
+        rows = [json.loads(line) for line in _handles(smoke_root)[stage].run.metrics_file.read_text().splitlines()]
+        trained = [row["step"] for row in rows if "train_loss" in row]
+        assert trained == sorted(set(trained)) and rows[-1]["validation_loss"] > 0
+
+
+def test_the_table_shows_every_model_its_run_and_one_seed(smoke_root: Path) -> None:
+    handles = _handles(smoke_root)
+    table = (handles["aggregate"].run.path / "table.md").read_text()
+    for model in ("unigram", "untrained", "base", "constrained-untrained", "baseline", "monotonic"):
+        assert f"| {model} " in table
+    for stage in ("base", "constrain", "train-baseline", "train-monotonic", "evaluate"):
+        assert handles[stage].run.path.relative_to(smoke_root).as_posix() in table
+    assert "One seed" in table and "toy size" in table and "same budget" in table
+    assert "better" not in table and "robust" not in table
+
+
+def test_a_finished_study_says_so_and_runs_nothing(smoke_root: Path) -> None:
+    command = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)]
+    attempts = sorted(smoke_root.rglob("attempts/*"))
+    environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}  # nobody answers: nobody is asked
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and "the study is finished" in done.stdout, done.stderr
+    assert sorted(smoke_root.rglob("attempts/*")) == attempts
+    done = subprocess.run([*command, "--status"], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("  finished") == len(STAGES)
+
+
+def test_a_copied_root_still_holds_and_verifies(
+    smoke_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = _copy(smoke_root, tmp_path)
+    assert all(handle.finished for handle in _handles(copied).values())
+    assert storage_command.main(["verify", str(copied)]) == 0
+    assert capsys.readouterr().out.count("verified") == len(STAGES)
+
+
+def test_pruning_invalidates_nothing(smoke_root: Path, tmp_path: Path) -> None:
+    copied = _copy(smoke_root, tmp_path)
+    assert storage_command.main(["prune", str(copied), "--yes"]) == 0
+    assert not list(copied.rglob("checkpoints")) and not list(copied.rglob("records"))
+    assert all(handle.finished for handle in _handles(copied).values())
+
+
+def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
+    smoke_root: Path, tmp_path: Path, run_study: Command
+) -> None:
+    copied = _copy(smoke_root, tmp_path)
+    edited = _handles(copied)["base"].run
+    edited.result_file.write_text(edited.result_file.read_text().replace("parameters", "Parameters"))
+    before = _handles(copied)
+    assert not before["base"].finished and "result.json was edited" in before["base"].verdict.reason
+    done = run_study("--profile", "smoke", "--root", copied)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert durable.read_json(edited.generation_file)["history"][0]["reason"].startswith("the marker was refused")
+    after = _handles(copied)
+    assert [len(list(after[stage].run.attempts.glob("*.json"))) for stage in STAGES] == [1, 2, 1, 1, 1, 1, 1]
+    digest = durable.read_json(_handles(smoke_root)["base"].run.marker_file)["outputs_digest"]
+    assert markers.check_outputs(edited).outputs_digest == digest
+
+
+def test_a_forged_marker_is_named_and_the_stage_runs_again(
+    smoke_root: Path, tmp_path: Path, run_study: Command
+) -> None:
+    copied = _copy(smoke_root, tmp_path)
+    run = _handles(copied)["aggregate"].run
+    run.marker_file.write_text("")
+    done = run_study("--profile", "smoke", "--root", copied, "--status")
+    assert done.returncode == 75 and "marker refused (the marker cannot be read" in done.stdout
+    done = run_study("--profile", "smoke", "--root", copied)
+    assert done.returncode == 0 and _handles(copied)["aggregate"].finished
