@@ -59,7 +59,7 @@ def prefect_server() -> Iterator[str]:
             try:
                 yield address
             finally:
-                _send_what_waits()
+                send_what_waits()
     finally:
         process.stdin.close()
         try:
@@ -81,7 +81,7 @@ def _require_answer(address: str) -> None:
         ) from error
 
 
-def _send_what_waits() -> None:
+def send_what_waits() -> None:
     """Sends the events and logs that wait in background threads, while there is still a server to take them."""
     from prefect.events.worker import EventsWorker
     from prefect.logging.handlers import APILogWorker

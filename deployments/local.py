@@ -34,6 +34,7 @@ from tasks.stage import Outcome, Stage, attempt
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
+RETRY_DELAY_SECONDS: list[float] = [10, 60]
 
 STATES = {
     "finished": (StateType.COMPLETED, "Completed"),
@@ -103,8 +104,8 @@ def _run_as_task(handle: Handle) -> None:
         name=name,
         task_run_name=f"{name} {handle.run.fingerprint[:12]}",
         description=(handle.stage.config.__doc__ or "").strip(),
-        retries=2,
-        retry_delay_seconds=[10, 60],
+        retries=len(RETRY_DELAY_SECONDS),
+        retry_delay_seconds=RETRY_DELAY_SECONDS,
         retry_condition_fn=lambda *_: bool(handle.outcome and handle.outcome.retryable),
         cache_policy=NO_CACHE,
         persist_result=False,
@@ -115,6 +116,8 @@ def _run_as_task(handle: Handle) -> None:
             handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs)
         _result_artifacts(handle)
         kind, state_name = STATES[handle.outcome.end_state]
+        if handle.outcome.retryable:
+            kind = StateType.FAILED  # Prefect retries no other
         return State(type=kind, name=state_name, message=_message(handle, handle.outcome))
 
     work(return_state=True)

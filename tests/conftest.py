@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from deployments.embedded import send_what_waits
+
 REPOSITORY = Path(__file__).parent.parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -45,6 +47,7 @@ def prefect_server(_own_prefect_home: None) -> Iterator[str]:
     too_long.cancel()
     assert port, "the Prefect server did not start"
     yield f"http://127.0.0.1:{int(port)}/api"
+    send_what_waits()
     process.stdin.close()
     process.wait(30)
 

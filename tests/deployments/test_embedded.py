@@ -1,0 +1,62 @@
+"""The command with no server configured: it starts one, and leaves none behind, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+
+def _processes_of(home: Path) -> list[int]:
+    """Processes that carry our PREFECT_HOME in their environment: those that this test started, and their children."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environment = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"PREFECT_HOME={home}".encode() in environment:
+                found.append(int(folder.name))
+    return found
+
+
+def _start(home: Path, root: Path) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(root)],
+        cwd=REPOSITORY,
+        env=environment | {"PREFECT_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _gone(home: Path, within_seconds: float) -> bool:
+    deadline = time.monotonic() + within_seconds
+    while _processes_of(home) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return not _processes_of(home)
+
+
+def test_a_killed_command_leaves_no_process_and_the_next_one_finishes_with_its_own_server(tmp_path: Path) -> None:
+    home, root = tmp_path / "home", tmp_path / "runs"
+    first = _start(home, root)
+    deadline = time.monotonic() + 90
+    while not list(root.glob("smoke/setup/*/attempts/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(_processes_of(home)) >= 2, "the command and its server are there"
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    assert _gone(home, within_seconds=15), "the server outlived its killed parent"
+
+    printed, _ = (second := _start(home, root)).communicate(timeout=120)
+    assert second.returncode == 0 and "the study is finished" in printed, printed
+    assert not _processes_of(home), "the command left a process behind"
+    assert "Traceback" not in printed and "Unable to connect" not in printed

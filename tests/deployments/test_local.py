@@ -1,0 +1,152 @@
+"""Local dispatch on a real server: every end of a stage, what Prefect shows, and what it means for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterId
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import State
+
+from deployments.dispatch import Handle
+from deployments.local import EXIT_CODES, Local
+from storage import durable
+from tasks.stage import Stage
+from tests.deployments.toy import ToyConfig
+
+ENDS = {
+    "finished": ("COMPLETED", "Completed", 0),
+    "out_of_time": ("CANCELLED", "AwaitingRetry", 75),
+    "sigterm": ("CANCELLED", "AwaitingRetry", 75),
+    "check_failed": ("FAILED", "Failed", 1),
+    "numerical_failure": ("FAILED", "Failed", 1),
+    "bad_input": ("FAILED", "BadInput", 2),
+    "crashed": ("CRASHED", "Crashed", 1),
+}
+
+
+def toy_stage(name: str) -> Stage:
+    return Stage(name, ToyConfig, "tests.deployments.toy:work")
+
+
+@pytest.fixture(autouse=True)
+def _server(prefect_server: str) -> Iterator[None]:
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        yield
+
+
+def run_page(root: Path, page: Callable[[Local], None]) -> tuple[Local, State[Any]]:
+    made: list[Local] = []
+
+    @flow(name="toy", persist_result=False)
+    def toy() -> State[Any]:
+        made.append(Local(root, "toy", tags=["seed-7"]))
+        page(made[0])
+        return made[0].final_state()
+
+    state = toy(return_state=True)
+    return made[0], state
+
+
+def task_states(state: State[Any]) -> dict[str, tuple[str, str, str]]:
+    with get_client(sync_client=True) as client:
+        chosen = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(str(state.state_details.flow_run_id))]))
+        runs = client.read_task_runs(flow_run_filter=chosen)
+    return {run.name: (run.state.type.value, run.state.name, run.state.message) for run in runs if run.state}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_attempt_prefect_state_exit_code_and_marker_agree(end: str, tmp_path: Path) -> None:
+    here, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends=end)))
+    kind, name, code = ENDS[end]
+    run = here.handles[0].run
+    record = durable.read_json(run.attempts / "0001.json")
+    assert (record["end_state"], record["exit_code"]) == (end, code)
+    assert (state.type.value, state.name, EXIT_CODES[state.name or ""]) == (kind, name, code)
+    assert run.marker_file.exists() == (end == "finished")
+    if code in (1, 2):
+        assert record["diagnosis"]["summary"] in (state.message or "") and record["diagnosis"]["resolution"]
+
+
+def test_a_task_run_shows_its_stage_state_cause_and_log(tmp_path: Path) -> None:
+    _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="check_failed")))
+    ((name, shown),) = _eventually(lambda: task_states(state)).items()
+    assert name.startswith("only ") and shown[:2] == ("FAILED", "Failed")
+    assert "weights moved: measured 0, required more than 0" in shown[2] and str(tmp_path) in shown[2]
+
+
+def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_path: Path) -> None:
+    def page(stage: Local) -> None:
+        first = stage(toy_stage("first"), ToyConfig(ends="finished"))
+        failed = stage(toy_stage("failed"), ToyConfig(ends="check_failed"), first=first)
+        stage(toy_stage("needs-failed"), ToyConfig(ends="finished"), failed=failed)
+        stage(toy_stage("needs-first"), ToyConfig(ends="finished"), first=first)
+
+    here, state = run_page(tmp_path, page)
+    assert [handle.finished for handle in here.handles] == [True, False, False, True]
+    assert not here.handles[2].run.path.exists() and EXIT_CODES[state.name or ""] == 1
+
+
+def test_a_signal_stops_the_study(tmp_path: Path) -> None:
+    def page(stage: Local) -> None:
+        stage(toy_stage("stopped"), ToyConfig(ends="sigterm"))
+        stage(toy_stage("other"), ToyConfig(ends="finished"))
+
+    here, state = run_page(tmp_path, page)
+    assert not here.handles[1].run.path.exists() and EXIT_CODES[state.name or ""] == 75
+
+
+def test_bad_input_outweighs_a_failure(tmp_path: Path) -> None:
+    def page(stage: Local) -> None:
+        stage(toy_stage("failed"), ToyConfig(ends="check_failed"))
+        stage(toy_stage("bad"), ToyConfig(ends="bad_input"))
+
+    assert EXIT_CODES[run_page(tmp_path, page)[1].name or ""] == 2
+
+
+def test_finished_stages_are_never_run_again(tmp_path: Path) -> None:
+    def page(stage: Local) -> Handle:
+        return stage(toy_stage("only"), ToyConfig(ends="finished"))
+
+    run_page(tmp_path, page)
+    here, state = run_page(tmp_path, page)
+    assert state.name == "Completed" and len(list(here.handles[0].run.attempts.glob("*.json"))) == 1
+
+
+def test_a_failed_stage_that_a_person_starts_again_gets_a_new_generation(tmp_path: Path) -> None:
+    for _ in range(2):
+        here, _ = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="check_failed")))
+    assert durable.read_json(here.handles[0].run.generation_file)["generation"] == 1
+
+
+def test_a_lost_connection_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployments.local.RETRY_DELAY_SECONDS", [0, 0])
+    config = ToyConfig(ends="lost-connection", fails_until=1)
+    here, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), config))
+    assert state.name == "Completed" and len(list(here.handles[0].run.attempts.glob("*.json"))) == 2
+
+
+def test_the_flow_run_carries_tags_and_the_result_as_a_table(tmp_path: Path) -> None:
+    _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
+    flow_run = UUID(str(state.state_details.flow_run_id))
+    with get_client(sync_client=True) as client:
+        assert client.read_flow_run(flow_run).tags == ["toy", "seed-7"]
+        chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
+        (artifact,) = client.read_artifacts(artifact_filter=chosen)
+    assert artifact.key == "toy-only-result" and "finished" in str(artifact.data)
+
+
+def _eventually(look: Callable[[], Any]) -> Any:
+    """Task runs reach the server through a queue."""
+    import time
+
+    deadline = time.monotonic() + 20
+    while not (found := look()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return found

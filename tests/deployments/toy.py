@@ -1,0 +1,40 @@
+"""A study of nothing: stages that end in every way, to see what each end becomes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from storage.errors import BadInput, CheckFailed, NumericalFailure, Stop
+from tasks.configuration import Configuration, execution, scientific
+from tasks.execution import Execution
+from tasks.stage import StageInput, StageRun
+
+
+class ToyConfig(Configuration):
+    """How the stage ends."""
+
+    ends: str = scientific(description="the way in which the stage ends")
+    fails_until: int = execution(0, description="attempts that lose their connection before one works")
+    execution: Execution = execution(Execution(), description="how the work is done")
+
+
+def work(run: StageRun, config: ToyConfig, **inputs: StageInput) -> dict[str, Any]:
+    with run.publish_file("done.txt") as file:
+        file.write_text(config.ends)
+    if config.ends == "lost-connection" and run.lock.number <= config.fails_until:
+        raise ConnectionError("the hub does not answer")
+    if config.ends == "sigterm":
+        os.kill(os.getpid(), signal.SIGTERM)
+        run.stop.check()
+    errors: dict[str, Exception] = {
+        "out_of_time": Stop("out_of_time", "its share is done"),
+        "check_failed": CheckFailed("weights moved", 0, "more than 0"),
+        "numerical_failure": NumericalFailure(7, "examples [1, 2]", "the loss"),
+        "bad_input": BadInput("the file is empty"),
+        "crashed": RuntimeError("a bug"),
+    }
+    if config.ends in errors:
+        raise errors[config.ends]
+    return {"ends": config.ends}
