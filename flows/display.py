@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,7 +26,8 @@ class Display:
     def __init__(self, handles: list[Handle], console: Console) -> None:
         self._console = console
         self._waiting = [handle for handle in handles if not handle.finished]
-        self._before = {handle.stage.name: _progress(handle) for handle in self._waiting}
+        self._before = {handle.run.path: _progress(handle) for handle in self._waiting}
+        self._labels = _labels(self._waiting)
         self._bar = Progress(
             TextColumn("{task.description:<16}"),
             BarColumn(bar_width=24),
@@ -34,9 +36,8 @@ class Display:
             console=console,
             disable=not console.is_terminal,
         )
-        self._runs = {handle.stage.name: handle.run for handle in self._waiting}
-        self._bars: dict[str, TaskID] = {}
-        self._done: set[str] = set()
+        self._bars: dict[Path, TaskID] = {}
+        self._done: set[Path] = set()
         self._line_at = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -58,32 +59,40 @@ class Display:
 
     def _look(self) -> None:
         for handle in self._waiting:
-            name, now = handle.stage.name, _progress(handle)
-            if name in self._done or now == self._before[name]:
+            now = _progress(handle)
+            if handle.run.path in self._done or now == self._before[handle.run.path]:
                 continue  # not begun: what stands there is from an earlier attempt
             record = attempts.newest(handle.run.attempts) or {}
             if record.get("end_state") == "finished":
-                self._finish(name)
+                self._finish(handle, record["ended_at"] - record["started_at"])
             elif record.get("end_state") is None:
-                self._show(name, now)
+                self._show(handle, now)
 
-    def _show(self, name: str, now: dict[str, Any]) -> None:
-        said = described(now)
+    def _show(self, handle: Handle, now: dict[str, Any]) -> None:
+        path, label, said = handle.run.path, self._labels[handle.run.path], described(now)
         if self._console.is_terminal:
-            if name not in self._bars:
-                self._bars[name] = self._bar.add_task(name, total=None, said=said)
-            self._bar.update(self._bars[name], total=now.get("total") or None, completed=now.get("step", 0), said=said)
+            if path not in self._bars:
+                self._bars[path] = self._bar.add_task(label, total=None, said=said)
+            self._bar.update(self._bars[path], total=now.get("total") or None, completed=now.get("step", 0), said=said)
         elif time.monotonic() - self._line_at > LINE_EVERY_SECONDS:
             self._line_at = time.monotonic()
-            self._console.print(f"{name:<16} {said}", markup=False)
+            self._console.print(f"{label:<16} {said}", markup=False)
 
-    def _finish(self, name: str) -> None:
-        self._done.add(name)
-        if name in self._bars:
-            self._bar.remove_task(self._bars[name])
-        record = attempts.newest(self._runs[name].attempts) or {}
-        seconds = (record.get("ended_at") or time.time()) - record.get("started_at", time.time())
-        self._console.print(f"{name:<16} finished in {seconds:.1f} s", markup=False)
+    def _finish(self, handle: Handle, seconds: float) -> None:
+        path = handle.run.path
+        self._done.add(path)
+        if path in self._bars:
+            self._bar.remove_task(self._bars[path])
+        self._console.print(f"{self._labels[path]:<16} finished in {seconds:.1f} s", markup=False)
+
+
+def _labels(handles: list[Handle]) -> dict[Path, str]:
+    """What each run is called: its stage, and in a sweep, where stages recur, its run directory too."""
+    names = [handle.stage.name for handle in handles]
+    return {
+        handle.run.path: name if names.count(name) == 1 else f"{name} {handle.run.path.name}"
+        for handle, name in zip(handles, names, strict=True)
+    }
 
 
 def described(now: dict[str, Any]) -> str:

@@ -1,0 +1,45 @@
+"""The sweep: seeds share what does not depend on them, and only several seeds compare the arms."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import command
+from storage import durable
+from tests.conftest import REPOSITORY
+
+
+def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
+    prefect_server: str, smoke_root: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(smoke_root, tmp_path / "runs"))
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.sweep", "--profile", "smoke", "--root", str(root), "--seeds", "42", "7"],
+        cwd=REPOSITORY,
+        env=os.environ | {"PREFECT_API_URL": prefect_server},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0 and "over 2 seeds" in done.stdout, done.stdout + done.stderr
+    runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
+    assert runs == {
+        "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "aggregate": 3,
+    }  # fmt: skip
+    (results,) = [r for f in root.glob("smoke/aggregate/*/final_results.json") if "of_seed" in (r := durable.read_json(f))]
+    difference = results["monotonic_minus_baseline_nats_per_token"]
+    assert results["seeds"] == [42, 7] and difference["seeds"] == 2
+    assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
+
+
+@pytest.mark.parametrize("seeds", [["42"], ["42", "42"]])
+def test_a_sweep_needs_different_seeds(seeds: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--profile", "smoke", "--root", str(tmp_path), "--seeds", *seeds]
+    assert command.main("flows.sweep", arguments) == 2
+    assert "two or more different seeds" in capsys.readouterr().err
