@@ -30,10 +30,12 @@ from prefect.states import State, StateType
 from deployments.dispatch import Handle, Walk
 from storage import durable
 from tasks.configuration import Configuration
+from tasks.progress import described
 from tasks.stage import Outcome, Stage, attempt
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
+LAST_REPORT_SECONDS = 5.0
 RETRY_DELAY_SECONDS: list[float] = [10, 60]
 
 STATES = {
@@ -153,17 +155,19 @@ def _progress_artifact(handle: Handle) -> Iterator[None]:
 
     def report() -> None:
         artifact = None
-        while not ended.wait(REPORT_EVERY_SECONDS):
+        while not (last := ended.wait(REPORT_EVERY_SECONDS)) or artifact is not None:
             try:
                 now = durable.read_json(handle.run.progress_file)
                 share = 100.0 * now["step"] / now["total"] if now["total"] else 0.0
-                said = f"{handle.stage.name}: {now['step']} of {now['total']} {now['unit']}, {now['note']}"
+                said = f"{handle.stage.name}: {described(now)}"
                 if artifact is None:
                     artifact = create_progress_artifact(share, key=_key(handle, "progress"), description=said)
                 else:
                     update_progress_artifact(artifact, progress=share, description=said)
             except Exception as error:  # the report is best effort: training must not care
                 LOG.debug("progress was not reported: %s", error)
+            if last:
+                return
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(report,), daemon=True)
     thread.start()
@@ -171,6 +175,7 @@ def _progress_artifact(handle: Handle) -> Iterator[None]:
         yield
     finally:
         ended.set()
+        thread.join(LAST_REPORT_SECONDS)
 
 
 def _result_artifacts(handle: Handle) -> None:
@@ -182,7 +187,8 @@ def _result_artifacts(handle: Handle) -> None:
         rows = [{"what": name, "value": str(value)} for name, value in _flat(result)]
         create_table_artifact(rows, key=_key(handle, "result"), description=f"`{handle.run.path}`")
         for table in result.get("tables", []):
-            create_markdown_artifact((handle.run.path / table).read_text(), key=_key(handle, table.split(".")[0]))
+            file = handle.run.path / table
+            create_markdown_artifact(file.read_text(), key=_key(handle, file.stem), description=f"`{file}`")
     except Exception as error:
         LOG.warning("the result of %s could not be shown in Prefect: %s", handle.stage.name, error)
 

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from deployments.dispatch import Handle
 from storage import attempts, durable
+from tasks.progress import described
 
 LOOK_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0
@@ -95,15 +96,6 @@ def _labels(handles: list[Handle]) -> dict[Path, str]:
     }
 
 
-def described(now: dict[str, Any]) -> str:
-    """One line for a progress.json: how far, what, how long still."""
-    step, total, unit = now.get("step", 0), now.get("total", 0), now.get("unit", "")
-    parts = [f"{step:,}/{total:,} {unit}" if total else "", now.get("note", "")]
-    if eta := now.get("eta_seconds"):
-        parts.append(f"{_duration(eta)} left")
-    return ", ".join(part for part in parts if part)
-
-
 def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     """One line for `--status`, from the run directory alone."""
     if handle.finished:
@@ -122,11 +114,3 @@ def _progress(handle: Handle) -> dict[str, Any]:
         return durable.read_json(handle.run.progress_file)
     except (OSError, ValueError):
         return {}
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -119,7 +119,7 @@ def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict
 
 def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
     place = _resolved(place, schema)
-    return [_resolved(option, schema) for option in place.get("oneOf", place.get("anyOf", [place]))]
+    return [_resolved(option, schema) for option in place.get("anyOf", [place])]
 
 
 def _resolved(place: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:

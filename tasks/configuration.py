@@ -12,14 +12,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema
 
 
 class Configuration(BaseModel):
     """A frozen configuration: unknown keys are errors, and "3" is not 3."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The schema with `anyOf` for `oneOf`: the Prefect UI makes a form of the one and a text box of the other."""
+        schema = handler(core_schema)
+        for described in handler.resolve_ref_schema(schema).get("properties", {}).values():
+            if "oneOf" in described:
+                described["anyOf"] = described.pop("oneOf")
+                described.pop("discriminator", None)
+        return schema
 
     def scientific(self) -> dict[str, Any]:
         """The scientific fields as JSON values: what the fingerprint is made of.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from storage import durable
 from storage.errors import Stop
@@ -54,6 +55,23 @@ class Progress:
                 durable.replace_quickly(self._file, {"alive_at": self._written_at, **self._now})
             except OSError:
                 pass  # progress is for people: a full disk is reported where work is written
+
+
+def described(now: dict[str, Any]) -> str:
+    """One line for a progress.json: how far, what, how long still."""
+    step, total, unit = now.get("step", 0), now.get("total", 0), now.get("unit", "")
+    parts = [f"{step:,}/{total:,} {unit}" if total else "", now.get("note", "")]
+    if eta := now.get("eta_seconds"):
+        parts.append(f"{_duration(eta)} left")
+    return ", ".join(part for part in parts if part)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 class StopRequest:

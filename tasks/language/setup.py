@@ -46,7 +46,8 @@ def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
     limit = config.text.max_characters if isinstance(config.text, PackageDocs) else None
     found = _watched(run, 0, "reading the text", sources.documents(config.text, run.cache))
     text = cut(found, config.splits, limit)
-    run.log.info("%s", {name: len(documents) for name, documents in text.documents.items()})
+    counts = ", ".join(f"{name} {len(documents)}" for name, documents in text.documents.items())
+    run.log.info("documents: %s", counts)
 
     with run.publish("text") as folder:
         _begin(run, 1, "tokenizer")

@@ -76,7 +76,9 @@ def test_a_wrong_configuration_is_refused_before_anything_runs(
 def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_here: Run, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    code, printed = run_here("--root", tmp_path / "runs", "--set", f"model={{source: directory, path: {tmp_path}/model}}")
+    code, printed = run_here(
+        "--root", tmp_path / "runs", "--set", f"model={{source: directory, path: {tmp_path}/model}}"
+    )
     assert code == 2 and f"{tmp_path}/model has no weights" in printed and not (tmp_path / "runs").exists()
 
 

@@ -31,23 +31,49 @@ EXECUTION_FIELDS = {
 }
 SCIENTIFIC_FIELDS = {
     "Study": {
-        "seed", "text", "splits", "sequence_length", "model", "base_checks", "constraint", "budget",
-        "unequal_budgets", "evaluation",
+        "seed",
+        "text",
+        "splits",
+        "sequence_length",
+        "model",
+        "base_checks",
+        "constraint",
+        "budget",
+        "unequal_budgets",
+        "evaluation",
     },
     "PackageDocs": {"source", "packages", "max_characters"},
     "LocalFiles": {"source", "text_column"},
     "HubDataset": {"source", "dataset", "revision", "split", "text_column", "max_documents"},
     "Splits": {
-        "split_seed", "evaluation_share", "train_documents", "validation_documents", "test_documents",
-        "attack_search_documents", "attack_evaluation_documents", "max_shared_shingles",
+        "split_seed",
+        "evaluation_share",
+        "train_documents",
+        "validation_documents",
+        "test_documents",
+        "attack_search_documents",
+        "attack_evaluation_documents",
+        "max_shared_shingles",
     },
     "Budget": {
-        "epochs", "effective_batch_examples", "learning_rate", "warmup_ratio", "weight_decay", "max_gradient_norm",
-        "precision", "validations_per_epoch",
+        "epochs",
+        "effective_batch_examples",
+        "learning_rate",
+        "warmup_ratio",
+        "weight_decay",
+        "max_gradient_norm",
+        "precision",
+        "validations_per_epoch",
     },
     "UnequalBudgets": {"reason", "monotonic"},
     "FromScratch": {
-        "source", "init_seed", "vocabulary_size", "hidden_size", "layers", "attention_heads", "feed_forward_size",
+        "source",
+        "init_seed",
+        "vocabulary_size",
+        "hidden_size",
+        "layers",
+        "attention_heads",
+        "feed_forward_size",
         "pretraining",
     },
     "PretrainedDirectory": {"source"},
@@ -150,8 +176,12 @@ def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
 
 def test_execution_never_reaches_a_fingerprint() -> None:
     changes = {
-        "execution.cpu_threads": 1, "execution.micro_batch_examples": 4, "execution.keep_checkpoints": 5,
-        "execution.max_steps_per_run": 3, "execution.checkpoint_every_seconds": 1.5, "name": "other",
+        "execution.cpu_threads": 1,
+        "execution.micro_batch_examples": 4,
+        "execution.keep_checkpoints": 5,
+        "execution.max_steps_per_run": 3,
+        "execution.checkpoint_every_seconds": 1.5,
+        "name": "other",
     }
     assert _fingerprints(_smoke(**changes)) == _fingerprints(_smoke())
 
@@ -162,8 +192,11 @@ def test_execution_never_reaches_a_fingerprint() -> None:
         ("seed", 7, {"setup", "base", "constrain"}),
         ("budget.learning_rate", 0.5, {"setup", "base", "constrain"}),
         ("constraint.variant", "mlp_in", {"setup", "base", "train-baseline"}),
-        ("evaluation.bootstrap_resamples", 300, {"setup", "base", "constrain", "train-baseline", "train-monotonic",
-                                                 "evaluate"}),
+        (
+            "evaluation.bootstrap_resamples",
+            300,
+            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate"},
+        ),
         ("model.layers", 3, {"setup"}),
         ("splits.test_documents", 21, set()),
     ],
@@ -243,3 +276,11 @@ def test_two_arms_that_are_one_experiment_are_refused() -> None:
     walk(robustness.TRAIN_BASELINE, study.for_training("baseline"), text=text, start=base)
     with pytest.raises(BadInput, match="train-baseline and train-monotonic have the same effective configuration"):
         walk(robustness.TRAIN_MONOTONIC, study.for_training("monotonic"), text=text, start=base)
+
+
+def test_a_choice_of_sources_is_a_form_in_the_ui_and_not_a_text_box() -> None:
+    """The Prefect UI renders anyOf as tabs with fields, and oneOf as a box for JSON."""
+    schema = robustness.robustness.parameters.model_dump_for_openapi()
+    study = schema["definitions"]["Study"]["properties"]
+    for field in ("text", "model"):
+        assert len(study[field]["anyOf"]) == 3 and "oneOf" not in study[field]

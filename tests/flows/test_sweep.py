@@ -32,7 +32,9 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     assert runs == {
         "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "aggregate": 3,
     }  # fmt: skip
-    (results,) = [r for f in root.glob("smoke/aggregate/*/final_results.json") if "of_seed" in (r := durable.read_json(f))]
+    (results,) = [
+        r for f in root.glob("smoke/aggregate/*/final_results.json") if "of_seed" in (r := durable.read_json(f))
+    ]
     difference = results["monotonic_minus_baseline_nats_per_token"]
     assert results["seeds"] == [42, 7] and difference["seeds"] == 2
     assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
