@@ -8,8 +8,11 @@ import numpy as np
 
 from storage.errors import BadInput
 from tasks.language import model as language
+from tasks.execution import Execution
 from tasks.language.blocks import Blocks
+from tasks.language.preflight import estimate_disk_bytes, require_disk, require_memory
 from tasks.language.training import train_language_model
+from tasks.numerics import device
 from tasks.stage import StageInput, StageRun
 from tasks.study import BaseConfig, FromScratch
 
@@ -25,6 +28,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
 
     if isinstance(config.model, FromScratch):
         model = language.untrained(config.model, text.result["vocabulary_tokens"], validation.sequence_length)
+        _require_resources(run, model, config.execution)
         with run.publish("initial") as folder:
             language.save(model, tokenizer, folder)
         losses["untrained"] = language.validation_loss(model, validation, batch_size)
@@ -34,9 +38,10 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
         )
     else:
         model = language.pretrained(config.model, run.cache)
-        _require_room(model, text.result["vocabulary_tokens"], validation.sequence_length)
+        _require_resources(run, model, config.execution)
+        _require_fit(model, text.result["vocabulary_tokens"], validation.sequence_length)
 
-    losses["base"] = language.validation_loss(model, validation, batch_size)
+    losses["base"] = language.validation_loss(model.to(device(config.execution)), validation, batch_size)
     trained = language.require_trained(losses, max_ratios)
     with run.publish("model") as folder:
         language.save(model, tokenizer, folder)
@@ -50,7 +55,15 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
     }
 
 
-def _require_room(model: Any, vocabulary_size: int, sequence_length: int) -> None:
+def _require_resources(run: StageRun, model: Any, execution: Execution) -> None:
+    """Disk and memory for all trainings of this study, now that the size of the model is known."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    keep = execution.keep_checkpoints
+    require_disk(run.directory, estimate_disk_bytes(characters=0, parameters=parameters, keep_checkpoints=keep))
+    require_memory(parameters, execution)
+
+
+def _require_fit(model: Any, vocabulary_size: int, sequence_length: int) -> None:
     """The text must fit the model: ids inside its vocabulary, windows inside its positions."""
     rows = model.get_input_embeddings().weight.shape[0]
     positions = getattr(model.config, "max_position_embeddings", None)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -63,7 +64,7 @@ def load(folder: Path) -> PreTrainedModel:
         model, report = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BadInput(f"the model folder {folder} cannot be loaded: {error}") from error
     if missing := sorted(report["missing_keys"]) + sorted(report["mismatched_keys"], key=str):
         raise BadInput(
@@ -131,8 +132,6 @@ def perplexity(loss_nats: float) -> float:
 
 def weights_digest(folder: Path) -> str:
     """sha256 over (name, dtype, shape, bytes) of every tensor of a saved model in name order, tied tensors once."""
-    from safetensors import safe_open
-
     digest = hashlib.sha256()
     names: dict[str, Path] = {}
     for file in sorted(folder.glob("*.safetensors")):
@@ -143,7 +142,7 @@ def weights_digest(folder: Path) -> str:
             tensor = tensors.get_tensor(name)
         head = durable.canonical_json([name, str(tensor.dtype), list(tensor.shape)])
         digest.update(head)
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

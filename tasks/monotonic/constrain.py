@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.monotonic import constraint
+from tasks.numerics import device
 from tasks.stage import StageInput, StageRun
 from tasks.study import ConstrainConfig
 
@@ -19,7 +19,7 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     variant = config.constraint.variant
     validation = Blocks(text.path / "text", "validation")
     batch_size = config.execution.micro_batch_examples
-    model = language.load(base.path / "model")
+    model = language.load(base.path / "model").to(device(config.execution))
     before = language.validation_loss(model, validation, batch_size)
 
     originals = {
@@ -33,9 +33,8 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
 
     with run.publish("initial") as folder:
         free = constraint.free_parameters(model, variant)
-        save_file({name: v.detach().contiguous() for name, v in free.items()}, folder / "v.safetensors")
-    with torch.no_grad():
-        constraint.bake(model, variant)
+        save_file({name: v.detach().cpu().contiguous() for name, v in free.items()}, folder / "v.safetensors")
+    constraint.bake(model.cpu(), variant)
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
     return {

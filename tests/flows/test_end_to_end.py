@@ -164,3 +164,23 @@ def test_a_forged_marker_is_named_and_the_stage_runs_again(
     assert done.returncode == 75 and "marker refused (the marker cannot be read" in done.stdout
     done = run_study("--profile", "smoke", "--root", copied)
     assert done.returncode == 0 and _handles(copied)["aggregate"].finished
+
+
+def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_path: Path, run_study: Command) -> None:
+    """The real loading code on a local copy: tokenizer and model by `from_pretrained`, text by `load_dataset`."""
+    model = shutil.copytree(_handles(smoke_root)["base"].run.path / "model", tmp_path / "model")
+    parquets = (_handles(smoke_root)["setup"].run.path / "text").glob("*.parquet")
+    rows = [row for file in parquets for row in pq.read_table(file).to_pylist()]
+    lines = (json.dumps({"text": row["text"]}) for row in rows)
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    sets = [
+        f"text={{source: files, paths: [{tmp_path}/text.jsonl]}}",
+        "splits={evaluation_share: 0.15, validation_documents: 4, test_documents: 4, attack_search_documents: 2, "
+        "attack_evaluation_documents: 2}",
+        f"model={{source: directory, path: {model}}}",
+    ]
+    arguments = [argument for change in sets for argument in ("--set", change)]
+    done = run_study("--profile", "smoke", "--root", tmp_path / "runs", *arguments)
+    assert done.returncode == 0 and "| untrained" not in done.stdout, done.stdout + done.stderr
+    (base,) = (tmp_path / "runs").glob("smoke/base/*/model")
+    assert weights_digest(base) == weights_digest(Path(model))

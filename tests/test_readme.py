@@ -1,0 +1,66 @@
+"""What the README shows is what runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from deployments.local import EXIT_CODES
+from flows import command, settings
+from storage import __main__ as storage_command
+from tasks.study import Study
+from tests.conftest import REPOSITORY
+
+README = (REPOSITORY / "README.md").read_text()
+COMMANDS = re.findall(r"^    \.venv/bin/python -m (\S+) (.*?)(?:  +.*)?$", README, re.MULTILINE)
+
+
+def test_the_two_commands_are_targets_on_the_first_screen() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    first_screen = "\n".join(README.splitlines()[:25])
+    for target in ("study", "test"):
+        assert f"    make {target} " in first_screen and f"\n{target}: .venv/installed" in makefile
+
+
+@pytest.mark.parametrize(("module", "arguments"), [c for c in COMMANDS if c[0].startswith("flows.")])
+def test_every_study_command_is_valid(module: str, arguments: str) -> None:
+    options = command.parser(module).parse_args(shlex.split(arguments))
+    profile = "quick" if options.profile == "my-study.yaml" else options.profile
+    settings.read_study(Study, profile, options.changes, options.seed)
+
+
+@pytest.mark.parametrize("arguments", [c[1] for c in COMMANDS if c[0] == "storage"])
+def test_every_storage_command_is_valid(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert storage_command.main(shlex.split(arguments)) == 0
+
+
+def test_all_commands_were_found() -> None:
+    assert len([c for c in COMMANDS if c[0].startswith("flows.")]) >= 6
+    assert len([c for c in COMMANDS if c[0] == "storage"]) == 3
+
+
+def test_the_exit_codes_are_those_of_the_command() -> None:
+    shown = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    assert shown == set(EXIT_CODES.values())
+
+
+def test_the_table_has_the_rows_and_columns_of_a_run(smoke_root: Path) -> None:
+    (file,) = smoke_root.glob("smoke/aggregate/*/table.md")
+
+    def labels(text: str) -> list[str]:
+        rows = re.findall(r"^(?:> )?\| ([^|]*?) *\|(.*)\|$", text, re.MULTILINE)
+        headers = ("model", "difference", "arm")
+        return [name + re.sub(" +", " ", rest) if name in headers else name for name, rest in rows if "--" not in name]
+
+    shown = labels(README[README.index("**quick: ") : README.index("## Running a study")])
+    assert shown == labels(file.read_text())
+
+
+def test_every_named_file_exists() -> None:
+    for name in re.findall(r"`((?:flows|tasks|storage|tests|deployments)/[\w/.-]*)`", README):
+        assert (REPOSITORY / name).exists(), name
