@@ -14,20 +14,25 @@ from storage import durable
 from tests.conftest import REPOSITORY, Command
 
 SEED = 20261121
-KILLS = 6
+STRIKES = [  # (stage, steps trained in that attempt before the kill; None: a random moment after it began)
+    ("setup", None),
+    ("base", 12),
+    ("base", 9),
+    ("train-baseline", 12),
+    ("train-monotonic", 11),
+    ("evaluate", None),
+]
+CHECKPOINT_EVERY = "execution.checkpoint_every_steps=7"  # no divisor of the 10 steps between metric rows
 
 
 def test_a_study_killed_at_several_moments_ends_with_the_same_weights(
     prefect_server: str, run_study: Command, smoke_root: Path, tmp_path: Path
 ) -> None:
-    """Each kill waits for a sign of work in another stage, then strikes a random moment later."""
+    """The kills in a training strike after a metric row and before the checkpoint that would hold it."""
     moments = random.Random(SEED)
-    hits = []
-    signs = ["setup", "base", "base", "train-baseline", "train-monotonic", "evaluate"][:KILLS]
-    for stage in signs:
-        hits.append(_kill_once(tmp_path, prefect_server, stage, moments.uniform(0.0, 0.3)))
-    assert sum(hits) >= 3, f"only {sum(hits)} kills hit a study at work"
-    done = run_study("--profile", "smoke", "--root", tmp_path, "--set", "execution.checkpoint_every_steps=7")
+    hits = [_kill_once(tmp_path, prefect_server, stage, steps, moments.uniform(0.0, 0.3)) for stage, steps in STRIKES]
+    assert sum(hits) >= 5, f"only {sum(hits)} kills hit a study at work"
+    done = run_study("--profile", "smoke", "--root", tmp_path, "--set", CHECKPOINT_EVERY)
     assert done.returncode == 0, done.stdout + done.stderr
     for stage in ("base", "constrain", "train-baseline", "train-monotonic"):
         assert _result(tmp_path, stage)["weights_digest"] == _result(smoke_root, stage)["weights_digest"]
@@ -38,12 +43,16 @@ def test_a_study_killed_at_several_moments_ends_with_the_same_weights(
     assert not list(tmp_path.rglob(durable.TEMPORARY_PREFIX + "*"))
 
 
-def _kill_once(root: Path, server: str, stage: str, delay: float) -> bool:
-    """Starts the study, kills it `delay` seconds after the next attempt at `stage` began; False if it ended first."""
-    before = len(list(root.glob(f"smoke/{stage}/*/attempts/*.json")))
+def _kill_once(root: Path, server: str, stage: str, steps: int | None, delay: float) -> bool:
+    """Starts the study and kills it in its next attempt at `stage`; False if it ended first."""
+
+    def lines() -> int:
+        return sum(len(file.read_bytes().splitlines()) for file in root.glob(f"smoke/{stage}/*/timing.jsonl"))
+
+    attempts, rows = len(list(root.glob(f"smoke/{stage}/*/attempts/*.json"))), lines()
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(root),
-         "--set", "execution.checkpoint_every_steps=7"],
+        [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(root)]
+        + ["--set", CHECKPOINT_EVERY],
         cwd=REPOSITORY,
         env=os.environ | {"PREFECT_API_URL": server},
         stdout=subprocess.DEVNULL,
@@ -51,10 +60,12 @@ def _kill_once(root: Path, server: str, stage: str, delay: float) -> bool:
     )
     deadline = time.monotonic() + 90
     while process.poll() is None and time.monotonic() < deadline:
-        if len(list(root.glob(f"smoke/{stage}/*/attempts/*.json"))) > before:
+        if steps is not None and lines() >= rows + steps:
+            break
+        if steps is None and len(list(root.glob(f"smoke/{stage}/*/attempts/*.json"))) > attempts:
             time.sleep(delay)
             break
-        time.sleep(0.01)
+        time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     return process.wait() == -signal.SIGKILL
 
