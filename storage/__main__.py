@@ -113,13 +113,17 @@ def _exported(run: Path) -> list[Path]:
 def _runs(root: Path) -> tuple[list[RunDirectory], int]:
     """The run directories below `root` as their stage.json names them, and how many could not be read."""
     found, wrong = [], 0
-    for path in find_runs(root):
+    marked = {marker.parent for marker in root.glob("*/*/*/COMPLETE.json")}  # also where stage.json was lost
+    for path in sorted({*find_runs(root), *marked}):
         try:
             fingerprint = durable.read_json(path / "stage.json")["fingerprint"]
-            found.append(RunDirectory(root, path.parent.parent.name, path.parent.name, fingerprint))
+            run = RunDirectory(root, path.parent.parent.name, path.parent.name, fingerprint)
+            if run.path != path:
+                raise ValueError(f"it is that of {run.path.name}, copied here")
+            found.append(run)
         except (OSError, ValueError, KeyError, TypeError) as error:
             wrong += 1
-            _say(f"REFUSED     {path.relative_to(root)}: stage.json cannot be read: {error}")
+            _say(f"REFUSED     {path.relative_to(root)}: stage.json cannot be believed: {error}")
     return found, wrong
 
 

@@ -8,6 +8,7 @@ names what the checkpoint belongs to (fingerprint and input digests) and the loc
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, identity: dict[str, Any], lock: Lock) -> None:
         self._directory, self._identity, self._lock = directory, identity, lock
+        self._passed_over: set[int] = set()
 
     def save(self, step: int, groups: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
         """Durably writes a checkpoint of `step`; never over one of a later attempt. Returns its folder.
@@ -74,6 +76,7 @@ class Checkpoints:
             }
             (folder / MANIFEST).write_bytes(durable.canonical_json(manifest))
             self._lock.check()
+        self._passed_over.discard(step)
         return final
 
     def newest_verified(self, accept: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
@@ -88,27 +91,32 @@ class Checkpoints:
                 return checkpoint
             except (OSError, ValueError) as error:
                 LOG.warning("checkpoint %s is passed over: %s", step, error)
+                self._passed_over.add(step)
         return None
 
     def verified(self, step: int) -> Checkpoint:
         """The checkpoint of `step`; raises ValueError naming what is wrong with it."""
         folder = self._directory / str(step)
         manifest = verify(folder)
-        if manifest["identity"] != self._identity:
+        if manifest.get("identity") != self._identity:
             raise ValueError(f"{folder} was made for another configuration or other inputs")
         return Checkpoint(folder, step, durable.read_json(folder / STATE))
 
     def prune(self, keep: int, also: int | None) -> None:
-        """Keeps the newest `keep` and the one of step `also` (the best); the newest always stays."""
+        """Keeps the newest `keep` and the one of step `also` (the best); the newest always stays.
+
+        Those that were passed over do not count: they may be newer than all that can be continued from.
+        """
         steps = sorted(self._steps(), reverse=True)
-        for step in steps[max(keep, 1) :]:
-            if step != also:
+        good = [step for step in steps if step not in self._passed_over]
+        for step in steps:
+            if good and step not in (*good[: max(keep, 1)], also):
                 shutil.rmtree(self._directory / str(step), ignore_errors=True)
 
     def _steps(self) -> list[int]:
         if not self._directory.is_dir():
             return []
-        return [int(folder.name) for folder in self._directory.iterdir() if folder.name.isdigit()]
+        return [int(folder.name) for folder in self._directory.iterdir() if re.fullmatch("[0-9]+", folder.name)]
 
 
 def verify(folder: Path) -> dict[str, Any]:
@@ -123,6 +131,6 @@ def verify(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} holds {sorted(present)}, its manifest lists {sorted(manifest['files'])}")
     for name, described in manifest["files"].items():
         file = folder / name
-        if file.stat().st_size != described["size"] or durable.sha256_file(file) != described["sha256"]:
+        if described != {"size": file.stat().st_size, "sha256": durable.sha256_file(file)}:
             raise ValueError(f"{file} is torn or altered: it does not match its manifest")
     return manifest

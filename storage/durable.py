@@ -7,9 +7,11 @@ sweeps away; a full or read-only disk leaves the old content as it was.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 TEMPORARY_PREFIX = ".tmp-"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def canonical_json(value: Any) -> bytes:
@@ -54,8 +57,10 @@ def new_file(path: Path) -> Iterator[Path]:
         _fsync(temporary)
         os.rename(temporary, path)
         _fsync(path.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if full := disk_full(error, path):
+            raise full from error
         raise
 
 
@@ -81,8 +86,10 @@ def new_directory(path: Path) -> Iterator[Path]:
         else:
             os.rename(temporary, path)
         _fsync(path.parent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if full := disk_full(error, path):
+            raise full from error
         raise
 
 
@@ -95,6 +102,19 @@ def replace_quickly(path: Path, value: Any) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def disk_full(error: BaseException, path: Path) -> OSError | None:
+    """The error that names what could not be written, if `error` is a full disk in whatever words, else None.
+
+    safetensors raises an error of its own that ends with "(os error 28)", NumPy an OSError without a number.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if said := re.search(r"\(os error (\d+)\)", str(error)):
+        number = int(said[1])
+    elif isinstance(error, OSError) and number is None and re.search(r"\d+ requested and \d+ written", str(error)):
+        number = errno.ENOSPC
+    return OSError(number, os.strerror(number), str(path)) if number in DISK_FULL else None
 
 
 def sweep(directory: Path) -> list[str]:

@@ -88,7 +88,8 @@ class _DigestCache:
         self._known: dict[str, Any] = {}
         try:
             if self._file.stat().st_uid == os.getuid():
-                self._known = json.loads(self._file.read_bytes())
+                known = json.loads(self._file.read_bytes())
+                self._known = known if isinstance(known, dict) else {}
         except (OSError, ValueError):
             pass  # only a cache: what cannot be read is computed again
         self._changed = False

@@ -18,18 +18,18 @@ STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "bad_input", "interr
 def current(run: RunDirectory) -> dict[str, Any]:
     """`{"generation": 0, ...}` before any was recorded or when the file cannot be read."""
     try:
-        return durable.read_json(run.generation_file)
-    except (OSError, ValueError):
+        now = durable.read_json(run.generation_file)
+        return {"generation": int(now["generation"]), "history": list(now["history"])}
+    except (OSError, ValueError, KeyError, TypeError):
         return {"generation": 0, "history": []}
 
 
 def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str]) -> None:
     """Raises the generation when this attempt begins the stage again; called by the lock's holder."""
-    verdict = markers.check(run, input_digests)
+    verdict = markers.check(run, input_digests, full=True)
     before = attempts.newest(run.attempts)
     if verdict.present:
         reason = f"the marker was refused: {verdict.reason}"
-        run.marker_file.unlink()
     elif before and before.get("end_state") in STARTED_AGAIN_AFTER:
         reason = f"started again after attempt {before['attempt']} ended {before['end_state']}"
     else:
@@ -38,3 +38,4 @@ def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str]) -> N
     number = now["generation"] + 1
     history = [*now["history"], {"generation": number, "reason": reason}]
     durable.write_json(run.generation_file, {"generation": number, "history": history})
+    run.marker_file.unlink(missing_ok=True)  # only now: an attempt that dies before must find it again

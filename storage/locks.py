@@ -8,6 +8,7 @@ comes back cannot commit: `Lock.check()` before each commit, and readers that re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -70,7 +71,8 @@ class Lock:
         """Ends the heartbeat and says so, so that the next attempt need not wait."""
         self._ended.set()
         self._thread.join()
-        (self.directory / f"{self.number}.released").touch()
+        with contextlib.suppress(OSError):  # on a full or read-only disk the end of this process says the same
+            (self.directory / f"{self.number}.released").touch()
 
     def _keep_alive(self) -> None:
         while not self._ended.wait(HEARTBEAT_SECONDS):

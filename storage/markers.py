@@ -73,11 +73,15 @@ def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool) -> Verd
         return Verdict(False, "no marker", present=False)
     except (OSError, ValueError) as error:
         return Verdict(False, f"the marker cannot be read: {error}")
-    reason = (
-        _wrong_identity(marker, run)
-        or (_wrong_inputs(marker, inputs) if inputs is not None else "")
-        or _wrong_outputs(marker["outputs"], run.path, full)
-    )
+    try:
+        reason = (
+            _wrong_identity(marker, run)
+            or (_wrong_inputs(marker, inputs) if inputs is not None else "")
+            or _wrong_outputs(marker["outputs"], run.path, full)
+            or _taken_over(marker, run)
+        )
+    except (OSError, ValueError, TypeError, AttributeError) as error:  # a person's edit can put anything there
+        reason = f"the marker cannot be verified: {error!r}"
     return Verdict(False, reason) if reason else Verdict(True, outputs_digest=marker["outputs_digest"])
 
 
@@ -101,6 +105,11 @@ def _wrong_identity(marker: Any, run: RunDirectory) -> str:
         return f"the marker was copied from stage {marker.get('stage')!r}"
     if marker.get("fingerprint") != run.fingerprint:
         return f"the marker belongs to fingerprint {str(marker.get('fingerprint'))[:12]}, not to this run"
+    return ""
+
+
+def _taken_over(marker: dict[str, Any], run: RunDirectory) -> str:
+    """Which attempt came after the marker's, or empty. Asked last: a new attempt still learns what else is wrong."""
     if marker.get("lock") != (present := locks.highest(run.path / "locks")):
         return f"the marker was written by attempt {marker.get('lock')}, but attempt {present} took the run over"
     return ""

@@ -25,19 +25,29 @@ class Rows:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._digest = hashlib.sha256(path.read_bytes() if path.exists() else b"")
+        present = path.read_bytes() if path.exists() else b""
+        self._length, self._digest = len(present), hashlib.sha256(present)
 
     def append(self, row: dict[str, Any]) -> None:
         line = durable.canonical_json(row) + b"\n"
-        with self._path.open("ab") as file:
-            file.write(line)
+        try:
+            with self._path.open("ab") as file:
+                file.write(line)
+        except OSError as error:
+            raise durable.disk_full(error, self._path) or error from None
+        self._length += len(line)
         self._digest.update(line)
 
     def position(self) -> dict[str, Any]:
-        """Length in bytes and sha256 of what stands there now, made durable first, for a checkpoint."""
+        """Length in bytes and sha256 of what stands there now, made durable first, for a checkpoint.
+
+        Raises ValueError when there are rows of another process, such as a holder taken for dead that came back.
+        """
         with self._path.open("ab") as file:
             os.fsync(file.fileno())
             length = file.tell()
+        if length != self._length:
+            raise ValueError(f"{self._path} has {length} bytes, {self._length} are ours: another process wrote to it")
         return {"length": length, "sha256": self._digest.hexdigest()}
 
     def cut_back(self, position: dict[str, Any] | None) -> None:
@@ -51,7 +61,7 @@ class Rows:
         if position and digest.hexdigest() != position["sha256"]:
             raise ValueError(f"{self._path} was altered before byte {length}")
         durable.write_bytes(self._path, kept)
-        self._digest = digest
+        self._length, self._digest = len(kept), digest
 
 
 class RecordParts:

@@ -1,0 +1,16 @@
+"""A real small disk for the tests that fill it or find it read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.storage import runs
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with runs.small_disk(tmp_path / "disk") as folder:
+        yield folder

@@ -1,0 +1,250 @@
+"""python -m storage: what it says of a root, what it removes, and what it hands out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from storage import durable, locks, markers
+from storage.__main__ import main
+from tests.storage import runs
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Two finished runs and one that is not, each with checkpoints and record parts."""
+    root = tmp_path / "root"
+    for run in (runs.finished(root, "base"), runs.finished(root, "train"), runs.run_of(root, "train", seed=2)):
+        if not run.path.exists():
+            runs.fill(run, seed=2)
+        for name in ("checkpoints/10/model.safetensors", "records/base-00000.parquet"):
+            (run.path / name).parent.mkdir(parents=True)
+            (run.path / name).write_bytes(b"x" * 1_000_000)
+    return root
+
+
+def run_in(root, stage="train", seed=1):
+    return runs.run_of(root, stage, seed)
+
+
+def said_by(capsys, *arguments):
+    code = main([str(argument) for argument in arguments])
+    return code, capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------------- verify
+
+
+def test_verify_says_one_line_for_each_run(root, capsys):
+    code, said = said_by(capsys, "verify", root)
+    assert code == 0
+    names = {seed: run_in(root, "train", seed).path.relative_to(root) for seed in (1, 2)}
+    assert sorted(said.splitlines()) == sorted(
+        [
+            f"verified    {run_in(root, 'base').path.relative_to(root)}",
+            f"verified    {names[1]}",
+            f"unfinished  {names[2]}",
+        ]
+    )
+
+
+def test_verify_changes_nothing(root, capsys):
+    before = runs.tree(root)
+    runs.edit_unnoticed(run_in(root).result_file)
+    edited = runs.tree(root)
+    assert edited != before
+    said_by(capsys, "verify", root)
+    assert runs.tree(root) == edited
+
+
+def forge_by_editing(root):
+    runs.edit_unnoticed(run_in(root).path / "model" / "weights.safetensors")
+    return run_in(root), "model/weights.safetensors was edited after the stage finished"
+
+
+def forge_by_touching(root):
+    run = run_in(root, seed=2)
+    run.marker_file.touch()
+    return run, "the marker cannot be read"
+
+
+def forge_by_copying_a_marker(root):
+    run = run_in(root, seed=2)
+    shutil.copy(run_in(root).marker_file, run.marker_file)
+    return run, "the marker belongs to fingerprint"
+
+
+def forge_by_copying_a_run(root):
+    """Its stage.json then names the run that it was copied from."""
+    run = run_in(root, seed=2)
+    shutil.rmtree(run.path)
+    shutil.copytree(run_in(root).path, run.path)
+    return run, "stage.json"
+
+
+def forge_by_copying_a_run_of_another_stage(root):
+    run = run_in(root)
+    other = run_in(root, "base")
+    shutil.copytree(run.path, other.path.parent / run.path.name)
+    return runs.RunDirectory(root, "study", "base", run.fingerprint), "the marker was copied from stage 'train'"
+
+
+def forge_by_a_later_attempt(root):
+    locks.acquire(run_in(root).path / "locks").release()
+    return run_in(root), "attempt 2 took the run over"
+
+
+def lose_the_stage_file(root):
+    run_in(root).stage_file.unlink()
+    return run_in(root), "stage.json"
+
+
+def break_the_stage_file(content):
+    def broken(root):
+        run_in(root).stage_file.write_text(content)
+        return run_in(root), "stage.json"
+
+    return broken
+
+
+FORGERIES = [
+    forge_by_editing,
+    forge_by_touching,
+    forge_by_copying_a_marker,
+    forge_by_copying_a_run,
+    forge_by_copying_a_run_of_another_stage,
+    forge_by_a_later_attempt,
+    lose_the_stage_file,
+    *map(break_the_stage_file, ["", "{", "[]", "{}", "null", '{"fingerprint": null}', '{"fingerprint": 5}']),
+    break_the_stage_file('{"fingerprint": "' + "0" * 64 + '"}'),
+]
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_verify_refuses_what_does_not_hold_with_the_reason_and_exit_code_1(root, capsys, forge):
+    run, reason = forge(root)
+    code, said = said_by(capsys, "verify", root)
+    assert code == 1
+    refused = [line for line in said.splitlines() if line.startswith("REFUSED")]
+    assert len(refused) == 1
+    assert refused[0].startswith(f"REFUSED     {run.path.relative_to(root)}: ") and reason in refused[0]
+    assert f"{run_in(root, 'base').path.relative_to(root)}\n" in said, "the others are still looked at"
+    assert said.count("verified ") == (2 if "copy" in forge.__name__ or "touch" in forge.__name__ else 1)
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path, capsys):
+    for command in (["verify"], ["prune", "--yes"]):
+        code, said = said_by(capsys, *command, tmp_path / "nowhere")
+        assert code == 2 and said == f"error: there is no folder {tmp_path / 'nowhere'}\n"
+
+
+def test_it_is_a_command(root):
+    done = subprocess.run(
+        [sys.executable, "-m", "storage", "verify", root],
+        cwd=runs.REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.count("verified") == 2, done.stderr
+
+
+# ----------------------------------------------------------------------------------------------------- prune
+
+
+def test_prune_without_yes_only_says_what_would_go(root, capsys):
+    before = runs.tree(root)
+    code, said = said_by(capsys, "prune", root)
+    assert code == 0 and runs.tree(root) == before
+    assert said.count("would remove") == 4
+    assert said.splitlines()[-1] == "4.0 MB would be freed; add --yes to remove"
+
+
+def test_prune_with_yes_removes_what_finished_runs_do_not_need_and_their_markers_hold(root, capsys):
+    before = runs.tree(root)
+    code, said = said_by(capsys, "prune", root, "--yes")
+    assert code == 0 and said.splitlines()[-1] == "4.0 MB freed"
+    gone = set(before) - set(runs.tree(root))
+    assert len(gone) == 4 and all("/checkpoints/" in name or "/records/" in name for name in gone)
+    for stage in ("base", "train"):
+        run = run_in(root, stage)
+        assert not run.checkpoints.exists()
+        assert markers.check(run, runs.INPUTS, full=True).holds
+    unfinished = run_in(root, seed=2)
+    assert (unfinished.checkpoints / "10" / "model.safetensors").exists() and (unfinished.path / "records").exists()
+
+
+def test_pruning_twice_frees_nothing_more(root, capsys):
+    said_by(capsys, "prune", root, "--yes")
+    assert said_by(capsys, "prune", root, "--yes") == (0, "0.0 MB freed\n")
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_prune_removes_nothing_of_a_run_whose_marker_does_not_hold(root, capsys, forge):
+    run, _ = forge(root)
+    before = runs.tree(run.path)
+    said_by(capsys, "prune", root, "--yes")
+    assert runs.tree(run.path) == before
+
+
+def test_prune_leaves_a_run_alone_that_a_live_process_holds(root, capsys):
+    run = run_in(root, seed=2)
+    lock = locks.acquire(run.path / "locks")
+    markers.write(run, runs.OUTPUTS, runs.INPUTS, lock)
+    said_by(capsys, "prune", root, "--yes")
+    assert run.checkpoints.exists()
+    lock.release()
+    said_by(capsys, "prune", root, "--yes")
+    assert not run.checkpoints.exists() and markers.check_outputs(run).holds
+
+
+# ---------------------------------------------------------------------------------------------------- export
+
+
+def test_export_copies_results_of_finished_runs_with_a_manifest_and_no_weights(root, tmp_path, capsys):
+    for run in (run_in(root), run_in(root, "base")):
+        durable.write_json(run.attempts / "0001.json", {}) if run.attempts.exists() else run.attempts.mkdir()
+        (run.attempts / "0001.json").write_text("{}")
+        (run.path / "table.md").write_text("| a |")
+    code, said = said_by(capsys, "export", root, tmp_path / "copies" / "first")
+    folder = tmp_path / "copies" / "first"
+    assert code == 0
+    copied = runs.tree(folder)
+    manifest = json.loads(copied.pop("MANIFEST.json"))
+    assert said == f"{len(manifest)} files in {folder}\n"
+    assert {name: durable.sha256_file(folder / name) for name in copied} == manifest
+    assert {name: runs.tree(root)[name] for name in copied} == copied
+    of_train = run_in(root).path.relative_to(root).as_posix()
+    names = {name.removeprefix(of_train + "/") for name in copied if name.startswith(of_train)}
+    assert names == {"stage.json", "result.json", "COMPLETE.json", "metrics.jsonl", "table.md", "attempts/0001.json"}
+    assert not any(run_in(root, seed=2).path.name in name for name in copied), "unfinished"
+
+
+def test_export_refuses_a_folder_that_is_there(root, tmp_path, capsys):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").write_text("mine")
+    code, said = said_by(capsys, "export", root, tmp_path / "there")
+    assert code == 2 and f"{tmp_path / 'there'} is there already" in said
+    assert runs.tree(tmp_path / "there") == {"mine": b"mine"}
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_export_refuses_everything_when_one_run_does_not_hold_and_leaves_nothing(root, tmp_path, capsys, forge):
+    run, _ = forge(root)
+    code, said = said_by(capsys, "export", root, tmp_path / "copies" / "first")
+    assert code == 1
+    assert f"REFUSED     {run.path.relative_to(root)}" in said and "nothing was exported" in said
+    assert not (tmp_path / "copies").exists()
+
+
+def test_export_to_a_full_disk_leaves_nothing(root, small_disk):
+    run = run_in(root)
+    (run.path / "large.html").write_bytes(b"x" * 1_000_000)
+    with pytest.raises(OSError, match="No space left on device"):
+        main(["export", str(root), str(small_disk / "copy")])
+    assert runs.tree(small_disk) == {}

@@ -1,0 +1,199 @@
+"""Inputs from outside count by content: the same files elsewhere are the same input, other bytes are another."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+
+import pytest
+
+from storage import durable, external
+from storage.errors import BadInput
+from tests.storage import runs
+
+
+@pytest.fixture(autouse=True)
+def cache_file(tmp_path, monkeypatch):
+    """A digest cache of our own instead of the user's."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary" / f"ratchet-digests-{os.getuid()}.json"
+
+
+@pytest.fixture
+def texts(tmp_path):
+    folder = tmp_path / "texts"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.txt").write_text("one")
+    (folder / "below" / "b.txt").write_text("two")
+    return folder
+
+
+def model_folder(folder, weights="model.safetensors"):
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / weights).write_bytes(b"weights")
+    return folder
+
+
+# ------------------------------------------------------------------------------------------------- manifests
+
+
+def test_a_manifest_names_files_relative_to_the_folder_given(texts):
+    manifest = external.file_manifest([str(texts)])
+    assert list(manifest) == ["a.txt", "below/b.txt"]
+    assert manifest["a.txt"] == durable.sha256_file(texts / "a.txt")
+
+
+def test_the_same_files_elsewhere_have_the_same_manifest(texts, tmp_path, monkeypatch):
+    here = external.file_manifest([str(texts)])
+    elsewhere = shutil.copytree(texts, tmp_path / "another" / "place")
+    assert external.file_manifest([str(elsewhere)]) == here
+    monkeypatch.chdir(tmp_path)
+    assert external.file_manifest(["texts"]) == here
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert external.file_manifest(["~/texts/"]) == here
+    assert str(tmp_path) not in json.dumps(here)
+
+
+def test_a_renamed_file_and_other_bytes_are_another_input(texts):
+    before = external.file_manifest([str(texts)])
+    (texts / "a.txt").rename(texts / "c.txt")
+    renamed = external.file_manifest([str(texts)])
+    (texts / "c.txt").write_text("changed")
+    assert len({json.dumps(manifest) for manifest in (before, renamed, external.file_manifest([str(texts)]))}) == 3
+
+
+def test_hidden_files_do_not_count(texts):
+    before = external.file_manifest([str(texts)])
+    for name in (".hidden", ".git/config", "below/.DS_Store"):
+        (texts / name).parent.mkdir(exist_ok=True)
+        (texts / name).write_text("x")
+    assert external.file_manifest([str(texts)]) == before
+
+
+def test_a_hidden_folder_above_the_given_one_hides_nothing(texts, tmp_path):
+    inside = shutil.copytree(texts, tmp_path / ".cache" / "texts")
+    assert external.file_manifest([str(inside)]) == external.file_manifest([str(texts)])
+
+
+def test_a_file_can_be_given_by_itself(texts):
+    assert list(external.file_manifest([str(texts / "below" / "b.txt")])) == ["b.txt"]
+
+
+def test_two_files_of_one_name_are_refused_by_name(texts):
+    with pytest.raises(BadInput, match=r"two input files are both called 'a\.txt'.*rename"):
+        external.file_manifest([str(texts), str(texts / "a.txt")])
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(BadInput, match=f"there is no file or folder {tmp_path}/nowhere"):
+        external.file_manifest([str(tmp_path / "nowhere")])
+
+
+def test_an_empty_folder_is_named_also_when_it_holds_hidden_files(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / ".hidden").write_text("x")
+    with pytest.raises(BadInput, match=f"the folder {tmp_path}/empty holds no files"):
+        external.file_manifest([str(tmp_path / "empty")])
+
+
+# ---------------------------------------------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_model_folder_counts_by_all_of_its_files(tmp_path, weights):
+    folder = model_folder(tmp_path / "model", weights)
+    assert set(external.model_manifest(str(folder))) == {"config.json", weights}
+
+
+def test_a_model_folder_without_weights_says_what_is_missing(tmp_path):
+    folder = model_folder(tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(BadInput, match=r"has no weights \(no \*\.safetensors or \*\.bin\)"):
+        external.model_manifest(str(folder))
+
+
+def test_a_model_folder_without_configuration_says_what_is_missing(tmp_path):
+    folder = model_folder(tmp_path / "model")
+    (folder / "config.json").unlink()
+    with pytest.raises(BadInput, match=r"has no config\.json"):
+        external.model_manifest(str(folder))
+
+
+def test_a_model_path_that_is_no_folder_is_refused(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for given in (tmp_path / "nowhere", tmp_path / "model.safetensors"):
+        with pytest.raises(BadInput, match="is not a folder"):
+            external.model_manifest(str(given))
+
+
+# -------------------------------------------------------------------------------------------------- packages
+
+
+def test_packages_are_listed_by_version_in_one_order():
+    listed = external.package_versions(["pytest", "NumPy"])
+    assert listed == sorted(listed) == external.package_versions(["numpy", "pytest"])
+    assert f"pytest=={pytest.__version__}" in listed
+    assert any(line.startswith("python==3.") for line in listed)
+
+
+def test_a_package_that_is_not_installed_is_named():
+    with pytest.raises(BadInput, match="'ratchet-no-such-package', which is not installed here"):
+        external.package_versions(["pytest", "ratchet-no-such-package"])
+
+
+# ------------------------------------------------------------------------------------------------- the cache
+
+
+def test_a_file_of_the_same_size_and_another_time_is_read_again(texts):
+    before = external.file_manifest([str(texts)])
+    stat = (texts / "a.txt").stat()
+    with (texts / "a.txt").open("r+") as file:
+        file.write("eno")
+    os.utime(texts / "a.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    after = external.file_manifest([str(texts)])
+    assert after["a.txt"] == durable.sha256_file(texts / "a.txt") != before["a.txt"]
+
+
+def test_a_file_that_replaced_another_of_the_same_size_and_time_is_read_again(texts):
+    external.file_manifest([str(texts)])
+    stat = (texts / "a.txt").stat()
+    (texts / "new").write_text("eno")
+    os.utime(texts / "new", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    (texts / "new").rename(texts / "a.txt")
+    assert external.file_manifest([str(texts)])["a.txt"] == durable.sha256_file(texts / "a.txt")
+
+
+def test_an_untouched_file_is_not_hashed_again(texts, monkeypatch):
+    before = external.file_manifest([str(texts)])
+    hashed = []
+    monkeypatch.setattr(durable, "sha256_file", lambda path: hashed.append(path))
+    assert external.file_manifest([str(texts)]) == before
+    assert not hashed
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b'{"x": 3}', b"\xff"])
+def test_a_broken_cache_is_only_a_cache(texts, cache_file, content):
+    before = external.file_manifest([str(texts)])
+    cache_file.write_bytes(content)
+    assert external.file_manifest([str(texts)]) == before
+
+
+def test_a_cache_of_another_user_is_not_believed(texts, cache_file):
+    before = external.file_manifest([str(texts)])
+    known = json.loads(cache_file.read_bytes())
+    cache_file.write_text(json.dumps({path: [stamp, "f" * 64] for path, (stamp, _) in known.items()}))
+    assert set(external.file_manifest([str(texts)]).values()) == {"f" * 64}, "the cache is in use"
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(cache_file, 12345, 12345)
+    assert external.file_manifest([str(texts)]) == before
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(texts, small_disk, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    runs.remount(small_disk, "ro")
+    assert list(external.file_manifest([str(texts)])) == ["a.txt", "below/b.txt"]
