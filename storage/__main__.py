@@ -37,9 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if not chosen.root.is_dir():
         return _say(f"error: there is no folder {chosen.root}", 2)
-    if chosen.command == "verify":
-        return verify(chosen.root)
-    return prune(chosen.root, chosen.yes) if chosen.command == "prune" else export(chosen.root, chosen.folder)
+    if not find_runs(chosen.root):
+        return _say(f"error: there are no runs below {chosen.root}: give the folder that --root named", 2)
+    try:
+        if chosen.command == "verify":
+            return verify(chosen.root)
+        return prune(chosen.root, chosen.yes) if chosen.command == "prune" else export(chosen.root, chosen.folder)
+    except OSError as error:
+        return _say(f"error: {error.filename or chosen.root}: {error.strerror}", 1)
 
 
 def verify(root: Path) -> int:

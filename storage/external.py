@@ -16,7 +16,7 @@ from typing import Any
 from storage import durable
 from storage.errors import BadInput
 
-WEIGHT_SUFFIXES = (".safetensors", ".bin")
+WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
 def package_versions(names: list[str]) -> list[str]:
@@ -72,9 +72,9 @@ def model_manifest(given: str) -> dict[str, str]:
         raise BadInput(f"model.path {path} is not a folder: give the folder that save_pretrained wrote")
     if not (path / "config.json").is_file():
         raise BadInput(f"the model folder {path} has no config.json: give the folder that save_pretrained wrote")
-    if not any(file.suffix in WEIGHT_SUFFIXES for file in path.iterdir()):
+    if not any(file for pattern in WEIGHT_FILES for file in path.glob(pattern)):
         raise BadInput(
-            f"the model folder {path} has no weights (no *.safetensors or *.bin): copy them there, "
+            f"the model folder {path} has no weights (no *.safetensors or pytorch_model*.bin): copy them there, "
             "or give the folder that holds them"
         )
     return file_manifest([given])

@@ -21,15 +21,17 @@ from storage.locks import Lock
 
 
 class Rows:
-    """An append-only file of JSON lines."""
+    """An append-only file of JSON lines; with a `lock`, one that only its holder appends to."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, lock: Lock | None = None) -> None:
+        self._path, self._lock = path, lock
         present = path.read_bytes() if path.exists() else b""
         self._length, self._digest = len(present), hashlib.sha256(present)
 
     def append(self, row: dict[str, Any]) -> None:
         line = durable.canonical_json(row) + b"\n"
+        if self._lock is not None:
+            self._lock.check()
         try:
             with self._path.open("ab") as file:
                 file.write(line)

@@ -12,7 +12,7 @@ import importlib
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -121,7 +121,7 @@ class StageRun:
     @cached_property
     def metrics(self) -> Rows:
         self.outputs.append("metrics.jsonl")
-        return Rows(self.run.metrics_file)
+        return Rows(self.run.metrics_file, self.lock)
 
     @cached_property
     def timing(self) -> Rows:
@@ -147,6 +147,8 @@ def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict
     except Held as error:
         return Outcome("held", str(error))
     except OSError as error:
+        if durable.disk_full(error, run.path):
+            return _outcome_of(error)
         return _outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
     try:
         return _attempt_with_lock(stage, config, run, inputs, lock)
@@ -167,6 +169,8 @@ def _attempt_with_lock(
     record = log_handler = None
     try:
         durable.sweep(run.path)
+        if markers.adopt(run, digests, lock):
+            return Outcome("finished")
         generations.raise_for_new_attempt(run, digests)
         record = attempts.AttemptRecord(run.attempts, lock.number, settings.model_dump(mode="json"))
         log_handler = _log_to(record.log_file)
@@ -175,6 +179,7 @@ def _attempt_with_lock(
             _open(stage, config, work, inputs, settings, record)
             result = stage.function()(work, config, **inputs)
             work.stop.check()
+            lock.check()
             durable.write_json(run.result_file, _noted(result, run))
             markers.write(run, sorted(set(work.outputs)), digests, lock)
         outcome = Outcome("finished")
@@ -186,7 +191,8 @@ def _attempt_with_lock(
     finally:
         if log_handler is not None:
             logging.getLogger("ratchet").removeHandler(log_handler)
-            log_handler.close()
+            with suppress(OSError):  # on a full disk its last lines are lost, the outcome is not
+                log_handler.close()
     work.progress.beat()
     if record is not None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,10 @@ def test_every_study_command_is_valid(module: str, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [c[1] for c in COMMANDS if c[0] == "storage"])
-def test_every_storage_command_is_valid(arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "runs").mkdir()
+def test_every_storage_command_is_valid(
+    arguments: str, smoke_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(smoke_root, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     assert storage_command.main(shlex.split(arguments)) == 0
 

@@ -156,13 +156,11 @@ def test_an_attempt_that_was_taken_over_commits_neither_output_nor_marker(tmp_pa
     assert not runs.temporaries(run.path)
 
 
-@pytest.mark.xfail(strict=True, reason="tasks.stage: result.json is written without asking the lock first")
 def test_an_attempt_that_was_taken_over_leaves_the_new_holders_result_alone(tmp_path):
     toy.try_once(tmp_path, "is_taken_over_at_the_end")
     assert durable.read_json(toy.run_directory(tmp_path).result_file) == {"of": "the new holder"}
 
 
-@pytest.mark.xfail(strict=True, reason="tasks.stage: attempt() says so and does not: the new lock outdates the marker")
 def test_a_marker_that_another_process_wrote_in_the_meantime_is_taken_as_it_is(tmp_path):
     toy.try_once(tmp_path)
     run = toy.run_directory(tmp_path)
@@ -217,7 +215,6 @@ def test_a_full_disk_ends_an_attempt_as_disk_full_and_a_later_one_finishes(small
     assert markers.check(run, {}, full=True).holds
 
 
-@pytest.mark.xfail(strict=True, reason="tasks.stage: closing the log on a full disk raises out of attempt()")
 def test_a_disk_that_another_program_filled_ends_an_attempt_with_an_outcome(small_disk):
     """Nothing at all can be written: no record, no log, no release; the outcome still says what happened."""
     outcome = toy.try_once(small_disk, "finds_its_disk_filled")
@@ -231,7 +228,6 @@ def test_a_disk_that_another_program_filled_ends_an_attempt_with_an_outcome(smal
     assert toy.try_once(small_disk).end_state == "finished"
 
 
-@pytest.mark.xfail(strict=True, reason="tasks.stage: a disk too full for the lock is told as bad input")
 def test_a_disk_that_was_full_before_is_told_as_a_full_disk(small_disk):
     toy.fill(small_disk)
     outcome = toy.try_once(small_disk)

@@ -242,9 +242,14 @@ def test_export_refuses_everything_when_one_run_does_not_hold_and_leaves_nothing
     assert not (tmp_path / "copies").exists()
 
 
-def test_export_to_a_full_disk_leaves_nothing(root, small_disk):
+def test_export_to_a_full_disk_leaves_nothing(root, small_disk, capsys):
     run = run_in(root)
     (run.path / "large.html").write_bytes(b"x" * 1_000_000)
-    with pytest.raises(OSError, match="No space left on device"):
-        main(["export", str(root), str(small_disk / "copy")])
+    assert main(["export", str(root), str(small_disk / "copy")]) == 1
+    assert "No space left on device" in capsys.readouterr().out
     assert runs.tree(small_disk) == {}
+
+
+def test_a_folder_without_runs_is_an_error_and_not_silence(tmp_path, capsys):
+    assert main(["verify", str(tmp_path)]) == 2
+    assert "there are no runs below" in capsys.readouterr().out

@@ -112,7 +112,7 @@ def test_a_model_folder_counts_by_all_of_its_files(tmp_path, weights):
 def test_a_model_folder_without_weights_says_what_is_missing(tmp_path):
     folder = model_folder(tmp_path / "model")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(BadInput, match=r"has no weights \(no \*\.safetensors or \*\.bin\)"):
+    with pytest.raises(BadInput, match=r"has no weights \(no \*\.safetensors or pytorch_model\*\.bin\)"):
         external.model_manifest(str(folder))
 
 
