@@ -38,6 +38,7 @@ def aggregate(
     }
     require_verified(inputs)
     _require_distinct_arms(baseline, monotonic)
+    _require_equal_budgets(baseline, monotonic, config)
     rows = pq.read_table(evaluation.path / "records.parquet").to_pylist()
     differences = [
         paired_difference(
@@ -193,3 +194,15 @@ def require_verified(inputs: dict[str, StageInput]) -> None:
 def _require_distinct_arms(baseline: StageInput, monotonic: StageInput) -> None:
     if baseline.result["weights_digest"] == monotonic.result["weights_digest"]:
         raise CheckFailed("the two arms have different weights", "equal weights_digest", "different")
+
+
+def _require_equal_budgets(baseline: StageInput, monotonic: StageInput, config: AggregateConfig) -> None:
+    """What the arms really spent is compared: the table's sentence on budgets must be true."""
+    spent = [
+        {key: trained.result["training"][key] for key in ("budget", "steps", "tokens_trained")}
+        for trained in (baseline, monotonic)
+    ]
+    if spent[0] != spent[1] and config.unequal_budgets is None:
+        raise CheckFailed("both arms had the same budget", spent[1], spent[0], "Or give unequal_budgets with a reason")
+    if spent[0] == spent[1] and config.unequal_budgets is not None:
+        raise CheckFailed("the arms had unequal budgets, as configured", "equal budgets", "unequal budgets")

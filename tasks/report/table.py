@@ -8,7 +8,7 @@ from collections.abc import Sequence
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table, its columns padded so that it also reads well as plain text; numbers stand right."""
     cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in [list(header), *cells]) for column in range(len(header))]
+    widths = [max(2, *(len(row[column]) for row in [list(header), *cells])) for column in range(len(header))]
     right = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(header))]
 
     def line(row: Sequence[str]) -> str:

@@ -118,7 +118,14 @@ def save(run: StageRun, problem: Problem, position: Position, execution: Executi
 
 def _restore(run: StageRun, problem: Problem) -> Position:
     """Continues from the newest checkpoint that verifies, or starts; the metrics file is cut back to it."""
-    checkpoint = run.checkpoints.newest_verified(accept=lambda found: run.metrics.cut_back(found.state["metrics"]))
+
+    def accept(found: Checkpoint) -> None:
+        best_step = found.state["position"]["best_step"]
+        if best_step not in (None, found.step):
+            run.checkpoints.verified(best_step)  # without it the training could not end: go back to before it
+        run.metrics.cut_back(found.state["metrics"])
+
+    checkpoint = run.checkpoints.newest_verified(accept)
     if checkpoint is None:
         run.metrics.cut_back(None)
         return Position()

@@ -1,0 +1,259 @@
+"""D28 to D32 and settings that did nothing, disagreed, or were replaced in silence."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tasks
+from flows.settings import read_study
+from storage.errors import BadInput
+from tasks import numerics
+from tasks.configuration import Configuration, field_class
+from tasks.execution import Execution
+from tasks.language import preflight
+from tasks.study import Constraint, Study
+from tests.tasks.tiny import ToyConfig, handles_of, tiny_study, toy_attempt, toy_directory
+
+REPOSITORY = Path(tasks.__file__).parent.parent
+ROOMS = ("flows", "tasks", "storage", "deployments")
+
+
+# ------------------------------------------------------------------------------------------- D28, D29
+
+
+def definitions_and_names(sources: dict[str, str]) -> tuple[set[str], list[str]]:
+    """Public top-level functions and classes, and every name that is used anywhere."""
+    defined: set[str] = set()
+    used: list[str] = []
+    for source in sources.values():
+        tree = ast.parse(source)
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                defined.add(node.name)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                used.append(node.id)
+            elif isinstance(node, ast.Attribute):
+                used.append(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                used.append(node.value.rpartition(":")[2])  # stages name their work as module:function
+    return defined, used
+
+
+def test_d28_parts_that_are_tested_and_used_by_nothing():
+    """CheckpointManager and TrainingTimer had 22 tests and full coverage, and no stage used them."""
+
+    def unused(sources: dict[str, str]) -> set[str]:
+        defined, used = definitions_and_names(sources)
+        return defined - set(used)
+
+    old = {
+        "utils.py": "class CheckpointManager:\n    pass\ndef save(x):\n    pass\n",
+        "stage.py": "from utils import save\nsave(1)\n",
+    }
+    ours = {str(file): file.read_text() for room in ROOMS for file in (REPOSITORY / room).rglob("*.py")}
+    assert unused(old) == {"CheckpointManager"}
+    assert unused(ours) == set()
+
+
+def leaves(config: Configuration, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str, Any]]:
+    """(path, class, value) of every field below a configuration."""
+    found = []
+    for name, field in type(config).model_fields.items():
+        value, kind = getattr(config, name), field_class(field)
+        if isinstance(value, Configuration):
+            found += [
+                (where, "execution" if kind == "execution" else inner, leaf)
+                for where, inner, leaf in leaves(value, (*path, name))
+            ]
+        else:
+            found.append(((*path, name), kind, value))
+    return found
+
+
+def changed(study: Study, path: tuple[str, ...], value: Any) -> Study:
+    """The study with another, valid value at `path`, or the same study where there is no other."""
+    others = {
+        "variant": ["mlp_in"],
+        "precision": ["bf16"],
+        "max_ratio_to_unigram": [50.0],
+        "max_ratio_to_untrained": [50.0],
+        "attention_heads": [4],
+        "hidden_size": [32],
+        "train_documents": [100],
+        "text_column": ["body"],
+        "confidence_level": [0.9],
+    }
+    options = others.get(path[-1], [])
+    if isinstance(value, bool):
+        options = [not value]
+    elif isinstance(value, int) and not options:
+        options = [value + 1]
+    elif isinstance(value, float) and not options:
+        options = [value * 0.5 or 0.5]
+    raw = study.model_dump()
+    place = raw
+    for part in path[:-1]:
+        place = place[part]
+    if not options:
+        return study
+    place[path[-1]] = options[0]
+    return Study.model_validate(raw)
+
+
+def test_d29_settings_that_nothing_reads(tmp_path):
+    """EVAL_BENCHMARKS listed five, of which one was run; an override of 2,000 documents was inert."""
+    study = tiny_study(tmp_path)
+
+    def prints(of: Study) -> dict[str, str]:
+        return {name: handle.run.fingerprint for name, handle in handles_of(tmp_path, of).items()}
+
+    def old(settings: dict[str, Any]) -> str:
+        return f"pile_test with {10_000 if settings['full'] else settings['pile_samples']}"
+
+    assert old({"full": True, "pile_samples": 2_000}) == old({"full": True, "pile_samples": 10_000})  # inert
+
+    before, tried = prints(study), []
+    for path, kind, value in leaves(study):
+        other = changed(study, path, value)
+        if other == study:
+            continue
+        tried.append(path[-1])
+        if kind == "scientific":
+            assert prints(other) != before, f"{'.'.join(path)} changes nothing"
+        else:
+            assert prints(other) == before, f"{'.'.join(path)} is execution and changes a fingerprint"
+    assert {"epochs", "learning_rate", "test_documents", "variant", "seed", "bootstrap_resamples"} <= set(tried)
+    assert len(tried) > 35
+
+
+def test_d29_a_key_that_no_stage_reads_is_refused(tmp_path):
+    def old(settings: dict[str, Any]) -> dict[str, Any]:
+        return {"pile_test": settings.get("pile_test", 1_000)}  # and whatever else stands there
+
+    assert old({"lambada": 500}) == old({})
+    with pytest.raises(BadInput, match=r"evaluation\.lambada: unknown key.*valid keys here: bootstrap_resamples"):
+        read_study(Study, "smoke", ["evaluation.lambada=500"], None)
+
+
+# ------------------------------------------------------------------------------------------------- D30
+
+
+def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
+    """Setup refused to run without a GPU though it only downloads; aggregate asked for an A100 to merge JSON."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append("asked") or False)
+
+    def old() -> bool:
+        return bool(torch.cuda.is_available())
+
+    def ours() -> bool:
+        study = tiny_study(tmp_path)
+        wanted = study.model_copy(update={"execution": Execution(device="cuda")})
+        aggregate = getattr(wanted.for_aggregate(), "execution", Execution())
+        preflight.preflight(tmp_path, study.for_setup().execution, need_bytes=0)
+        return numerics.prepare(aggregate, 0)["device"] == "cpu"
+
+    assert old() is False
+    asked.clear()
+    assert ours() is True
+    assert asked == []
+    torch.set_num_threads(1)
+
+
+# ------------------------------------------------------------------------------------------- D31, D32
+
+
+def test_d31_a_documented_fraction_that_the_option_refused():
+    study = read_study(Study, "smoke", ["execution.max_epochs_per_run=0.5"], None)
+    assert study.execution.max_epochs_per_run == 0.5
+    for arm in ("baseline", "monotonic"):  # upstream's baseline had no such option
+        assert study.for_training(arm).execution.max_epochs_per_run == 0.5
+
+
+def test_d32_a_token_that_can_be_read_by_others(tmp_path, monkeypatch):
+    """HF_TOKEN stood on the sbatch command line, which scontrol shows to everybody."""
+    secret = "hf_" + "s" * 34
+    monkeypatch.setenv("HF_TOKEN", secret)
+
+    def old() -> str:
+        return f"sbatch --export=ALL,HF_TOKEN={os.environ['HF_TOKEN']} job.sh"
+
+    def ours() -> str:
+        assert toy_attempt(tmp_path, ToyConfig()).exit_code == 0
+        files = [file for file in toy_directory(tmp_path, ToyConfig()).path.rglob("*") if file.is_file()]
+        assert len(files) > 10
+        return "".join(file.read_bytes().decode(errors="replace") for file in files)
+
+    assert secret in old()
+    assert secret not in ours()
+    names = {path[-1] for path, _, _ in leaves(tiny_study(tmp_path))}
+    assert not {name for name in names if name.endswith("token") or "secret" in name or "password" in name}
+
+
+# --------------------------------------------------------------------------- defaults and bad values
+
+
+def test_two_defaults_that_disagree(monkeypatch, tmp_path):
+    """The variant was mlp_in in the configuration and mlp_both in the job scripts' environment."""
+
+    def old(environment: dict[str, str]) -> str:
+        return environment.get("MONOTONIC_VARIANT", "mlp_in")
+
+    def ours(environment: dict[str, str]) -> str:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return tiny_study(tmp_path).for_constrain().constraint.variant
+
+    def has_one_default(variant) -> bool:
+        return variant({}) == variant({"MONOTONIC_VARIANT": "mlp_both"}) == variant({"MONOTONIC_VARIANT": "mlp_in"})
+
+    assert not has_one_default(old)
+    assert has_one_default(ours)
+    assert ours({}) == Constraint().variant
+
+
+def test_the_environment_does_not_change_what_is_computed(monkeypatch, tmp_path):
+    study = tiny_study(tmp_path)
+    before = {name: handle.run.fingerprint for name, handle in handles_of(tmp_path, study).items()}
+    for name in ("EXPERIMENT_SEED", "OVERRIDE_TRAINING_SAMPLES", "OVERRIDE_BATCH_SIZE", "FOUNDATION_MODEL_NAME"):
+        monkeypatch.setenv(name, "7")
+    again = tiny_study(tmp_path)
+    assert again == study
+    assert {name: handle.run.fingerprint for name, handle in handles_of(tmp_path, again).items()} == before
+
+
+@pytest.mark.parametrize("bad", ["seed=forty-two", "seed='42'", "budget.effective_batch_examples=32.5", "seed="])
+def test_a_malformed_number_that_silently_became_the_default(bad):
+    def old() -> int:
+        try:
+            return int(bad.partition("=")[2])
+        except ValueError:
+            return 42
+
+    assert old() == 42
+    with pytest.raises(BadInput, match=bad.partition("=")[0]):
+        read_study(Study, "smoke", [bad], None)
+
+
+@pytest.mark.xfail(strict=True, reason="YAML's mapping takes the second of two equal keys in silence")
+def test_a_key_that_is_assigned_twice(tmp_path):
+    """USE_FULL_EVAL_SETS was assigned True and then False; the second won and nothing was said."""
+
+    class Old:
+        USE_FULL_EVAL_SETS = True
+        USE_FULL_EVAL_SETS = False
+
+    assert Old.USE_FULL_EVAL_SETS is False
+    from flows.settings import PROFILES
+
+    file = tmp_path / "twice.yaml"
+    file.write_text((PROFILES / "smoke.yaml").read_text() + "\nseed: 7\n")
+    with pytest.raises(BadInput, match="seed"):
+        read_study(Study, str(file), [], None)

@@ -1,0 +1,124 @@
+"""D12, D13: on which tokens models are scored, and by which their losses are weighted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.language.evaluate import document_losses
+from tasks.language.windows import rolling_windows
+from tasks.statistics.losses import paired_difference, summary
+from tests.tasks.tiny import tiny_model
+
+
+def record(model: str, number: int, tokens: int, loss: float) -> dict:
+    return {"model": model, "example_id": str(number), "tokens_scored": tokens, "loss_sum_nats": loss * tokens}
+
+
+def test_d12_half_a_batch_that_is_dropped_when_memory_runs_out():
+    """Two models could be scored on different documents, and nothing said so."""
+    losses = {"baseline": [2.0, 2.0, 6.0, 6.0], "monotonic": [3.0, 3.0, 7.0, 7.0]}
+    runs_out = {"baseline": False, "monotonic": True}  # the heavier model's second half does not fit
+
+    def scored(model: str) -> list[dict]:
+        kept = losses[model][: 2 if runs_out[model] else 4]
+        return [record(model, i, 10, loss) for i, loss in enumerate(kept)]
+
+    rows = scored("baseline") + scored("monotonic")
+
+    def old() -> float:
+        return summary(rows, "monotonic")["loss_nats_per_token"] - summary(rows, "baseline")["loss_nats_per_token"]
+
+    def ours() -> float:
+        found = paired_difference(rows, "monotonic", "baseline", resamples=100, confidence_level=0.9)
+        return found["difference_nats_per_token"]
+
+    def refuses_or_is_right(compare) -> bool:
+        try:
+            return compare() == pytest.approx(1.0)
+        except ValueError as error:
+            return "not scored on the same tokens" in str(error)
+
+    assert old() == -1.0  # the worse model looks better by a nat
+    assert not refuses_or_is_right(old)
+    assert refuses_or_is_right(ours)
+
+
+def test_d12_running_out_of_memory_is_an_error():
+    windows = [rolling_windows([5] * 20, 0, 16) for _ in range(4)]
+
+    class Heavy(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.calls = tiny_model(), 0
+
+        def forward(self, input_ids: torch.Tensor):
+            self.calls += 1
+            if self.calls > 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return self.inner(input_ids=input_ids)
+
+    def old() -> int:
+        model, scored = Heavy(), 0
+        for document in windows:
+            try:
+                document_losses(model, [document], batch_size=2)
+                scored += 1
+            except torch.OutOfMemoryError:
+                continue
+        return scored
+
+    assert old() == 1  # of four, and no error
+    with pytest.raises(torch.OutOfMemoryError):
+        document_losses(Heavy(), windows, batch_size=2)
+
+
+def test_d13_losses_weighted_by_mask_tokens_and_not_by_predicted_ones():
+    """The mean over n - 1 predictions was weighted with n: short documents counted too much."""
+    model = tiny_model()
+    documents = [[7, 3], [5] * 9 + [11] * 7]  # an end-of-text token stands in front of each
+    exact = []
+    for ids in documents:
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[0, *ids[:-1]]])).logits[0].double()
+        exact.append(-torch.log_softmax(logits, -1)[range(len(ids)), ids].numpy())
+    truth = float(np.concatenate(exact).mean())
+
+    def old() -> float:
+        """n mask tokens, the leading one included, of which n - 1 are predicted."""
+        weighted = sum(losses.mean() * (len(losses) + 1) for losses in exact)
+        return weighted / sum(len(losses) + 1 for losses in exact)
+
+    def ours() -> float:
+        sums = document_losses(model, [rolling_windows(ids, 0, 16) for ids in documents], batch_size=2)
+        rows = [
+            record("m", number, len(ids), total / len(ids))
+            for number, (ids, total) in enumerate(zip(documents, sums, strict=True))
+        ]
+        return summary(rows, "m")["loss_nats_per_token"]
+
+    def is_the_mean_over_predicted_tokens(loss: float) -> bool:
+        return math.isclose(loss, truth, rel_tol=1e-6)
+
+    assert not is_the_mean_over_predicted_tokens(old())
+    assert is_the_mean_over_predicted_tokens(ours())
+
+
+def test_d13_a_mean_over_batches_that_depends_on_the_batch_size():
+    losses, tokens = [1.0, 5.0, 2.0], [100, 1, 10]
+
+    def old(batch_size: int) -> float:
+        """Padded batches: the mean of batch means, weighted by the number of texts."""
+        batches = [range(i, min(i + batch_size, 3)) for i in range(0, 3, batch_size)]
+        means = [sum(losses[i] * tokens[i] for i in b) / sum(tokens[i] for i in b) for b in batches]
+        return sum(mean * len(b) for mean, b in zip(means, batches, strict=True)) / 3
+
+    assert old(1) != pytest.approx(old(2))
+
+    texts = [[5] * 30, [9], [8] * 12]
+    model = tiny_model()
+    ours = [document_losses(model, [rolling_windows(t, 0, 16) for t in texts], size).sum() for size in (1, 2, 3)]
+    assert ours == pytest.approx([ours[0]] * 3, rel=1e-5)

@@ -1,0 +1,201 @@
+"""W = softplus(V): the exact inverse, exactly the named layers, and a verification that looks at all of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import softplus
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from storage.errors import BadInput, CheckFailed
+from tasks.monotonic import constraint
+from tasks.monotonic.constraint import Softplus
+from tests.tasks.tiny import tiny_model
+
+MLP_IN = {f"gpt_neox.layers.{i}.mlp.dense_h_to_4h" for i in range(2)}
+MLP_BOTH = MLP_IN | {f"gpt_neox.layers.{i}.mlp.dense_4h_to_h" for i in range(2)}
+VARIANTS = pytest.mark.parametrize(("variant", "layers"), [("mlp_in", MLP_IN), ("mlp_both", MLP_BOTH)])
+
+
+def probe(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        return model(input_ids=torch.arange(16).view(2, 8)).logits
+
+
+# ------------------------------------------------------------------------------------------- the inverse
+
+
+def test_softplus_of_the_inverse_is_the_absolute_weight_from_1e_8_to_100():
+    w = torch.logspace(-8, 2, 2001, dtype=torch.float64).float()
+    for signed in (w, -w):
+        back = softplus(Softplus().right_inverse(signed))
+        relative = ((back - w).abs() / w).max().item()
+        # V is about log W; its own rounding is |V| * 2^-24, which becomes relative in W
+        assert relative <= 2 * max(1.0, abs(math.log(1e-8))) * 2**-24
+
+
+def test_the_inverse_agrees_with_double_precision():
+    w = torch.logspace(-8, 2, 2001, dtype=torch.float64)
+    exact = [math.log(math.expm1(a)) for a in w.tolist()]
+    found = Softplus().right_inverse(w.float()).tolist()
+    # W itself is rounded to fp32 first, which moves V by 2^-24 / (1 - e^-W) at most
+    assert all(abs(v - e) <= 4e-7 * max(1.0, abs(e)) for v, e in zip(found, exact, strict=True))
+
+
+def test_the_inverse_is_finite_where_e_to_the_weight_is_not():
+    v = Softplus().right_inverse(torch.tensor([88.0, 100.0, 1e4, 1e30]))
+    assert torch.equal(v, torch.tensor([88.0, 100.0, 1e4, 1e30]))
+
+
+def test_a_weight_of_zero_becomes_the_smallest_weight_and_can_still_learn():
+    v = Softplus().right_inverse(torch.tensor([0.0, -0.0, 1e-30])).requires_grad_()
+    w = softplus(v)
+    w.sum().backward()
+    assert v.isfinite().all() and (v.grad > 0).all()
+    assert w.tolist() == pytest.approx([constraint.SMALLEST_WEIGHT] * 3, rel=2e-6)
+
+
+# --------------------------------------------------------------------------------------- which layers
+
+
+@VARIANTS
+def test_a_variant_constrains_its_layers_and_nothing_else(variant, layers):
+    model, before = tiny_model(), tiny_model()
+    assert set(constraint.constrain(model, variant)) == layers
+    changed = {
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and not torch.equal(module.weight.detach(), before.get_submodule(name).weight.detach())
+    }
+    assert changed == layers
+    untouched = dict(before.named_parameters())
+    for name, parameter in model.named_parameters():
+        if "parametrizations" not in name:
+            assert torch.equal(parameter, untouched[name]), name
+    assert set(constraint.free_parameters(model, variant)) == {
+        name for name, _ in model.named_parameters() if "parametrizations" in name
+    }
+
+
+@VARIANTS
+def test_the_constrained_weight_is_the_absolute_one(variant, layers):
+    model, before = tiny_model(), tiny_model()
+    for name, module in constraint.constrain(model, variant).items():
+        assert torch.allclose(module.weight, before.get_submodule(name).weight.abs(), rtol=3e-6, atol=1e-8)
+
+
+def test_a_linear_layer_that_is_only_called_alike_is_not_matched():
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense_h_to_4h, self.mlp = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    model = tiny_model()
+    model.other = Other()
+    assert set(constraint.constrained_modules(model, "mlp_both")) == MLP_BOTH
+
+
+@pytest.mark.parametrize("variant", ["mlp_in", "mlp_both"])
+def test_an_architecture_without_known_layers_is_bad_input_by_name(variant):
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for act in (constraint.constrain, constraint.verify):
+        with pytest.raises(BadInput, match=rf"{variant} matches no layer of GPT2LMHeadModel.*GPTNeoXMLP"):
+            act(model, variant)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+# -------------------------------------------------------------------------------------- bake and verify
+
+
+@VARIANTS
+def test_baking_keeps_the_function_and_leaves_an_ordinary_model(variant, layers):
+    model = tiny_model()
+    constraint.constrain(model, variant)
+    before, verified = probe(model), constraint.verify(model, variant)
+    constraint.bake(model, variant)
+    assert torch.equal(probe(model), before)
+    assert set(model.state_dict()) == set(tiny_model().state_dict())
+    assert constraint.verify(model, variant) == verified
+
+
+@VARIANTS
+def test_verification_counts_what_it_looked_at(variant, layers):
+    model = tiny_model()
+    constraint.constrain(model, variant)
+    weights = [model.get_submodule(name).weight.detach() for name in layers]
+    assert constraint.verify(model, variant) == {
+        "variant": variant,
+        "layers_checked": len(layers),
+        "layers": sorted(layers),
+        "weights_checked": len(layers) * 16 * 32,
+        "min_weight": min(weight.min().item() for weight in weights),
+        "max_weight": max(weight.max().item() for weight in weights),
+    }
+
+
+@pytest.mark.parametrize("layer", sorted(MLP_BOTH))
+@pytest.mark.parametrize("value", [-1e-12, float("nan"), float("inf")])
+def test_one_wrong_weight_in_any_named_layer_is_found_and_named(layer, value):
+    model = tiny_model()
+    constraint.constrain(model, "mlp_both")
+    constraint.bake(model, "mlp_both")
+    with torch.no_grad():
+        model.get_submodule(layer).weight[3, 5] = value
+    with pytest.raises(CheckFailed, match=layer):
+        constraint.verify(model, "mlp_both")
+
+
+def test_a_model_that_was_never_constrained_fails_verification():
+    with pytest.raises(CheckFailed, match=r"finite and >= 0"):
+        constraint.verify(tiny_model(), "mlp_in")
+
+
+# ------------------------------------------------------------------------------------------------ decay
+
+
+def decayed_once(w: torch.Tensor, rate: float, decay: float, ordinary: bool = False) -> torch.Tensor:
+    """W after one AdamW step of zero gradient."""
+    v = nn.Parameter(w.clone() if ordinary else Softplus().right_inverse(w))
+    optimizer = torch.optim.AdamW([{"params": [v], "weight_decay": decay if ordinary else 0.0}], lr=rate)
+    if not ordinary:
+        constraint.decay_effective_weights(optimizer, [v], decay)
+    v.grad = torch.zeros_like(v)
+    optimizer.step()
+    return v.detach() if ordinary else softplus(v.detach())
+
+
+@pytest.mark.parametrize("rate", [1e-1, 1e-2, 1e-3])
+def test_effective_weights_decay_as_adamw_decays_a_matrix_to_first_order(rate):
+    w = torch.logspace(-6, 0.7, 200, dtype=torch.float64)
+    ours, theirs = decayed_once(w, rate, 0.1), decayed_once(w, rate, 0.1, ordinary=True)
+    assert torch.allclose(theirs, w * (1 - rate * 0.1))
+    step = rate * 0.1
+    assert ((ours - theirs).abs() / w).max() <= 10 * step**2  # second order, W up to 5
+    assert ((w - ours) / w).min() >= 0.9 * step
+
+
+def test_decay_never_pulls_toward_ln_2():
+    w = torch.logspace(-8, 1, 500, dtype=torch.float64)
+    after = decayed_once(w, 0.1, 0.5)
+    assert (after < w).all() and (after >= 0).all()
+
+
+def test_without_weight_decay_nothing_decays():
+    w = torch.logspace(-6, 0.7, 50, dtype=torch.float64)
+    assert torch.equal(decayed_once(w, 0.1, 0.0), softplus(Softplus().right_inverse(w)))
+
+
+def test_decay_follows_the_scheduled_rate():
+    v = nn.Parameter(Softplus().right_inverse(torch.full((4,), 0.1, dtype=torch.float64)))
+    optimizer = torch.optim.AdamW([{"params": [v], "weight_decay": 0.0}], lr=0.1)
+    constraint.decay_effective_weights(optimizer, [v], 0.1)
+    v.grad = torch.zeros_like(v)
+    before = v.detach().clone()
+    optimizer.param_groups[0]["lr"] = 0.0
+    optimizer.step()
+    assert torch.equal(v.detach(), before)
