@@ -18,7 +18,13 @@ StudyType = TypeVar("StudyType", bound=Configuration)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 numbers: YAML 1.1 reads 1e-5 as text, which nobody means."""
+    """YAML 1.2 numbers, since YAML 1.1 reads 1e-5 as text; and a key given twice is an error, not the second value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(

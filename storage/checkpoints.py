@@ -21,7 +21,7 @@ from storage.locks import Lock
 if TYPE_CHECKING:
     import torch
 
-LOG = logging.getLogger(__name__)
+LOG = logging.getLogger("ratchet.checkpoints")
 MANIFEST, STATE = "manifest.json", "state.json"
 
 
@@ -91,7 +91,8 @@ class Checkpoints:
                 return checkpoint
             except (OSError, ValueError) as error:
                 LOG.warning("checkpoint %s is passed over: %s", step, error)
-                self._passed_over.add(step)
+                if isinstance(error, ValueError | FileNotFoundError):  # a disk that fails to answer damages nothing
+                    self._passed_over.add(step)
         return None
 
     def verified(self, step: int) -> Checkpoint:

@@ -15,6 +15,9 @@ def prepare(execution: Execution, seed: int) -> dict[str, Any]:
 
     Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for and not there.
     """
+    # read by OpenMP when torch loads: threads that wait sleep, or they starve whatever shares the cores (a step
+    # took twice as long beside one busy process); the partition of the work, and so the bits, are the same
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     import numpy as np
     import torch
 

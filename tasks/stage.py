@@ -187,7 +187,7 @@ def _attempt_with_lock(
         if not isinstance(error, Exception | KeyboardInterrupt):
             raise
         outcome = _outcome_of(error)
-        work.log.error("%s: %s", outcome.end_state, outcome.message)
+        work.log.log(logging.ERROR if outcome.diagnosis else logging.INFO, "%s: %s", outcome.end_state, outcome.message)
     finally:
         if log_handler is not None:
             logging.getLogger("ratchet").removeHandler(log_handler)

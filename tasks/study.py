@@ -74,7 +74,7 @@ class Splits(Configuration):
         None, ge=1, description="Documents in train; empty means all that are there."
     )
     validation_documents: int = scientific(100, ge=1, description="Documents in validation.")
-    test_documents: int = scientific(200, ge=1, description="Documents in test.")
+    test_documents: int = scientific(200, ge=2, description="Documents in test; an interval needs two.")
     attack_search_documents: int = scientific(80, ge=1, description="Documents on which attacks are searched.")
     attack_evaluation_documents: int = scientific(120, ge=1, description="Documents on which attacks are judged.")
     max_shared_shingles: float = scientific(

@@ -16,7 +16,14 @@ ALLOWED = {
     "deployments": {"deployments", "tasks", "storage"},
     "flows": {"flows", "deployments", "tasks", "storage"},
 }
-SPINE = ["tasks/training", "tasks/statistics", "tasks/stage.py", "tasks/progress.py", "tasks/numerics.py", "deployments"]
+SPINE = [
+    "tasks/training",
+    "tasks/statistics",
+    "tasks/stage.py",
+    "tasks/progress.py",
+    "tasks/numerics.py",
+    "deployments",
+]
 MAY_IMPORT_PREFECT_SHELL = "tasks/language/preflight.py"
 
 
@@ -51,7 +58,9 @@ def test_the_work_of_stages_never_imports_prefect() -> None:
 
 def test_the_spine_knows_no_study() -> None:
     for file in _sources(*SPINE):
-        known = {name for name in _imports(file) if name.startswith(("tasks.language", "tasks.monotonic", "tasks.study"))}
+        known = {
+            name for name in _imports(file) if name.startswith(("tasks.language", "tasks.monotonic", "tasks.study"))
+        }
         assert not known, f"{file.relative_to(REPOSITORY)} imports {known}"
 
 

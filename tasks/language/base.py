@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from storage.errors import BadInput
-from tasks.language import model as language
 from tasks.execution import Execution
+from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.preflight import estimate_disk_bytes, require_disk, require_memory
 from tasks.language.training import train_language_model

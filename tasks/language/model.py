@@ -47,8 +47,12 @@ def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTr
     if isinstance(model, PretrainedDirectory):
         return load(Path(model.path).expanduser())
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            model.model, revision=model.revision, dtype=torch.float32, cache_dir=cache / "hub"
+        loaded, report = AutoModelForCausalLM.from_pretrained(
+            model.model,
+            revision=model.revision,
+            dtype=torch.float32,
+            cache_dir=cache / "hub",
+            output_loading_info=True,
         )
     except (OSError, ValueError) as error:
         raise BadInput(
@@ -56,6 +60,8 @@ def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTr
             "Gated models need HF_TOKEN in the environment; without a network, copy the model here and set "
             "model.source=directory and model.path"
         ) from error
+    _require_all_weights(report, f"the hub model {model.model}")
+    return loaded
 
 
 def load(folder: Path) -> PreTrainedModel:
@@ -66,11 +72,14 @@ def load(folder: Path) -> PreTrainedModel:
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BadInput(f"the model folder {folder} cannot be loaded: {error}") from error
-    if missing := sorted(report["missing_keys"]) + sorted(report["mismatched_keys"], key=str):
-        raise BadInput(
-            f"the model folder {folder} lacks weights ({len(missing)}, such as {missing[0]}): copy the whole model"
-        )
+    _require_all_weights(report, f"the model folder {folder}")
     return model
+
+
+def _require_all_weights(report: dict[str, Any], what: str) -> None:
+    """transformers fills what is missing with random numbers and goes on; here that is an error."""
+    if missing := sorted(report["missing_keys"]) + sorted(report["mismatched_keys"], key=str):
+        raise BadInput(f"{what} lacks weights ({len(missing)}, such as {missing[0]}): copy the whole model")
 
 
 def save(model: PreTrainedModel, tokenizer_folder: Path, folder: Path) -> None:
@@ -126,8 +135,8 @@ def unigram_token_losses(counts: np.ndarray) -> np.ndarray:
 
 
 def perplexity(loss_nats: float) -> float:
-    """exp(loss): how many equally likely tokens the model is as unsure as. Infinite beyond double precision."""
-    return math.exp(loss_nats) if loss_nats < 700 else math.inf
+    """exp(loss): how many equally likely tokens the model is as unsure as. At most e^700, which JSON can hold."""
+    return math.exp(min(loss_nats, 700.0))
 
 
 def weights_digest(folder: Path) -> str:

@@ -23,7 +23,7 @@ MIN_WORDS = 20  # a shorter docstring is a label, not prose
 TEST_FOLDERS = frozenset({"test", "tests"})
 STDLIB_SKIPPED = TEST_FOLDERS | {"site-packages", "dist-packages", "idlelib", "lib2to3", "ensurepip"}
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("ratchet.text")
 
 
 def package_documents(packages: list[str], cache: Path) -> Iterator[Document]:

@@ -21,7 +21,7 @@ from tasks.study import HubDataset, LocalFiles, PackageDocs
 TEXT_SUFFIXES = (".txt", ".md", ".rst")
 TABLE_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("ratchet.text")
 
 
 def documents(text: PackageDocs | LocalFiles | HubDataset, cache: Path) -> Iterator[Document]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +72,6 @@ def _described(schedule: Schedule, position: Position, blocks: Blocks) -> dict[s
         * (blocks.sequence_length - 1),
         "best_step": position.best_step,
         "best_validation_loss_nats_per_token": position.best_loss,
-        "best_validation_perplexity": math.exp(position.best_loss),
+        "best_validation_perplexity": language.perplexity(position.best_loss),
         "validations": [{"step": step, "validation_loss_nats_per_token": loss} for step, loss in position.validations],
     }

@@ -79,10 +79,15 @@ def aggregate(
         "runs": {stage: given.path.relative_to(run.run.root).as_posix() for stage, given in inputs.items()},
         "configuration": config.configuration,
     }
+    return publish(run, results, table(results))
+
+
+def publish(run: StageRun, results: dict[str, Any], text: str) -> dict[str, Any]:
+    """Writes `final_results.json` and `table.md`; returns the stage's result, which names them."""
     with run.publish_file("final_results.json") as file:
         durable.write_json(file, results)
     with run.publish_file("table.md") as file:
-        file.write_text(table(results))
+        file.write_text(text)
     return {"tables": ["table.md"], "final_results_digest": durable.sha256_json(results)}
 
 

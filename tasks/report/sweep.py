@@ -6,7 +6,7 @@ from typing import Any
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.report.aggregate import require_verified
+from tasks.report.aggregate import publish, require_verified
 from tasks.report.table import markdown_table
 from tasks.stage import StageInput, StageRun
 from tasks.statistics.seeds import mean_over_seeds
@@ -32,11 +32,7 @@ def aggregate_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -
         "of_seed": results,
         "runs": {role: given.path.relative_to(run.run.root).as_posix() for role, given in studies.items()},
     }
-    with run.publish_file("final_results.json") as file:
-        durable.write_json(file, combined)
-    with run.publish_file("table.md") as file:
-        file.write_text(table(combined))
-    return {"tables": ["table.md"], "final_results_digest": durable.sha256_json(combined)}
+    return publish(run, combined, table(combined))
 
 
 def table(results: dict[str, Any]) -> str:

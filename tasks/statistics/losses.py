@@ -24,7 +24,7 @@ def summary(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
         "documents": len(chosen),
         "tokens_scored": tokens,
         "loss_nats_per_token": loss,
-        "perplexity": math.exp(loss),
+        "perplexity": math.exp(min(loss, 700.0)),  # JSON holds no infinity
     }
 
 

@@ -242,7 +242,6 @@ def test_a_malformed_number_that_silently_became_the_default(bad):
         read_study(Study, "smoke", [bad], None)
 
 
-@pytest.mark.xfail(strict=True, reason="YAML's mapping takes the second of two equal keys in silence")
 def test_a_key_that_is_assigned_twice(tmp_path):
     """USE_FULL_EVAL_SETS was assigned True and then False; the second won and nothing was said."""
 

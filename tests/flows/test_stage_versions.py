@@ -19,7 +19,14 @@ from tasks.stage import Stage
 from tests.conftest import REPOSITORY
 
 REGISTRY = Path(__file__).with_name("stage_sources.json")
-FRAME = {"tasks.stage", "tasks.study", "tasks.configuration", "tasks.execution", "tasks.progress", "tasks.training.budget"}
+FRAME = {
+    "tasks.stage",
+    "tasks.study",
+    "tasks.configuration",
+    "tasks.execution",
+    "tasks.progress",
+    "tasks.training.budget",
+}
 STAGES = {
     f"{module.__name__}.{name}": stage
     for module in (robustness, sweep)
@@ -47,7 +54,12 @@ def source_digest(work: str, repository: Path = REPOSITORY) -> str:
 def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
             node.body = body[1:]  # type: ignore[attr-defined]
     return tree
 

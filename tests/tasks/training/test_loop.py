@@ -181,7 +181,6 @@ def test_a_good_checkpoint_is_never_pruned_in_favour_of_a_damaged_later_one(tmp_
     assert what_must_be_equal(run) == undisturbed
 
 
-@pytest.mark.xfail(strict=True, reason="the logger storage.checkpoints does not reach the attempt's log")
 def test_the_attempt_s_log_names_the_damaged_checkpoint(tmp_path):
     toy_attempt(tmp_path, TOY, checkpoint_every_steps=1, max_steps_per_run=5)
     run = toy_directory(tmp_path, TOY)
