@@ -88,8 +88,7 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
             return code
         walk = Walk(options.root, study.name)
         study_module.page(study, walk)
-    _show_result(walk)
-    return 0
+    return _show_result(walk)
 
 
 def _run_here(flow: Any, study: Any, walk: Walk) -> int:
@@ -122,15 +121,22 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
     return code
 
 
-def _show_result(walk: Walk) -> None:
-    """The tables of the last stage, and where they are."""
+def _show_result(walk: Walk) -> int:
+    """The tables of the last stage, every byte of it verified, and where they are."""
     last = walk.handles[-1]
+    last.look(full=True)
+    for handle in walk.handles:
+        if not handle.finished:
+            return _refuse(
+                f"{handle.stage.name} does not hold: {handle.verdict.reason}. Start the same command again", 75
+            )
     result = last.as_input().result
     for name in result.get("tables", []):
         file = last.run.path / name
         text = file.read_text()
         OUT.print(Markdown(text) if OUT.is_terminal else text, markup=False)
         OUT.print(f"the study is finished: {file}", markup=False)
+    return 0
 
 
 def _dry_line(handle: Handle) -> str:
@@ -144,6 +150,6 @@ def _status_line(handle: Handle) -> str:
     return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
 
 
-def _refuse(message: str) -> int:
+def _refuse(message: str, code: int = 2) -> int:
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="bold red")
-    return 2
+    return code

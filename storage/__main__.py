@@ -133,7 +133,18 @@ def _runs(root: Path) -> tuple[list[RunDirectory], int]:
 
 
 def _verdict(run: RunDirectory) -> markers.Verdict:
-    return markers.check_outputs(run)
+    """Every byte of the run, and whether the inputs that its marker lists are the ones that are there now."""
+    inputs: dict[str, str] = {}
+    named = durable.read_json(run.stage_file).get("inputs")
+    if named is None:  # a run that knows no inputs: only its own bytes can be verified
+        return markers.check_outputs(run)
+    for role, given in named.items():
+        source = RunDirectory(run.root, run.study, given["stage"], given["fingerprint"])
+        verdict = markers.check_outputs(source)
+        if not verdict.holds and run.marker_file.exists():
+            return markers.Verdict(False, f"its input {role} in {source.path} does not hold: {verdict.reason}")
+        inputs[role] = verdict.outputs_digest
+    return markers.check(run, inputs, full=True)
 
 
 def _say(line: str, code: int = 0) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import durable
+from storage.errors import CheckFailed
 from storage.locks import Lock
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("ratchet.checkpoints")
 MANIFEST, STATE = "manifest.json", "state.json"
+
+
+class OtherInputs(ValueError):
+    """The checkpoint is whole, and belongs to inputs that have changed since."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +87,26 @@ class Checkpoints:
     def newest_verified(self, accept: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
         """The newest checkpoint of which every byte verifies; each one passed over is logged with the reason.
 
-        `accept` may raise ValueError for a checkpoint that cannot be continued from.
+        `accept` may raise ValueError for a checkpoint that cannot be continued from. None when there is none for
+        these inputs. When there are and all are damaged, CheckFailed: days of work are not begun anew unasked.
         """
+        damaged = []
         for step in sorted(self._steps(), reverse=True):
             try:
                 checkpoint = self.verified(step)
                 accept(checkpoint)
                 return checkpoint
+            except OtherInputs as error:
+                LOG.info("checkpoint %s is passed over: %s", step, error)
+                self._passed_over.add(step)
             except (OSError, ValueError) as error:
                 LOG.warning("checkpoint %s is passed over: %s", step, error)
+                damaged.append(str(error))
                 if isinstance(error, ValueError | FileNotFoundError):  # a disk that fails to answer damages nothing
                     self._passed_over.add(step)
+        if damaged:
+            advice = f"Restore what is damaged, or remove {self._directory} to begin this stage anew"
+            raise CheckFailed("a checkpoint can be continued from", "; ".join(damaged), "one that verifies", advice)
         return None
 
     def verified(self, step: int) -> Checkpoint:
@@ -100,7 +114,7 @@ class Checkpoints:
         folder = self._directory / str(step)
         manifest = verify(folder)
         if manifest.get("identity") != self._identity:
-            raise ValueError(f"{folder} was made for another configuration or other inputs")
+            raise OtherInputs(f"{folder} was made for another configuration or other inputs")
         return Checkpoint(folder, step, durable.read_json(folder / STATE))
 
     def prune(self, keep: int, also: int | None) -> None:

@@ -66,6 +66,12 @@ def check_outputs(run: RunDirectory) -> Verdict:
     return _check(run, None, full=True)
 
 
+def withdraw(run: RunDirectory) -> None:
+    """Takes away a marker that was found not to hold, unless somebody is at work there."""
+    if locks.holder(run.path / "locks") is None:
+        run.marker_file.unlink(missing_ok=True)
+
+
 def adopt(run: RunDirectory, inputs: dict[str, str], lock: locks.Lock) -> bool:
     """Commits again, under the new `lock`, a marker that another attempt wrote just before the lock was taken.
 
@@ -97,8 +103,14 @@ def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool, any_loc
 
 
 def outputs_digest(outputs: dict[str, Any]) -> str:
-    """One digest for all outputs: their names and contents, never their times or inodes."""
-    return durable.sha256_json({name: described.get("sha256") for name, described in outputs.items()})
+    """One digest for all that dependents read: names and contents, never times or inodes.
+
+    stage.json is listed in the marker but is not part of it: it also says how the work was done (threads, limits,
+    places), which may differ between two attempts with the same bytes.
+    """
+    return durable.sha256_json(
+        {name: described.get("sha256") for name, described in outputs.items() if name != "stage.json"}
+    )
 
 
 def _wrong_identity(marker: Any, run: RunDirectory) -> str:

@@ -6,6 +6,7 @@ import os
 import random
 from typing import Any
 
+from storage.attempts import package_versions
 from storage.errors import BadInput
 from tasks.execution import Execution
 
@@ -33,13 +34,23 @@ def prepare(execution: Execution, seed: int) -> dict[str, Any]:
     chosen = device(execution)
     return {
         "device": chosen.type,
-        "device_model": torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else "cpu",
+        "device_model": _device_model(chosen),
         "cpu_threads": execution.cpu_threads,
         "deterministic": execution.deterministic,
         "micro_batch_examples": execution.micro_batch_examples,
         "evaluation_batch_examples": execution.evaluation_batch_examples,
         "torch": torch.__version__,
+        "transformers": package_versions().get("transformers"),
     }
+
+
+def _device_model(chosen: Any) -> str:
+    """The GPU's name, or the instruction set on which torch's CPU kernels, and so their rounding, depend."""
+    import torch
+
+    if chosen.type == "cuda":
+        return torch.cuda.get_device_name(chosen)
+    return f"CPU with {torch.backends.cpu.get_cpu_capability()}"
 
 
 def device(execution: Execution) -> Any:

@@ -179,6 +179,7 @@ def _attempt_with_lock(
             _open(stage, config, work, inputs, settings, record)
             result = stage.function()(work, config, **inputs)
             work.stop.check()
+            _require_unchanged(stage, config, run, inputs)
             lock.check()
             durable.write_json(run.result_file, _noted(result, run))
             markers.write(run, sorted(set(work.outputs)), digests, lock)
@@ -215,7 +216,7 @@ def _open(
     now = numerics.prepare(settings, seed)
     record.note(numerics=now)
     file = work.run.stage_file
-    known = durable.read_json(file) if file.exists() else {}
+    known = _known(file, work.log)
     described = {
         "stage": stage.name,
         "study": work.run.study,
@@ -242,17 +243,36 @@ def _open(
                 + ". Restore them, or set execution.allow_numerics_change=true, which every table will then say"
             )
         described["numerics_changes"] = [*described["numerics_changes"], now]
-    expected = fingerprint(
-        stage.name,
-        stage.version,
-        described["scientific"],
-        described["external"],
-        {role: given.run.fingerprint for role, given in inputs.items()},
-    )
-    if expected != work.run.fingerprint:
-        raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
+    _require_unchanged(stage, config, work.run, inputs)
     if known != described:
         durable.write_json(file, described)
+
+
+def _known(file: Path, log: logging.Logger) -> dict[str, Any]:
+    """What the first attempt wrote in stage.json; empty when there was none, or when it was damaged since."""
+    try:
+        known = durable.read_json(file)
+        if isinstance(known, dict):
+            return known
+        log.warning("%s does not hold an object: written anew", file)
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        log.warning("written anew: %s", error)
+    return {}
+
+
+def _require_unchanged(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict[str, StageInput]) -> None:
+    """The files and packages read must be those of the fingerprint: asked before the work and again after it."""
+    now = fingerprint(
+        stage.name,
+        stage.version,
+        config.scientific(),
+        config.external_inputs(),
+        {role: given.run.fingerprint for role, given in inputs.items()},
+    )
+    if now != run.fingerprint:
+        raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
 
 
 def _noted(result: dict[str, Any], run: RunDirectory) -> dict[str, Any]:

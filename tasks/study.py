@@ -183,6 +183,12 @@ class Study(Configuration):
     evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
+    @model_validator(mode="after")
+    def _budgets_differ(self) -> Study:
+        if self.unequal_budgets and self.unequal_budgets.monotonic == self.budget:
+            raise ValueError("unequal_budgets.monotonic is equal to budget: leave unequal_budgets out")
+        return self
+
     def for_setup(self) -> SetupConfig:
         model = self.model
         trained = isinstance(model, FromScratch)
@@ -212,7 +218,7 @@ class Study(Configuration):
         return AggregateConfig(
             study=self.name,
             seed=self.seed,
-            configuration=self.model_dump(mode="json"),
+            configuration={"name": self.name, **self.scientific()},
             evaluation=self.evaluation,
             unequal_budgets=self.unequal_budgets,
         )
@@ -274,7 +280,7 @@ class AggregateConfig(Configuration):
 
     study: str = execution(description="Name of the study, as shown in the table.")
     seed: int = scientific(description="Seed of the study, as shown in the table.")
-    configuration: dict[str, Any] = execution(description="The study as configured, kept with the results.")
+    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     evaluation: Evaluation = scientific(description="How results are summarised.")
     unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")
 

@@ -1,4 +1,8 @@
-"""train-baseline and train-monotonic: one function, so that the arms cannot differ but in where they start."""
+"""train-baseline and train-monotonic: one training function and one budget for both.
+
+The arms differ in where they start and in what is optimised: W itself, or V with W = softplus(V) in the constrained
+layers. Everything else is the same code with the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,8 @@ from tasks.monotonic import constraint
 from tasks.monotonic.guards import movement_checks
 from tasks.stage import StageInput, StageRun
 from tasks.study import TrainConfig
-from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
+from tasks.training.schedule import Schedule
 
 
 def train_baseline(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> dict[str, Any]:
@@ -37,9 +41,9 @@ def train_monotonic(run: StageRun, config: TrainConfig, text: StageInput, start:
         for name, v in load_file(initial).items():
             free[name].copy_(v)  # exactly constrain's V, not the inverse of its rounded W
 
-    def optimizer(network: nn.Module, budget: Budget) -> torch.optim.Optimizer:
-        stepper = adamw(network, budget, undecayed=free)
-        constraint.decay_effective_weights(stepper, list(free.values()), budget.weight_decay)
+    def optimizer(network: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+        stepper = adamw(network, schedule.budget, undecayed=free)
+        constraint.decay_effective_weights(stepper, list(free.values()), schedule)
         return stepper
 
     training = train_language_model(

@@ -20,6 +20,8 @@ from tasks.statistics.losses import summary
 from tasks.study import EvaluateConfig
 
 DOCUMENTS_IN_A_PART = 32
+Example = tuple[tuple[str, str], list[int]]
+"""((example id, source), token ids) of one document."""
 
 
 def evaluate(
@@ -35,7 +37,7 @@ def evaluate(
     tokenizer = AutoTokenizer.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
     documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()
     tokens = encode(tokenizer, (row["text"] for row in documents))
-    examples = [(row["example_id"], ids) for row, ids in zip(documents, tokens, strict=True)]
+    examples = [((row["example_id"], row["source"]), ids) for row, ids in zip(documents, tokens, strict=True)]
     parts = [examples[i : i + DOCUMENTS_IN_A_PART] for i in range(0, len(examples), DOCUMENTS_IN_A_PART)]
     folders = {
         "base": base.path / "model",
@@ -60,7 +62,7 @@ def evaluate(
     }
 
 
-def _unigram_records(run: StageRun, text: StageInput, examples: list[tuple[str, list[int]]]) -> list[str]:
+def _unigram_records(run: StageRun, text: StageInput, examples: list[Example]) -> list[str]:
     """The trivial reference on the same tokens: each token's frequency in the train split."""
     losses = language.unigram_token_losses(np.load(text.path / "text" / "unigram.npy"))
     if not run.records.has("unigram"):
@@ -74,7 +76,7 @@ def _model_records(
     text: StageInput,
     name: str,
     folder: Path,
-    parts: list[list[tuple[str, list[int]]]],
+    parts: list[list[Example]],
     models_done: int,
     models: int,
 ) -> list[str]:
@@ -120,10 +122,12 @@ def document_losses(model: nn.Module, documents: list[list[Window]], batch_size:
     return totals
 
 
-def _row(model: str, example_id: str, tokens_scored: int, loss_sum_nats: float) -> dict[str, Any]:
+def _row(model: str, example: tuple[str, str], tokens_scored: int, loss_sum_nats: float) -> dict[str, Any]:
+    example_id, source = example
     return {
         "model": model,
         "example_id": example_id,
+        "source": source,
         "tokens_scored": tokens_scored,
         "loss_sum_nats": float(loss_sum_nats),
     }

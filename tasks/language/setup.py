@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from storage import durable
+from storage.errors import BadInput
 from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
 from tasks.language.documents import Document
@@ -46,6 +47,11 @@ def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
     limit = config.text.max_characters if isinstance(config.text, PackageDocs) else None
     found = _watched(run, 0, "reading the text", sources.documents(config.text, run.cache))
     text = cut(found, config.splits, limit)
+    if text.proof["splits"]["test"]["sources"] < 2:
+        raise BadInput(
+            f"the {config.splits.test_documents} test documents come from one source: an interval needs two. "
+            "Raise splits.test_documents, or give more files"
+        )
     counts = ", ".join(f"{name} {len(documents)}" for name, documents in text.documents.items())
     run.log.info("documents: %s", counts)
 

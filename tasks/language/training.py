@@ -30,7 +30,9 @@ def train_language_model(
     budget: Budget,
     seed: int,
     execution: Execution,
-    make_optimizer: Callable[[nn.Module, Budget], torch.optim.Optimizer] = adamw,
+    make_optimizer: Callable[[nn.Module, Schedule], torch.optim.Optimizer] = lambda model, schedule: adamw(
+        model, schedule.budget
+    ),
     make_checks: Callable[[Schedule], Checks] = lambda _: {},
 ) -> dict[str, Any]:
     """Trains `model` in place on the train blocks and leaves it with the weights of its best step.
@@ -54,7 +56,7 @@ def train_language_model(
         return train_blocks[indices].to(where)
 
     problem = Problem(
-        model, make_optimizer(model, budget), batch, language.block_losses, evaluate, make_checks(schedule)
+        model, make_optimizer(model, schedule), batch, language.block_losses, evaluate, make_checks(schedule)
     )
     position = train(run, problem, schedule, seed, execution)
     load_model(model, best_checkpoint(run, position))

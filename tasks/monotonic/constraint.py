@@ -15,9 +15,12 @@ from torch.nn.utils import parametrize
 from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXMLP
 
 from storage.errors import BadInput, CheckFailed
+from tasks.training.schedule import Schedule
 
 SMALLEST_WEIGHT = 1e-8
 """|W| below this is raised to it: at W = 0 the inverse is -infinity, where no gradient ever leaves."""
+
+DECAY_EVERY_STEPS = 100
 
 ARCHITECTURES: dict[type[nn.Module], dict[str, list[str]]] = {
     GPTNeoXMLP: {"mlp_in": ["dense_h_to_4h"], "mlp_both": ["dense_h_to_4h", "dense_4h_to_h"]},
@@ -99,17 +102,23 @@ def verify(model: nn.Module, variant: str) -> dict[str, Any]:
 
 
 def decay_effective_weights(
-    optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], weight_decay: float
+    optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], schedule: Schedule
 ) -> None:
-    """Makes each step of `optimizer` also decay W = softplus(V) as AdamW decays an ordinary matrix.
+    """Makes `optimizer` also decay W = softplus(V) as AdamW decays an ordinary matrix.
 
     AdamW's decay would pull V to 0, which is W = ln 2: away from zero for almost every weight. Decoupled decay of
-    W by a factor (1 - rate) is, to first order, V -= rate * W / W'(V), with W'(V) = sigmoid(V).
+    W by a factor (1 - rate) is, to first order, V -= rate * W / W'(V), with W'(V) = sigmoid(V). One step's share
+    can be smaller than half the spacing of fp32 at V and would be lost, so the shares of DECAY_EVERY_STEPS steps
+    are taken together; when, and how much, depends on the step alone.
     """
 
     @torch.no_grad()
     def decay(stepped: torch.optim.Optimizer, *_: Any) -> None:
-        rate = stepped.param_groups[0]["lr"] * weight_decay
+        step = int(stepped.state[parameters[0]]["step"])
+        if step % DECAY_EVERY_STEPS and step != schedule.total_steps:
+            return
+        since = (step - 1) // DECAY_EVERY_STEPS * DECAY_EVERY_STEPS
+        rate = schedule.budget.weight_decay * sum(schedule.learning_rate(s) for s in range(since + 1, step + 1))
         for v in parameters:
             v.sub_(nn.functional.softplus(v) / torch.sigmoid(v).clamp_min(1e-30), alpha=rate)
 

@@ -76,6 +76,10 @@ def aggregate(
             for stage, given in inputs.items()
             if "numerics_changes" in given.result
         },
+        "numerics": {
+            arm: durable.read_json(trained.run.stage_file)["numerics"]
+            for arm, trained in (("baseline", baseline), ("monotonic", monotonic))
+        },
         "runs": {stage: given.path.relative_to(run.run.root).as_posix() for stage, given in inputs.items()},
         "configuration": config.configuration,
     }
@@ -100,7 +104,7 @@ def table(results: dict[str, Any]) -> str:
         "",
         f"{base['architecture']}, {base['parameters']:,} parameters"
         + (toy if base["parameters"] < TOY_PARAMETERS else "")
-        + f". {split['documents']:,} test documents, seed {results['seeds'][0]}. "
+        + f". {split['documents']:,} test documents of {split['sources']:,} sources, seed {results['seeds'][0]}. "
         "One seed: differences describe these two trainings and rank nothing.",
         "",
         _model_rows(results["models"], runs),
@@ -109,18 +113,12 @@ def table(results: dict[str, Any]) -> str:
         "",
         _arm_rows(results["arms"], runs),
         "",
-        _budget_sentence(results),
+        *cautions(results),
         f"{results['constraint']['layers_checked']} layers ({results['constraint']['variant']}), "
         f"{results['constraint']['weights_checked']:,} effective weights, all >= 0 after training "
         f"(smallest {results['constraint']['min_weight']:.3g}); "
         f"{results['share_of_signs_changed']:.1%} of them changed sign when they were constrained.",
     ]
-    if results["numerics_changes"]:
-        lines.append(
-            "**Numerics changed between attempts of: "
-            + ", ".join(results["numerics_changes"])
-            + "**; these results are not those of one undisturbed run."
-        )
     return "\n".join(lines) + "\n"
 
 
@@ -151,7 +149,7 @@ def _model_rows(models: dict[str, Any], runs: dict[str, str]) -> str:
 def _difference_rows(differences: list[dict[str, Any]]) -> str:
     level = differences[0]["confidence_level"]
     return markdown_table(
-        ["difference", "nats per token", f"{level:.0%} interval (documents resampled)", "seeds"],
+        ["difference", "nats per token", f"{level:.0%} interval (sources resampled)", "seeds"],
         [
             [
                 f"{row['model']} - {row['reference']}",
@@ -182,18 +180,34 @@ def _arm_rows(arms: dict[str, Any], runs: dict[str, str]) -> str:
     )
 
 
-def _budget_sentence(results: dict[str, Any]) -> str:
-    if results["unequal_budgets_reason"]:
-        return f"**The arms had unequal budgets:** {results['unequal_budgets_reason']}"
-    return "Both arms had the same budget."
+def cautions(results: dict[str, Any]) -> list[str]:
+    """What every table of these results must say: budgets, and numerics that were not the same throughout."""
+    reason = results["unequal_budgets_reason"]
+    said = [f"**The arms had unequal budgets:** {reason}" if reason else "Both arms had the same budget."]
+    if results["numerics_changes"]:
+        stages = ", ".join(results["numerics_changes"])
+        said.append(f"**Numerics changed between attempts of {stages}:** not the bytes of one undisturbed run.")
+    first, second = results["numerics"]["baseline"], results["numerics"]["monotonic"]
+    if differing := [f"{key} ({first[key]}, {second[key]})" for key in first if first[key] != second.get(key)]:
+        said.append(f"**The arms ran on different numerics** (baseline, monotonic): {', '.join(differing)}.")
+    return said
 
 
 def require_verified(inputs: dict[str, StageInput]) -> None:
-    """Hashes every output again: a report never trusts sizes and times."""
+    """Hashes every output again: a report never trusts sizes and times.
+
+    A marker that does not hold is taken away, so that the next start runs its stage again.
+    """
     for stage, given in inputs.items():
         verdict = markers.check_outputs(given.run)
         if not verdict.holds or verdict.outputs_digest != given.outputs_digest:
-            raise CheckFailed(f"the outputs of {stage} in {given.path} verify", verdict.reason, "all digests hold")
+            markers.withdraw(given.run)
+            raise CheckFailed(
+                f"the outputs of {stage} in {given.path} verify",
+                verdict.reason or "other bytes than when this stage started",
+                "all digests hold",
+                "Start the same command again: that stage runs again",
+            )
 
 
 def _require_distinct_arms(baseline: StageInput, monotonic: StageInput) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.report.aggregate import publish, require_verified
+from tasks.report.aggregate import cautions, publish, require_verified
 from tasks.report.table import markdown_table
 from tasks.stage import StageInput, StageRun
 from tasks.statistics.seeds import mean_over_seeds
@@ -67,7 +67,10 @@ def table(results: dict[str, Any]) -> str:
             f"monotonic - baseline: {difference['mean']:+.4f} nats per token, "
             f"{difference['confidence_level']:.0%} interval {low:+.4f} to {high:+.4f} "
             f"(Student's t over {difference['seeds']} seeds; standard deviation "
-            f"{difference['standard_deviation']:.4f}).",
+            f"{difference['standard_deviation']:.4f}). Seeds vary the order of the training examples and nothing "
+            "else: one base model, one initialisation, one text.",
+            "",
+            *sorted({said for result in results["of_seed"].values() for said in cautions(result)}),
             "",
         ]
     )

@@ -1,6 +1,6 @@
 """Losses over records: means weighted by tokens, and paired differences with intervals.
 
-A record is a dictionary with `model`, `example_id`, `tokens_scored` and `loss_sum_nats`.
+A record is a dictionary with `model`, `example_id`, `source`, `tokens_scored` and `loss_sum_nats`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,24 @@ def summary(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
 def paired_difference(
     rows: list[dict[str, Any]], model: str, reference: str, resamples: int, confidence_level: float
 ) -> dict[str, Any]:
-    """Loss of `model` minus loss of `reference` in nats per token, with a bootstrap interval over documents.
+    """Loss of `model` minus loss of `reference` in nats per token, with a bootstrap interval over sources.
 
-    Both must have scored the same documents and tokens, two documents or more, else ValueError. Documents are
-    resampled together with both losses (paired), and the difference is of token-weighted means (BCa; Efron 1987).
+    Both must have scored the same documents and tokens, from two sources or more, else ValueError. Documents of
+    one source (docstrings of one file) resemble each other, so whole sources are resampled, together with both
+    losses (paired); the difference is of token-weighted means (BCa; Efron 1987).
     """
     a, b = _by_example(rows, model), _by_example(rows, reference)
-    if a.keys() != b.keys() or any(a[key][0] != b[key][0] for key in a):
+    if a.keys() != b.keys() or any(a[key][:2] != b[key][:2] for key in a):
         raise ValueError(f"{model} and {reference} were not scored on the same tokens of the same documents")
-    examples = sorted(a)
-    if len(examples) < 2:
-        raise ValueError(f"{len(examples)} document gives no interval: score two or more")
-    tokens = np.array([a[key][0] for key in examples], dtype=float)
-    difference = np.array([a[key][1] - b[key][1] for key in examples])
+    sources = sorted({source for source, _, _ in a.values()})
+    if len(sources) < 2:
+        raise ValueError(f"{len(sources)} source gives no interval: score documents of two or more")
+    place = {source: number for number, source in enumerate(sources)}
+    tokens, difference = np.zeros(len(sources)), np.zeros(len(sources))
+    for example in sorted(a):
+        source, scored, loss = a[example]
+        tokens[place[source]] += scored
+        difference[place[source]] += loss - b[example][2]
 
     def mean_difference(sums: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
         return sums.sum(axis=axis) / counts.sum(axis=axis)
@@ -67,9 +72,14 @@ def paired_difference(
         "difference_nats_per_token": float(mean_difference(difference, tokens)),
         "interval_nats_per_token": [float(low), float(high)],
         "confidence_level": confidence_level,
-        "documents": len(examples),
+        "documents": len(a),
+        "sources": len(sources),
     }
 
 
-def _by_example(rows: list[dict[str, Any]], model: str) -> dict[str, tuple[int, float]]:
-    return {row["example_id"]: (row["tokens_scored"], row["loss_sum_nats"]) for row in rows if row["model"] == model}
+def _by_example(rows: list[dict[str, Any]], model: str) -> dict[str, tuple[str, int, float]]:
+    return {
+        row["example_id"]: (row["source"], row["tokens_scored"], row["loss_sum_nats"])
+        for row in rows
+        if row["model"] == model
+    }

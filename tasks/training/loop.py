@@ -65,11 +65,15 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
     validation loss (ties: the earlier).
     """
     position = _restore(run, problem)
-    began_at, saved_at = position.step, time.monotonic()
+    began_at, saved_at, saved_step = position.step, time.monotonic(), position.step
     validations = schedule.validation_steps()
     limit = _last_step_of_this_run(began_at, schedule, execution)
     while position.step < schedule.total_steps:
-        _stop_if_asked(run, problem, position, limit, execution)
+        if position.step >= limit or run.stop.requested:
+            if position.step != saved_step:
+                save(run, problem, position, execution)
+            run.stop.check()
+            raise Stop("out_of_time", f"this run's share is done at step {position.step}; the same command goes on")
         step, started = position.step + 1, time.monotonic()
         _optimizer_step(problem, schedule, seed, step, execution, position)
         position.step = step
@@ -83,7 +87,7 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
         due_by_time = time.monotonic() - saved_at >= execution.checkpoint_every_seconds
         if step in validations or due_by_steps or due_by_time:
             save(run, problem, position, execution)
-            saved_at = time.monotonic()
+            saved_at, saved_step = time.monotonic(), step
         run.timing.append({"step": step, "seconds": time.monotonic() - started, "at": time.time()})
         run.progress.update(
             step,
@@ -143,15 +147,6 @@ def _last_step_of_this_run(began_at: int, schedule: Schedule, execution: Executi
     if execution.max_epochs_per_run is not None:
         limits.append(began_at + max(1, math.ceil(execution.max_epochs_per_run * schedule.steps_per_epoch)))
     return min(limits)
-
-
-def _stop_if_asked(run: StageRun, problem: Problem, position: Position, limit: int, execution: Execution) -> None:
-    """At a step boundary: saves and raises Stop when a signal came or this run's share is done."""
-    if position.step < limit and not run.stop.requested:
-        return
-    save(run, problem, position, execution)
-    run.stop.check()
-    raise Stop("out_of_time", f"this run's share is done at step {position.step}; the same command goes on")
 
 
 def _optimizer_step(

@@ -179,7 +179,10 @@ def test_weight_decay_that_pulls_constrained_weights_toward_ln_2():
         v = nn.Parameter(constraint.Softplus().right_inverse(torch.tensor([0.001, 0.1, 0.5])))
         optimizer = torch.optim.AdamW([v], lr=0.1, weight_decay=0.0 if ours else 0.1)
         if ours:
-            constraint.decay_effective_weights(optimizer, [v], 0.1)
+            schedule = Schedule(
+                Budget(effective_batch_examples=1, learning_rate=0.1, warmup_ratio=0.0, weight_decay=0.1), examples=50
+            )
+            constraint.decay_effective_weights(optimizer, [v], schedule)
         for _ in range(50):
             v.grad = torch.zeros_like(v)
             optimizer.step()

@@ -15,7 +15,13 @@ from tests.tasks.tiny import tiny_model
 
 
 def record(model: str, number: int, tokens: int, loss: float) -> dict:
-    return {"model": model, "example_id": str(number), "tokens_scored": tokens, "loss_sum_nats": loss * tokens}
+    return {
+        "model": model,
+        "example_id": str(number),
+        "source": str(number),
+        "tokens_scored": tokens,
+        "loss_sum_nats": loss * tokens,
+    }
 
 
 def test_d12_half_a_batch_that_is_dropped_when_memory_runs_out():

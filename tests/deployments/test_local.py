@@ -150,3 +150,11 @@ def _eventually(look: Callable[[], Any]) -> Any:
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found
+
+
+def test_a_file_that_changes_while_it_is_read_never_gives_a_marker(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the text")
+    config = ToyConfig(ends="reads-a-file-that-changes", reads=[str(tmp_path / "text.txt")])
+    here, state = run_page(tmp_path / "runs", lambda stage: stage(toy_stage("only"), config))
+    assert state.name == "BadInput" and "changed after the command started" in (state.message or "")
+    assert not here.handles[0].run.marker_file.exists()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
+from storage import external
 from storage.errors import BadInput, CheckFailed, NumericalFailure, Stop
 from tasks.configuration import Configuration, execution, scientific
 from tasks.execution import Execution
@@ -16,8 +18,12 @@ class ToyConfig(Configuration):
     """How the stage ends."""
 
     ends: str = scientific(description="the way in which the stage ends")
+    reads: list[str] = execution([], description="files that it reads")
     fails_until: int = execution(0, description="attempts that lose their connection before one works")
     execution: Execution = execution(Execution(), description="how the work is done")
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"files": external.file_manifest(self.reads)} if self.reads else {}
 
 
 def work(run: StageRun, config: ToyConfig, **inputs: StageInput) -> dict[str, Any]:
@@ -25,6 +31,8 @@ def work(run: StageRun, config: ToyConfig, **inputs: StageInput) -> dict[str, An
         file.write_text(config.ends)
     if config.ends == "lost-connection" and run.lock.number <= config.fails_until:
         raise ConnectionError("the hub does not answer")
+    if config.ends == "reads-a-file-that-changes":
+        Path(config.reads[0]).write_text("other text")
     if config.ends == "sigterm":
         os.kill(os.getpid(), signal.SIGTERM)
         run.stop.check()

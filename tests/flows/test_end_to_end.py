@@ -85,7 +85,7 @@ def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None
     run = handles["evaluate"].run
     rows = pq.read_table(run.path / "records.parquet").to_pylist()
     assert durable.read_json(run.result_file)["records_digest"] == records_digest(rows)
-    assert set(rows[0]) == {"model", "example_id", "tokens_scored", "loss_sum_nats"}
+    assert set(rows[0]) == {"model", "example_id", "source", "tokens_scored", "loss_sum_nats"}
     tokens = {}
     for row in rows:
         tokens.setdefault(row["example_id"], set()).add(row["tokens_scored"])
@@ -145,7 +145,7 @@ def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
     edited.result_file.write_text(edited.result_file.read_text().replace("parameters", "Parameters"))
     before = _handles(copied)
     assert not before["base"].finished and "result.json was edited" in before["base"].verdict.reason
-    done = run_study("--profile", "smoke", "--root", copied)
+    done = run_study("--profile", "smoke", "--root", copied, "--set", "execution.keep_checkpoints=3")
     assert done.returncode == 0, done.stdout + done.stderr
     assert durable.read_json(edited.generation_file)["history"][0]["reason"].startswith("the marker was refused")
     after = _handles(copied)
@@ -164,6 +164,67 @@ def test_a_forged_marker_is_named_and_the_stage_runs_again(
     assert done.returncode == 75 and "marker refused (the marker cannot be read" in done.stdout
     done = run_study("--profile", "smoke", "--root", copied)
     assert done.returncode == 0 and _handles(copied)["aggregate"].finished
+
+
+def _edit_unnoticed(file: Path, old: str, new: str) -> None:
+    """Other bytes with the size, the times and the inode that the file had: only a full look can see it."""
+    before, text = file.stat(), file.read_text()
+    assert old in text and len(old) == len(new)
+    with file.open("r+") as opened:
+        opened.write(text.replace(old, new, 1))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _sign(marker_file: Path, **described: object) -> None:
+    """Makes a marker say of result.json what is given, and signs it as someone would who has read our source."""
+    marker = durable.read_json(marker_file)
+    marker["outputs"]["result.json"] |= described
+    marker["outputs_digest"] = markers.outputs_digest(marker["outputs"])
+    marker.pop("marker_digest")
+    marker_file.write_text(json.dumps(marker | {"marker_digest": durable.sha256_json(marker)}))
+
+
+def test_a_forged_table_is_never_shown_as_finished(smoke_root: Path, tmp_path: Path, run_study: Command) -> None:
+    copied = _copy(smoke_root, tmp_path)
+    run = _handles(copied)["aggregate"].run
+    (run.path / "table.md").write_text((run.path / "table.md").read_text().replace("| monotonic ", "| monotonix ", 1))
+    stat = (run.path / "table.md").stat()
+    marker = durable.read_json(run.marker_file)
+    marker["outputs"]["table.md"] |= {"mtime_ns": stat.st_mtime_ns, "inode": stat.st_ino}
+    run.marker_file.write_text(json.dumps(marker))
+    _sign(run.marker_file)
+    assert _handles(copied)["aggregate"].finished, "the quick look believes it"
+    done = run_study("--profile", "smoke", "--root", copied)
+    assert done.returncode == 75 and "finished" not in done.stdout
+    assert "aggregate does not hold: table.md was edited after the stage finished" in done.stderr
+
+
+def test_an_input_that_only_a_full_look_finds_altered_is_named_once_and_then_made_again(
+    smoke_root: Path, tmp_path: Path, run_study: Command
+) -> None:
+    copied = _copy(smoke_root, tmp_path)
+    run = _handles(copied)["evaluate"].run
+    _handles(copied)["aggregate"].run.marker_file.unlink()
+    stat = run.result_file.stat()
+    _sign(run.marker_file, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
+    _edit_unnoticed(run.result_file, '"split"', '"splat"')
+    assert _handles(copied)["evaluate"].finished, "the quick look believes it"
+    done = run_study("--profile", "smoke", "--root", copied)
+    assert done.returncode == 1 and "the outputs of evaluate" in done.stdout, done.stdout + done.stderr
+    done = run_study("--profile", "smoke", "--root", copied)
+    assert done.returncode == 0 and _handles(copied)["aggregate"].finished, done.stdout + done.stderr
+
+
+def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(
+    smoke_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = _copy(smoke_root, tmp_path)
+    run = _handles(copied)["setup"].run
+    run.result_file.write_text(run.result_file.read_text().replace("documents", "dokuments"))
+    _sign(run.marker_file, sha256=durable.sha256_file(run.result_file))
+    assert storage_command.main(["verify", str(copied)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.count("verified") == 1 and "the input 'text' is not the one that was read" in printed
 
 
 def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_path: Path, run_study: Command) -> None:

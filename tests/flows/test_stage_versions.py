@@ -44,24 +44,24 @@ def source_digest(work: str, repository: Path = REPOSITORY) -> str:
         if module in seen or module in FRAME or not module.startswith("tasks.") or not file.is_file():
             continue
         tree = ast.parse(file.read_text())
-        seen[module] = ast.dump(_without_docstrings(tree))
+        seen[module] = _dump(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return hashlib.sha256(json.dumps(sorted(seen.items())).encode()).hexdigest()
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if (
-            isinstance(body, list)
-            and body
-            and isinstance(body[0], ast.Expr)
-            and isinstance(body[0].value, ast.Constant)
-        ):
-            node.body = body[1:]  # type: ignore[attr-defined]
-    return tree
+def _dump(node: object) -> object:
+    """A syntax tree as JSON, without docstrings and empty fields: `ast.dump` differs between Python versions."""
+    if isinstance(node, list):
+        return [_dump(item) for item in node]
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = dict(ast.iter_fields(node))
+    body = fields.get("body")
+    if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        fields["body"] = body[1:]
+    return [type(node).__name__, *([name, _dump(value)] for name, value in fields.items() if value not in (None, []))]
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -51,8 +51,12 @@ def _kill_once(root: Path, server: str, stage: str, steps: int | None, delay: fl
 
     attempts, rows = len(list(root.glob(f"smoke/{stage}/*/attempts/*.json"))), lines()
     process = subprocess.Popen(
-        [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(root)]
-        + ["--set", CHECKPOINT_EVERY],
+        [
+            sys.executable,
+            "-m",
+            "flows.robustness",
+            *("--profile", "smoke", "--root", str(root), "--set", CHECKPOINT_EVERY),
+        ],
         cwd=REPOSITORY,
         env=os.environ | {"PREFECT_API_URL": server},
         stdout=subprocess.DEVNULL,

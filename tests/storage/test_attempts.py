@@ -109,7 +109,8 @@ def test_an_attempt_that_does_not_finish_says_how_it_ended_and_leaves_no_marker(
     assert (record["diagnosis"] or {}).get("category") == category
     assert not run.marker_file.exists()
     assert (run.path / "locks" / "1.released").exists()
-    assert f"ERROR ratchet.toy: {end_state}" in (run.attempts / "0001.log").read_text()
+    level = "ERROR" if category else "INFO"
+    assert f"{level} ratchet.toy: {end_state}" in (run.attempts / "0001.log").read_text()
 
     assert toy.try_once(tmp_path).end_state == "finished"
     assert markers.check(run, {}, full=True).holds

@@ -11,6 +11,7 @@ import torch
 
 from storage import durable, locks
 from storage.checkpoints import Checkpoints, verify
+from storage.errors import CheckFailed
 from storage.locks import LockLost
 from tests.storage import runs
 
@@ -223,11 +224,12 @@ def test_no_byte_of_a_manifest_can_change_into_a_crash_or_another_state(checkpoi
             assert found.step == 10 or found.state == state
 
 
-def test_with_every_checkpoint_damaged_there_is_none(checkpoints, folder, caplog):
+def test_with_every_checkpoint_damaged_nothing_is_begun_anew_unasked(checkpoints, folder, caplog):
     save(checkpoints, 10, 20)
     for step in ("10", "20"):
         flip_a_bit(folder / step)
-    assert checkpoints.newest_verified() is None
+    with pytest.raises(CheckFailed, match=r"required one that verifies\. Restore what is damaged, or remove .*anew"):
+        checkpoints.newest_verified()
     assert "checkpoint 10 is passed over" in caplog.text and "checkpoint 20 is passed over" in caplog.text
 
 

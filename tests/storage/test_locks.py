@@ -311,9 +311,9 @@ def test_a_full_or_read_only_disk_stops_neither_the_heartbeat_nor_the_release(sm
     lock = locks.acquire(small_disk / "locks")
     runs.remount(small_disk, "ro")
     time.sleep(0.15)
-    assert any(thread.name == "lock-1" for thread in threading.enumerate())
+    assert lock._thread.is_alive()
     lock.release()
-    assert not any(thread.name == "lock-1" for thread in threading.enumerate())
+    assert not lock._thread.is_alive()
 
 
 # ------------------------------------------------------------------------------------------------- taken over

@@ -14,6 +14,7 @@ from tasks.language import arms
 from tasks.language.model import load
 from tasks.monotonic import constraint
 from tasks.training.optimizer import adamw
+from tasks.training.schedule import Schedule
 from tests.tasks.tiny import bytes_are_equal, finished_study, stage_run
 
 
@@ -72,8 +73,9 @@ def test_both_arms_decay_every_effective_matrix_alike_and_nothing_else(study, mo
     class Seen(Exception):
         pass
 
-    def look(run, model, text, budget, *_, make_optimizer=adamw, **__):
-        given["optimizer"], given["model"] = make_optimizer(model, budget), model
+    def look(run, model, text, budget, *_, make_optimizer=lambda m, s: adamw(m, s.budget), **__):
+        one_step = Schedule(budget.model_copy(update={"warmup_ratio": 0.5}), 1)  # its only step has the peak rate
+        given["optimizer"], given["model"] = make_optimizer(model, one_step), model
         raise Seen
 
     monkeypatch.setattr(arms, "train_language_model", look)

@@ -13,6 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from storage.errors import BadInput, CheckFailed
 from tasks.monotonic import constraint
 from tasks.monotonic.constraint import Softplus
+from tasks.training.budget import Budget
+from tasks.training.schedule import Schedule
 from tests.tasks.tiny import tiny_model
 
 MLP_IN = {f"gpt_neox.layers.{i}.mlp.dense_h_to_4h" for i in range(2)}
@@ -158,12 +160,18 @@ def test_a_model_that_was_never_constrained_fails_verification():
 # ------------------------------------------------------------------------------------------------ decay
 
 
+def schedule_of(steps: int, rate: float, decay: float) -> Schedule:
+    budget = Budget(effective_batch_examples=1, learning_rate=rate, warmup_ratio=0.0, weight_decay=decay)
+    return Schedule(budget, steps)
+
+
 def decayed_once(w: torch.Tensor, rate: float, decay: float, ordinary: bool = False) -> torch.Tensor:
     """W after one AdamW step of zero gradient."""
     v = nn.Parameter(w.clone() if ordinary else Softplus().right_inverse(w))
     optimizer = torch.optim.AdamW([{"params": [v], "weight_decay": decay if ordinary else 0.0}], lr=rate)
     if not ordinary:
-        constraint.decay_effective_weights(optimizer, [v], decay)
+        at_half_its_peak = schedule_of(1, 2 * rate, decay)
+        constraint.decay_effective_weights(optimizer, [v], at_half_its_peak)
     v.grad = torch.zeros_like(v)
     optimizer.step()
     return v.detach() if ordinary else softplus(v.detach())
@@ -190,12 +198,34 @@ def test_without_weight_decay_nothing_decays():
     assert torch.equal(decayed_once(w, 0.1, 0.0), softplus(Softplus().right_inverse(w)))
 
 
-def test_decay_follows_the_scheduled_rate():
-    v = nn.Parameter(Softplus().right_inverse(torch.full((4,), 0.1, dtype=torch.float64)))
-    optimizer = torch.optim.AdamW([{"params": [v], "weight_decay": 0.0}], lr=0.1)
-    constraint.decay_effective_weights(optimizer, [v], 0.1)
-    v.grad = torch.zeros_like(v)
-    before = v.detach().clone()
-    optimizer.param_groups[0]["lr"] = 0.0
-    optimizer.step()
-    assert torch.equal(v.detach(), before)
+def test_decay_is_not_lost_in_fp32_at_the_rates_of_the_real_study():
+    """One step's share, 1e-7, is below half the spacing of V; taken together over 100 steps it is not."""
+    w = (torch.randn(2000, generator=torch.Generator().manual_seed(0)) * 0.02).abs().clamp_min(1e-4)
+    v = nn.Parameter(Softplus().right_inverse(w))
+    before = softplus(v.detach().double())
+    schedule = schedule_of(1000, 1e-5, 0.01)
+    optimizer = torch.optim.AdamW([{"params": [v], "weight_decay": 0.0}], lr=1e-5)
+    constraint.decay_effective_weights(optimizer, [v], schedule)
+    for step in range(1, 1001):
+        optimizer.param_groups[0]["lr"] = schedule.learning_rate(step)
+        v.grad = torch.zeros_like(v)
+        optimizer.step()
+    expected = 0.01 * sum(schedule.learning_rate(step) for step in range(1, 1001))
+    lost = 1 - (softplus(v.detach().double()) / before).mean().item()
+    assert lost == pytest.approx(expected, rel=0.1)
+
+
+def test_decay_takes_each_step_s_rate_once_and_the_rest_at_the_last_step():
+    v = nn.Parameter(torch.full((1,), -5.0, dtype=torch.float64))
+    schedule = schedule_of(250, 1e-3, 0.5)
+    optimizer = torch.optim.AdamW([{"params": [v], "weight_decay": 0.0}], lr=1e-3)
+    constraint.decay_effective_weights(optimizer, [v], schedule)
+    moved_at = []
+    for step in range(1, 251):
+        before = v.item()
+        v.grad = torch.zeros_like(v)
+        optimizer.step()
+        if v.item() != before:
+            moved_at.append(step)
+    assert moved_at == [100, 200, 250]
+    assert -5.0 - v.item() == pytest.approx(0.5 * sum(map(schedule.learning_rate, range(1, 251))), rel=0.01)

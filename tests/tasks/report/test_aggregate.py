@@ -107,7 +107,7 @@ def test_equal_budgets_are_said_to_be_equal(results):
 def test_changed_numerics_are_said_in_bold_with_the_stages(results):
     assert "umerics changed" not in report.table(results)
     results["numerics_changes"] = {"train-baseline": [{"micro_batch_examples": 8}]}
-    assert "**Numerics changed between attempts of: train-baseline**" in report.table(results)
+    assert "**Numerics changed between attempts of train-baseline:**" in report.table(results)
 
 
 def test_changed_numerics_reach_the_table_from_the_stage_that_had_them(study, tmp_path):
@@ -115,7 +115,7 @@ def test_changed_numerics_reach_the_table_from_the_stage_that_had_them(study, tm
     result = inputs["monotonic"].result | {"numerics_changes": [{"cpu_threads": 9}]}
     inputs["monotonic"] = with_result(inputs["monotonic"], result)
     text = table_of(study, tmp_path, inputs)
-    assert "**Numerics changed between attempts of: train-monotonic**" in text
+    assert "**Numerics changed between attempts of train-monotonic:**" in text
 
 
 def table_of(study, folder, inputs, **changed) -> str:
@@ -277,3 +277,21 @@ def test_a_seed_s_results_that_were_edited_are_refused(two_seeds, tmp_path):
 
 def test_aggregate_reads_no_setting_that_could_change_what_a_stage_computed():
     assert set(AggregateConfig.model_fields) == {"study", "seed", "configuration", "evaluation", "unequal_budgets"}
+
+
+def test_arms_on_different_numerics_are_said_in_every_table(results):
+    assert "different numerics" not in report.table(results)
+    results["numerics"]["monotonic"] = results["numerics"]["monotonic"] | {"micro_batch_examples": 99}
+    said = "The arms ran on different numerics"
+    assert said in report.table(results) and "micro_batch_examples (" in report.table(results)
+    assert said in " ".join(report.cautions(results))
+
+
+def test_the_table_over_seeds_carries_the_cautions_of_each_seed_and_says_what_seeds_vary(two_seeds, tmp_path):
+    study, roles = two_seeds
+    found, text = swept(study, tmp_path, roles)
+    assert "Both arms had the same budget." in text and "order of the training examples and nothing else" in text
+    found["of_seed"]["seed_1337"]["unequal_budgets_reason"] = "a warmer start"
+    found["of_seed"]["seed_1337"]["numerics_changes"] = {"train-monotonic": [{}]}
+    text = sweep.table(found)
+    assert "unequal budgets:** a warmer start" in text and "Numerics changed between attempts of train-monotonic" in text

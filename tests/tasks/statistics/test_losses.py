@@ -15,7 +15,13 @@ from tasks.statistics.seeds import mean_over_seeds
 
 def rows(model: str, losses: list[float], tokens: list[int]) -> list[dict]:
     return [
-        {"model": model, "example_id": f"{i:03d}", "tokens_scored": count, "loss_sum_nats": loss * count}
+        {
+            "model": model,
+            "example_id": f"{i:03d}",
+            "source": f"{i:03d}",
+            "tokens_scored": count,
+            "loss_sum_nats": loss * count,
+        }
         for i, (loss, count) in enumerate(zip(losses, tokens, strict=True))
     ]
 
@@ -135,7 +141,7 @@ def test_a_model_without_records_is_refused():
 
 
 def test_one_document_gives_no_interval():
-    with pytest.raises(ValueError, match="1 document gives no interval"):
+    with pytest.raises(ValueError, match="1 source gives no interval"):
         compared(rows("a", [1.0], [5]) + rows("b", [2.0], [5]))
 
 
@@ -168,3 +174,18 @@ def test_the_confidence_level_is_two_sided():
 def test_fewer_than_two_seeds_have_no_interval(values):
     with pytest.raises(ValueError, match="no interval"):
         mean_over_seeds(values, 0.95)
+
+
+def test_documents_of_one_source_are_resampled_together():
+    """Ten documents of one file that differ in the same way are one observation and not ten."""
+    chance = np.random.default_rng(3)
+    per_source = np.repeat(chance.normal(0.1, 0.1, 12), 10)
+    a, tokens = chance.normal(4.0, 1.0, 120), [50] * 120
+    records = rows("a", a.tolist(), tokens) + rows("b", (a + per_source).tolist(), tokens)
+    apart = compared(records)
+    for row in records:
+        row["source"] = f"file {int(row['example_id']) // 10}"
+    together = compared(records)
+    assert together["sources"] == 12 and apart["sources"] == 120
+    assert together["difference_nats_per_token"] == pytest.approx(apart["difference_nats_per_token"])
+    assert width(together) > 2 * width(apart)

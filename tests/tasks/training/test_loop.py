@@ -189,7 +189,7 @@ def test_the_attempt_s_log_names_the_damaged_checkpoint(tmp_path):
     assert "checkpoint 5 is passed over" in (run.attempts / "0002.log").read_text()
 
 
-def test_a_damaged_best_checkpoint_is_trained_again(tmp_path):
+def test_a_damaged_best_checkpoint_begins_nothing_anew_unasked(tmp_path):
     toy_attempt(tmp_path / "undisturbed", OFTEN_VALIDATED)
     expected = what_must_be_equal(toy_directory(tmp_path / "undisturbed", OFTEN_VALIDATED))
     best = json.loads(expected["result"])["best_step"]
@@ -197,7 +197,11 @@ def test_a_damaged_best_checkpoint_is_trained_again(tmp_path):
 
     toy_attempt(tmp_path, OFTEN_VALIDATED, max_steps_per_run=11)
     run = toy_directory(tmp_path, OFTEN_VALIDATED)
+    whole = (run.checkpoints / str(best) / "model.safetensors").read_bytes()
     (run.checkpoints / str(best) / "model.safetensors").write_bytes(b"torn")
+    refused = toy_attempt(tmp_path, OFTEN_VALIDATED)
+    assert refused.end_state == "check_failed" and f"/{best}/model.safetensors is torn" in refused.message
+    (run.checkpoints / str(best) / "model.safetensors").write_bytes(whole)
     assert toy_attempt(tmp_path, OFTEN_VALIDATED).end_state == "finished"
     assert what_must_be_equal(run) == expected
 
@@ -211,12 +215,16 @@ def test_metric_rows_beyond_the_checkpoint_are_cut_back(tmp_path, undisturbed):
     assert what_must_be_equal(run) == undisturbed
 
 
-def test_metrics_altered_before_the_checkpoint_are_made_again(tmp_path, undisturbed, caplog):
+def test_metrics_altered_before_the_checkpoint_begin_nothing_anew_unasked(tmp_path, undisturbed):
     toy_attempt(tmp_path, TOY, max_steps_per_run=7)
     run = toy_directory(tmp_path, TOY)
-    run.metrics_file.write_bytes(b" " + run.metrics_file.read_bytes()[1:])
+    whole, kept = run.metrics_file.read_bytes(), sorted(run.checkpoints.iterdir())
+    run.metrics_file.write_bytes(b" " + whole[1:])
+    refused = toy_attempt(tmp_path, TOY)
+    assert refused.end_state == "check_failed" and "metrics.jsonl was altered before byte" in refused.message
+    assert sorted(run.checkpoints.iterdir()) == kept
+    run.metrics_file.write_bytes(whole)
     toy_attempt(tmp_path, TOY)
-    assert "metrics.jsonl was altered before byte" in caplog.text
     assert what_must_be_equal(run) == undisturbed
 
 
