@@ -11,7 +11,7 @@ from storage.errors import CheckFailed
 from tasks.report.table import markdown_table
 from tasks.stage import StageInput, StageRun
 from tasks.statistics.losses import paired_difference
-from tasks.study import AggregateConfig
+from tasks.study import AggregateConfig, Evaluation
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
@@ -40,32 +40,12 @@ def aggregate(
     _require_distinct_arms(baseline, monotonic)
     _require_equal_budgets(baseline, monotonic, config)
     rows = pq.read_table(evaluation.path / "records.parquet").to_pylist()
-    differences = [
-        paired_difference(
-            rows,
-            model,
-            reference,
-            config.evaluation.bootstrap_resamples,
-            config.evaluation.confidence_level,
-        )
-        for model, reference in (("baseline", "base"), ("monotonic", "base"), ("monotonic", "baseline"))
-    ]
     results = {
         "study": config.study,
         "seeds": [config.seed],
         "models": evaluation.result["models"],
-        "differences": differences,
-        "arms": {
-            arm: {
-                "start": start,
-                "budget": trained.result["training"]["budget"],
-                "steps": trained.result["training"]["steps"],
-                "tokens_trained": trained.result["training"]["tokens_trained"],
-                "best_step": trained.result["training"]["best_step"],
-                "weights_digest": trained.result["weights_digest"],
-            }
-            for arm, trained, start in (("baseline", baseline, "base"), ("monotonic", monotonic, "constrain"))
-        },
+        "differences": _differences(rows, config.evaluation),
+        "arms": {"baseline": _arm(baseline, "base"), "monotonic": _arm(monotonic, "constrain")},
         "unequal_budgets_reason": config.unequal_budgets.reason if config.unequal_budgets else None,
         "constraint": monotonic.result["constraint"],
         "share_of_signs_changed": constrained.result["share_of_signs_changed"],
@@ -84,6 +64,24 @@ def aggregate(
         "configuration": config.configuration,
     }
     return publish(run, results, table(results))
+
+
+def _differences(rows: list[dict[str, Any]], how: Evaluation) -> list[dict[str, Any]]:
+    pairs = (("baseline", "base"), ("monotonic", "base"), ("monotonic", "baseline"))
+    return [
+        paired_difference(rows, model, reference, how.bootstrap_resamples, how.confidence_level)
+        for model, reference in pairs
+    ]
+
+
+def _arm(trained: StageInput, start: str) -> dict[str, Any]:
+    """What one arm spent, and what came of it."""
+    training = trained.result["training"]
+    return {
+        "start": start,
+        **{key: training[key] for key in ("budget", "steps", "tokens_trained", "best_step")},
+        "weights_digest": trained.result["weights_digest"],
+    }
 
 
 def publish(run: StageRun, results: dict[str, Any], text: str) -> dict[str, Any]:
