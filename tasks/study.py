@@ -61,7 +61,7 @@ Text = Annotated[PackageDocs | LocalFiles | HubDataset, Field(discriminator="sou
 
 
 class Splits(Configuration):
-    """How the text is cut. Membership is a hash of (split_seed, source), so no size moves another split."""
+    """How the text is cut. Membership is a hash of (split_seed, source), so no size moves an evaluation split."""
 
     split_seed: int = scientific(0, description="Seed of the hash that assigns each source to a split.")
     evaluation_share: float = scientific(

@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from storage import durable
 from storage.errors import BadInput, CheckFailed
 from tasks.language.blocks import Blocks
+from tasks.language.hub import reachable
 from tasks.study import FromScratch, PretrainedDirectory, PretrainedHub
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
@@ -43,10 +44,17 @@ def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) ->
 
 
 def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTrainedModel:
-    """The pretrained model in fp32; BadInput when it cannot be had, saying how to get it."""
+    """The pretrained model in fp32; BadInput when it cannot be had, saying how to get it.
+
+    ConnectionError, which the stage tries again, when the connection to the hub is lost.
+    """
     if isinstance(model, PretrainedDirectory):
         return load(Path(model.path).expanduser())
-    try:
+    advice = (
+        "Check the name and the revision on huggingface.co; gated models need HF_TOKEN in the environment; without "
+        "a network, copy the model here and set model.source=directory and model.path"
+    )
+    with reachable(f"the model {model.model} at revision {model.revision} cannot be loaded from the hub", advice):
         loaded, report = AutoModelForCausalLM.from_pretrained(
             model.model,
             revision=model.revision,
@@ -54,12 +62,6 @@ def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTr
             cache_dir=cache / "hub",
             output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"the model {model.model} at revision {model.revision} cannot be loaded from the hub: {error}. "
-            "Gated models need HF_TOKEN in the environment; without a network, copy the model here and set "
-            "model.source=directory and model.path"
-        ) from error
     _require_all_weights(report, f"the hub model {model.model}")
     return loaded
 

@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from storage import durable
 from storage.errors import BadInput
 from tasks.language.documents import Document, document
+from tasks.language.text_cache import cached
 
 EXTRACTION = 1  # raise it when the extraction changes: what was cached before is then extracted again
 MIN_WORDS = 20  # a shorter docstring is a label, not prose
@@ -34,18 +34,21 @@ def package_documents(packages: list[str], cache: Path) -> Iterator[Document]:
     installed, does not list its files, or has no such docstring.
     """
     folder = cache / "package-docs"
-    folder.mkdir(parents=True, exist_ok=True)
     yield from _cached(folder / f"python-{platform.python_version()}.parquet", _stdlib_files())
     for name in packages:
         distribution = _distribution(name)
         file = folder / f"{name.lower()}-{distribution.version}.parquet"
-        found = _cached(file, _distribution_files(distribution))
+        found = list(_cached(file, _distribution_files(distribution)))
         if not found:
             raise BadInput(
                 f"text.packages: {name} {distribution.version} has no docstring of {MIN_WORDS} words "
                 "or more: take it off the list"
             )
         yield from found
+
+
+def _cached(cache_file: Path, files: Iterable[tuple[str, Path]]) -> Iterator[Document]:
+    return cached(cache_file, EXTRACTION, lambda: _extract(files, cache_file.stem))
 
 
 # ------------------------------------------------------------------------------------------- which files
@@ -109,44 +112,3 @@ def _docstrings(tree: ast.AST) -> Iterator[str]:
             text = ast.get_docstring(node)
             if text and len(text.split()) >= MIN_WORDS:
                 yield text
-
-
-# ------------------------------------------------------------------------------------------------- cache
-
-
-def _cached(cache_file: Path, files: Iterable[tuple[str, Path]]) -> list[Document]:
-    """The documents of a cache file; where there is none, or a damaged one, they are extracted and kept."""
-    if cache_file.exists():
-        try:
-            return _read(cache_file)
-        except (OSError, ValueError, KeyError) as error:  # pyarrow raises these three for damaged files
-            log.warning("%s is damaged or of another version, extracting again: %s", cache_file, error)
-            cache_file.unlink()
-    found = _extract(files, cache_file.stem)
-    _write(cache_file, found)
-    return found
-
-
-def _write(cache_file: Path, documents: list[Document]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns = {"source": [d.source for d in documents], "text": [d.text for d in documents]}
-    schema = pa.schema([("source", pa.string()), ("text", pa.string())], metadata={"digest": _digest(documents)})
-    with durable.new_file(cache_file) as temporary:
-        pq.write_table(pa.table(columns, schema=schema), temporary)
-
-
-def _read(cache_file: Path) -> list[Document]:
-    import pyarrow.parquet as pq
-
-    table = pq.ParquetFile(cache_file).read()
-    sources, texts = table.column("source").to_pylist(), table.column("text").to_pylist()
-    documents = [Document(source, text) for source, text in zip(sources, texts, strict=True)]
-    if (table.schema.metadata or {}).get(b"digest", b"").decode() != _digest(documents):
-        raise ValueError("its digest is not that of its rows")
-    return documents
-
-
-def _digest(documents: list[Document]) -> str:
-    return durable.sha256_json([EXTRACTION, [[d.source, d.text] for d in documents]])

@@ -23,7 +23,7 @@ from tasks.language import blocks, sources, tokenizer
 from tasks.language.documents import Document
 from tasks.language.preflight import estimate_disk_bytes, preflight
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
-from tasks.study import LocalFiles, PackageDocs, SetupConfig
+from tasks.study import HubDataset, LocalFiles, PackageDocs, SetupConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -46,7 +46,7 @@ def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
 
     limit = config.text.max_characters if isinstance(config.text, PackageDocs) else None
     found = _watched(run, 0, "reading the text", sources.documents(config.text, run.cache))
-    text = cut(found, config.splits, limit)
+    text = cut(found, config.splits, limit, in_stream_order=isinstance(config.text, HubDataset))
     if text.proof["splits"]["test"]["sources"] < 2:
         raise BadInput(
             f"the {config.splits.test_documents} test documents come from one source: an interval needs two. "

@@ -1,7 +1,7 @@
 """Where the text comes from: installed packages, local files, or a data set of the Hugging Face hub.
 
-Every source gives `Document`s. Text that is missing, empty or unreachable is BadInput, never an empty list
-and never another text instead.
+Every source gives `Document`s. Text that is missing, empty or unreachable is an error that says so, never an empty
+list and never another text instead.
 """
 
 from __future__ import annotations
@@ -12,23 +12,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from storage import external
+from storage import durable, external
 from storage.errors import BadInput
 from tasks.language.documents import Document, document
+from tasks.language.hub import reachable
 from tasks.language.package_docs import package_documents
+from tasks.language.text_cache import cached
 from tasks.study import HubDataset, LocalFiles, PackageDocs
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst")
 TABLE_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
+HUB_READING = 1  # raise it when a row gives other documents: what was cached before is then read again
 
 log = logging.getLogger("ratchet.text")
 
 
 def documents(text: PackageDocs | LocalFiles | HubDataset, cache: Path) -> Iterator[Document]:
-    """Every document of the configured text, in no order that matters; sizes are applied by `splits.cut`.
+    """Every document of the configured text; sizes are applied by `splits.cut`.
 
-    `cache` is the folder for extracted text and downloads. Raises BadInput, while being read, for text that
-    is missing, unreadable or empty.
+    Those of a hub data set come in the order of its stream; of the others no order is promised. `cache` is the folder
+    for extracted text and downloads. Raises, while being read, BadInput for text that is missing, unreadable or
+    empty, and ConnectionError when the connection to the hub is lost.
     """
     if isinstance(text, PackageDocs):
         return package_documents(text.packages, cache)
@@ -130,18 +134,33 @@ def _column(row: dict[str, Any], column: str, where: str) -> str:
 
 
 def _hub_documents(text: HubDataset, cache: Path) -> Iterator[Document]:
-    """The first `max_documents` rows of the stream; a document is its own source."""
-    from datasets import load_dataset
+    """The first `max_documents` rows of the stream, in its order; a document is its own source.
 
-    name = f"{text.dataset} at revision {text.revision}, split {text.split!r}"
+    They are kept as `<cache>/hub-text/<name>-<digest of what was asked for>.parquet`, so that the network is needed
+    once: not again after a kill, unless that came before the last row.
+    """
     if Path(text.dataset).exists():
         # load_dataset would read the folder and call it the hub's data set.
         raise BadInput(
             f"text.dataset {text.dataset!r} is also a local path here: use `source: files` for that, "
             "or work in another folder"
         )
+    asked = durable.sha256_json(text.model_dump(mode="json"))
+    file = cache / "hub-text" / f"{text.dataset.replace('/', '--')}-{asked[:16]}.parquet"
+    yield from cached(file, HUB_READING, lambda: _streamed(text, cache))
+
+
+def _streamed(text: HubDataset, cache: Path) -> Iterator[Document]:
+    from datasets import load_dataset
+
+    name = f"hub data set {text.dataset} at revision {text.revision}, split {text.split!r}"
+    advice = (
+        "Check the name, the revision and the split on huggingface.co; for a gated data set accept its terms "
+        "there and set HF_TOKEN in the environment; on a machine without internet download it elsewhere, copy "
+        "the files here and use `source: files`"
+    )
     read = 0
-    with _reachable(name):
+    with reachable(f"{name} cannot be read", advice):
         rows = load_dataset(
             text.dataset,
             revision=text.revision,
@@ -150,27 +169,9 @@ def _hub_documents(text: HubDataset, cache: Path) -> Iterator[Document]:
             cache_dir=str(cache / "hub"),
         )
         for row in rows.take(text.max_documents):
-            value = _column(row, text.text_column, f"hub data set {name}")
+            value = _column(row, text.text_column, name)
             if value.strip():
                 read += 1
                 yield document(None, value)
     if not read:
-        raise BadInput(
-            f"hub data set {name} has no text in column {text.text_column!r}: choose another split or column"
-        )
-
-
-@contextmanager
-def _reachable(name: str) -> Iterator[None]:
-    """Turns whatever the hub's client raises into BadInput that says how to get the data."""
-    try:
-        yield
-    except BadInput:
-        raise
-    except Exception as error:  # the client lets errors of five libraries through
-        raise BadInput(
-            f"hub data set {name} cannot be read: {type(error).__name__}: {error}. Check the name, the "
-            "revision and the split on huggingface.co; for a gated data set accept its terms there and set "
-            "HF_TOKEN in the environment; on a machine without internet download it elsewhere, copy the "
-            "files here and use `source: files`"
-        ) from error
+        raise BadInput(f"{name} has no text in column {text.text_column!r}: choose another split or column")

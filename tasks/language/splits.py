@@ -1,7 +1,10 @@
-"""Cutting the text into splits that share nothing, so that no size moves another split.
+"""Cutting the text into splits that share nothing, so that no size moves an evaluation split.
 
-Which split a document may be in depends on its source alone, the order within a split on its text alone, and
-duplicates are settled before any size is applied. Sizes then only say how much of each fixed order is taken.
+Which split a document may be in depends on its source alone, and duplicates are settled before any size is applied.
+The order within a split is that of a hash of source and text, or that of the stream for text of which only the
+beginning is read: there a longer beginning appends to the evaluation splits and moves nothing in them. Sizes then only
+say how much of each order is taken. Train alone gives way: to what the chosen evaluation documents have in common
+with it, and to the room that they take of `max_characters`.
 """
 
 from __future__ import annotations
@@ -29,8 +32,13 @@ class CutText:
     proof: dict[str, Any]
 
 
-def cut(documents: Iterable[Document], splits: Splits, max_characters: int | None = None) -> CutText:
-    """Cuts `documents` into SPLITS.
+def cut(
+    documents: Iterable[Document],
+    splits: Splits,
+    max_characters: int | None = None,
+    in_stream_order: bool = False,
+) -> CutText:
+    """Cuts `documents` into SPLITS; `in_stream_order` keeps the order in which they come, else it does not matter.
 
     The evaluation splits take the first documents of their order. Train is what is left: as long as the whole
     text stays within `max_characters`, without documents of which more than `max_shared_shingles` stands in
@@ -39,7 +47,7 @@ def cut(documents: Iterable[Document], splits: Splits, max_characters: int | Non
     All documents are held in memory, which is fine up to some 100 000 of them (a gigabyte). Raises BadInput
     when a split has fewer documents than asked for, and CheckFailed when the finished splits share anything.
     """
-    candidates, duplicates = _candidates(documents, splits)
+    candidates, duplicates = _candidates(documents, splits, in_stream_order)
     chosen = {
         name: _first(candidates[name], name, getattr(splits, f"{name.replace('-', '_')}_documents"))
         for name in EVALUATION_SPLITS
@@ -67,24 +75,31 @@ def split_of(source: str, splits: Splits) -> str:
 # ------------------------------------------------------------------------------------- before any size
 
 
-def _candidates(documents: Iterable[Document], splits: Splits) -> tuple[dict[str, list[Document]], int]:
+def _candidates(
+    documents: Iterable[Document], splits: Splits, in_stream_order: bool = False
+) -> tuple[dict[str, list[Document]], int]:
     """All documents by split, ordered and without duplicates, and how many duplicates were dropped.
 
-    Of documents with the same content the one in the earliest of SPLITS stays, so evaluation wins over train;
-    within a split, the first in its order. Neither depends on the order in which the documents came.
+    Of documents with the same content the one with the lowest precedence stays. By hash that is the one in the
+    earliest of SPLITS, and within it the first of its order, whatever the order in which they came. In a stream it is
+    the first that came: a later duplicate in an earlier split would take it from where a shorter stream left it. In
+    both, evaluation wins over train.
     """
-    kept: dict[bytes, tuple[int, bytes, Document]] = {}
+    kept: dict[bytes, tuple[tuple[int, int | bytes], str, Document]] = {}
     seen = 0
     for document in documents:
         seen += 1
-        rank = SPLITS.index(split_of(document.source, splits))
-        entry = (rank, _digest(splits.split_seed, document.source, document.text), document)
+        name = split_of(document.source, splits)
+        if in_stream_order:
+            precedence = (int(name == "train"), seen)
+        else:
+            precedence = (SPLITS.index(name), _digest(splits.split_seed, document.source, document.text))
         content = _content(document)
-        if content not in kept or entry[:2] < kept[content][:2]:
-            kept[content] = entry
+        if content not in kept or precedence < kept[content][0]:
+            kept[content] = (precedence, name, document)
     ordered: dict[str, list[Document]] = {name: [] for name in SPLITS}
-    for rank, _, document in sorted(kept.values(), key=lambda entry: entry[:2]):
-        ordered[SPLITS[rank]].append(document)
+    for _, name, document in sorted(kept.values(), key=lambda entry: entry[0]):
+        ordered[name].append(document)
     return ordered, seen - len(kept)
 
 

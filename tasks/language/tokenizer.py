@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import BadInput
+from tasks.language.hub import reachable
 from tasks.study import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The configured tokenizer; `train_texts` are read only to train one, downloads go below `cache`.
 
-    Raises BadInput when it cannot be had, has no end-of-text token, or the text is too small to train it.
+    Raises BadInput when it cannot be had, has no end-of-text token, or the text is too small to train it, and
+    ConnectionError when the connection to the hub is lost.
     """
     if isinstance(config, TrainedTokenizer):
         return train_tokenizer(train_texts, config.vocabulary_size)
@@ -121,15 +123,13 @@ def _from_hub(config: PretrainedHub, cache: Path) -> PreTrainedTokenizerBase:
             f"model.model {config.model!r} is also a local path here: use `source: directory` for that, "
             "or work in another folder"
         )
-    try:
+    advice = (
+        "Check the name and the revision on huggingface.co; for a gated model accept its terms there and set "
+        "HF_TOKEN in the environment; on a machine without internet download it elsewhere, copy the folder here "
+        "and use `source: directory`"
+    )
+    with reachable(f"the tokenizer of {_name(config)} cannot be loaded", advice):
         return AutoTokenizer.from_pretrained(config.model, revision=config.revision, cache_dir=str(cache / "hub"))
-    except Exception as error:  # the client lets errors of several libraries through
-        raise BadInput(
-            f"the tokenizer of {_name(config)} cannot be loaded: {type(error).__name__}: {error}. Check the "
-            "name and the revision on huggingface.co; for a gated model accept its terms there and set "
-            "HF_TOKEN in the environment; on a machine without internet download it elsewhere, copy the "
-            "folder here and use `source: directory`"
-        ) from error
 
 
 def _name(config: PretrainedDirectory | PretrainedHub) -> str:

@@ -261,11 +261,14 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
 
 
 def test_unequal_budgets_need_a_reason() -> None:
-    monotonic = _smoke().budget.model_dump()
+    monotonic = _smoke().budget.model_dump() | {"epochs": 2.0}
     with pytest.raises(BadInput, match=r"unequal_budgets\.reason"):
         _smoke(unequal_budgets={"monotonic": monotonic})
     study = _smoke(unequal_budgets={"reason": "the constraint needs a warmer start", "monotonic": monotonic})
-    assert study.for_training("monotonic").budget == study.budget
+    assert study.for_training("monotonic").budget.epochs == 2.0
+    assert study.for_training("baseline").budget == study.budget
+    with pytest.raises(BadInput, match="equal to budget: leave unequal_budgets out"):
+        _smoke(unequal_budgets={"reason": "none in particular", "monotonic": _smoke().budget.model_dump()})
 
 
 def test_two_arms_that_are_one_experiment_are_refused() -> None:

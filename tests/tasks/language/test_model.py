@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from storage.errors import BadInput, CheckFailed
 from tasks.language import model as language
 from tasks.language.blocks import Blocks, pack
-from tasks.study import FromScratch
+from tasks.study import FromScratch, PretrainedHub
 from tasks.training.budget import Budget
+from tests.tasks.language.hub_errors import FINAL, LOST, raising
 from tests.tasks.tiny import bytes_are_equal, save_model, tiny_model
 
 
@@ -159,6 +160,18 @@ def test_weights_kept_in_bf16_are_loaded_as_fp32(tmp_path):
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
 
 
+# -------------------------------------------------------------------------------------------------- hub
+
+
+@pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
+def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
+    monkeypatch.setattr(language.AutoModelForCausalLM, "from_pretrained", raising(name))
+    with pytest.raises(kind) as caught:
+        language.pretrained(PretrainedHub(model="nobody/nothing", revision="0" * 40), tmp_path)
+    for part in ("nobody/nothing", "0" * 40, "HF_TOKEN", "model.source=directory"):
+        assert part in str(caught.value)
+
+
 # --------------------------------------------------------------------------------------- weights_digest
 
 
@@ -267,4 +280,4 @@ def test_two_perplexities_beyond_double_precision_do_not_pass_as_equal():
 def test_perplexity_is_the_exponential_and_never_overflows():
     assert language.perplexity(0.0) == 1.0
     assert language.perplexity(math.log(20)) == pytest.approx(20)
-    assert language.perplexity(1e6) == math.inf
+    assert language.perplexity(1e6) == language.perplexity(700.0) == pytest.approx(math.exp(700))

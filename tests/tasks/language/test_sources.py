@@ -5,18 +5,25 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import os
+import time
+import tracemalloc
 from pathlib import Path
 
+import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import BadInput
-from tasks.language import package_docs, sources
+from tasks.language import package_docs, sources, text_cache
+from tasks.language.documents import document
 from tasks.study import HubDataset, LocalFiles, PackageDocs
+from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
 SMALL_PACKAGE = "PyYAML"  # a dependency of ours with a handful of docstrings
 REVISION = "0" * 40
+HUB = HubDataset(dataset="some/data", revision=REVISION, max_documents=10_000)
 
 
 @pytest.fixture
@@ -188,3 +195,134 @@ def test_hub_stream_is_cut_to_max_documents(tmp_path, monkeypatch):
     found = read(HubDataset(dataset="some/data", revision=REVISION, max_documents=7), tmp_path)
     assert [document.text for document in found] == [f"document {n}" for n in range(7)]
     assert (asked["name"], asked["revision"], asked["streaming"]) == ("some/data", REVISION, True)
+
+
+@pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
+def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
+    import datasets
+
+    monkeypatch.setattr(datasets, "load_dataset", raising(name))
+    with pytest.raises(kind) as caught:
+        read(HUB, tmp_path)
+    for part in ("some/data", REVISION, "HF_TOKEN", "source: files"):
+        assert part in str(caught.value)
+
+
+def test_a_lost_connection_is_a_crash_that_the_stage_asks_to_try_again(tmp_path, monkeypatch):
+    import datasets
+
+    from tasks.stage import _outcome_of
+
+    for name, retryable in (("as transformers tells it", True), ("404", False)):
+        monkeypatch.setattr(datasets, "load_dataset", raising(name))
+        with pytest.raises((BadInput, ConnectionError)) as caught:
+            read(HUB, tmp_path)
+        assert _outcome_of(caught.value).retryable is retryable
+
+
+# --------------------------------------------------------------------------------------------- hub cache
+
+
+@pytest.fixture
+def streamed(monkeypatch) -> list[dict]:
+    """The hub gives three groups of documents, the sixth without text; holds what it was asked for, each time."""
+    import datasets
+
+    asked: list[dict] = []
+
+    def load_dataset(name, **options):
+        asked.append({"name": name, **options})
+        return datasets.IterableDataset.from_generator(
+            lambda: ({"text": None if n == 5 else f"document {n} of {name}"} for n in range(1200))
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return asked
+
+
+def hub_files(cache: Path) -> list[Path]:
+    return sorted((cache / "hub-text").iterdir())
+
+
+def test_the_hub_is_asked_once_for_the_same_text(tmp_path, streamed):
+    first = read(HUB, tmp_path)
+    assert len(first) == 1199 and first[5].text == "document 6 of some/data"
+    assert read(HUB, tmp_path) == first
+    assert len(streamed) == 1
+    (file,) = hub_files(tmp_path)
+    assert file.name.startswith("some--data-") and pq.ParquetFile(file).num_row_groups == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dataset": "some/other"}, {"revision": "1" * 40}, {"split": "test"}, {"max_documents": 3}],
+)
+def test_other_hub_text_is_other_text(tmp_path, streamed, change):
+    read(HUB, tmp_path)
+    read(HUB.model_copy(update=change), tmp_path)
+    assert len(streamed) == len(hub_files(tmp_path)) == 2
+
+
+def test_another_column_is_not_taken_from_the_cache(tmp_path, streamed):
+    read(HUB, tmp_path)
+    with pytest.raises(BadInput, match="has no column 'body'"):
+        read(HUB.model_copy(update={"text_column": "body"}), tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "a bit", "fewer rows", "rubbish", "empty"])
+def test_damaged_hub_text_is_named_and_read_from_the_hub_again(tmp_path, streamed, caplog, damage):
+    first = read(HUB, tmp_path)
+    (file,) = hub_files(tmp_path)
+    good = file.read_bytes()
+    if damage == "truncated":
+        file.write_bytes(good[: len(good) // 2])
+    elif damage == "a bit":
+        file.write_bytes(good[:2000] + bytes([good[2000] ^ 1]) + good[2001:])
+    elif damage == "fewer rows":
+        with pq.ParquetFile(file) as whole:
+            table, said = whole.read(), whole.metadata.metadata
+        pq.write_table(table.slice(1).replace_schema_metadata(said), file)
+    else:
+        file.write_bytes(b"not parquet at all" if damage == "rubbish" else b"")
+    assert read(HUB, tmp_path) == first
+    assert len(streamed) == 2 and file.name in caplog.text
+    assert file.read_bytes() == good
+
+
+def test_a_stream_that_breaks_or_is_left_is_not_kept(tmp_path, monkeypatch):
+    import datasets
+
+    def broken():
+        yield from ({"text": f"document {n}"} for n in range(700))
+        raise httpx2.ReadError("connection reset")
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.IterableDataset.from_generator(broken))
+    with pytest.raises(ConnectionError, match="some/data"):
+        read(HUB, tmp_path)
+    reader = sources.documents(HUB, tmp_path)
+    assert next(reader).text == "document 0"
+    reader.close()
+    assert hub_files(tmp_path) == []
+
+
+def test_what_killed_processes_left_half_written_is_removed_and_work_in_progress_is_not(tmp_path, streamed):
+    folder = tmp_path / "hub-text"
+    folder.mkdir()
+    for name, age in (("old", 2 * 86400), ("young", 60)):
+        (folder / f".tmp-{name}").write_bytes(b"")
+        os.utime(folder / f".tmp-{name}", (time.time() - age,) * 2)
+    read(HUB, tmp_path)
+    assert [file.name for file in hub_files(tmp_path) if file.name.startswith(".tmp-")] == [".tmp-young"]
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
+    """20 000 documents of 2 kB: 40 MB, of which a few hundred documents are held at once."""
+    texts = (document(None, f"{n} " * 400) for n in range(20_000))
+    tracemalloc.start()
+    try:
+        for get in (lambda: texts, lambda: pytest.fail("read again")):
+            tracemalloc.reset_peak()
+            assert sum(1 for _ in text_cache.cached(tmp_path / "large.parquet", 1, get)) == 20_000
+            assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()

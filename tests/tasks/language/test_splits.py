@@ -1,4 +1,4 @@
-"""No size moves another split, and the splits share nothing."""
+"""No size moves an evaluation split, nor does a longer stream, and the splits share nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import random
 import pytest
 
 from storage.errors import BadInput, CheckFailed
+from tasks.execution import Execution
+from tasks.language import setup as stage
 from tasks.language import splits as module
-from tasks.language.documents import Document
+from tasks.language.documents import Document, document
 from tasks.language.shingles import Overlap
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, cut, split_of
-from tasks.study import Splits
+from tasks.study import HubDataset, LocalFiles, PackageDocs, SetupConfig, Splits, TrainedTokenizer
+from tests.tasks.language.test_setup import fake_run
 
 SMALL = {
     "evaluation_share": 0.1,
@@ -48,7 +51,7 @@ def source_in(split: str) -> str:
     [(name, {f"{name.replace('-', '_')}_documents": 2}) for name in EVALUATION_SPLITS]
     + [("train", {"train_documents": 11})],
 )
-def test_no_size_moves_another_split(changed, change):
+def test_no_size_moves_another_split_that_shares_nothing_with_it(changed, change):
     before, after = cut(corpus(), settings()).documents, cut(corpus(), settings(**change)).documents
     for name in SPLITS:
         if name != changed:
@@ -63,7 +66,7 @@ def test_duplicates_across_splits_do_not_make_sizes_move_anything():
     held = cut(documents, settings()).documents["test"]
     train_source = source_in("train")
     documents += [Document(train_source, document.text) for document in held]
-    large, small = cut(documents, settings()), cut(documents, settings(test_documents=1))
+    large, small = cut(documents, settings()), cut(documents, settings(test_documents=2))
     assert small.documents["train"] == large.documents["train"]
     assert train_source not in {document.source for document in small.documents["train"]}
 
@@ -87,6 +90,92 @@ def test_membership_hangs_on_the_source_alone_and_order_on_nothing_outside():
     for name in SPLITS:
         assert {split_of(document.source, settings()) for document in first.documents[name]} == {name}
     assert cut(documents, settings(split_seed=1)).documents["test"] != first.documents["test"]
+
+
+def stream(count: int) -> list[Document]:
+    """The first `count` documents of a stream in which one in five repeats an earlier one, half with other spaces."""
+    chance = random.Random(11)
+    texts: list[str] = []
+    for _ in range(count):
+        if texts and chance.random() < 0.2:
+            again = chance.choice(texts)
+            texts.append(again if chance.random() < 0.5 else again.replace(" ", "\n" * chance.randint(1, 9)))
+        else:
+            texts.append(" ".join(chance.choices(WORDS, k=chance.randint(5, 60))))
+    return [document(None, text) for text in texts]
+
+
+def test_a_longer_stream_moves_no_evaluation_split():
+    short, long = stream(2000), stream(4000)
+    assert long[:2000] == short
+    sizes = {"validation_documents": 100, "test_documents": 120, "attack_search_documents": 80}
+    before, after = (cut(found, settings(**sizes), in_stream_order=True).documents for found in (short, long))
+    for name in EVALUATION_SPLITS:
+        assert after[name] == before[name]
+    assert len(after["train"]) > len(before["train"])
+
+
+def test_a_longer_stream_only_appends_to_what_evaluation_may_choose_from():
+    short, long = (module._candidates(stream(count), settings(), in_stream_order=True)[0] for count in (2000, 4000))
+    for name in EVALUATION_SPLITS:
+        assert long[name][: len(short[name])] == short[name]
+        assert len(long[name]) > len(short[name])
+
+
+@pytest.mark.parametrize(
+    ("text", "in_order"),
+    [
+        (HubDataset(dataset="some/data", revision="0" * 40, max_documents=10), True),
+        (LocalFiles(paths=["somewhere"]), False),
+        (PackageDocs(), False),
+    ],
+)
+def test_setup_keeps_the_order_of_a_hub_stream_and_of_nothing_else(tmp_path, monkeypatch, text, in_order):
+    asked = []
+
+    def cut_short(documents, splits, limit, in_stream_order):
+        asked.append(in_stream_order)
+        raise BadInput("enough")
+
+    monkeypatch.setattr(stage, "cut", cut_short)
+    monkeypatch.setattr(stage, "_expected_characters", lambda config: 0)
+    config = SetupConfig(
+        text=text,
+        splits=settings(),
+        sequence_length=16,
+        tokenizer=TrainedTokenizer(vocabulary_size=300),
+        execution=Execution(),
+    )
+    with pytest.raises(BadInput, match="enough"):
+        stage.setup(fake_run(tmp_path / "run"), config)
+    assert asked == [in_order]
+
+
+def test_each_split_of_a_stream_is_in_its_order():
+    found = stream(2000)
+    place: dict[str, int] = {}
+    for count, one in enumerate(found):
+        place.setdefault(one.source, count)
+    for chosen in cut(found, settings(), in_stream_order=True).documents.values():
+        places = [place[one.source] for one in chosen]
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "winner"),
+    [
+        ("attack-evaluation", "validation", "attack-evaluation"),
+        ("validation", "attack-evaluation", "validation"),
+        ("train", "test", "test"),
+        ("test", "train", "test"),
+    ],
+)
+def test_of_duplicates_in_a_stream_the_first_stays_unless_it_is_in_train(first, second, winner):
+    text = "planted text of some words " * 3
+    pair = [Document(source_in(first), text), Document(source_in(second), text.replace(" ", "\n "))]
+    candidates, dropped = module._candidates(pair, settings(), in_stream_order=True)
+    assert {name: found for name, found in candidates.items() if found} == {winner: [pair[winner == second]]}
+    assert dropped == 1
 
 
 def test_shares_are_what_was_asked():

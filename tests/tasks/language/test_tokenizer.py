@@ -12,6 +12,7 @@ import pytest
 from storage.errors import BadInput
 from tasks.language.tokenizer import encode, load_tokenizer, save_tokenizer, train_tokenizer
 from tasks.study import PretrainedDirectory, PretrainedHub, TrainedTokenizer
+from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
 TEXTS = [f"{word} the number {n} of {n * n} things, naïve café 東京 🙂" for n in range(300) for word in ("say", "see")]
 VOCABULARY = 400
@@ -95,6 +96,17 @@ def test_unreachable_hub_model_says_how_to_get_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(BadInput) as caught:
+        load_tokenizer(PretrainedHub(model="nobody/nothing", revision="0" * 40), [], tmp_path)
+    for part in ("nobody/nothing", "0" * 40, "HF_TOKEN", "source: directory"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
+def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
+    import transformers
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", raising(name))
+    with pytest.raises(kind) as caught:
         load_tokenizer(PretrainedHub(model="nobody/nothing", revision="0" * 40), [], tmp_path)
     for part in ("nobody/nothing", "0" * 40, "HF_TOKEN", "source: directory"):
         assert part in str(caught.value)

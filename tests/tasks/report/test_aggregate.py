@@ -294,4 +294,6 @@ def test_the_table_over_seeds_carries_the_cautions_of_each_seed_and_says_what_se
     found["of_seed"]["seed_1337"]["unequal_budgets_reason"] = "a warmer start"
     found["of_seed"]["seed_1337"]["numerics_changes"] = {"train-monotonic": [{}]}
     text = sweep.table(found)
-    assert "unequal budgets:** a warmer start" in text and "Numerics changed between attempts of train-monotonic" in text
+    assert (
+        "unequal budgets:** a warmer start" in text and "Numerics changed between attempts of train-monotonic" in text
+    )
