@@ -135,7 +135,7 @@ def test_a_bounded_run_is_unfinished_with_exit_code_75_and_the_same_command_goes
     run_here: Run, smoke_root: Path, tmp_path: Path
 ) -> None:
     for _ in range(12):
-        code, printed = run_here("--root", tmp_path, "--set", "execution.max_steps_per_run=60")
+        code, printed = run_here("--root", tmp_path, "--set", "execution.max_steps_per_run=40")
         if code == 0:
             break
         assert code == 75 and "the same command goes on" in printed
