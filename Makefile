@@ -12,6 +12,7 @@ export PREFECT_HOME = $(CURDIR)/.prefect
 export PREFECT_SERVER_ANALYTICS_ENABLED = false
 export TOKENIZERS_PARALLELISM = true
 export HF_HUB_DISABLE_TELEMETRY = 1
+export DO_NOT_TRACK = 1
 
 .PHONY: study test lint clean
 

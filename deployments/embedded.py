@@ -37,6 +37,7 @@ def prefect_server() -> Iterator[str]:
     log = home / "embedded-server.log"
     environment = os.environ | {
         "PREFECT_UI_ENABLED": "0",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT__SERVER_FINAL": "1",
     }

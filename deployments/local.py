@@ -28,7 +28,7 @@ from prefect.runtime import flow_run
 from prefect.states import State, StateType
 
 from deployments.dispatch import Handle, Walk
-from storage import durable
+from storage import attempts, durable
 from tasks.configuration import Configuration
 from tasks.progress import described
 from tasks.stage import Outcome, Stage, attempt
@@ -65,8 +65,6 @@ class Local(Walk):
     def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
         handle = super().__call__(stage, config, **inputs)
         if not handle.finished and not handle.outcome and not handle.waits_for and not self._told_to_stop():
-            if handle.verdict.present:
-                LOG.warning("%s runs again: %s", stage.name, handle.verdict.reason)
             _run_as_task(handle)
             if handle.outcome and handle.outcome.end_state == "finished":
                 handle.look()
@@ -84,13 +82,16 @@ class Local(Walk):
             "AwaitingRetry",
         )
         kind = next(kind for kind, named in STATES.values() if named == name)
-        told = "; ".join(f"{handle.stage.name}: {handle.outcome.message}" for handle in tried if handle.outcome)
+        told = "; ".join(f"{handle.stage.name}: {handle.outcome.told}" for handle in tried if handle.outcome)
         return State(type=kind, name=name, message=told or "unfinished")
 
     def _told_to_stop(self) -> bool:
-        """A signal stops the study; a stage's own share of steps stops only what needs it."""
+        """A signal stops the study, and so does another process at work on it, whose next stage we would take.
+
+        A stage's own share of steps stops only what needs it.
+        """
         ends = {handle.outcome.end_state for handle in self.handles if handle.outcome}
-        return bool(ends & {"interrupted", "sigterm"})
+        return bool(ends & {"interrupted", "sigterm", "held"})
 
 
 def _run_as_task(handle: Handle) -> None:
@@ -134,8 +135,9 @@ def _message(handle: Handle, outcome: Outcome) -> str:
     """Cause, remedy and log, on the task run's page."""
     if outcome.end_state == "finished":
         return str(handle.run.path)
-    remedy = f" {outcome.diagnosis['resolution']}" if outcome.diagnosis else ""
-    return f"{outcome.end_state}: {outcome.message}.{remedy} Log: {handle.run.attempts}"
+    record = attempts.newest(handle.run.attempts)
+    log = f" Log: {handle.run.attempts / format(record['attempt'], '04d')}.log" if record else ""
+    return f"{outcome.end_state}: {outcome.told}{log}"
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ def parser(module: str) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog=f"python -m {module}",
         description="Runs the study here, goes on where it stopped, and says so when it is finished.",
+        allow_abbrev=False,
         epilog="Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished, 130 interrupted.",
     )
     options.add_argument(
@@ -99,14 +100,18 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
     from deployments.embedded import prefect_server
     from deployments.local import EXIT_CODES
 
-    # Prefect's own lines go to its server; the terminal shows ours, and its warnings
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "WARNING")
+    # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect's usage statistics; clusters forbid such traffic
     setup_logging(incremental=False)
     OUT.print(f"study {study.name}, seed {study.seed}, in {walk.root / study.name}")
     OUT.print(
         f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
         "are finished) ..."
     )
+    for handle in walk.handles:
+        if handle.verdict.present and not handle.finished:
+            OUT.print(f"{handle.stage.name} runs again: {handle.verdict.reason}", style="yellow", markup=False)
     try:
         with prefect_server() as address, Display(walk.handles, OUT):
             OUT.print(f"Prefect API: {address}")
@@ -116,8 +121,9 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
         return 75
     code = EXIT_CODES.get(state.name or "", 1)
     if code:
-        OUT.print(f"{state.name}: {state.message}", style="bold red" if code in (1, 2) else "bold yellow")
-        OUT.print(f"exit code {code}; what is finished is kept, and the same command goes on", style="dim")
+        OUT.print(f"{state.name}: {state.message}", style="bold red" if code in (1, 2) else "yellow", markup=False)
+        kept = "the same command goes on" if code in (75, 130) else "after the correction the same command goes on"
+        OUT.print(f"exit code {code}; what is finished is kept, and {kept}", style="dim")
     return code
 
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from deployments.dispatch import Handle
-from storage import attempts, durable
+from storage import attempts, durable, locks
 from tasks.progress import described
 
 LOOK_EVERY_SECONDS = 1.0
@@ -103,10 +103,16 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     refused = f"marker refused ({handle.verdict.reason}); " if handle.verdict.present else ""
     if attempt is None:
         return refused + (handle.verdict.reason if handle.waits_for else "not started")
+    far = described(_progress(handle))
     if attempt.get("end_state") is None:
-        return f"{refused}attempt {attempt['attempt']} has no end yet: {described(_progress(handle))}"
+        doing = (
+            "running" if locks.holder(handle.run.path / "locks") else "died without an end; the same command goes on"
+        )
+        return f"{refused}{doing}, attempt {attempt['attempt']}: {far}"
     summary = (attempt.get("diagnosis") or {}).get("summary", "")
-    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}" + (f": {summary}" if summary else "")
+    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}, {far}" + (
+        f": {summary}" if summary else ""
+    )
 
 
 def _progress(handle: Handle) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
 
 def _explained(model: type[BaseModel], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
-    key = ".".join(str(part) for part in item["loc"])
+    key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
     if item["type"] != "extra_forbidden":
         shown = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
         return f"{key or model.__name__}: {item['msg']}{shown}"
@@ -104,6 +104,12 @@ def _explained(model: type[BaseModel], item: Any) -> str:
     close = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{key}: unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
+
+
+def _tags(model: type[BaseModel]) -> set[Any]:
+    """The values of `source`, which pydantic puts into the place of an error and which are no keys."""
+    kinds = model.model_json_schema()["$defs"].values()
+    return {kind["properties"]["source"].get("const") for kind in kinds if "source" in kind.get("properties", {})}
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> set[str]:

@@ -91,13 +91,17 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:
-        """Listens to SIGINT, SIGTERM and SIGUSR1 while the block runs; elsewhere than in the main thread, to none."""
+        """Listens to SIGINT, SIGTERM, SIGHUP and SIGUSR1 while the block runs, in the main thread only.
+
+        A signal that is ignored stays so: nohup means that a closed terminal ends nothing.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
         causes = {
             signal.SIGINT: "interrupted",
             signal.SIGTERM: "sigterm",
+            signal.SIGHUP: "sigterm",  # a terminal that was closed, an ssh that was lost
             signal.SIGUSR1: "out_of_time",
         }
 
@@ -106,7 +110,8 @@ class StopRequest:
                 raise KeyboardInterrupt  # asked twice: the person does not want to wait for the next safe point
             self._cause = causes[signal.Signals(number)]
 
-        before = {number: signal.signal(number, note) for number in causes}
+        heard = [number for number in causes if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, note) for number in heard}
         try:
             yield self
         finally:

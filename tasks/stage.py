@@ -69,6 +69,12 @@ class Outcome:
     retryable: bool = False
 
     @property
+    def told(self) -> str:
+        """What happened and what to do, for a person."""
+        remedy = self.diagnosis["resolution"] if self.diagnosis else ""
+        return self.message if remedy in self.message else f"{self.message}. {remedy}"
+
+    @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.end_state]
 
@@ -188,7 +194,10 @@ def _attempt_with_lock(
         if not isinstance(error, Exception | KeyboardInterrupt):
             raise
         outcome = _outcome_of(error)
-        work.log.log(logging.ERROR if outcome.diagnosis else logging.INFO, "%s: %s", outcome.end_state, outcome.message)
+        level = logging.ERROR if outcome.diagnosis else logging.INFO
+        work.log.log(level, "%s: %s", outcome.end_state, outcome.told)
+        if outcome.diagnosis and outcome.diagnosis["detail"]:
+            work.log.error("%s", outcome.diagnosis["detail"])
     finally:
         if log_handler is not None:
             logging.getLogger("ratchet").removeHandler(log_handler)
