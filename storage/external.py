@@ -16,6 +16,7 @@ from typing import Any
 from storage import durable
 from storage.errors import BadInput
 
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -76,6 +77,11 @@ def model_manifest(given: str) -> dict[str, str]:
         raise BadInput(
             f"the model folder {path} has no weights (no *.safetensors or pytorch_model*.bin): copy them there, "
             "or give the folder that holds them"
+        )
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise BadInput(
+            f"the model folder {path} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): save the model's "
+            "tokenizer into it with save_pretrained"
         )
     return file_manifest([given])
 

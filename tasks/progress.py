@@ -93,7 +93,7 @@ class StopRequest:
     def listening(self) -> Iterator[StopRequest]:
         """Listens to SIGINT, SIGTERM, SIGHUP and SIGUSR1 while the block runs, in the main thread only.
 
-        A signal that is ignored stays so: nohup means that a closed terminal ends nothing.
+        An ignored SIGHUP stays ignored: nohup means that a closed terminal ends nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield self
@@ -110,8 +110,9 @@ class StopRequest:
                 raise KeyboardInterrupt  # asked twice: the person does not want to wait for the next safe point
             self._cause = causes[signal.Signals(number)]
 
-        heard = [number for number in causes if signal.getsignal(number) != signal.SIG_IGN]
-        before = {number: signal.signal(number, note) for number in heard}
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+            del causes[signal.SIGHUP]
+        before = {number: signal.signal(number, note) for number in causes}
         try:
             yield self
         finally:

@@ -14,9 +14,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import State
 
-from deployments.dispatch import Handle
+from deployments.dispatch import Handle, Walk
 from deployments.local import EXIT_CODES, Local
-from storage import durable
+from storage import durable, locks
 from tasks.stage import Stage
 from tests.deployments.toy import ToyConfig
 
@@ -158,3 +158,22 @@ def test_a_file_that_changes_while_it_is_read_never_gives_a_marker(tmp_path: Pat
     here, state = run_page(tmp_path / "runs", lambda stage: stage(toy_stage("only"), config))
     assert state.name == "BadInput" and "changed after the command started" in (state.message or "")
     assert not here.handles[0].run.marker_file.exists()
+
+
+def test_a_second_start_takes_no_stage_from_the_first(tmp_path: Path) -> None:
+    """It ends at the first stage that is held: going on with the next one would make the first start fail there."""
+
+    def page(stage: Local) -> None:
+        stage(toy_stage("held"), ToyConfig(ends="finished"))
+        stage(toy_stage("other"), ToyConfig(ends="otherwise"))
+
+    walk = Walk(tmp_path, "toy")
+    held = walk(toy_stage("held"), ToyConfig(ends="finished")).run.path
+    held.mkdir(parents=True)
+    lock = locks.acquire(held / "locks")
+    try:
+        here, state = run_page(tmp_path, page)
+    finally:
+        lock.release()
+    assert state.name == "BadInput" and "held by a live process" in (state.message or "")
+    assert not here.handles[1].run.path.exists()

@@ -128,7 +128,7 @@ def test_a_failed_check_fails_the_study_with_exit_code_1_and_says_what_was_measu
     code, printed = run_here("--root", tmp_path, "--set", "base_checks.max_ratio_to_unigram=0.001")
     assert code == 1 and "the base model is trained" in printed and "required at most 0.001" in printed
     code, printed = run_here("--root", tmp_path, "--set", "base_checks.max_ratio_to_unigram=0.001", "--status")
-    assert "check_failed in attempt 1: check failed" in printed and "waits for base" in printed
+    assert "check_failed in attempt 1, 52/52 steps" in printed and "waits for base" in printed
 
 
 def test_a_bounded_run_is_unfinished_with_exit_code_75_and_the_same_command_goes_on(

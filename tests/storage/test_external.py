@@ -34,6 +34,7 @@ def texts(tmp_path):
 def model_folder(folder, weights="model.safetensors"):
     folder.mkdir()
     (folder / "config.json").write_text("{}")
+    (folder / "tokenizer.json").write_text("{}")
     (folder / weights).write_bytes(b"weights")
     return folder
 
@@ -106,7 +107,7 @@ def test_an_empty_folder_is_named_also_when_it_holds_hidden_files(tmp_path):
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
 def test_a_model_folder_counts_by_all_of_its_files(tmp_path, weights):
     folder = model_folder(tmp_path / "model", weights)
-    assert set(external.model_manifest(str(folder))) == {"config.json", weights}
+    assert set(external.model_manifest(str(folder))) == {"config.json", "tokenizer.json", weights}
 
 
 def test_a_model_folder_without_weights_says_what_is_missing(tmp_path):
@@ -197,3 +198,10 @@ def test_a_cache_that_cannot_be_written_stops_nothing(texts, small_disk, monkeyp
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
     runs.remount(small_disk, "ro")
     assert list(external.file_manifest([str(texts)])) == ["a.txt", "below/b.txt"]
+
+
+def test_a_model_folder_without_a_tokenizer_says_what_is_missing(tmp_path):
+    folder = model_folder(tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BadInput, match=r"has no tokenizer \(none of tokenizer\.json"):
+        external.model_manifest(str(folder))
