@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.embedded import send_what_waits
+from flows import command
 
 REPOSITORY = Path(__file__).parent.parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
+RunHere = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -77,3 +83,37 @@ def smoke_root(run_study: Command, tmp_path_factory: pytest.TempPathFactory) -> 
     done = run_study("--profile", "smoke", "--root", root)
     assert done.returncode == 0, done.stdout + done.stderr
     return root
+
+
+@pytest.fixture
+def run_here(prefect_server: str, capsys: pytest.CaptureFixture[str]) -> RunHere:
+    """The command's function in this process, against the shared server; returns (exit code, all output)."""
+
+    def run(*arguments: str | Path, profile: str = "smoke", module: str = "flows.robustness") -> tuple[int, str]:
+        with temporary_settings({PREFECT_API_URL: prefect_server}):
+            code = command.main(module, ["--profile", profile, *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+@pytest.fixture
+def new_root(smoke_root: Path, tmp_path: Path) -> Path:
+    """A root where no study was run, whose text is in the cache: reading it takes most of a smoke study."""
+    root = tmp_path / "runs"
+    shutil.copytree(smoke_root / ".cache", root / ".cache")
+    return root
+
+
+@pytest.fixture
+def own_prefect_home(prefect_server: str, _own_prefect_home: None, tmp_path: Path) -> Path:
+    """A PREFECT_HOME for one test, whose database has its tables: making them takes ten seconds."""
+    home = tmp_path / "prefect-home"
+    home.mkdir()
+    with (
+        closing(sqlite3.connect(Path(os.environ["PREFECT_HOME"], "prefect.db"))) as shared,
+        closing(sqlite3.connect(home / "prefect.db")) as own,
+    ):
+        shared.backup(own)
+    return home

@@ -107,8 +107,17 @@ def _extract(files: Iterable[tuple[str, Path]], what: str) -> list[Document]:
 
 
 def _docstrings(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             if text and len(text.split()) >= MIN_WORDS:
                 yield text
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """The module and every statement in it; `ast.walk` would visit every expression too, which takes the most time."""
+    waiting = [tree]
+    while waiting:
+        yield (node := waiting.pop())
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, block, ())

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import command
 from storage import durable, locks
-from tests.conftest import REPOSITORY, Command
-
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run_here(prefect_server: str, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """The command's function in this process, against the shared server; returns (exit code, all output)."""
-
-    def run(*arguments: str | Path, profile: str = "smoke") -> tuple[int, str]:
-        with temporary_settings({PREFECT_API_URL: prefect_server}):
-            code = command.main("flows.robustness", ["--profile", profile, *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    yield run
+from tests.conftest import REPOSITORY, RunHere
 
 
 def test_the_options_are_frozen() -> None:
@@ -45,12 +29,12 @@ def test_the_options_are_frozen() -> None:
     assert options("flows.sweep") == study | {"--seeds"}
 
 
-def test_dry_run_shows_every_stage_and_writes_nothing(run_here: Run, tmp_path: Path) -> None:
+def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:
     code, printed = run_here("--root", tmp_path / "runs", "--dry-run")
     assert code == 0 and printed.count("would run") == 7 and not (tmp_path / "runs").exists()
 
 
-def test_status_of_a_study_that_was_never_started(run_here: Run, tmp_path: Path) -> None:
+def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: Path) -> None:
     code, printed = run_here("--root", tmp_path, "--status")
     assert code == 75 and "setup" in printed and "not started" in printed and "waits for setup" in printed
 
@@ -65,7 +49,7 @@ def test_status_of_a_study_that_was_never_started(run_here: Run, tmp_path: Path)
     ],
 )
 def test_a_wrong_configuration_is_refused_before_anything_runs(
-    run_here: Run, tmp_path: Path, changes: list[str], message: str
+    run_here: RunHere, tmp_path: Path, changes: list[str], message: str
 ) -> None:
     sets = [argument for change in changes for argument in ("--set", change)]
     code, printed = run_here("--root", tmp_path / "runs", *sets)
@@ -73,7 +57,7 @@ def test_a_wrong_configuration_is_refused_before_anything_runs(
     assert not (tmp_path / "runs").exists() and "Prefect" not in printed
 
 
-def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_here: Run, tmp_path: Path) -> None:
+def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_here: RunHere, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     code, printed = run_here(
@@ -91,19 +75,19 @@ def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_h
     ],
 )
 def test_bad_input_that_setup_finds_ends_the_study_with_exit_code_2(
-    run_here: Run, tmp_path: Path, change: str, message: str, monkeypatch: pytest.MonkeyPatch
+    run_here: RunHere, new_root: Path, tmp_path: Path, change: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "empty.txt").touch()
-    code, printed = run_here("--root", tmp_path / "runs", "--set", change % tmp_path if "%s" in change else change)
+    code, printed = run_here("--root", new_root, "--set", change % tmp_path if "%s" in change else change)
     assert code == 2 and message in printed, printed
-    assert not list((tmp_path / "runs").rglob("COMPLETE.json")) and not list(tmp_path.rglob(".tmp-*"))
-    (attempt,) = (tmp_path / "runs").rglob("attempts/*.json")
+    assert not list(new_root.rglob("COMPLETE.json")) and not list(tmp_path.rglob(".tmp-*"))
+    (attempt,) = new_root.rglob("attempts/*.json")
     record = durable.read_json(attempt)
     assert (record["end_state"], record["exit_code"]) == ("bad_input", 2) and message in record["diagnosis"]["summary"]
 
 
-def test_a_run_directory_held_by_a_live_process_is_refused_naming_it(run_here: Run, tmp_path: Path) -> None:
+def test_a_run_directory_held_by_a_live_process_is_refused_naming_it(run_here: RunHere, tmp_path: Path) -> None:
     _, printed = run_here("--root", tmp_path, "--dry-run")
     setup = tmp_path / "smoke" / "setup" / printed.split()[1][:12]
     setup.mkdir(parents=True)
@@ -123,33 +107,33 @@ def test_a_server_that_does_not_answer_is_bad_input(tmp_path: Path, capsys: pyte
 
 
 def test_a_failed_check_fails_the_study_with_exit_code_1_and_says_what_was_measured(
-    run_here: Run, tmp_path: Path
+    run_here: RunHere, new_root: Path
 ) -> None:
-    code, printed = run_here("--root", tmp_path, "--set", "base_checks.max_ratio_to_unigram=0.001")
+    code, printed = run_here("--root", new_root, "--set", "base_checks.max_ratio_to_unigram=0.001")
     assert code == 1 and "the base model is trained" in printed and "required at most 0.001" in printed
-    code, printed = run_here("--root", tmp_path, "--set", "base_checks.max_ratio_to_unigram=0.001", "--status")
+    code, printed = run_here("--root", new_root, "--set", "base_checks.max_ratio_to_unigram=0.001", "--status")
     assert "check_failed in attempt 1, 52/52 steps" in printed and "waits for base" in printed
 
 
 def test_a_bounded_run_is_unfinished_with_exit_code_75_and_the_same_command_goes_on(
-    run_here: Run, smoke_root: Path, tmp_path: Path
+    run_here: RunHere, smoke_root: Path, new_root: Path
 ) -> None:
     for _ in range(12):
-        code, printed = run_here("--root", tmp_path, "--set", "execution.max_steps_per_run=40")
+        code, printed = run_here("--root", new_root, "--set", "execution.max_steps_per_run=40")
         if code == 0:
             break
         assert code == 75 and "the same command goes on" in printed
     assert code == 0
-    attempts = len(list(tmp_path.glob("smoke/base/*/attempts/*.json")))
+    attempts = len(list(new_root.glob("smoke/base/*/attempts/*.json")))
     assert attempts >= 2
     for stage in ("base", "train-baseline", "train-monotonic"):
-        assert _digest(tmp_path, stage) == _digest(smoke_root, stage)
+        assert _digest(new_root, stage) == _digest(smoke_root, stage)
 
 
 def test_ctrl_c_stops_at_a_step_with_exit_code_130_and_the_same_command_goes_on(
-    run_study: Command, prefect_server: str, smoke_root: Path, tmp_path: Path
+    run_here: RunHere, prefect_server: str, smoke_root: Path, new_root: Path
 ) -> None:
-    command_line = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(tmp_path)]
+    command_line = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(new_root)]
     process = subprocess.Popen(
         command_line,
         cwd=REPOSITORY,
@@ -159,15 +143,16 @@ def test_ctrl_c_stops_at_a_step_with_exit_code_130_and_the_same_command_goes_on(
         text=True,
     )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("smoke/setup/*/attempts/0001.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not list(new_root.glob("smoke/base/*/timing.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.005)
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130, printed
-    record = durable.read_json(next(tmp_path.glob("smoke/setup/*/attempts/0001.json")))
+    record = durable.read_json(next(new_root.glob("smoke/base/*/attempts/0001.json")))
     assert (record["end_state"], record["exit_code"]) == ("interrupted", 130)
-    done = run_study("--profile", "smoke", "--root", tmp_path)
-    assert done.returncode == 0 and _digest(tmp_path, "train-monotonic") == _digest(smoke_root, "train-monotonic")
+    assert run_here("--root", new_root)[0] == 0
+    for stage in ("base", "train-monotonic"):
+        assert _digest(new_root, stage) == _digest(smoke_root, stage)
 
 
 def test_another_python_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from storage import durable, markers
 from storage.rows import records_digest
 from tasks.language.model import weights_digest
 from tasks.study import Study
-from tests.conftest import REPOSITORY, Command
+from tests.conftest import REPOSITORY, RunHere
 
 STAGES = ["setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "aggregate"]
 
@@ -138,15 +138,15 @@ def test_pruning_invalidates_nothing(smoke_root: Path, tmp_path: Path) -> None:
 
 
 def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
-    smoke_root: Path, tmp_path: Path, run_study: Command
+    smoke_root: Path, tmp_path: Path, run_here: RunHere
 ) -> None:
     copied = _copy(smoke_root, tmp_path)
     edited = _handles(copied)["base"].run
     edited.result_file.write_text(edited.result_file.read_text().replace("parameters", "Parameters"))
     before = _handles(copied)
     assert not before["base"].finished and "result.json was edited" in before["base"].verdict.reason
-    done = run_study("--profile", "smoke", "--root", copied, "--set", "execution.keep_checkpoints=3")
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, printed = run_here("--root", copied, "--set", "execution.keep_checkpoints=3")
+    assert code == 0, printed
     assert durable.read_json(edited.generation_file)["history"][0]["reason"].startswith("the marker was refused")
     after = _handles(copied)
     assert [len(list(after[stage].run.attempts.glob("*.json"))) for stage in STAGES] == [1, 2, 1, 1, 1, 1, 1]
@@ -154,16 +154,14 @@ def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
     assert markers.check_outputs(edited).outputs_digest == digest
 
 
-def test_a_forged_marker_is_named_and_the_stage_runs_again(
-    smoke_root: Path, tmp_path: Path, run_study: Command
-) -> None:
+def test_a_forged_marker_is_named_and_the_stage_runs_again(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:
     copied = _copy(smoke_root, tmp_path)
     run = _handles(copied)["aggregate"].run
     run.marker_file.write_text("")
-    done = run_study("--profile", "smoke", "--root", copied, "--status")
-    assert done.returncode == 75 and "marker refused (the marker cannot be read" in done.stdout
-    done = run_study("--profile", "smoke", "--root", copied)
-    assert done.returncode == 0 and _handles(copied)["aggregate"].finished
+    code, printed = run_here("--root", copied, "--status")
+    assert code == 75 and "marker refused (the marker cannot be read" in printed
+    code, printed = run_here("--root", copied)
+    assert code == 0 and _handles(copied)["aggregate"].finished
 
 
 def _edit_unnoticed(file: Path, old: str, new: str) -> None:
@@ -184,7 +182,7 @@ def _sign(marker_file: Path, **described: object) -> None:
     marker_file.write_text(json.dumps(marker | {"marker_digest": durable.sha256_json(marker)}))
 
 
-def test_a_forged_table_is_never_shown_as_finished(smoke_root: Path, tmp_path: Path, run_study: Command) -> None:
+def test_a_forged_table_is_never_shown_as_finished(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:
     copied = _copy(smoke_root, tmp_path)
     run = _handles(copied)["aggregate"].run
     (run.path / "table.md").write_text((run.path / "table.md").read_text().replace("| monotonic ", "| monotonix ", 1))
@@ -194,13 +192,13 @@ def test_a_forged_table_is_never_shown_as_finished(smoke_root: Path, tmp_path: P
     run.marker_file.write_text(json.dumps(marker))
     _sign(run.marker_file)
     assert _handles(copied)["aggregate"].finished, "the quick look believes it"
-    done = run_study("--profile", "smoke", "--root", copied)
-    assert done.returncode == 75 and "finished" not in done.stdout
-    assert "aggregate does not hold: table.md was edited after the stage finished" in done.stderr
+    code, printed = run_here("--root", copied)
+    assert code == 75 and "the study is finished" not in printed
+    assert "aggregate does not hold: table.md was edited after the stage finished" in printed
 
 
 def test_an_input_that_only_a_full_look_finds_altered_is_named_once_and_then_made_again(
-    smoke_root: Path, tmp_path: Path, run_study: Command
+    smoke_root: Path, tmp_path: Path, run_here: RunHere
 ) -> None:
     copied = _copy(smoke_root, tmp_path)
     run = _handles(copied)["evaluate"].run
@@ -209,10 +207,10 @@ def test_an_input_that_only_a_full_look_finds_altered_is_named_once_and_then_mad
     _sign(run.marker_file, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
     _edit_unnoticed(run.result_file, '"split"', '"splat"')
     assert _handles(copied)["evaluate"].finished, "the quick look believes it"
-    done = run_study("--profile", "smoke", "--root", copied)
-    assert done.returncode == 1 and "the outputs of evaluate" in done.stdout, done.stdout + done.stderr
-    done = run_study("--profile", "smoke", "--root", copied)
-    assert done.returncode == 0 and _handles(copied)["aggregate"].finished, done.stdout + done.stderr
+    code, printed = run_here("--root", copied)
+    assert code == 1 and "the outputs of evaluate" in printed, printed
+    code, printed = run_here("--root", copied)
+    assert code == 0 and _handles(copied)["aggregate"].finished, printed
 
 
 def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(
@@ -227,7 +225,7 @@ def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(
     assert printed.count("verified") == 1 and "the input 'text' is not the one that was read" in printed
 
 
-def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_path: Path, run_study: Command) -> None:
+def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:
     """The real loading code on a local copy: tokenizer and model by `from_pretrained`, text by `load_dataset`."""
     model = shutil.copytree(_handles(smoke_root)["base"].run.path / "model", tmp_path / "model")
     parquets = (_handles(smoke_root)["setup"].run.path / "text").glob("*.parquet")
@@ -241,7 +239,7 @@ def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_pa
         f"model={{source: directory, path: {model}}}",
     ]
     arguments = [argument for change in sets for argument in ("--set", change)]
-    done = run_study("--profile", "smoke", "--root", tmp_path / "runs", *arguments)
-    assert done.returncode == 0 and "| untrained" not in done.stdout, done.stdout + done.stderr
+    code, printed = run_here("--root", tmp_path / "runs", *arguments)
+    assert code == 0 and "| untrained" not in printed, printed
     (base,) = (tmp_path / "runs").glob("smoke/base/*/model")
     assert weights_digest(base) == weights_digest(Path(model))

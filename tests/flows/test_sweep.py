@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from flows import command
 from storage import durable
-from tests.conftest import REPOSITORY
+from tests.conftest import RunHere
 
 
 def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
-    prefect_server: str, smoke_root: Path, tmp_path: Path
+    run_here: RunHere, smoke_root: Path, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(smoke_root, tmp_path / "runs"))
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.sweep", "--profile", "smoke", "--root", str(root), "--seeds", "42", "7"],
-        cwd=REPOSITORY,
-        env=os.environ | {"PREFECT_API_URL": prefect_server},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0 and "over 2 seeds" in done.stdout, done.stdout + done.stderr
+    code, printed = run_here("--root", root, "--seeds", "42", "7", module="flows.sweep")
+    assert code == 0 and "over 2 seeds" in printed, printed
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
     assert runs == {
         "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "aggregate": 3,
