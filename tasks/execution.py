@@ -22,6 +22,7 @@ class Execution(Configuration):
         False, description="Recompute activations in the backward pass: less memory, more time."
     )
     evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
+    attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
     checkpoint_every_steps: int | None = execution(
         None, ge=1, description="Steps between checkpoints; empty means only at validations and by time."
     )

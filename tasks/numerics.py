@@ -39,6 +39,7 @@ def prepare(execution: Execution, seed: int) -> dict[str, Any]:
         "deterministic": execution.deterministic,
         "micro_batch_examples": execution.micro_batch_examples,
         "evaluation_batch_examples": execution.evaluation_batch_examples,
+        "attack_batch_examples": execution.attack_batch_examples,
         "torch": torch.__version__,
         "transformers": package_versions().get("transformers"),
     }

@@ -117,10 +117,10 @@ class FromScratch(Configuration):
 
 
 class PretrainedDirectory(Configuration):
-    """A model and its tokenizer in a local folder, as `save_pretrained` writes them."""
+    """A model and its tokenizer in a local folder, as `save_pretrained` writes them, or in one GGUF file."""
 
-    source: Literal["directory"] = scientific("directory", description="A local folder.")
-    path: str = execution(description="The folder. Its content enters the fingerprint, not its place.")
+    source: Literal["directory"] = scientific("directory", description="A local folder or GGUF file.")
+    path: str = execution(description="The folder, or a .gguf file. Its content enters the fingerprint, not its place.")
 
     def external_inputs(self) -> dict[str, Any]:
         return {"files": external.model_manifest(self.path)}
@@ -151,10 +151,41 @@ class BaseChecks(Configuration):
 class Constraint(Configuration):
     """Which weights are made non-negative, as W = softplus(V)."""
 
-    variant: Literal["mlp_in", "mlp_both"] = scientific(
+    variant: Literal["mlp_in", "mlp_both", "mlp_in_attn_out", "gated_updown", "gated_all"] = scientific(
         "mlp_both",
-        description="mlp_in: the feed-forward input projection; mlp_both: input and output projection.",
+        description="mlp_in: the feed-forward input projection; mlp_both: input and output projection; "
+        "mlp_in_attn_out: feed-forward input and attention output. Gated networks (Llama, Qwen): gated_updown: up "
+        "and down projection; gated_all: the gate too.",
     )
+
+
+class TriggerAttack(Configuration):
+    """uat: one sequence of tokens in front of every text, which shall make the model predict all of them badly."""
+
+    trigger_tokens: int = scientific(10, ge=1, description="Length of the trigger, in tokens.")
+    restarts: int = scientific(
+        5, ge=1, description="Searches from a random trigger; the best on the search text counts."
+    )
+    iterations: int = scientific(
+        100, ge=1, description="Gradient steps in one search; each replaces at most one token."
+    )
+    candidates: int = scientific(100, ge=1, description="Replacements that are tried exactly in one iteration.")
+    batch_documents: int = scientific(16, ge=1, description="Search documents on which one iteration compares them.")
+    text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")
+    control_triggers: int = scientific(10, ge=1, description="Random triggers of the same length, as the control.")
+
+
+class FlipAttack(Configuration):
+    """hotflip: each text for itself, a few of its tokens replaced so that the others are predicted badly."""
+
+    documents: int = scientific(100, ge=2, description="Documents of attack-evaluation that are attacked.")
+    flips: int = scientific(10, ge=1, description="Tokens that may be replaced in a document.")
+    candidates: int = scientific(100, ge=1, description="Replacements that are tried exactly for each flip.")
+    success_relative_increase: float = scientific(
+        0.15, gt=0, description="An attack succeeds when it raises the loss by more than this share of the clean loss."
+    )
+    text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")
+    control_draws: int = scientific(5, ge=1, description="Random replacements at random positions, as the control.")
 
 
 class Evaluation(Configuration):
@@ -180,8 +211,33 @@ class Study(Configuration):
     unequal_budgets: UnequalBudgets | None = scientific(
         None, description="Only to give the monotonic arm another budget, with the reason."
     )
+    uat: TriggerAttack = scientific(TriggerAttack(), description="The universal trigger attack.")
+    hotflip: FlipAttack = scientific(FlipAttack(), description="The token flip attack.")
     evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
+
+    @model_validator(mode="after")
+    def _attacks_fit(self) -> Study:
+        if (longest := self.uat.trigger_tokens + self.uat.text_tokens) > self.sequence_length:
+            raise ValueError(
+                f"uat.trigger_tokens and uat.text_tokens are {longest} tokens together, more than sequence_length "
+                f"{self.sequence_length}: lower uat.text_tokens"
+            )
+        if self.hotflip.text_tokens > self.sequence_length:
+            raise ValueError(
+                f"hotflip.text_tokens {self.hotflip.text_tokens} is more than sequence_length {self.sequence_length}"
+            )
+        if 2 * self.hotflip.flips > self.hotflip.text_tokens:
+            raise ValueError(
+                f"hotflip.flips {self.hotflip.flips} is more than half of hotflip.text_tokens "
+                f"{self.hotflip.text_tokens}: only tokens that are not replaced are scored"
+            )
+        if self.hotflip.documents > self.splits.attack_evaluation_documents:
+            raise ValueError(
+                f"hotflip.documents {self.hotflip.documents} is more than splits.attack_evaluation_documents "
+                f"{self.splits.attack_evaluation_documents}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _budgets_differ(self) -> Study:
@@ -213,6 +269,12 @@ class Study(Configuration):
 
     def for_evaluation(self) -> EvaluateConfig:
         return EvaluateConfig(execution=self.execution)
+
+    def for_uat(self) -> UatConfig:
+        return UatConfig(attack=self.uat, seed=self.seed, execution=self.execution)
+
+    def for_hotflip(self) -> HotFlipConfig:
+        return HotFlipConfig(attack=self.hotflip, seed=self.seed, execution=self.execution)
 
     def for_aggregate(self) -> AggregateConfig:
         return AggregateConfig(
@@ -275,8 +337,24 @@ class EvaluateConfig(Configuration):
     execution: Execution = execution(description="How the work is done.")
 
 
+class UatConfig(Configuration):
+    """uat: universal triggers, learned on attack-search and judged on attack-evaluation."""
+
+    attack: TriggerAttack = scientific(description="What the attack may spend, the same for every model.")
+    seed: int = scientific(ge=0, description="Starting triggers, order of the search documents, control triggers.")
+    execution: Execution = execution(description="How the work is done.")
+
+
+class HotFlipConfig(Configuration):
+    """hotflip: token flips in each document of attack-evaluation."""
+
+    attack: FlipAttack = scientific(description="What the attack may spend, the same for every model.")
+    seed: int = scientific(ge=0, description="The control's random replacements.")
+    execution: Execution = execution(description="How the work is done.")
+
+
 class AggregateConfig(Configuration):
-    """aggregate: the table."""
+    """aggregate: tables and report."""
 
     study: str = execution(description="Name of the study, as shown in the table.")
     seed: int = scientific(description="Seed of the study, as shown in the table.")
