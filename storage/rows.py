@@ -96,10 +96,12 @@ class RecordParts:
     def merge(self, keys: list[str], path: Path) -> str:
         """Writes the parts `keys`, in that order, as one Parquet file; returns the records digest."""
         with durable.new_file(path) as temporary:
-            schema = pq.read_schema(self._names(keys[0])[0])
+            # a list that is empty throughout a part has no type of its own there
+            parts = [pq.read_schema(self._names(key)[0]) for key in keys]
+            schema = pa.unify_schemas(parts, promote_options="permissive")
             with pq.ParquetWriter(temporary, schema) as writer:
                 for key in keys:
-                    writer.write_table(pq.read_table(self._names(key)[0], schema=schema))
+                    writer.write_table(pq.read_table(self._names(key)[0]).cast(schema))
         return records_digest(pq.read_table(path).to_pylist())
 
     def _names(self, key: str) -> tuple[Path, Path]:

@@ -1,0 +1,59 @@
+"""The texts of an attack: the documents of a split as token ids, cut to what is attacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow.parquet as pq
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from storage.errors import BadInput
+from tasks.attacks.scoring import Victim
+from tasks.execution import Execution
+from tasks.language import model as language
+from tasks.language.tokenizer import encode
+from tasks.numerics import device
+from tasks.stage import StageInput
+
+MIN_TOKENS = 2
+"""A shorter text leaves nothing to score once a token is replaced."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """The first tokens of one document."""
+
+    example_id: str
+    source: str
+    tokens: list[int]
+
+
+def attacked_texts(
+    setup: StageInput, tokenizer: PreTrainedTokenizerBase, split: str, tokens: int, documents: int | None = None
+) -> list[Text]:
+    """The first `tokens` tokens of the first `documents` documents of a split, the same for every model.
+
+    The end is cut, never the beginning, so nothing that stands in front is lost. BadInput for a document with
+    fewer than two tokens: none is left out in silence.
+    """
+    rows = pq.read_table(setup.path / "text" / f"{split}.parquet").to_pylist()[:documents]
+    ids = encode(tokenizer, (row["text"] for row in rows))
+    texts = [Text(row["example_id"], row["source"], own[:tokens]) for row, own in zip(rows, ids, strict=True)]
+    for row, text in zip(rows, texts, strict=True):
+        if len(text.tokens) < MIN_TOKENS:
+            raise BadInput(
+                f"the document {row['text'][:40]!r} of split {split} (source {row['source']}) has "
+                f"{len(text.tokens)} token, which cannot be attacked: take it out of the text"
+            )
+    return texts
+
+
+def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
+    """The study's tokenizer."""
+    return AutoTokenizer.from_pretrained(setup.path / "text" / "tokenizer", local_files_only=True)
+
+
+def victim(setup: StageInput, trained: StageInput, settings: Execution) -> Victim:
+    """The stage's model, ready to be attacked."""
+    model = language.load(trained.path / "model").to(device(settings))
+    return Victim(model, setup.result["end_of_text_id"], settings.attack_batch_examples)

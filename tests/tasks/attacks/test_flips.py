@@ -1,0 +1,113 @@
+"""Token flips: what is replaced is never scored, the budget is the same for all, the control is paired."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.attacks.flips import Flipped, flip, flips_of, random_flips
+from tasks.attacks.scoring import Count, Victim
+from tasks.study import FlipAttack
+from tests.tasks.attacks.planted import END, POISON, planted, texts, usable
+from tests.tasks.tiny import tiny_model
+
+ATTACK = FlipAttack(flips=3, candidates=12, control_draws=4)
+
+
+def tiny_victim() -> Victim:
+    return Victim(tiny_model(length=40, vocabulary=40, seed=4), 0, 16)
+
+
+def by_hand(victim: Victim, text: list[int], found: Flipped) -> tuple[float, float]:
+    """(attacked, clean) loss of the tokens that were not replaced, from two plain forward passes."""
+    kept = [i for i in range(len(text)) if i not in found.positions]
+    clean, attacked = victim.losses([[], []], [text, found.tokens])
+    return attacked[kept].sum().item(), clean[kept].sum().item()
+
+
+def test_the_planted_weakness_is_found_and_random_flips_do_not_find_it():
+    found, controls = [], []
+    for text in texts():
+        victim = planted()
+        found.append(flip(victim, text, usable(), ATTACK))
+        controls += random_flips(victim, text, usable(), len(found[-1].positions), 4, seed=5)
+    assert all(POISON in flipped.tokens for flipped in found) and all(f.succeeded(ATTACK) for f in found)
+    effect = np.mean([f.loss_sum_nats - f.clean_loss_sum_nats for f in found])
+    chance = np.mean([f.loss_sum_nats - f.clean_loss_sum_nats for f in controls])
+    assert effect > 2 * chance
+    assert np.mean([POISON in control.tokens for control in controls]) < 0.3
+
+
+@pytest.mark.parametrize("make", [planted, tiny_victim])
+def test_only_tokens_that_were_not_replaced_are_scored(make):
+    for text in texts():
+        victim = make()
+        for found in [flip(victim, text, usable(), ATTACK), *random_flips(victim, text, usable(), 3, 4, seed=1)]:
+            changed = [i for i, (a, b) in enumerate(zip(text, found.tokens, strict=True)) if a != b]
+            assert sorted(found.positions) == changed and len(changed) <= 3
+            assert found.tokens_scored == len(text) - len(changed)
+            attacked, clean = by_hand(victim, text, found)
+            assert (found.loss_sum_nats, found.clean_loss_sum_nats) == pytest.approx((attacked, clean), rel=1e-6)
+
+
+def test_written_tokens_are_usable_and_never_the_one_that_stood_there():
+    few = torch.zeros(40, dtype=torch.bool)
+    few[[3, 4, 5]] = True
+    for text in texts():
+        victim = tiny_victim()
+        for found in [flip(victim, text, few, ATTACK), *random_flips(victim, text, few, 6, 4, seed=1)]:
+            for position in found.positions:
+                assert found.tokens[position] in (3, 4, 5) and found.tokens[position] != text[position] != END
+
+
+def test_a_flip_is_made_only_if_it_raises_the_mean_increase_of_what_is_still_scored():
+    victim, text = tiny_victim(), texts()[0]
+    one = flip(victim, text, usable(), ATTACK.model_copy(update={"flips": 1}))
+    three = flip(victim, text, usable(), ATTACK)
+    means = [(f.loss_sum_nats - f.clean_loss_sum_nats) / f.tokens_scored for f in (one, three)]
+    assert 0 < means[0] < means[1] and three.positions[0] == one.positions[0]
+
+
+def test_every_text_costs_the_same_whatever_is_found():
+    costs = set()
+    for make in (planted, tiny_victim):
+        for text in texts():
+            victim = make()
+            flip(victim, text, usable(), ATTACK)
+            costs.add((victim.count.forward_sequences, victim.count.backward_sequences))
+    assert costs == {(1 + 3 * (1 + 12), 3)}
+
+
+def test_of_a_short_text_at_most_half_is_replaced():
+    assert [flips_of([1] * size, ATTACK) for size in (2, 3, 5, 6, 50)] == [1, 1, 2, 3, 3]
+    found = flip(planted(), [7, 8], usable(), ATTACK)
+    assert found.tokens_scored + len(found.positions) == 2 and found.tokens_scored >= 1
+
+
+def test_the_control_is_the_same_for_every_model_and_fewer_flips_are_its_first():
+    text = texts()[1]
+    weak, plain = (random_flips(make(), text, usable(), 3, 4, seed=9) for make in (planted, tiny_victim))
+    assert [f.tokens for f in weak] == [f.tokens for f in plain]
+    fewer = random_flips(planted(), text, usable(), 2, 4, seed=9)
+    assert [f.positions for f in fewer] == [f.positions[:2] for f in weak]
+    assert len({tuple(f.positions) for f in weak}) > 1, "draws differ"
+    other = random_flips(planted(), texts()[2], usable(), 3, 4, seed=9)
+    assert [f.positions for f in other] != [f.positions for f in weak], "texts differ"
+
+
+def test_no_flip_leaves_the_text_as_it_is():
+    (found,) = random_flips(planted(), texts()[0], usable(), 0, 1, seed=9)
+    assert found.tokens == texts()[0] and found.loss_sum_nats == found.clean_loss_sum_nats
+
+
+@pytest.mark.parametrize(("attacked", "succeeded"), [(11.4, False), (11.6, True)])
+def test_success_is_a_relative_increase_above_the_threshold(attacked, succeeded):
+    assert Flipped([], [], 5, attacked, 10.0).succeeded(ATTACK) is succeeded
+
+
+def test_counting_starts_where_the_count_is_set():
+    victim = planted()
+    victim.count = Count()
+    victim.losses([[]], [[1, 2]])
+    assert victim.count == Count(1, 0)
