@@ -48,16 +48,15 @@ def cut(
     when a split has fewer documents than asked for, and CheckFailed when the finished splits share anything.
     """
     candidates, duplicates = _candidates(documents, splits, in_stream_order)
-    chosen = {
-        name: _first(candidates[name], name, getattr(splits, f"{name.replace('-', '_')}_documents"))
-        for name in EVALUATION_SPLITS
-    }
+    _require_enough(candidates, splits, EVALUATION_SPLITS)
+    chosen = {name: candidates[name][: _asked(splits, name)] for name in EVALUATION_SPLITS}
     evaluation = [document for name in EVALUATION_SPLITS for document in chosen[name]]
     overlap = Overlap(document.text for document in evaluation)
 
     within = _within(candidates["train"], max_characters, _characters(evaluation))
     clean = [document for document in within if overlap.share(document.text) <= splits.max_shared_shingles]
-    chosen["train"] = _first(clean, "train", splits.train_documents)
+    _require_enough({"train": clean}, splits, ["train"])
+    chosen["train"] = clean[: splits.train_documents]
 
     proof = _proof(chosen, splits)
     proof["duplicates_dropped_documents"] = duplicates
@@ -115,15 +114,23 @@ def _digest(*parts: int | str) -> bytes:
 # ------------------------------------------------------------------------------------------------ sizes
 
 
-def _first(documents: list[Document], name: str, asked: int | None) -> list[Document]:
-    found, asked = len(documents), asked if asked is not None else max(1, len(documents))
-    if found < asked:
-        share = "smaller" if name == "train" else "larger"
-        raise BadInput(
-            f"split {name}: {asked} documents are asked for and {found} are there: give more text, lower "
-            f"splits.{name.replace('-', '_')}_documents, or set a {share} splits.evaluation_share"
-        )
-    return documents[:asked]
+def _require_enough(candidates: dict[str, list[Document]], splits: Splits, names: Iterable[str]) -> None:
+    """BadInput naming every split that has fewer documents than asked for, all at once."""
+    short = []
+    for name in names:
+        found, asked = len(candidates[name]), _asked(splits, name)
+        if found < (asked if asked is not None else 1):
+            share = "smaller" if name == "train" else "larger"
+            short.append(
+                f"split {name}: {asked or 1} documents are asked for and {found} are there: give more text, lower "
+                f"splits.{name.replace('-', '_')}_documents, or set a {share} splits.evaluation_share"
+            )
+    if short:
+        raise BadInput("; ".join(short))
+
+
+def _asked(splits: Splits, name: str) -> int | None:
+    return getattr(splits, f"{name.replace('-', '_')}_documents")
 
 
 def _within(train: list[Document], max_characters: int | None, used: int) -> list[Document]:

@@ -264,6 +264,12 @@ def test_proof_refuses_contaminated_train_documents():
 # -------------------------------------------------------------------------------------------- bad input
 
 
+def test_every_split_that_is_too_small_is_named_at_once():
+    with pytest.raises(BadInput, match=r"split validation: 4000 .*; split attack-search: 5000 .*") as caught:
+        cut(corpus(), settings(validation_documents=4000, attack_search_documents=5000))
+    assert "split test" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", SPLITS)
 def test_too_few_documents_names_the_split_and_both_numbers(name):
     field = f"{name.replace('-', '_')}_documents"
