@@ -1,6 +1,7 @@
 # Two commands: `make study` and `make test`. Each sets up what it needs in .venv first.
 #   make study PROFILE=smoke     another profile      make study ARGS="--seed 1337"     more options
 #   make test ARGS="-k locks"    part of the tests
+#   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
 PROFILE ?= quick
@@ -14,7 +15,7 @@ export TOKENIZERS_PARALLELISM = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 export DO_NOT_TRACK = 1
 
-.PHONY: study test lint clean
+.PHONY: study test lint assets clean
 
 study: .venv/installed
 	.venv/bin/python -m flows.robustness --profile $(PROFILE) --root $(ROOT) $(ARGS)
@@ -24,6 +25,9 @@ test: .venv/installed
 
 lint: .venv/installed
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .
+
+assets: .venv/installed
+	.venv/bin/python -m tasks.language.assets
 
 # torch comes first and by itself: with it installed, nothing else asks for another build of it.
 .venv/installed: pyproject.toml constraints.txt

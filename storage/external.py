@@ -10,6 +10,8 @@ import json
 import os
 import platform
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from storage.errors import BadInput
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
+GGUF_SUFFIX = ".gguf"
+GGUF_MAGIC = b"GGUF"
 
 
 def package_versions(names: list[str]) -> list[str]:
@@ -67,10 +71,18 @@ def local_files(given: str) -> list[tuple[str, Path]]:
 
 
 def model_manifest(given: str) -> dict[str, str]:
-    """The manifest of a folder written by `save_pretrained`; BadInput when configuration or weights are missing."""
+    """The manifest of a folder written by `save_pretrained`, or of one GGUF file.
+
+    BadInput when it is neither, or when configuration, weights or tokenizer are missing.
+    """
     path = Path(given).expanduser()
+    if path.suffix == GGUF_SUFFIX:
+        require_gguf(path)
+        return file_manifest([given])
     if not path.is_dir():
-        raise BadInput(f"model.path {path} is not a folder: give the folder that save_pretrained wrote")
+        raise BadInput(
+            f"model.path {path} is not a folder: give the folder that save_pretrained wrote, or a {GGUF_SUFFIX} file"
+        )
     if not (path / "config.json").is_file():
         raise BadInput(f"the model folder {path} has no config.json: give the folder that save_pretrained wrote")
     if not any(file for pattern in WEIGHT_FILES for file in path.glob(pattern)):
@@ -84,6 +96,30 @@ def model_manifest(given: str) -> dict[str, str]:
             "tokenizer into it with save_pretrained"
         )
     return file_manifest([given])
+
+
+def require_gguf(path: Path) -> None:
+    """BadInput unless `path` is a file that begins as GGUF files do."""
+    if not path.is_file():
+        raise BadInput(f"model.path {path} is not a file: give the GGUF file (`make assets` fetches one into assets/)")
+    with path.open("rb") as file:
+        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+            raise BadInput(
+                f"model.path {path} is not a GGUF file, in spite of its name: its first four bytes must be "
+                f"{GGUF_MAGIC.decode()}. Copy the file again"
+            )
+
+
+@contextmanager
+def gguf_alone(path: Path) -> Iterator[Path]:
+    """A folder for the length of the block that holds nothing but a link to this GGUF file.
+
+    transformers reads settings that lie beside a model file, and those are not in the file's digest.
+    """
+    require_gguf(path)
+    with tempfile.TemporaryDirectory(prefix="ratchet-gguf-") as folder:
+        (Path(folder) / path.name).symlink_to(path.resolve())
+        yield Path(folder)
 
 
 class _DigestCache:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from storage import durable
 from storage.errors import BadInput
 from tasks.execution import Execution
 from tasks.language import model as language
@@ -28,7 +29,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
 
     if isinstance(config.model, FromScratch):
         model = language.untrained(config.model, text.result["vocabulary_tokens"], validation.sequence_length)
-        _require_resources(run, model, config.execution)
+        _require_resources(run, model, validation.sequence_length, config.execution)
         with run.publish("initial") as folder:
             language.save(model, tokenizer, folder)
         losses["untrained"] = language.validation_loss(model, validation, batch_size)
@@ -38,7 +39,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
         )
     else:
         model = language.pretrained(config.model, run.cache)
-        _require_resources(run, model, config.execution)
+        _require_resources(run, model, validation.sequence_length, config.execution)
         _require_fit(model, text.result["vocabulary_tokens"], validation.sequence_length)
 
     losses["base"] = language.validation_loss(model.to(device(config.execution)), validation, batch_size)
@@ -55,12 +56,16 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
     }
 
 
-def _require_resources(run: StageRun, model: Any, execution: Execution) -> None:
-    """Disk and memory for all trainings of this study, now that the size of the model is known."""
+def _require_resources(run: StageRun, model: Any, sequence_length: int, execution: Execution) -> None:
+    """Disk and memory for all trainings of this study, now that the size of the model is known.
+
+    What was estimated stays in preflight.json, outside the result: it depends on how the work is done.
+    """
     parameters = sum(parameter.numel() for parameter in model.parameters())
     keep = execution.keep_checkpoints
     require_disk(run.directory, estimate_disk_bytes(characters=0, parameters=parameters, keep_checkpoints=keep))
-    require_memory(parameters, execution)
+    memory = require_memory(model, sequence_length, execution)
+    durable.write_json(run.directory / "preflight.json", {"training_memory_bytes_at_least": memory})
 
 
 def _require_fit(model: Any, vocabulary_size: int, sequence_length: int) -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from transformers import AutoModelForCausalLM, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GgufConfig, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from storage import durable
+from storage import durable, external
 from storage.errors import BadInput, CheckFailed
 from tasks.language.blocks import Blocks
 from tasks.language.hub import reachable
@@ -66,15 +66,38 @@ def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTr
     return loaded
 
 
-def load(folder: Path) -> PreTrainedModel:
-    """A model that `save_pretrained` wrote, in fp32; BadInput when the folder does not hold all its weights."""
+def load(path: Path) -> PreTrainedModel:
+    """A model in fp32: a folder that `save_pretrained` wrote, or a GGUF file; BadInput when weights are missing."""
+    if path.suffix == external.GGUF_SUFFIX:
+        return _load_gguf(path)
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            path, dtype=torch.float32, local_files_only=True, output_loading_info=True
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise BadInput(f"the model folder {folder} cannot be loaded: {error}") from error
-    _require_all_weights(report, f"the model folder {folder}")
+        raise BadInput(f"the model folder {path} cannot be loaded: {error}") from error
+    _require_all_weights(report, f"the model folder {path}")
+    return model
+
+
+def _load_gguf(path: Path) -> PreTrainedModel:
+    """The model of a GGUF file, de-quantized: from here on a plain fp32 model, which trains and saves as any other."""
+    with external.gguf_alone(path) as folder:
+        try:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder,
+                gguf_file=path.name,
+                quantization_config=GgufConfig(dequantize=True),
+                dtype=torch.float32,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except Exception as error:  # a damaged file fails in many ways, all of them the file's
+            raise BadInput(
+                f"the GGUF file {path} cannot be loaded: {type(error).__name__}: {error}. Copy the whole file, or take "
+                "a model of an architecture that transformers reads from GGUF"
+            ) from error
+    _require_all_weights(report, f"the GGUF file {path}")
     return model
 
 

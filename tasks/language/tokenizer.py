@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from storage import external
 from storage.errors import BadInput
 from tasks.language.hub import reachable
 from tasks.study import PretrainedDirectory, PretrainedHub, TrainedTokenizer
@@ -103,6 +104,8 @@ def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     path = Path(config.path).expanduser()
+    if path.suffix == external.GGUF_SUFFIX:
+        return _from_gguf(path)
     if not path.is_dir():
         raise BadInput(f"model.path {path} is not a folder: give the folder that save_pretrained wrote")
     try:
@@ -112,6 +115,19 @@ def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
             f"model.path {path} holds no tokenizer that can be loaded: {error}. "
             "Save the tokenizer into it with save_pretrained"
         ) from error
+
+
+def _from_gguf(path: Path) -> PreTrainedTokenizerBase:
+    from transformers import AutoTokenizer
+
+    with external.gguf_alone(path) as folder:
+        try:
+            return AutoTokenizer.from_pretrained(str(folder), gguf_file=path.name, local_files_only=True)
+        except Exception as error:  # a damaged file fails in many ways, all of them the file's
+            raise BadInput(
+                f"the GGUF file {path} holds no tokenizer that can be loaded: {type(error).__name__}: {error}. "
+                "Copy the whole file, or convert the model with its tokenizer"
+            ) from error
 
 
 def _from_hub(config: PretrainedHub, cache: Path) -> PreTrainedTokenizerBase:

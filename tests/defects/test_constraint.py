@@ -13,7 +13,6 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.functional import softplus
 from torch.nn.utils import parametrize
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from storage.errors import BadInput, CheckFailed
 from tasks.language.model import block_losses
@@ -22,6 +21,7 @@ from tasks.monotonic.guards import movement_checks
 from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
+from tests.tasks.monotonic.architectures import network
 from tests.tasks.tiny import finished_study, handles_of, tiny_model
 
 NAMES = ("dense_h_to_4h", "c_fc", "fc_in", "dense_4h_to_h", "c_proj", "fc_out")
@@ -134,7 +134,7 @@ def test_d02_our_guard_stops_a_training_in_pure_bf16(tmp_path):
 
 def test_d27_a_local_check_on_an_architecture_that_nothing_matches():
     """GPT-2's projections are Conv1D: the check that was to run before any GPU hour could never pass."""
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    projections = {f"transformer.h.{block}.mlp.{name}" for block in range(2) for name in ("c_fc", "c_proj")}
 
     def old(model: nn.Module, variant: str) -> list[str]:
         found = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and any(k in n for k in NAMES)]
@@ -142,36 +142,65 @@ def test_d27_a_local_check_on_an_architecture_that_nothing_matches():
             raise RuntimeError("No layers matched")
         return found
 
+    def passes_locally(match) -> bool:
+        gpt2 = network("gpt2")
+        try:
+            return set(match(gpt2, "mlp_both")) == projections
+        except RuntimeError:
+            return False
+
+    assert not passes_locally(old)
+    assert passes_locally(constraint.constrained_modules)
+    gpt2 = network("gpt2")
+    with torch.no_grad():
+        before = gpt2(input_ids=torch.arange(8)[None]).logits
+    constraint.constrain(gpt2, "mlp_both")
+    constraint.bake(gpt2, "mlp_both")
+    assert constraint.verify(gpt2, "mlp_both")["weights_checked"] == 4 * 16 * 16
+    with torch.no_grad():
+        assert not torch.equal(gpt2(input_ids=torch.arange(8)[None]).logits, before), (
+            "Conv1D reads what was constrained"
+        )
+    # and the whole study runs locally: a tiny model goes through every real stage
+    assert finished_study().result("train-monotonic")["constraint"]["layers_checked"] == 4
+
+
+def test_d27_an_architecture_that_is_not_known_says_which_are():
+    class Unknown(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mlp = nn.Linear(2, 2)
+
+    def old(model: nn.Module, variant: str) -> None:
+        raise RuntimeError("No layers matched")
+
     def says_what_would_be_valid(match) -> bool:
         try:
-            match(gpt2, "mlp_both")
+            match(Unknown(), "mlp_both")
         except Exception as error:
-            return isinstance(error, BadInput) and "GPT2LMHeadModel" in str(error) and "GPTNeoXMLP" in str(error)
+            return isinstance(error, BadInput) and all(
+                name in str(error) for name in ("Unknown", "GPTNeoXMLP", "GPT2MLP", "LlamaMLP", "Qwen2MLP", "Qwen3MLP")
+            )
         return False
 
     assert not says_what_would_be_valid(old)
     assert says_what_would_be_valid(constraint.constrained_modules)
-    # and ours really runs locally: a tiny model goes through every real stage
-    assert finished_study().result("train-monotonic")["constraint"]["layers_checked"] == 4
 
 
 def test_d27_a_name_that_matches_by_accident():
-    """`c_proj` is also what attention's output is called."""
-
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.c_proj = nn.Linear(2, 2)
-
-    model = tiny_model()
-    model.attn = Attention()
+    """`c_proj` is also what attention's output is called, in GPT-2 itself."""
+    model = network("gpt2")
+    conv1d = type(model.transformer.h[0].mlp.c_fc)
 
     def old(network: nn.Module) -> set[str]:
-        return {n for n, m in network.named_modules() if isinstance(m, nn.Linear) and any(k in n for k in NAMES)}
+        """As it would have been, had it known Conv1D."""
+        return {n for n, m in network.named_modules() if isinstance(m, conv1d) and any(k in n for k in NAMES)}
 
-    feed_forward = {n for n, m in model.named_modules() if isinstance(m, nn.Linear) and ".mlp." in n}
-    assert old(model) != feed_forward
+    feed_forward = {n for n, m in model.named_modules() if isinstance(m, conv1d) and ".mlp." in n}
+    assert old(model) == feed_forward | {f"transformer.h.{block}.attn.c_proj" for block in range(2)}
     assert set(constraint.constrained_modules(model, "mlp_both")) == feed_forward
+    attention = {n for n in constraint.constrained_modules(model, "mlp_in_attn_out") if ".attn." in n}
+    assert attention == old(model) - feed_forward, "it is reached where a variant names it"
 
 
 def test_weight_decay_that_pulls_constrained_weights_toward_ln_2():

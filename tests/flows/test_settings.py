@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from deployments.dispatch import Walk
 from flows import robustness, settings
+from storage import external
 from storage.errors import BadInput
 from tasks import study as vocabulary
 from tasks.configuration import Configuration, field_class, scientific
@@ -26,6 +27,8 @@ EXECUTION_FIELDS = {
     "ConstrainConfig": {"execution"},
     "TrainConfig": {"execution"},
     "EvaluateConfig": {"execution"},
+    "UatConfig": {"execution"},
+    "HotFlipConfig": {"execution"},
     "AggregateConfig": {"study", "configuration"},
     "SweepConfig": {"study"},
 }
@@ -40,6 +43,8 @@ SCIENTIFIC_FIELDS = {
         "constraint",
         "budget",
         "unequal_budgets",
+        "uat",
+        "hotflip",
         "evaluation",
     },
     "PackageDocs": {"source", "packages", "max_characters"},
@@ -80,12 +85,24 @@ SCIENTIFIC_FIELDS = {
     "PretrainedHub": {"source", "model", "revision"},
     "BaseChecks": {"max_ratio_to_unigram", "max_ratio_to_untrained"},
     "Constraint": {"variant"},
+    "TriggerAttack": {
+        "trigger_tokens",
+        "restarts",
+        "iterations",
+        "candidates",
+        "batch_documents",
+        "text_tokens",
+        "control_triggers",
+    },
+    "FlipAttack": {"documents", "flips", "candidates", "success_relative_increase", "text_tokens", "control_draws"},
     "Evaluation": {"bootstrap_resamples", "confidence_level"},
     "TrainedTokenizer": {"source", "vocabulary_size"},
     "SetupConfig": {"text", "splits", "sequence_length", "tokenizer"},
     "BaseConfig": {"model", "checks"},
     "ConstrainConfig": {"constraint"},
     "TrainConfig": {"budget", "seed"},
+    "UatConfig": {"attack", "seed"},
+    "HotFlipConfig": {"attack", "seed"},
     "AggregateConfig": {"seed", "evaluation", "unequal_budgets"},
     "SweepConfig": {"evaluation"},
 }
@@ -147,8 +164,10 @@ def test_every_profile_is_valid_as_yaml_as_the_ui_form_and_as_python(profile: st
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_key_of_every_profile_is_read_by_a_stage(profile: str) -> None:
+def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no stage's configuration holds would be a key that does nothing."""
+    for manifest in ("file_manifest", "model_manifest"):  # assets/ need not be there
+        monkeypatch.setattr(external, manifest, lambda _: {"file": "0" * 64})
     study = settings.read_study(Study, profile, [], None)
     read: list[Any] = []
 
@@ -172,12 +191,39 @@ def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
     assert (budget.weight_decay, budget.max_gradient_norm) == (0.01, 1.0)
     assert study.sweep_seeds == [42, 1337, 2024, 8888, 12345] and study.unequal_budgets is None
     assert study.for_training("baseline") == study.for_training("monotonic")
+    assert (study.uat.trigger_tokens, study.uat.restarts, study.uat.iterations, study.uat.candidates) == (
+        10,
+        5,
+        100,
+        100,
+    )
+    assert (study.hotflip.flips, study.hotflip.documents) == (10, 200)
+    assert study.hotflip.success_relative_increase == 0.15
+
+
+@pytest.mark.parametrize("profile", ["pythia-70m", "pythia-2.8b", "pythia-6.9b", "llama-3.2-1b"])
+def test_the_other_hub_profiles_ask_the_same_of_other_models(profile: str) -> None:
+    """What differs is the model, what it forces (variant, windows), and how the work is done."""
+    ours, seed = (settings.read_study(Study, name, [], None).scientific() for name in (profile, "pythia-1.4b"))
+    differing = {key for key in seed if ours[key] != seed[key]}
+    assert (
+        differing
+        == {
+            "pythia-70m": {"model"},
+            "pythia-2.8b": {"model", "sequence_length"},
+            "pythia-6.9b": {"model", "sequence_length"},
+            "llama-3.2-1b": {"model", "constraint"},
+        }[profile]
+    )
+    study = settings.read_study(Study, profile, [], None)
+    assert study.budget.effective_batch_examples % study.execution.micro_batch_examples == 0
 
 
 def test_execution_never_reaches_a_fingerprint() -> None:
     changes = {
         "execution.cpu_threads": 1,
         "execution.micro_batch_examples": 4,
+        "execution.attack_batch_examples": 3,
         "execution.keep_checkpoints": 5,
         "execution.max_steps_per_run": 3,
         "execution.checkpoint_every_seconds": 1.5,
@@ -195,7 +241,17 @@ def test_execution_never_reaches_a_fingerprint() -> None:
         (
             "evaluation.bootstrap_resamples",
             300,
-            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate"},
+            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "uat", "hotflip"},
+        ),
+        (
+            "uat.iterations",
+            4,
+            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "hotflip"},
+        ),
+        (
+            "hotflip.flips",
+            1,
+            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "uat"},
         ),
         ("model.layers", 3, {"setup"}),
         ("splits.test_documents", 21, set()),
@@ -222,8 +278,8 @@ def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
         _smoke(**{"budget.learning_rat": 1})
     with pytest.raises(BadInput, match=r"model\.hiden_size.*did you mean 'hidden_size'"):
         _smoke(**{"model.hiden_size": 8})
-    with pytest.raises(BadInput, match=r"attacks: unknown key.*valid keys here: base_checks, budget"):
-        _smoke(attacks=1)
+    with pytest.raises(BadInput, match=r"atacks: unknown key.*valid keys here: base_checks, budget"):
+        _smoke(atacks=1)
 
 
 def test_a_key_of_another_source_is_unknown() -> None:
@@ -251,13 +307,27 @@ def test_a_malformed_set_is_refused(change: str) -> None:
 
 
 def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
-    with pytest.raises(BadInput, match=r"'quik'.*pythia-1\.4b, quick, smoke"):
+    with pytest.raises(BadInput, match=r"'quik'.*pythia-1\.4b, pythia-2\.8b.*quick, smoke"):
         settings.read_study(Study, "quik", [], None)
     with pytest.raises(BadInput, match="there is no file"):
         settings.read_study(Study, str(tmp_path / "mine.yaml"), [], None)
     (tmp_path / "mine.yaml").write_text("- 1\n")
     with pytest.raises(BadInput, match="must hold keys and values"):
         settings.read_study(Study, str(tmp_path / "mine.yaml"), [], None)
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "message"),
+    [
+        ("uat.text_tokens", 30, "uat.trigger_tokens and uat.text_tokens are 33 tokens together"),
+        ("hotflip.text_tokens", 33, "hotflip.text_tokens 33 is more than sequence_length 32"),
+        ("hotflip.flips", 13, "hotflip.flips 13 is more than half of hotflip.text_tokens 24"),
+        ("hotflip.documents", 11, "hotflip.documents 11 is more than splits.attack_evaluation_documents 10"),
+    ],
+)
+def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str, value: int, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        _smoke(**{change: value})
 
 
 def test_unequal_budgets_need_a_reason() -> None:

@@ -131,6 +131,42 @@ def test_a_model_path_that_is_no_folder_is_refused(tmp_path):
             external.model_manifest(str(given))
 
 
+def test_a_gguf_file_counts_by_its_own_content_alone(tmp_path):
+    file = tmp_path / "here" / "model.gguf"
+    file.parent.mkdir()
+    file.write_bytes(b"GGUF and weights")
+    manifest = external.model_manifest(str(file))
+    assert manifest == {"model.gguf": durable.sha256_file(file)}
+    (file.parent / "tokenizer_config.json").write_text("{}")
+    assert external.model_manifest(str(file)) == manifest
+    assert external.model_manifest(str(shutil.copytree(file.parent, tmp_path / "there") / "model.gguf")) == manifest
+    file.write_bytes(b"GGUF other weights")
+    assert external.model_manifest(str(file)) != manifest
+
+
+@pytest.mark.parametrize("content", [b"", b"GGU", b"PK\3\4", b"GGML rest", b"<html>GGUF"])
+def test_a_file_that_is_called_gguf_and_is_none_is_refused_by_name(tmp_path, content):
+    (tmp_path / "model.gguf").write_bytes(content)
+    with pytest.raises(BadInput, match=r"model\.gguf is not a GGUF file"):
+        external.model_manifest(str(tmp_path / "model.gguf"))
+
+
+def test_a_gguf_file_that_is_not_there_says_how_to_get_one(tmp_path):
+    (tmp_path / "folder.gguf").mkdir()
+    for name in ("absent.gguf", "folder.gguf"):
+        with pytest.raises(BadInput, match=rf"{name} is not a file.*make assets"):
+            external.model_manifest(str(tmp_path / name))
+
+
+def test_the_folder_of_a_gguf_file_alone_holds_it_and_is_gone_afterwards(tmp_path):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and weights")
+    (tmp_path / "config.json").write_text("{}")
+    with external.gguf_alone(tmp_path / "model.gguf") as folder:
+        assert [file.name for file in folder.iterdir()] == ["model.gguf"]
+        assert (folder / "model.gguf").read_bytes() == b"GGUF and weights"
+    assert not folder.exists() and (tmp_path / "model.gguf").exists()
+
+
 # -------------------------------------------------------------------------------------------------- packages
 
 

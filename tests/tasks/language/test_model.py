@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import huggingface_hub.constants
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from storage import durable
 from storage.errors import BadInput, CheckFailed
+from tasks.execution import Execution
 from tasks.language import model as language
+from tasks.language import preflight
+from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
-from tasks.study import FromScratch, PretrainedHub
+from tasks.study import FromScratch, PretrainedDirectory, PretrainedHub, Study
 from tasks.training.budget import Budget
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
-from tests.tasks.tiny import bytes_are_equal, save_model, tiny_model
+from tests.tasks.language.tiny_gguf import tiny_llama, write_gguf
+from tests.tasks.monotonic.architectures import network
+from tests.tasks.tiny import (
+    ToyConfig,
+    bytes_are_equal,
+    files_of,
+    finished_study,
+    save_model,
+    stage_run,
+    tiny_model,
+    toy_attempt,
+)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +177,221 @@ def test_weights_kept_in_bf16_are_loaded_as_fp32(tmp_path):
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
 
 
+# ------------------------------------------------------------------------------------------------- GGUF
+
+
+def test_a_gguf_file_is_the_model_that_was_written_into_it(tmp_path):
+    file = write_gguf(tmp_path / "tiny.gguf")
+    loaded = language.pretrained(PretrainedDirectory(path=str(file)), tmp_path)
+    expected = tiny_llama().state_dict()
+    assert set(loaded.state_dict()) == set(expected)
+    for name, tensor in expected.items():
+        assert bytes_are_equal(loaded.state_dict()[name], tensor), name
+    with torch.no_grad():
+        tokens = torch.arange(24).view(2, 12)
+        assert torch.equal(language.token_losses(loaded, tokens), language.token_losses(tiny_llama(), tokens))
+
+
+def test_four_bit_weights_are_de_quantized_and_train(tmp_path):
+    loaded = language.load(write_gguf(tmp_path / "tiny.gguf", quantized=True))
+    for name, tensor in tiny_llama().state_dict().items():
+        assert torch.allclose(loaded.state_dict()[name], tensor, atol=0.02), name
+    assert loaded.dtype == torch.float32 and type(loaded.model.layers[0].mlp.up_proj) is torch.nn.Linear
+    language.block_losses(loaded, torch.arange(24).view(2, 12)).mean().backward()
+    assert all(parameter.grad is not None for parameter in loaded.parameters())
+
+
+@pytest.mark.parametrize("quantized", [True, False])
+def test_a_model_from_gguf_is_saved_as_a_plain_one_that_says_nothing_of_its_origin(tmp_path, quantized):
+    loaded = language.load(write_gguf(tmp_path / "tiny.gguf", quantized=quantized))
+    folder = save_model(tmp_path / "model", loaded)
+    kept = load_file(folder / "model.safetensors")
+    assert {tensor.dtype for tensor in kept.values()} == {torch.float32}
+    config = (folder / "config.json").read_text()
+    assert "quant" not in config and "ratchet-gguf" not in config and str(tmp_path) not in config
+    again = language.load(folder)
+    assert all(bytes_are_equal(again.state_dict()[name], tensor) for name, tensor in loaded.state_dict().items())
+
+
+@pytest.mark.parametrize("left", [0, 3, 8, 100, 5000, 0.5, -1])
+def test_a_torn_gguf_file_is_bad_input_by_name(tmp_path, left):
+    whole = write_gguf(tmp_path / "whole.gguf").read_bytes()
+    torn = tmp_path / "torn.gguf"
+    torn.write_bytes(whole[: int(left * len(whole)) if isinstance(left, float) else left])
+    with pytest.raises(BadInput, match=str(torn)):
+        language.load(torn)
+
+
+def test_a_gguf_file_that_lacks_a_weight_is_bad_input(tmp_path):
+    file = write_gguf(tmp_path / "tiny.gguf", left_out="blk.1.ffn_up.weight")
+    with pytest.raises(
+        BadInput, match=r"tiny\.gguf lacks weights \(1, such as model\.layers\.1\.mlp\.up_proj\.weight\)"
+    ):
+        language.load(file)
+
+
+def test_a_missing_gguf_file_and_another_file_under_its_name_are_bad_input(tmp_path):
+    with pytest.raises(BadInput, match=r"absent\.gguf is not a file.*make assets"):
+        language.load(tmp_path / "absent.gguf")
+    (tmp_path / "other.gguf").write_text("<html>not found</html>")
+    with pytest.raises(BadInput, match=r"other\.gguf is not a GGUF file"):
+        language.load(tmp_path / "other.gguf")
+
+
+# ----------------------------------------------------------------------------------------------- memory
+
+
+def kept_for_backward(model, tokens: torch.Tensor, bf16: bool) -> int:
+    """Bytes that autograd keeps between the forward and the backward pass, weights left out."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept = {}
+
+    def keep(tensor):
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address is used twice
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+        torch.autocast("cpu", torch.bfloat16, enabled=bf16),
+    ):
+        language.block_losses(model, tokens).mean()
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("architecture", ["gpt_neox", "gpt2", "llama", "qwen3"])
+def test_the_memory_estimate_is_what_a_backward_pass_keeps_at_least(architecture, bf16):
+    model = network(architecture).train()
+    settings = Execution(micro_batch_examples=64)
+    parts = preflight.training_memory(model, 16, settings)
+    tokens = torch.randint(0, 61, (64, 17))
+    measured = kept_for_backward(model, tokens, bf16)
+    logits = parts["logits of a micro-batch"] * (4 + bf16) // preflight.LOGITS_BYTES  # the rest lives for a moment only
+    estimate = parts["activations of all layers"] + logits
+    assert estimate <= measured <= 4 * estimate
+
+
+def test_with_checkpointing_the_estimate_is_the_layers_inputs_exactly():
+    model, deeper = tiny_model(layers=2).train(), tiny_model(layers=4).train()
+    for network_ in (model, deeper):
+        network_.gradient_checkpointing_enable()
+    settings = Execution(micro_batch_examples=64, gradient_checkpointing=True)
+    tokens = torch.randint(0, 61, (64, 17))
+    two, four = (preflight.training_memory(m, 16, settings)["inputs of all layers"] for m in (model, deeper))
+    assert four - two == kept_for_backward(deeper, tokens, False) - kept_for_backward(model, tokens, False)
+
+
+def test_the_parts_of_the_memory_estimate_by_hand(monkeypatch):
+    model, settings = tiny_model(), Execution(micro_batch_examples=8)
+    weights = 4 * sum(parameter.numel() for parameter in model.parameters())
+    held = {"fp32 weights": weights, "gradients": weights, "two AdamW moments": 2 * weights}
+    tokens = 8 * 16
+    logits = {"logits of a micro-batch": tokens * 61 * 12}
+    layer = tokens * (14 * 16 + 6 * 32)
+    assert preflight.training_memory(model, 16, settings) == held | logits | {"activations of all layers": 2 * layer}
+    saving = settings.model_copy(update={"gradient_checkpointing": True})
+    kept = {"inputs of all layers": tokens * 4 * 16 * 2, "activations of one layer": layer}
+    assert preflight.training_memory(model, 16, saving) == held | logits | kept
+    monkeypatch.setattr(preflight, "device", lambda _: torch.device("cuda"))
+    one = settings.model_copy(update={"micro_batch_examples": 1})
+    assert preflight.training_memory(tiny_model(feed_forward_size=20000), 1, one).keys() == {*held, "AdamW's step"}
+
+
+@pytest.mark.parametrize(
+    ("short_of", "settings", "advice"),
+    [
+        (
+            1,
+            {},
+            r"lower execution\.micro_batch_examples \(now 8\), set execution\.gradient_checkpointing=true, or take",
+        ),
+        (1, {"micro_batch_examples": 1}, r"GiB: set execution\.gradient_checkpointing=true, or take a device"),
+        (1, {"micro_batch_examples": 1, "gradient_checkpointing": True}, r"GiB: take a device with more memory"),
+        (10**6, {}, r"GiB: take a device with more memory or a smaller model"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_with_its_parts_and_what_to_change(
+    monkeypatch, short_of, settings, advice
+):
+    model, execution = tiny_model(), Execution(**settings)
+    need = sum(preflight.training_memory(model, 16, execution).values())
+    monkeypatch.setattr(preflight, "_memory_bytes", lambda _: need)
+    assert sum(preflight.require_memory(model, 16, execution).values()) == need
+    monkeypatch.setattr(preflight, "_memory_bytes", lambda _: max(need - short_of, 0))
+    parts = r"\(fp32 weights .*gradients .*two AdamW moments .*logits of a micro-batch "
+    with pytest.raises(
+        BadInput, match=rf"training [\d,]+ parameters needs at least .*{parts}.*this cpu has .*{advice}"
+    ):
+        preflight.require_memory(model, 16, execution)
+
+
+def test_base_looks_at_the_memory_before_it_trains_and_keeps_the_estimate_out_of_its_result(tmp_path, monkeypatch):
+    study = finished_study()
+    estimate = durable.read_json(study.path("base") / "preflight.json")["training_memory_bytes_at_least"]
+    model = language.load(study.path("base") / "model")
+    assert estimate == preflight.training_memory(model, 16, study.study.execution)
+    assert "memory" not in (study.path("base") / "result.json").read_text()
+    assert "preflight.json" not in (study.path("base") / "COMPLETE.json").read_text()
+    monkeypatch.setattr(preflight, "_memory_bytes", lambda _: 1000)
+    run = stage_run(tmp_path)
+    with pytest.raises(BadInput, match=r"this cpu has 0\.0 GiB"):
+        base(run, study.study.for_base(), text=study.input("setup"))
+    assert not list(run.directory.glob("checkpoints/*")) and not (run.directory / "initial").exists()
+
+
 # -------------------------------------------------------------------------------------------------- hub
+
+
+REVISION = "0123456789abcdef" * 2 + "01234567"
+
+
+def hub_copy(cache: Path) -> None:
+    """What a download of tiny/neox at REVISION leaves below `cache`."""
+    model = save_model(cache / "made", tiny_model(seed=3))
+    repository = cache / "hub" / "models--tiny--neox"
+    (repository / "snapshots").mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(REVISION)
+    model.rename(repository / "snapshots" / REVISION)
+
+
+def test_a_hub_model_is_loaded_from_its_local_copy_at_the_revision_and_at_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    hub_copy(tmp_path)
+    loaded = language.pretrained(PretrainedHub(model="tiny/neox", revision=REVISION), tmp_path)
+    expected = tiny_model(seed=3).state_dict()
+    assert all(bytes_are_equal(loaded.state_dict()[name], tensor) for name, tensor in expected.items())
+    with pytest.raises(BadInput, match="f" * 40):
+        language.pretrained(PretrainedHub(model="tiny/neox", revision="f" * 40), tmp_path)
+
+
+def _field_names(schema) -> set[str]:
+    if isinstance(schema, dict):
+        inner = {name for value in schema.values() for name in _field_names(value)}
+        return inner | set(schema.get("properties", {}))
+    return {name for value in schema for name in _field_names(value)} if isinstance(schema, list) else set()
+
+
+def test_no_field_of_a_study_holds_a_secret():
+    """The hub's token comes from HF_TOKEN alone: a configuration is stored, shown and shared."""
+    names = _field_names(Study.model_json_schema())
+    assert {"learning_rate", "micro_batch_examples", "revision"} <= names, "every level was looked at"
+    words = {word for name in names for word in name.split("_")}
+    assert not words & {"token", "secret", "password", "credential", "credentials", "key", "auth"}
+
+
+def test_the_hub_s_token_reaches_neither_run_directory_nor_error(tmp_path, monkeypatch, caplog):
+    secret = "hf_this-is-the-token"
+    monkeypatch.setenv("HF_TOKEN", secret)
+    assert toy_attempt(tmp_path / "runs", ToyConfig()).end_state == "finished"
+    written = files_of(tmp_path / "runs")
+    assert any(name.endswith("stage.json") for name in written) and any("attempts/0001" in name for name in written)
+    assert not [name for name, data in written.items() if secret.encode() in data]
+    monkeypatch.setattr(language.AutoModelForCausalLM, "from_pretrained", raising("403"))
+    with pytest.raises(BadInput, match="gated models need HF_TOKEN in the environment") as caught:
+        language.pretrained(PretrainedHub(model="meta-llama/Llama-3.2-1B", revision="0" * 40), tmp_path)
+    assert secret not in str(caught.value) + caplog.text
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])

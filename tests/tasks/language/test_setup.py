@@ -18,7 +18,7 @@ from storage.errors import BadInput, Stop
 from tasks.execution import Execution
 from tasks.language import preflight as preflight_module
 from tasks.language.blocks import Blocks
-from tasks.language.preflight import estimate_disk_bytes, preflight, require_memory
+from tasks.language.preflight import estimate_disk_bytes, preflight
 from tasks.language.setup import setup
 from tasks.language.splits import EVALUATION_SPLITS
 from tasks.study import LocalFiles, SetupConfig, Splits, TrainedTokenizer
@@ -170,8 +170,3 @@ def test_disk_estimate_grows_with_what_is_kept():
     one, two = (estimate_disk_bytes(characters=0, parameters=10, keep_checkpoints=keep) for keep in (1, 2))
     assert one == 10 * 4 * (5 + 3 * 3 * (1 + 2))
     assert two - one == 10 * 4 * 3 * 3
-
-
-def test_a_model_that_cannot_fit_is_refused_before_training():
-    with pytest.raises(BadInput, match=r"training 1,000,000,000,000 parameters needs 14901\.2 GiB"):
-        require_memory(10**12, Execution())

@@ -8,14 +8,17 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import softplus
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import OPTConfig, OPTForCausalLM
 
 from storage.errors import BadInput, CheckFailed
+from tasks.language import model as language
 from tasks.monotonic import constraint
 from tasks.monotonic.constraint import Softplus
 from tasks.training.budget import Budget
+from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
-from tests.tasks.tiny import tiny_model
+from tests.tasks.monotonic.architectures import LAYERS, network
+from tests.tasks.tiny import bytes_are_equal, save_model, tiny_model
 
 MLP_IN = {f"gpt_neox.layers.{i}.mlp.dense_h_to_4h" for i in range(2)}
 MLP_BOTH = MLP_IN | {f"gpt_neox.layers.{i}.mlp.dense_4h_to_h" for i in range(2)}
@@ -101,14 +104,128 @@ def test_a_linear_layer_that_is_only_called_alike_is_not_matched():
     assert set(constraint.constrained_modules(model, "mlp_both")) == MLP_BOTH
 
 
-@pytest.mark.parametrize("variant", ["mlp_in", "mlp_both"])
-def test_an_architecture_without_known_layers_is_bad_input_by_name(variant):
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=61, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+@pytest.mark.parametrize("variant", ["mlp_in", "gated_all"])
+def test_an_unknown_architecture_is_bad_input_that_names_the_known_ones(variant):
+    shape = {"hidden_size": 16, "ffn_dim": 32, "word_embed_proj_dim": 16, "num_hidden_layers": 1}
+    model = OPTForCausalLM(OPTConfig(vocab_size=61, num_attention_heads=2, max_position_embeddings=16, **shape))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    known = r"gpt_neox \(.*GPTNeoXMLP\), gpt2 \(.*GPT2MLP\), llama \(LlamaMLP\), qwen2 \(.*\), qwen3 \("
     for act in (constraint.constrain, constraint.verify):
-        with pytest.raises(BadInput, match=rf"{variant} matches no layer of GPT2LMHeadModel.*GPTNeoXMLP"):
+        with pytest.raises(BadInput, match=rf"{variant} matches no layer of OPTForCausalLM: known .* {known}"):
             act(model, variant)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("architecture", "variant", "valid"),
+    [
+        ("gpt_neox", "gated_updown", "mlp_in, mlp_both, mlp_in_attn_out"),
+        ("gpt2", "gated_all", "mlp_in, mlp_both, mlp_in_attn_out"),
+        ("llama", "mlp_both", "gated_updown, gated_all"),
+        ("qwen2", "mlp_in", "gated_updown, gated_all"),
+        ("qwen3", "mlp_in_attn_out", "gated_updown, gated_all"),
+    ],
+)
+def test_a_variant_of_another_architecture_is_bad_input_that_names_the_valid_ones(architecture, variant, valid):
+    model = network(architecture)
+    told = (
+        rf"{variant} does not exist in {type(model).__name__} \(architecture {architecture}\), which has {valid}: set"
+    )
+    with pytest.raises(BadInput, match=told):
+        constraint.constrain(model, variant)
+
+
+@pytest.mark.parametrize("called", ["Optimized", "as before"])
+@pytest.mark.parametrize(("architecture", "variant"), LAYERS)
+def test_a_block_whose_sublayer_is_of_another_class_is_not_passed_over(architecture, variant, called):
+    """A replaced block would otherwise stay unconstrained and unverified, and nobody would know."""
+    model = network(architecture)
+    block = model.get_submodule(sorted(LAYERS[architecture, variant])[-1].rsplit(".", 2)[0])
+    name = type(block.mlp).__name__ if called == "as before" else called
+    block.mlp.__class__ = type(name, (type(block.mlp),), {})
+    with pytest.raises(CheckFailed, match=r"in each of its transformer blocks: measured 1, required 2"):
+        constraint.constrain(model, variant)
+
+
+def test_a_model_of_two_architectures_is_refused():
+    model = tiny_model()
+    model.other = network("llama")
+    with pytest.raises(BadInput, match="alone, but of gpt_neox and llama"):
+        constraint.constrain(model, "mlp_in")
+
+
+# ------------------------------------------------------------------------------- every architecture, to the disk
+
+
+@pytest.mark.parametrize(("architecture", "variant"), LAYERS)
+def test_every_architecture_from_constraining_through_a_step_to_the_disk(architecture, variant, tmp_path):
+    model, layers = network(architecture), LAYERS[architecture, variant]
+    constraint.constrain(model, variant)
+    start = constraint.verify(model, variant)
+    assert start["layers"] == sorted(layers) and start["layers_checked"] == len(layers)
+    tied = model.get_input_embeddings().weight is model.get_output_embeddings().weight
+    assert tied == (architecture in ("gpt2", "llama", "qwen2"))
+
+    free = constraint.free_parameters(model, variant)
+    assert set(free) == {name for name, _ in model.named_parameters() if "parametrizations" in name}
+    before = {name: v.detach().clone() for name, v in free.items()}
+    schedule = schedule_of(1, 1e-2, 0.1)
+    optimizer = adamw(model, schedule.budget, undecayed=free)
+    constraint.decay_effective_weights(optimizer, list(free.values()), schedule)
+    language.block_losses(model, torch.arange(32).view(4, 8)).mean().backward()
+    optimizer.step()
+    assert all((v != before[name]).float().mean() > 0.9 for name, v in free.items()), "every V has a gradient"
+
+    stepped, expected = constraint.verify(model, variant), probe(model)
+    constraint.bake(model, variant)
+    loaded = language.load(save_model(tmp_path / "model", model))
+    assert constraint.verify(loaded, variant) == stepped
+    assert torch.equal(probe(loaded), expected)
+    assert (loaded.get_input_embeddings().weight is loaded.get_output_embeddings().weight) == tied
+    assert not any("parametrizations" in name for name in loaded.state_dict())
+
+
+@pytest.mark.parametrize(("architecture", "variant"), LAYERS)
+def test_in_every_architecture_the_other_layers_keep_their_bytes(architecture, variant, tmp_path):
+    model, before = network(architecture), network(architecture).state_dict()
+    constraint.constrain(model, variant)
+    constraint.bake(model, variant)
+    after = language.load(save_model(tmp_path / "model", model)).state_dict()
+    assert set(after) == set(before)
+    changed = {name for name in before if not bytes_are_equal(before[name], after[name])}
+    assert changed == {f"{name}.weight" for name in LAYERS[architecture, variant]}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "variant", "layer"), [(*case, layer) for case in LAYERS for layer in sorted(LAYERS[case])]
+)
+def test_a_negative_weight_in_any_single_layer_of_any_architecture_is_found(architecture, variant, layer):
+    model = network(architecture)
+    constraint.constrain(model, variant)
+    constraint.bake(model, variant)
+    constraint.verify(model, variant)
+    with torch.no_grad():
+        model.get_submodule(layer).weight[7, 3] = -1e-6
+    with pytest.raises(CheckFailed, match=layer):
+        constraint.verify(model, variant)
+
+
+@pytest.mark.parametrize(("architecture", "variant"), LAYERS)
+def test_in_every_architecture_effective_weights_decay_as_matrices_do(architecture, variant):
+    model = network(architecture)
+    constraint.constrain(model, variant)
+    free, schedule = constraint.free_parameters(model, variant), schedule_of(1, 2e-2, 0.1)
+    before = {name: model.get_submodule(name).weight.detach().clone() for name in LAYERS[architecture, variant]}
+    optimizer = adamw(model, schedule.budget, undecayed=free)
+    for group in optimizer.param_groups:
+        group["lr"] = schedule.learning_rate(1)
+    constraint.decay_effective_weights(optimizer, list(free.values()), schedule)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, weight in before.items():
+        expected = weight * (1 - 0.1 * schedule.learning_rate(1))
+        assert torch.allclose(model.get_submodule(name).weight, expected, rtol=1e-5, atol=1e-9), name
 
 
 # -------------------------------------------------------------------------------------- bake and verify

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from storage.errors import CheckFailed
@@ -14,6 +14,7 @@ from tasks.monotonic.guards import FIRST_LOOK_STEP, movement_checks
 from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
+from tests.tasks.monotonic.architectures import LAYERS, network
 from tests.tasks.tiny import tiny_model
 
 VARIANT = "mlp_both"
@@ -111,3 +112,23 @@ def test_the_comparison_is_with_the_file_not_with_memory(tmp_path):
     save_file({n: v.detach().clone() for n, v in constraint.free_parameters(model, VARIANT).items()}, file)
     with pytest.raises(CheckFailed):
         check(model)
+
+
+@pytest.mark.parametrize(("architecture", "variant"), LAYERS)
+def test_in_every_architecture_each_tensor_is_looked_at(tmp_path, architecture, variant):
+    model = network(architecture)
+    constraint.constrain(model, variant)
+    free = constraint.free_parameters(model, variant)
+    file = tmp_path / "v.safetensors"
+    save_file({name: v.detach().clone() for name, v in free.items()}, file)
+    first, later = (found[0] for _, found in sorted(movement_checks(file, variant, plan(300)).items()))
+    with torch.no_grad():
+        for v in free.values():
+            v.add_(1.0)
+        first(model)
+        later(model)
+        for name, v in free.items():
+            v.copy_(load_file(file)[name])
+            with pytest.raises(CheckFailed, match=name):
+                first(model)
+            v.add_(1.0)
