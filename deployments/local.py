@@ -5,6 +5,7 @@ Prefect shows what happens and is asked nothing: what is finished is decided by 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import contextvars
 import logging
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from prefect import task
 from prefect.artifacts import (
@@ -181,7 +183,7 @@ def _progress_artifact(handle: Handle) -> Iterator[None]:
 
 
 def _result_artifacts(handle: Handle) -> None:
-    """The stage's result as a table, and the tables that it made; failure to show them is only logged."""
+    """The stage's result as a table, the tables that it made, and its figures; failure to show them is only logged."""
     try:
         if handle.outcome is None or handle.outcome.end_state != "finished":
             return
@@ -191,8 +193,23 @@ def _result_artifacts(handle: Handle) -> None:
         for table in result.get("tables", []):
             file = handle.run.path / table
             create_markdown_artifact(file.read_text(), key=_key(handle, file.stem), description=f"`{file}`")
+        if figures := [handle.run.path / name for name in result.get("figures", [])]:
+            create_markdown_artifact(
+                _figures(figures), key=_key(handle, "figures"), description=f"`{figures[0].parent}`"
+            )
     except Exception as error:
         LOG.warning("the result of %s could not be shown in Prefect: %s", handle.stage.name, error)
+
+
+def _figures(files: list[Path]) -> str:
+    """SVG files as Markdown that holds them: an image artifact would also print the whole data URI below the image."""
+    shown = []
+    for file in files:
+        svg = file.read_bytes()
+        described = ElementTree.fromstring(svg).get("aria-label", "")
+        image = base64.b64encode(svg).decode()
+        shown.append(f"![{file.stem}](data:image/svg+xml;base64,{image})\n\n{described}")
+    return "\n\n".join(shown)
 
 
 def _key(handle: Handle, what: str) -> str:

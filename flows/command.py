@@ -75,6 +75,8 @@ def main(module: str, arguments: list[str] | None = None) -> int:
 
 
 def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
+    if flow_name == "sweep" and options.seed is not None:
+        raise BadInput("--seed is one seed, and a sweep runs several: give --seeds")
     changes = options.changes + ([f"sweep_seeds={options.seeds}"] if getattr(options, "seeds", None) else [])
     study = settings.read_study(study_module.Study, options.profile, changes, options.seed)
     walk = Walk(options.root, study.name)
@@ -142,6 +144,8 @@ def _show_result(walk: Walk) -> int:
         text = file.read_text()
         OUT.print(Markdown(text) if OUT.is_terminal else text, markup=False)
         OUT.print(f"the study is finished: {file}", markup=False)
+    if report := result.get("report"):
+        OUT.print(f"the report, for a browser: {last.run.path / report}", markup=False)
     return 0
 
 

@@ -1,6 +1,6 @@
 """The robustness study: does forcing feed-forward weights to be non-negative make a language model harder to attack?
 
-    setup -> base -> {train-baseline, constrain -> train-monotonic} -> evaluate -> aggregate
+    setup -> base -> {train-baseline, constrain -> train-monotonic} -> {evaluate, uat, hotflip} -> aggregate
 
 The page below is the only description of the DAG. Each call gives a stage its own configuration and the handles of
 the stages that it reads, and returns a handle; what a call does (run here, or only say what would run) is the
@@ -23,9 +23,11 @@ from tasks.study import (
     BaseConfig,
     ConstrainConfig,
     EvaluateConfig,
+    HotFlipConfig,
     SetupConfig,
     Study,
     TrainConfig,
+    UatConfig,
 )
 
 SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", version=1)
@@ -34,7 +36,9 @@ CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.constrain:const
 TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.language.arms:train_baseline", version=1)
 TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.language.arms:train_monotonic", version=1)
 EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.language.evaluate:evaluate", version=1)
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.report.aggregate:aggregate", version=1)
+UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=1)
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=1)
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=1)
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -46,9 +50,21 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     baseline = stage(TRAIN_BASELINE, study.for_training("baseline"), text=text, start=base)
     monotonic = stage(TRAIN_MONOTONIC, study.for_training("monotonic"), text=text, start=constrained)
 
-    models = {"base": base, "constrained": constrained, "baseline": baseline, "monotonic": monotonic}
-    evaluation = stage(EVALUATE, study.for_evaluation(), text=text, **models)
-    return stage(AGGREGATE, study.for_aggregate(), text=text, **models, evaluation=evaluation)
+    models = {"base": base, "baseline": baseline, "monotonic": monotonic}
+    evaluation = stage(EVALUATE, study.for_evaluation(), text=text, constrained=constrained, **models)
+    uat = stage(UAT, study.for_uat(), text=text, **models)
+    hotflip = stage(HOTFLIP, study.for_hotflip(), text=text, **models)
+
+    return stage(
+        AGGREGATE,
+        study.for_aggregate(),
+        text=text,
+        constrained=constrained,
+        **models,
+        evaluation=evaluation,
+        uat=uat,
+        hotflip=hotflip,
+    )
 
 
 @flow(name="robustness", flow_run_name="{study.name}-s{study.seed}", persist_result=False)

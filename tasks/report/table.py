@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as it stands in Markdown and in HTML; the caption says what it shows, with the unit."""
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    @property
+    def right(self) -> list[bool]:
+        """Which columns hold numbers only, and stand right."""
+        return [
+            bool(self.rows) and all(_is_number(str(row[column])) for row in self.rows)
+            for column in range(len(self.header))
+        ]
+
+    def markdown(self) -> str:
+        return f"{self.caption}\n\n{markdown_table(self.header, self.rows)}"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table, its columns padded so that it also reads well as plain text; numbers stand right."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(2, *(len(row[column]) for row in [list(header), *cells])) for column in range(len(header))]
-    right = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(header))]
+    right = Table("", header, rows).right
 
     def line(row: Sequence[str]) -> str:
         padded = [
@@ -22,5 +45,24 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
     return "\n".join([line(list(header)), line(rule), *(line(row) for row in cells)])
 
 
+def visible(text: str) -> str:
+    """`text` with everything that does not show as a character of its own written as its escape: \\n, \\u202e, \\xad.
+
+    Text that a model made can hold line ends, terminal codes, or marks that turn or hide what stands beside them.
+    """
+    return "".join(_shown(character) for character in text)
+
+
+def _shown(character: str) -> str:
+    if character == "\\" or (character != " " and unicodedata.category(character)[0] in "CMZ"):
+        return ascii(character)[1:-1]
+    return character
+
+
+def markdown_text(text: str) -> str:
+    """`text` as Markdown that shows exactly it: no mark-up, no HTML, no table cell ends there."""
+    return re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", text)
+
+
 def _is_number(cell: str) -> bool:
-    return cell in ("", "-") or cell.lstrip("+-").replace(",", "").replace(".", "", 1).replace(" %", "").isdigit()
+    return cell in ("", "-") or cell.lstrip("+-").rstrip(" %").replace(",", "").replace(".", "", 1).isdigit()

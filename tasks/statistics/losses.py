@@ -8,11 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-from scipy.stats import bootstrap
-
-RESAMPLING_SEED = 0
-"""Resampling is part of the result, so its seed is fixed; the interval is a function of the records."""
+from tasks.statistics.resampling import interval, sums_by_source
 
 
 def summary(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
@@ -33,47 +29,29 @@ def paired_difference(
 ) -> dict[str, Any]:
     """Loss of `model` minus loss of `reference` in nats per token, with a bootstrap interval over sources.
 
-    Both must have scored the same documents and tokens, from two sources or more, else ValueError. Documents of
-    one source (docstrings of one file) resemble each other, so whole sources are resampled, together with both
-    losses (paired); the difference is of token-weighted means (BCa; Efron 1987).
+    Both must have scored the same documents and tokens, from two sources or more, else ValueError. Whole sources
+    are resampled, together with both losses (paired); the difference is of token-weighted means.
     """
     a, b = _by_example(rows, model), _by_example(rows, reference)
     if a.keys() != b.keys() or any(a[key][:2] != b[key][:2] for key in a):
         raise ValueError(f"{model} and {reference} were not scored on the same tokens of the same documents")
-    sources = sorted({source for source, _, _ in a.values()})
-    if len(sources) < 2:
-        raise ValueError(f"{len(sources)} source gives no interval: score documents of two or more")
-    place = {source: number for number, source in enumerate(sources)}
-    tokens, difference = np.zeros(len(sources)), np.zeros(len(sources))
-    for example in sorted(a):
-        source, scored, loss = a[example]
-        tokens[place[source]] += scored
-        difference[place[source]] += loss - b[example][2]
-
-    def mean_difference(sums: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
-        return sums.sum(axis=axis) / counts.sum(axis=axis)
-
-    low = high = 0.0
-    if difference.any():  # where two models agree on every document no resample differs, and BCa is undefined
-        low, high = bootstrap(
-            (difference, tokens),
-            mean_difference,
-            paired=True,
-            vectorized=True,
-            n_resamples=resamples,
-            batch=100,
-            confidence_level=confidence_level,
-            method="BCa",
-            rng=np.random.default_rng(RESAMPLING_SEED),
-        ).confidence_interval
+    paired = [
+        {"example_id": key, "source": source, "tokens": tokens, "difference": loss - b[key][2]}
+        for key, (source, tokens, loss) in a.items()
+    ]
+    sums = sums_by_source(paired, ("difference", "tokens"))
+    found = interval(lambda nats, tokens: nats / tokens, list(sums.values()), resamples, confidence_level)
+    sources = len(sums["tokens"])
+    if found is None:
+        raise ValueError(f"{sources} source gives no interval: score documents of two or more")
     return {
         "model": model,
         "reference": reference,
-        "difference_nats_per_token": float(mean_difference(difference, tokens)),
-        "interval_nats_per_token": [float(low), float(high)],
+        "difference_nats_per_token": float(sums["difference"].sum() / sums["tokens"].sum()),
+        "interval_nats_per_token": found,
         "confidence_level": confidence_level,
         "documents": len(a),
-        "sources": len(sources),
+        "sources": sources,
     }
 
 

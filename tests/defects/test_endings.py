@@ -12,7 +12,7 @@ import pytest
 from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.rows import RecordParts
-from tasks.report.sweep import _require_distinct_seeds
+from tasks.robustness.sweep import _require_distinct_seeds
 from tests.tasks.tiny import (
     ToyConfig,
     finished_study,

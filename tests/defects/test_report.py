@@ -1,4 +1,4 @@
-"""D19, D24, D26: budgets, keys and winners that were asserted instead of measured."""
+"""D12, D13, D15, D19, D24, D26, D29: numbers that were not what the report called them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,156 @@ import copy
 import json
 import math
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from storage import durable
-from tasks.report.aggregate import table
-from tasks.study import Study
+from storage.errors import CheckFailed
+from tasks.robustness.tables import tables
+from tasks.robustness.words import facts
+from tasks.statistics.effects import attack_effect
+from tasks.statistics.losses import summary
+from tasks.study import Study, UnequalBudgets
+from tests.tasks.robustness.synthetic import aggregated, contents, study, written
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_study
 
-WINNER = re.compile(r"\b(most robust|more robust|winner|wins|better|outperforms?)\b", re.IGNORECASE)
+WINNER = re.compile(r"\b(most robust|more robust|winner|wins|better|worse|outperforms?)\b", re.IGNORECASE)
+Stages = dict[str, dict[str, Any]]
 
 
 def results() -> dict:
     return durable.read_json(finished_study().path("aggregate") / "final_results.json")
+
+
+def report_of(folder: Path, edit: Callable[[Stages], None], configured: Study | None = None) -> tuple[dict, str]:
+    """final_results.json and table.md of a study with made-up numbers, changed by `edit`."""
+    configured = configured or study()
+    stages = contents(configured)
+    edit(stages)
+    _, path = aggregated(folder / "out", written(folder, stages), configured)
+    return durable.read_json(path / "final_results.json"), (path / "table.md").read_text()
+
+
+def test_d12_texts_that_one_model_lost_to_memory_and_rates_of_the_rest(tmp_path):
+    """A batch that did not fit was halved or dropped, and HotFlip texts that did not fit left the rate."""
+
+    def lost(row: dict) -> bool:
+        return row["model"] == "monotonic" and row["success"]  # say that the texts that did not fit were those
+
+    def old(rows: list[dict]) -> bool:
+        """Whether a comparison of the rates is reported."""
+        kept = [row for row in rows if not lost(row)]
+        rates = {
+            model: sum(row["success"] for row in own) / len(own)
+            for model in ("baseline", "monotonic")
+            if (own := [row for row in kept if row["model"] == model])
+        }
+        return rates["monotonic"] < rates["baseline"]
+
+    def ours(rows: list[dict]) -> bool:
+        def edit(stages: Stages) -> None:
+            stages["hotflip"]["rows"] = [row for row in rows if not lost(row)]
+
+        try:
+            report_of(tmp_path, edit)
+        except CheckFailed as refusal:
+            assert "hotflip attacked every model on the same documents" in str(refusal)
+            return False
+        return True
+
+    rows = contents(study())["hotflip"]["rows"]
+    assert sum(lost(row) for row in rows) > 3
+    assert old(rows)
+    assert not ours(rows)
+
+
+def test_d13_losses_weighted_by_tokens_of_the_mask_or_by_texts():
+    """A text of n tokens predicts n - 1: its mean loss was weighted by n; UAT gave every text the same weight."""
+    texts = [(2, 9.0), (101, 3.0)]  # tokens, mean loss of the predicted ones
+    rows = [
+        {
+            "model": "m",
+            "example_id": str(n),
+            "source": str(n),
+            "tokens_scored": n - 1,
+            "loss_sum_nats": (n - 1) * (mean + 1.0),
+            "clean_loss_sum_nats": (n - 1) * mean,
+            "control_tokens_scored": n - 1,
+            "control_loss_sum_nats": (n - 1) * mean,
+            "control_clean_loss_sum_nats": (n - 1) * mean,
+        }
+        for n, mean in texts
+    ]
+
+    def old_perplexity() -> float:
+        return sum(n * mean for n, mean in texts) / sum(n for n, _ in texts)
+
+    def old_uat() -> float:
+        return sum(mean for _, mean in texts) / len(texts)
+
+    def ours_evaluate() -> float:
+        return summary([row | {"loss_sum_nats": row["clean_loss_sum_nats"]} for row in rows], "m")[
+            "loss_nats_per_token"
+        ]
+
+    def ours_attacks() -> float:
+        return attack_effect(rows, "m", 100, 0.95)["clean_loss_nats_per_token"]
+
+    def every_predicted_token_counts_once(loss: Callable[[], float]) -> bool:
+        return math.isclose(loss(), (1 * 9.0 + 100 * 3.0) / 101)
+
+    assert not every_predicted_token_counts_once(old_perplexity)
+    assert not every_predicted_token_counts_once(old_uat)
+    assert every_predicted_token_counts_once(ours_evaluate)
+    assert every_predicted_token_counts_once(ours_attacks)
+
+
+def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_that_predicts_badly(tmp_path):
+    """Perplexity 36 needed +0.54 nats to count as broken, perplexity 6.7 only +0.29."""
+    clean, rise = {"base": 1.90, "baseline": 1.90, "monotonic": 3.58}, 0.40
+
+    def edit(stages: Stages) -> None:
+        for row in stages["hotflip"]["rows"]:
+            own = clean[row["model"]]
+            row["clean_loss_sum_nats"] = row["tokens_scored"] * own
+            row["loss_sum_nats"] = row["tokens_scored"] * (own + rise)
+            row["success"] = rise / own > 0.15
+
+    def old() -> str:
+        rates = {model: 100.0 * (rise / own > 0.15) for model, own in clean.items()}
+        return f"success rate baseline {rates['baseline']:.1f} %, monotonic {rates['monotonic']:.1f} %"
+
+    def ours() -> str:
+        return report_of(tmp_path, edit)[1]
+
+    def shows_that_the_attack_did_the_same_to_both(said: str) -> bool:
+        numbers = [
+            [cell.strip() for cell in line.split("|")[1:-1]]
+            for line in said[said.find("## hotflip") :].splitlines()
+            if line.startswith("| ")
+        ]
+        effects = {line[0]: line[1:4] for line in numbers if line[0] in clean and len(line) == 8}
+        successes = {line[0]: line[1] for line in numbers if line[0] in clean and line[2:3] and "%" in line[2]}
+        between = [line[1] for line in numbers if line[0] == "monotonic - baseline"]
+        return (
+            [effects.get(model) for model in ("baseline", "monotonic")] != [None, None]
+            and successes == {model: f"{own:.4f}" for model, own in clean.items()}  # the clean loss beside the rate
+            and between[:1] == ["+0.0000"]
+        )
+
+    assert not shows_that_the_attack_did_the_same_to_both(old())
+    assert shows_that_the_attack_did_the_same_to_both(ours())
+
+
+def test_d15_no_text_gives_a_relative_effect_without_the_absolute_one_and_the_clean_loss(tmp_path):
+    found, _ = report_of(tmp_path, lambda stages: None)
+    said = [fact for fact in facts(found) if "%" in fact and (" on " in fact or "minus" in fact)]
+    assert len([fact for fact in said if "clean" in fact and "nats per token" in fact]) == 6
+    assert all("nats per token" in fact for fact in said)
 
 
 def test_d19_budgets_that_differ_and_are_called_identical(tmp_path):
@@ -62,6 +198,31 @@ def test_d19_arms_cannot_differ_without_a_reason(tmp_path):
         Study.model_validate(study.model_dump() | {"monotonic_budget": {"epochs": 9.0}})
 
 
+def test_d19_a_results_file_that_gives_the_baseline_s_settings_for_both_arms(tmp_path):
+    """The T5 results said "num_epochs 5" and the baseline's rate for a monotonic run of seven epochs."""
+    configured = study()
+    more = configured.budget.model_copy(update={"epochs": 0.4})
+    configured = configured.model_copy(
+        update={"unequal_budgets": UnequalBudgets(reason="time to recover", monotonic=more)}
+    )
+
+    def edit(stages: Stages) -> None:
+        stages["train-monotonic"]["result"]["training"] |= {"budget": more.model_dump(mode="json"), "steps": 256}
+
+    def old() -> dict[str, float]:
+        return {arm: configured.budget.epochs for arm in ("baseline", "monotonic")}
+
+    def ours() -> dict[str, float]:
+        found, _ = report_of(tmp_path, edit, configured)
+        return {arm: spent["budget"]["epochs"] for arm, spent in found["arms"].items()}
+
+    def is_what_each_arm_spent(reported: Callable[[], dict[str, float]]) -> bool:
+        return reported() == {"baseline": 0.2, "monotonic": 0.4}
+
+    assert not is_what_each_arm_spent(old)
+    assert is_what_each_arm_spent(ours)
+
+
 def test_d24_an_aggregator_that_reads_keys_which_no_stage_writes():
     """The keys were other ones: every mean over seeds was NaN, without an error."""
     evaluation = finished_study().result("evaluate")
@@ -97,31 +258,68 @@ def test_d24_every_number_of_the_aggregate_is_finite_and_nan_cannot_be_written(t
     assert not (tmp_path / "ours.json").exists()
 
 
-def test_d26_a_winner_that_stands_in_the_code():
+def test_d26_a_winner_that_stands_in_the_code(tmp_path):
+    as_measured, _ = report_of(tmp_path, lambda stages: None)
+
     def old(found: dict) -> str:
         return "most robust: monotonic_pythia"
 
     def ours(found: dict) -> str:
-        return table(found)
+        return tables(found) + "\n".join(facts(found))
 
     def exchanged() -> dict:
-        found = copy.deepcopy(results())
-        models = found["models"]
-        models["baseline"], models["monotonic"] = models["monotonic"], models["baseline"]
+        """The same study in which the arms had each other's numbers."""
+        found = copy.deepcopy(as_measured)
+        attacks = found["attacks"].values()
+        for of_arm in (found["models"], *(attack["effects"] for attack in attacks)):
+            of_arm["baseline"], of_arm["monotonic"] = of_arm["monotonic"], of_arm["baseline"]
         for row in found["differences"]:
             row["difference_nats_per_token"] *= -1
-            low, high = row["interval_nats_per_token"]
-            row["interval_nats_per_token"] = [-high, -low]
+            row["interval_nats_per_token"] = [-bound for bound in reversed(row["interval_nats_per_token"])]
+        for difference in (row for attack in attacks for row in attack["differences"]):
+            for estimate in (value for value in difference.values() if isinstance(value, dict)):
+                estimate["value"] *= -1
+                estimate["interval"] = [-bound for bound in reversed(estimate["interval"])]
         return found
 
+    def words(said: str) -> str:
+        """What is left of a report without its numbers."""
+        return re.sub(r"[-+]?[\d.,]+%?| +|-+", " ", said)
+
     def names_no_winner_that_the_numbers_do_not(report) -> bool:
-        one, other = report(results()), report(exchanged())
-        return one != other and not WINNER.search(one) and not WINNER.search(other)
+        one, other = report(as_measured), report(exchanged())
+        return one != other and words(one).split() == words(other).split() and not WINNER.search(one)
 
     assert not names_no_winner_that_the_numbers_do_not(old)
     assert names_no_winner_that_the_numbers_do_not(ours)
 
 
 def test_d26_one_seed_ranks_nothing():
-    text = table(results())
+    text = tables(results())
     assert "One seed: differences describe these two trainings and rank nothing." in text
+
+
+def test_d29_a_report_that_lists_what_was_never_run(tmp_path):
+    """LAMBADA, HellaSwag and others stood in the documentation with expected accuracies; only losses were computed."""
+    was_run = {"perplexity": "quick/evaluate/run"}
+
+    def old() -> tuple[set[str], set[str]]:
+        expected = {"perplexity": 10.2, "lambada": 0.62, "hellaswag": 0.52, "winogrande": 0.58}
+        return set(expected), set(was_run)
+
+    def ours() -> tuple[set[str], set[str]]:
+        """Every run that a row of the table names, and every run that left a verified marker."""
+        configured = study()
+        inputs = written(tmp_path, contents(configured))
+        _, path = aggregated(tmp_path / "out", inputs, configured)
+        rows = [line for line in (path / "table.md").read_text().splitlines() if line.startswith("| ")]
+        last = [line.split("|")[-2].strip().rsplit("/", 1)[-1] for line in rows]
+        named = {cell for cell in last if cell not in ("run", "run directory") and set(cell) - set("-:")}
+        return named, {marker.parent.name for marker in (tmp_path / "runs").rglob("COMPLETE.json")}
+
+    def lists_only_what_was_run(report: Callable[[], tuple[set[str], set[str]]]) -> bool:
+        listed, run = report()
+        return bool(listed) and listed <= run
+
+    assert not lists_only_what_was_run(old)
+    assert lists_only_what_was_run(ours)

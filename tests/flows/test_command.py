@@ -31,7 +31,7 @@ def test_the_options_are_frozen() -> None:
 
 def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:
     code, printed = run_here("--root", tmp_path / "runs", "--dry-run")
-    assert code == 0 and printed.count("would run") == 7 and not (tmp_path / "runs").exists()
+    assert code == 0 and printed.count("would run") == 9 and not (tmp_path / "runs").exists()
 
 
 def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: Path) -> None:

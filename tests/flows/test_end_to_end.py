@@ -21,7 +21,17 @@ from tasks.language.model import weights_digest
 from tasks.study import Study
 from tests.conftest import REPOSITORY, RunHere
 
-STAGES = ["setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "aggregate"]
+STAGES = [
+    "setup",
+    "base",
+    "constrain",
+    "train-baseline",
+    "train-monotonic",
+    "evaluate",
+    "uat",
+    "hotflip",
+    "aggregate",
+]
 
 
 def _handles(root: Path) -> dict[str, Handle]:
@@ -82,10 +92,13 @@ def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None
     for stage in ("base", "constrain", "train-baseline", "train-monotonic"):
         run = handles[stage].run
         assert durable.read_json(run.result_file)["weights_digest"] == weights_digest(run.path / "model")
-    run = handles["evaluate"].run
-    rows = pq.read_table(run.path / "records.parquet").to_pylist()
-    assert durable.read_json(run.result_file)["records_digest"] == records_digest(rows)
-    assert set(rows[0]) == {"model", "example_id", "source", "tokens_scored", "loss_sum_nats"}
+    shared = {"model", "example_id", "source", "tokens_scored", "loss_sum_nats"}
+    for stage in ("hotflip", "uat", "evaluate"):
+        run = handles[stage].run
+        rows = pq.read_table(run.path / "records.parquet").to_pylist()
+        assert durable.read_json(run.result_file)["records_digest"] == records_digest(rows)
+        assert shared <= set(rows[0])
+    assert set(rows[0]) == shared
     tokens = {}
     for row in rows:
         tokens.setdefault(row["example_id"], set()).add(row["tokens_scored"])
@@ -104,7 +117,7 @@ def test_the_table_shows_every_model_its_run_and_one_seed(smoke_root: Path) -> N
     table = (handles["aggregate"].run.path / "table.md").read_text()
     for model in ("unigram", "untrained", "base", "constrained-untrained", "baseline", "monotonic"):
         assert f"| {model} " in table
-    for stage in ("base", "constrain", "train-baseline", "train-monotonic", "evaluate"):
+    for stage in ("base", "constrain", "train-baseline", "train-monotonic", "evaluate", "uat", "hotflip"):
         assert handles[stage].run.path.relative_to(smoke_root).as_posix() in table
     assert "One seed" in table and "toy size" in table and "same budget" in table
     assert "better" not in table and "robust" not in table
@@ -149,7 +162,7 @@ def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
     assert code == 0, printed
     assert durable.read_json(edited.generation_file)["history"][0]["reason"].startswith("the marker was refused")
     after = _handles(copied)
-    assert [len(list(after[stage].run.attempts.glob("*.json"))) for stage in STAGES] == [1, 2, 1, 1, 1, 1, 1]
+    assert [len(list(after[stage].run.attempts.glob("*.json"))) for stage in STAGES] == [1, 2, 1, 1, 1, 1, 1, 1, 1]
     digest = durable.read_json(_handles(smoke_root)["base"].run.marker_file)["outputs_digest"]
     assert markers.check_outputs(edited).outputs_digest == digest
 
@@ -236,6 +249,7 @@ def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_pa
         f"text={{source: files, paths: [{tmp_path}/text.jsonl]}}",
         "splits={evaluation_share: 0.15, validation_documents: 4, test_documents: 4, attack_search_documents: 2, "
         "attack_evaluation_documents: 2}",
+        "hotflip.documents=2",
         f"model={{source: directory, path: {model}}}",
     ]
     arguments = [argument for change in sets for argument in ("--set", change)]

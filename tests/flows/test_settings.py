@@ -326,8 +326,9 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
     ],
 )
 def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str, value: int, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(BadInput, match=message) as caught:
         _smoke(**{change: value})
+    assert len(str(caught.value)) < 250, "it names the keys, and does not recite the whole study"
 
 
 def test_unequal_budgets_need_a_reason() -> None:

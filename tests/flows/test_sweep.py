@@ -21,7 +21,8 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     assert code == 0 and "over 2 seeds" in printed, printed
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
     assert runs == {
-        "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "aggregate": 3,
+        "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "uat": 2,
+        "hotflip": 2, "aggregate": 3,
     }  # fmt: skip
     (results,) = [
         r for f in root.glob("smoke/aggregate/*/final_results.json") if "of_seed" in (r := durable.read_json(f))
@@ -36,3 +37,9 @@ def test_a_sweep_needs_different_seeds(seeds: list[str], tmp_path: Path, capsys:
     arguments = ["--profile", "smoke", "--root", str(tmp_path), "--seeds", *seeds]
     assert command.main("flows.sweep", arguments) == 2
     assert "two or more different seeds" in capsys.readouterr().err
+
+
+def test_one_seed_beside_several_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--profile", "smoke", "--root", str(tmp_path), "--seeds", "1", "2", "--seed", "3"]
+    assert command.main("flows.sweep", arguments) == 2
+    assert "give --seeds" in capsys.readouterr().err

@@ -20,6 +20,8 @@ STRIKES = [  # (stage, steps trained in that attempt before the kill; None: a ra
     ("base", 9),
     ("train-monotonic", 11),
     ("evaluate", None),
+    ("uat", None),
+    ("hotflip", None),
 ]
 CHECKPOINT_EVERY = "execution.checkpoint_every_steps=7"  # no divisor of the 10 steps between metric rows
 
@@ -35,7 +37,8 @@ def test_a_study_killed_at_several_moments_ends_with_the_same_weights(
     assert code == 0, printed
     for stage in ("base", "constrain", "train-baseline", "train-monotonic"):
         assert _result(new_root, stage)["weights_digest"] == _result(smoke_root, stage)["weights_digest"]
-    assert _result(new_root, "evaluate") == _result(smoke_root, "evaluate")
+    for stage in ("evaluate", "uat", "hotflip"):
+        assert _result(new_root, stage) == _result(smoke_root, stage)
     for stage in ("base", "train-baseline", "train-monotonic"):
         killed, undisturbed = (next(r.glob(f"smoke/{stage}/*/metrics.jsonl")) for r in (new_root, smoke_root))
         assert killed.read_bytes() == undisturbed.read_bytes()

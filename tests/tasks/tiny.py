@@ -247,6 +247,16 @@ def tiny_study(folder: Path, **changed: Any) -> Study:
         ),
         "base_checks": {"max_ratio_to_unigram": 100.0, "max_ratio_to_untrained": 100.0},
         "budget": Budget(epochs=0.1, effective_batch_examples=16, learning_rate=1e-2, validations_per_epoch=20),
+        "uat": {
+            "trigger_tokens": 3,
+            "restarts": 2,
+            "iterations": 4,
+            "candidates": 6,
+            "batch_documents": 2,
+            "text_tokens": 12,
+            "control_triggers": 2,
+        },
+        "hotflip": {"documents": 4, "flips": 2, "candidates": 6, "text_tokens": 14, "control_draws": 2},
         "evaluation": {"bootstrap_resamples": 100},
         "execution": Execution(micro_batch_examples=16, cpu_threads=1),
     }

@@ -61,12 +61,42 @@ def test_written_tokens_are_usable_and_never_the_one_that_stood_there():
                 assert found.tokens[position] in (3, 4, 5) and found.tokens[position] != text[position] != END
 
 
-def test_a_flip_is_made_only_if_it_raises_the_mean_increase_of_what_is_still_scored():
-    victim, text = tiny_victim(), texts()[0]
-    one = flip(victim, text, usable(), ATTACK.model_copy(update={"flips": 1}))
-    three = flip(victim, text, usable(), ATTACK)
-    means = [(f.loss_sum_nats - f.clean_loss_sum_nats) / f.tokens_scored for f in (one, three)]
-    assert 0 < means[0] < means[1] and three.positions[0] == one.positions[0]
+def mean_increase(found: Flipped) -> float:
+    return (found.loss_sum_nats - found.clean_loss_sum_nats) / found.tokens_scored
+
+
+def test_with_every_replacement_as_a_candidate_each_flip_is_the_best_there_is():
+    """Greedy by hand: the largest mean increase, against the clean text, of the tokens that nobody replaced."""
+    victim, text = tiny_victim(), texts()[0][:6]
+    clean = victim.losses([[]], [text])[0]
+    tokens, flipped = list(text), []
+    for _ in range(2):
+        best = (0.0, -1, -1)
+        for position in (p for p in range(6) if p not in flipped):
+            kept = [i for i in range(6) if i not in (*flipped, position)]
+            for token in (t for t in range(1, 40) if t != tokens[position]):
+                changed = [*tokens[:position], token, *tokens[position + 1 :]]
+                increase = (victim.losses([[]], [changed])[0] - clean)[kept].mean().item()
+                best = max(best, (increase, position, token))
+        _, position, token = best
+        tokens[position] = token
+        flipped.append(position)
+    found = flip(victim, text, usable(), ATTACK.model_copy(update={"flips": 2, "candidates": 10_000}))
+    assert found.tokens == tokens and found.positions == flipped
+
+
+def test_a_flip_is_made_only_if_it_helps_and_after_a_failure_the_next_candidates_are_tried():
+    failed_then_found = 0
+    for text in texts(8):
+        rounds = [
+            flip(tiny_victim(), text, usable(), FlipAttack(flips=flips, candidates=1, documents=2))
+            for flips in range(1, 6)
+        ]
+        increases = [mean_increase(found) for found in rounds]
+        assert increases == sorted(increases) and increases[0] >= 0
+        made = [len(found.positions) for found in rounds]
+        failed_then_found += any(a == b < made[-1] for a, b in zip([0, *made], made, strict=False))
+    assert failed_then_found > 0, "after a round without success another one had some"
 
 
 def test_every_text_costs_the_same_whatever_is_found():

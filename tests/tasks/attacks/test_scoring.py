@@ -74,7 +74,7 @@ def test_a_token_that_no_scored_token_follows_has_no_gradient():
 
 
 def test_attacking_leaves_the_weights_as_they_are():
-    victim = tiny_victim()
+    victim = Victim(tiny_model(length=40).train(), 0, 4)
     before = {name: p.clone() for name, p in victim.model.named_parameters()}
     victim.gradients([[3]], [[5, 6, 7]], [torch.ones(3, dtype=torch.bool)])
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in victim.model.named_parameters())

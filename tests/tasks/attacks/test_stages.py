@@ -146,7 +146,7 @@ def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
     while not ends or ends[-1] == "sigterm":
         ends.append(handles_of(copied.root, study.study, Here)[stage].outcome.end_state)
         assert len(ends) < 60
-    assert ends[-1] == "finished" and len(ends) > 3
+    assert ends[-1] == "finished" and len(ends) >= 3
     for name in ("records.parquet", "result.json"):
         assert (copied.path(stage) / name).read_bytes() == (study.path(stage) / name).read_bytes()
 

@@ -87,6 +87,12 @@ def test_a_search_that_was_cut_anywhere_ends_the_same(cut):
     assert again.state == whole
 
 
+def test_the_mean_loss_is_weighted_by_tokens():
+    victim, own = planted(), [[1, 2], [3, 4, 5, 35, 36, 37]]
+    losses = [loss for text in own for loss in victim.losses([[7]], [text])[0].tolist()]
+    assert mean_loss(victim, [7], own) == pytest.approx(sum(losses) / 8)
+
+
 def test_each_pass_looks_at_every_search_text_once():
     search = TriggerSearch(planted(), texts(10), usable(), ATTACK, 5)
     looked = [i for iteration in range(5) for i in search._batch(iteration)]
@@ -99,6 +105,10 @@ def test_starts_and_controls_are_usable_and_depend_on_the_seed_alone():
     mask = usable()
     starts = [random_tokens(mask, 50, [seed, 0, 0]) for seed in (1, 1, 2)]
     assert starts[0] == starts[1] != starts[2] and all(mask[token] for token in starts[0])
+    search = TriggerSearch(planted(), texts(), mask, ATTACK.model_copy(update={"iterations": 1}), 1)
+    first = search.state["trigger"]
+    search.step()
+    assert len(search.state["restarts"]) == 1 and search.state["trigger"] != first, "each restart has its own start"
     controls = control_triggers(mask, ATTACK, 1)
     assert len(controls) == ATTACK.control_triggers and len({tuple(c) for c in controls}) == len(controls)
     assert controls == control_triggers(mask, ATTACK, 1) != control_triggers(mask, ATTACK, 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tasks.report.table import markdown_table
+import pytest
+
+from tasks.report.table import Table, markdown_table, markdown_text, visible
 
 
 def test_numbers_stand_right_words_left_and_all_lines_are_equally_long():
@@ -32,3 +34,46 @@ def test_a_narrow_column_still_has_a_rule_that_markdown_knows():
 
 def test_a_table_without_rows_is_its_header():
     assert markdown_table(["model", "loss"], []).splitlines() == ["| model | loss |", "| ----- | ---- |"]
+
+
+def test_percentages_stand_right_with_and_without_a_space():
+    assert Table("", ["a", "b", "c"], [["12.5%", "+1.2 %", "1.0% to 2.0%"]]).right == [True, True, False]
+
+
+def test_a_table_in_markdown_has_its_caption_as_a_paragraph():
+    said = Table("What it shows.", ["n"], [[1]]).markdown()
+    assert said == "What it shows.\n\n|  n |\n| -: |\n|  1 |"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 漢", "plain é 漢"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("\u202eevil", r"\u202eevil"),
+        ("a\u00a0b\u200b", r"a\xa0b\u200b"),
+        ("e\u0301", r"e\u0301"),
+        ("\\n", r"\\n"),
+        ("\ufffd", "\ufffd"),
+    ],
+)
+def test_what_does_not_show_is_written_as_its_escape(text: str, shown: str):
+    assert visible(text) == shown
+
+
+def test_text_in_markdown_is_shown_as_it_is():
+    """Rendered by the library that the terminal uses."""
+    from markdown_it import MarkdownIt
+
+    nasty = "*a* _b_ `c` <script> &amp; [x](y) | ~~z~~ \\n #"
+    html = MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(f"- {markdown_text(nasty)}")
+    shown = html.replace("<ul>\n<li>", "").replace("</li>\n</ul>\n", "")
+    expected = nasty.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert shown == expected
+    in_a_table = (
+        MarkdownIt("commonmark")
+        .enable(["table", "strikethrough"])
+        .render(markdown_table(["x"], [[markdown_text(nasty)]]))
+    )
+    assert f"<td>{expected}</td>" in in_a_table

@@ -1,0 +1,220 @@
+"""Figures as SVG: text stays text, colours are CSS variables with a fallback, and equal data give equal bytes.
+
+One SVG stands alone (as a file, in the Prefect UI) with the fallback colours, and inline in a page takes the
+colours of the page, light or dark. Series differ by line style and marker as well as by colour.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "ink": ("#010203", "#222222"),
+    "faint": ("#010204", "#6b6b6b"),
+    "grid": ("#010205", "#dddddd"),
+    "paper": ("#010206", "#ffffff"),
+    "series-1": ("#010207", "#6b6b6b"),
+    "series-2": ("#010208", "#0067a8"),
+    "series-3": ("#010209", "#b84a00"),
+}
+"""CSS variable -> (the colour that stands for it while matplotlib draws, the fallback).
+
+Blue and vermilion differ for every common kind of colour blindness, and all reach 4.5:1 on their paper.
+"""
+
+INK, FAINT, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "faint", "grid", "paper"))
+WIDTH_INCHES = 4.0
+FONT_POINTS = 9.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one series is drawn: told apart by line and marker even without colour."""
+
+    colour: str
+    line: Any
+    marker: str
+
+
+LOOKS = (
+    Look(COLOURS["series-1"][0], (0, (1, 1.5)), "^"),
+    Look(COLOURS["series-2"][0], "-", "o"),
+    Look(COLOURS["series-3"][0], (0, (5, 2)), "s"),
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points [x, y] of one series; `dots` marks each point, else a thin line joins them."""
+
+    name: str
+    look: Look
+    points: Sequence[Sequence[float]]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: the samples of each series."""
+
+    title: str
+    samples: dict[str, Sequence[float]]
+
+
+def curves(name: str, described: str, drawn: Sequence[Curve], x_label: str, y_label: str) -> str:
+    """Lines over a common x axis, with a legend below. Returns the SVG."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for curve in drawn:
+            x, y = zip(*curve.points, strict=True)
+            marker = {"marker": curve.look.marker, "markersize": 4} if curve.dots else {"alpha": 0.55}
+            width = 1.6 if curve.dots else 1.0
+            axes.plot(
+                x, y, label=curve.name, color=curve.look.colour, linestyle=curve.look.line, linewidth=width, **marker
+            )
+        _label(axes, x_label, y_label)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+
+    return _svg(name, described, 3.5, draw)
+
+
+def distributions(name: str, described: str, panels: Sequence[Panel], looks: dict[str, Look], x_label: str) -> str:
+    """Empirical distribution functions, one panel below another on one x axis: every sample is a step."""
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, panel in zip(grid, panels, strict=True):
+            for series, values in panel.samples.items():
+                look = looks[series]
+                axes.ecdf(values, label=series, color=look.colour, linestyle=look.line, linewidth=1.6)
+            axes.axvline(0, color=FAINT, linewidth=0.8)
+            axes.set_title(panel.title, loc="left", fontsize=FONT_POINTS, color=INK)
+            _label(axes, "", "share of texts")
+            axes.set_ylim(-0.03, 1.03)
+        grid[-1].set_xlabel(x_label)
+        handles, labels = grid[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+
+    return _svg(name, described, 1.3 + 1.6 * len(panels), draw)
+
+
+def levels(name: str, described: str, rows: dict[str, dict[str, float]], looks: dict[str, Look], x_label: str) -> str:
+    """One line for each row with a marker for each of its values: how far the values of a row lie apart."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, values in enumerate(rows.values()):
+            axes.hlines(place, min(values.values()), max(values.values()), color=GRID, linewidth=3, zorder=1)
+            for what, value in values.items():
+                look = looks[what]
+                axes.plot(
+                    value,
+                    place,
+                    look.marker,
+                    color=look.colour,
+                    markersize=7,
+                    zorder=2,
+                    label=what if not place else None,
+                )
+        _rows(axes, list(rows), x_label)
+        figure.legend(loc="outside lower center", ncols=len(next(iter(rows.values()))), frameon=False)
+
+    return _svg(name, described, 1.2 + 0.36 * len(rows), draw)
+
+
+def intervals(
+    name: str, described: str, rows: Sequence[tuple[str, float, Sequence[float] | None]], x_label: str
+) -> str:
+    """One estimate with its interval in each row, beside the line of no difference; a row may have no interval."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        for place, (_, value, bounds) in enumerate(rows):
+            if bounds is not None:
+                axes.hlines(place, *bounds, color=INK, linewidth=1.6)
+                axes.plot(bounds, [place, place], "|", color=INK, markersize=7)
+            axes.plot(value, place, "D", color=INK, markersize=5)
+        _rows(axes, [label for label, _, _ in rows], x_label)
+
+    return _svg(name, described, 0.8 + 0.3 * len(rows), draw)
+
+
+def prepare(cache: Path) -> None:
+    """Lets matplotlib keep its list of fonts in `cache`: never in the home folder. Call before the first figure."""
+    os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
+
+
+def _rows(axes: Axes, labels: list[str], x_label: str) -> None:
+    _label(axes, "", "")
+    axes.set_xlabel(x_label, loc="right")  # beside long row labels the middle of the axes is not that of the figure
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.08)
+
+
+def _label(axes: Axes, x_label: str, y_label: str) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.locator_params(axis="x", nbins=5)
+
+
+def _svg(name: str, described: str, height_inches: float, draw: Callable[[Figure], None]) -> str:
+    """Draws with settings of our own, whatever the user's matplotlibrc says; `described` is for who cannot see it."""
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    style = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.family": ["DejaVu Sans"],
+        "font.size": FONT_POINTS,
+        "axes.labelsize": FONT_POINTS,
+        "legend.fontsize": FONT_POINTS,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": FAINT,
+        "axes.facecolor": PAPER,
+        "figure.facecolor": PAPER,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "axes.unicode_minus": False,
+    }
+    with matplotlib.style.context(["default", style], after_reset=True):
+        figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+        draw(figure)
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return _finished(written.getvalue(), name, described)
+
+
+def _finished(svg: str, name: str, described: str) -> str:
+    """The bare <svg> element with colour variables, ids of its own (several share a page), and a description."""
+    svg = svg[svg.index("<svg") :]
+    for variable, (stand_in, fallback) in COLOURS.items():
+        svg = svg.replace(stand_in, f"var(--{variable}, {fallback})")
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\1{name}-", svg)
+    svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', system-ui, sans-serif")
+    # matplotlib's style sheet would hold for the whole page: its two rules stand on the element instead
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
+    said = f'role="img" aria-label="{html.escape(described)}" stroke-linejoin="round" stroke-linecap="butt"'
+    return svg.replace("<svg ", f"<svg {said} ", 1)

@@ -1,0 +1,49 @@
+"""What a report reads is verified, and what it says is published with the digest of its numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from storage import durable, markers
+from storage.errors import CheckFailed
+from tasks.stage import StageInput, StageRun
+
+
+def require_verified(inputs: dict[str, StageInput]) -> None:
+    """Hashes every output again: a report never trusts sizes and times.
+
+    A marker that does not hold is taken away, so that the next start runs its stage again.
+    """
+    for stage, given in inputs.items():
+        verdict = markers.check_outputs(given.run)
+        if not verdict.holds or verdict.outputs_digest != given.outputs_digest:
+            markers.withdraw(given.run)
+            raise CheckFailed(
+                f"the outputs of {stage} in {given.path} verify",
+                verdict.reason or "other bytes than when this stage started",
+                "all digests hold",
+                "Start the same command again: that stage runs again",
+            )
+
+
+def publish(
+    run: StageRun, results: dict[str, Any], texts: dict[str, str], figures: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Writes `final_results.json`, the `texts` by file name and `figures/<name>.svg`.
+
+    Returns the stage's result, which names them: Markdown files as `tables`, an HTML file as `report`.
+    """
+    with run.publish_file("final_results.json") as file:
+        durable.write_json(file, results)
+    for name, text in texts.items():
+        with run.publish_file(name) as file:
+            file.write_text(text, encoding="utf-8")
+    result: dict[str, Any] = {"tables": [name for name in texts if name.endswith(".md")]}
+    if figures:
+        with run.publish("figures") as folder:
+            for name, svg in figures.items():
+                durable.write_bytes(folder / f"{name}.svg", svg.encode())
+        result["figures"] = [f"figures/{name}.svg" for name in figures]
+    if reports := [name for name in texts if name.endswith(".html")]:
+        (result["report"],) = reports
+    return result | {"final_results_digest": durable.sha256_json(results)}

@@ -1,0 +1,271 @@
+"""The study's tables: the same rows for the terminal, the Prefect UI and the report.
+
+Every row ends with the name of the run directory that it came from; the last table says where these lie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.report.table import Table, markdown_text, visible
+from tasks.robustness.words import (
+    ATTACK_TITLES,
+    NATS,
+    RATE,
+    RATE_DIFFERENCE,
+    SHARE,
+    attack_cautions,
+    cautions,
+    how_attacked,
+    span,
+    value,
+    verified,
+    what_was_studied,
+)
+
+STAGE_OF = {
+    "unigram": "evaluate",
+    "untrained": "base",
+    "base": "base",
+    "constrained-untrained": "constrain",
+    "baseline": "train-baseline",
+    "monotonic": "train-monotonic",
+}
+"""Model of evaluate -> the stage that made it."""
+
+
+def tables(results: dict[str, Any]) -> str:
+    """`table.md`: everything that was measured, how sure it is, and where it comes from."""
+    blocks = [
+        f"# {results['study']}: perplexity, and what two attacks did",
+        what_was_studied(results),
+        "## Perplexity on the test split",
+        *(table.markdown() for table in perplexity_tables(results)),
+    ]
+    for name in results["attacks"]:
+        blocks += [f"## {ATTACK_TITLES[name]}", how_attacked(name, results)]
+        blocks += [table.markdown() for table in attack_tables(name, results)]
+    blocks += [
+        "\n".join(
+            f"- trigger of {model}: {markdown_text(shown(found))} (ids {ids_of(found)})"
+            for model, found in results["attacks"]["uat"]["models"].items()
+        ),
+        "## What was spent",
+        arm_table(results).markdown(),
+        cost_table(results).markdown(),
+        "## How to read it",
+        "\n".join(f"- {said}" for said in [*cautions(results), verified(results), *attack_cautions(results)]),
+        run_table(results).markdown(),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def shown(found: dict[str, Any]) -> str:
+    """A trigger's text in quotes: spaces at its ends are part of it."""
+    return f'"{visible(found["trigger_text"])}"'
+
+
+def ids_of(found: dict[str, Any]) -> str:
+    return " ".join(map(str, found["trigger_ids"]))
+
+
+def run_of(results: dict[str, Any], stage: str) -> str:
+    """The last part of a run directory: the beginning of the fingerprint, which no other run has."""
+    return results["runs"][stage].rsplit("/", 1)[-1]
+
+
+def perplexity_tables(results: dict[str, Any]) -> list[Table]:
+    differences = results["differences"]
+    return [
+        Table(
+            "Loss of every model on the same tokens.",
+            ["model", "perplexity", "nats per token", "tokens scored", "run"],
+            [
+                [
+                    name,
+                    f"{model['perplexity']:,.2f}",
+                    f"{model['loss_nats_per_token']:.4f}",
+                    f"{model['tokens_scored']:,}",
+                    run_of(results, STAGE_OF[name]),
+                ]
+                for name, model in results["models"].items()
+            ],
+        ),
+        Table(
+            "Differences of these losses, paired by document; sources resampled.",
+            ["difference", "nats per token", f"{level_of(differences[0])} interval", "seeds", "run"],
+            [
+                [
+                    f"{row['model']} - {row['reference']}",
+                    NATS.format(row["difference_nats_per_token"]),
+                    span(row["interval_nats_per_token"], NATS),
+                    len(results["seeds"]),
+                    run_of(results, "evaluate"),
+                ]
+                for row in differences
+            ],
+        ),
+    ]
+
+
+def level_of(found: dict[str, Any]) -> str:
+    return f"{found['confidence_level']:.0%}"
+
+
+def attack_tables(name: str, results: dict[str, Any]) -> list[Table]:
+    """What an attack did to each model, beside its control, and the differences between the models."""
+    attack, run = results["attacks"][name], run_of(results, name)
+    found = [
+        _effect_table(attack["effects"], run),
+        _control_table(attack["effects"], run),
+        _difference_table(attack["differences"], run),
+    ]
+    if "success_rate" in attack["differences"][0]:
+        found += [_success_table(attack, run), _success_difference_table(attack["differences"], run)]
+    return found
+
+
+def _effect_table(effects: dict[str, Any], run: str) -> Table:
+    level = level_of(next(iter(effects.values())))
+    return Table(
+        f"The attack: loss in nats per token, its increase, and the increase as a share of the clean loss; {level} "
+        "intervals.",
+        ["model", "clean", "attacked", "increase", "interval", "relative", "interval", "run"],
+        [
+            [
+                model,
+                f"{effect['clean_loss_nats_per_token']:.4f}",
+                f"{effect['attacked_loss_nats_per_token']:.4f}",
+                value(effect["increase_nats_per_token"], NATS),
+                span(effect["increase_nats_per_token"]["interval"], NATS),
+                value(effect["relative_increase"], SHARE),
+                span(effect["relative_increase"]["interval"], SHARE),
+                run,
+            ]
+            for model, effect in effects.items()
+        ],
+    )
+
+
+def _control_table(effects: dict[str, Any], run: str) -> Table:
+    return Table(
+        "The random control, and what the search adds to it (attack - control), in nats per token.",
+        ["model", "clean", "control", "increase", "interval", "attack - control", "interval", "run"],
+        [
+            [
+                model,
+                f"{effect['control_clean_loss_nats_per_token']:.4f}",
+                f"{effect['control_loss_nats_per_token']:.4f}",
+                value(effect["control_increase_nats_per_token"], NATS),
+                span(effect["control_increase_nats_per_token"]["interval"], NATS),
+                value(effect["attack_minus_control_nats_per_token"], NATS),
+                span(effect["attack_minus_control_nats_per_token"]["interval"], NATS),
+                run,
+            ]
+            for model, effect in effects.items()
+        ],
+    )
+
+
+def _difference_table(differences: list[dict[str, Any]], run: str) -> Table:
+    return Table(
+        "Differences between models of the increase (nats per token) and of the relative increase (percentage points); "
+        "paired by document, sources resampled, one seed.",
+        ["difference", "increase", "interval", "relative", "interval", "run"],
+        [
+            [
+                f"{row['model']} - {row['reference']}",
+                value(row["increase_nats_per_token"], NATS),
+                span(row["increase_nats_per_token"]["interval"], NATS),
+                value(row["relative_increase"], SHARE),
+                span(row["relative_increase"]["interval"], SHARE),
+                run,
+            ]
+            for row in differences
+        ],
+    )
+
+
+def _success_table(attack: dict[str, Any], run: str) -> Table:
+    threshold = attack["attack"]["success_relative_increase"]
+    return Table(
+        f"Successes: texts whose loss rose by more than {threshold:.0%} of the model's own clean loss (nats per token, "
+        "in the second column).",
+        ["model", "clean", "success", "interval", "control", "interval", "attack - control", "run"],
+        [
+            [
+                model,
+                f"{effect['clean_loss_nats_per_token']:.4f}",
+                value(effect["success_rate"], RATE),
+                span(effect["success_rate"]["interval"], RATE),
+                value(effect["control_success_rate"], RATE),
+                span(effect["control_success_rate"]["interval"], RATE),
+                value(effect["success_rate_minus_control"], RATE_DIFFERENCE),
+                run,
+            ]
+            for model, effect in attack["effects"].items()
+        ],
+    )
+
+
+def _success_difference_table(differences: list[dict[str, Any]], run: str) -> Table:
+    return Table(
+        "Differences between models of the success rate, in percentage points.",
+        ["difference", "success", "interval", "run"],
+        [
+            [
+                f"{row['model']} - {row['reference']}",
+                value(row["success_rate"], RATE_DIFFERENCE),
+                span(row["success_rate"]["interval"], RATE_DIFFERENCE),
+                run,
+            ]
+            for row in differences
+        ],
+    )
+
+
+def arm_table(results: dict[str, Any]) -> Table:
+    return Table(
+        "Training of the two arms.",
+        ["arm", "starts from", "steps", "tokens trained", "best step", "peak rate", "run"],
+        [
+            [
+                name,
+                arm["start"],
+                f"{arm['steps']:,}",
+                f"{arm['tokens_trained']:,}",
+                f"{arm['best_step']:,}",
+                f"{arm['budget']['learning_rate']:g}",
+                run_of(results, f"train-{name}"),
+            ]
+            for name, arm in results["arms"].items()
+        ],
+    )
+
+
+def cost_table(results: dict[str, Any]) -> Table:
+    """Equal for every model, or aggregate would have refused."""
+    return Table(
+        "Cost of the attacks, counted: sequences that went through a model.",
+        ["attack", "model", "forwards", "backwards", "documents", "run"],
+        [
+            [
+                name,
+                model,
+                f"{spent['forward_sequences']:,}",
+                f"{spent['backward_sequences']:,}",
+                f"{attack['documents']:,}",
+                run_of(results, name),
+            ]
+            for name, attack in results["attacks"].items()
+            for model, spent in attack["models"].items()
+        ],
+    )
+
+
+def run_table(results: dict[str, Any]) -> Table:
+    return Table(
+        "Run directories, below the root of all runs.",
+        ["stage", "run directory"],
+        [[stage, place] for stage, place in results["runs"].items()],
+    )

@@ -1,0 +1,158 @@
+"""What an attack did: losses before and after, absolute and relative, beside a random control.
+
+A record is a dictionary with `model`, `example_id`, `source`; `tokens_scored`, `loss_sum_nats` (attacked) and
+`clean_loss_sum_nats` on the same tokens; the same three with `control_` in front, summed over the control's draws.
+Where an attack on one text can succeed, also `success` and `control_successes` (of the control's draws).
+
+A relative increase divides by the model's own clean loss, so the same nats are a smaller share for a model that
+predicts badly to begin with. Every effect is therefore given in nats per token too, with the clean loss beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tasks.statistics.rates import rate, rate_difference
+from tasks.statistics.resampling import interval, sums_by_source
+
+LOSSES = (
+    "tokens_scored",
+    "loss_sum_nats",
+    "clean_loss_sum_nats",
+    "control_tokens_scored",
+    "control_loss_sum_nats",
+    "control_clean_loss_sum_nats",
+)
+SUCCESSES = ("documents", "success", "control_successes")
+
+
+def increase(tokens: Any, attacked: Any, clean: Any) -> Any:
+    """Increase of the loss in nats per token, of token-weighted means."""
+    return (attacked - clean) / tokens
+
+
+def relative_increase(tokens: Any, attacked: Any, clean: Any) -> Any:
+    """Increase of the loss as a share of the clean loss on the same tokens."""
+    return (attacked - clean) / clean
+
+
+def attack_effect(
+    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, control_draws: int | None = None
+) -> dict[str, Any]:
+    """The effect of an attack on one model; each estimate is {"value", "interval"} with whole sources resampled.
+
+    Losses and increases are in nats per token and weighted by tokens; the interval is None when all documents are
+    of one source. With `control_draws` (how many control attacks there were on each text) also the success rates.
+    Raises ValueError for a model without records, and for a record in which nothing was scored.
+    """
+    chosen = _chosen(rows, model)
+    sums = _sums(chosen, control_draws is not None)
+    total = {column: float(values.sum()) for column, values in sums.items()}
+
+    def estimate(statistic: Callable[..., Any], *columns: str) -> dict[str, Any]:
+        return _estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
+
+    attack, control = LOSSES[:3], LOSSES[3:]
+    found = {
+        "model": model,
+        "documents": len(chosen),
+        "sources": len(sums["tokens_scored"]),
+        "tokens_scored": int(total["tokens_scored"]),
+        "clean_loss_nats_per_token": total["clean_loss_sum_nats"] / total["tokens_scored"],
+        "attacked_loss_nats_per_token": total["loss_sum_nats"] / total["tokens_scored"],
+        "increase_nats_per_token": estimate(increase, *attack),
+        "relative_increase": estimate(relative_increase, *attack),
+        "control_tokens_scored": int(total["control_tokens_scored"]),
+        "control_clean_loss_nats_per_token": total["control_clean_loss_sum_nats"] / total["control_tokens_scored"],
+        "control_loss_nats_per_token": total["control_loss_sum_nats"] / total["control_tokens_scored"],
+        "control_increase_nats_per_token": estimate(increase, *control),
+        "control_relative_increase": estimate(relative_increase, *control),
+        "attack_minus_control_nats_per_token": estimate(_minus(increase, 3), *attack, *control),
+        "confidence_level": confidence_level,
+    }
+    if control_draws is not None:
+        hits, random = sums["success"], sums["control_successes"] / control_draws
+        settings = (sums["documents"], resamples, confidence_level)
+        found |= {
+            "success_rate": rate(hits, *settings),
+            "control_success_rate": rate(random, *settings),
+            "success_rate_minus_control": rate_difference(hits, random, *settings),
+        }
+    return found
+
+
+def paired_effects(
+    rows: list[dict[str, Any]],
+    model: str,
+    reference: str,
+    resamples: int,
+    confidence_level: float,
+    control_draws: int | None = None,
+) -> dict[str, Any]:
+    """The effect on `model` minus that on `reference`, each estimate with its interval over sources.
+
+    Both must have been attacked on the same documents, else ValueError: a text that failed in one of them only
+    would make them incomparable. Each model's own tokens count (an attack chooses for each model what to replace).
+    """
+    ours, theirs = _chosen(rows, model), _chosen(rows, reference)
+    if _identities(ours) != _identities(theirs):
+        raise ValueError(f"{model} and {reference} were not attacked on the same documents")
+    with_success = control_draws is not None
+    a, b = _sums(ours, with_success), _sums(theirs, with_success)
+
+    def estimate(statistic: Callable[..., Any], *columns: str) -> dict[str, Any]:
+        both = [sums[column] for sums in (a, b) for column in columns]
+        return _estimate(_minus(statistic, len(columns)), both, resamples, confidence_level)
+
+    found = {
+        "model": model,
+        "reference": reference,
+        "documents": len(ours),
+        "sources": len(a["tokens_scored"]),
+        "increase_nats_per_token": estimate(increase, *LOSSES[:3]),
+        "relative_increase": estimate(relative_increase, *LOSSES[:3]),
+        "confidence_level": confidence_level,
+    }
+    if with_success:
+        settings = (a["documents"], resamples, confidence_level)
+        found["success_rate"] = rate_difference(a["success"], b["success"], *settings)
+    return found
+
+
+def succeeded(row: dict[str, Any], relative_threshold: float) -> bool:
+    """Whether an attack raised the loss of a text by more than this share of its clean loss."""
+    return row["loss_sum_nats"] > (1 + relative_threshold) * row["clean_loss_sum_nats"]
+
+
+def _minus(statistic: Callable[..., Any], columns: int) -> Callable[..., Any]:
+    """The statistic of the first `columns` totals minus that of the others."""
+    return lambda *totals: statistic(*totals[:columns]) - statistic(*totals[columns:])
+
+
+def _estimate(
+    statistic: Callable[..., Any], columns: Sequence[np.ndarray], resamples: int, confidence_level: float
+) -> dict[str, Any]:
+    value = float(statistic(*(column.sum() for column in columns)))
+    return {"value": value, "interval": interval(statistic, columns, resamples, confidence_level)}
+
+
+def _sums(chosen: list[dict[str, Any]], with_success: bool) -> dict[str, np.ndarray]:
+    counted = [row | {"documents": 1} for row in chosen]
+    return sums_by_source(counted, LOSSES + (SUCCESSES if with_success else ()))
+
+
+def _chosen(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
+    chosen = [row for row in rows if row["model"] == model]
+    if not chosen:
+        raise ValueError(f"{model} was attacked on no document")
+    for row in chosen:
+        if row["tokens_scored"] < 1 or row["control_tokens_scored"] < 1:
+            raise ValueError(f"nothing was scored of document {row['example_id']} for {model}")
+    return chosen
+
+
+def _identities(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return sorted((row["example_id"], row["source"]) for row in rows)

@@ -1,0 +1,190 @@
+"""D9, D12, D14, D16 to D18: attacks that scored their own tokens, cut their own trigger, or were not what was run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tasks.attacks.flips import flip, random_flips
+from tasks.attacks.scoring import Victim
+from tasks.attacks.texts import attacked_texts
+from tasks.attacks.trigger import TriggerSearch, mean_loss
+from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
+from tasks.language.model import token_losses
+from tasks.language.tokenizer import train_tokenizer
+from tasks.study import FlipAttack, TriggerAttack
+from tests.tasks.attacks.planted import END, POISON, planted, texts, usable
+from tests.tasks.tiny import finished_study, sentences, tiny_model
+
+IMPLAUSIBLE = 35  # a token that the planted model hardly expects, and that does nothing to its expectations
+
+
+def harmless() -> torch.Tensor:
+    """Every token but the poison: nothing that may be written has an effect on any other token."""
+    mask = usable()
+    mask[POISON] = False
+    return mask
+
+
+def loss_of_all(victim: Victim, tokens: list[int]) -> float:
+    """The earlier system's loss: labels are whatever stands there, the attacker's tokens too."""
+    with torch.no_grad():
+        return token_losses(victim.model, torch.tensor([[END, *tokens]])).mean().item()
+
+
+def test_d09_attacks_that_are_learned_judged_and_reported_on_the_same_texts():
+    """All texts of the earlier system began at the same offset of one stream."""
+    stream = [f"document {number}" for number in range(50)]
+    old = {"uat search": stream[:6], "uat judged": stream[:9], "hotflip": stream[:9], "perplexity": stream[:20]}
+    assert set(old["uat search"]) <= set(old["uat judged"]), "the old trigger was judged on what it had learned"
+
+    study = finished_study()
+    tokenizer = train_tokenizer(sentences(300), 350)
+    ours = {
+        split: {text.example_id for text in attacked_texts(study.input("setup"), tokenizer, split, 12)}
+        for split in ("attack-search", "attack-evaluation", "test")
+    }
+    assert all(ours.values())
+    assert not ours["attack-search"] & ours["attack-evaluation"]
+    assert not ours["test"] & (ours["attack-search"] | ours["attack-evaluation"])
+
+
+def test_d12_texts_of_an_attack_that_run_out_of_memory_are_an_error():
+    """Half a batch was dropped, and the two arms were compared on different texts."""
+
+    class Full(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = planted().model
+
+        def get_input_embeddings(self) -> torch.nn.Module:
+            return self.inner.get_input_embeddings()
+
+        def forward(self, input_ids=None, inputs_embeds=None):
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            if given.shape[1] > 8:
+                raise torch.OutOfMemoryError("no room")
+            return self.inner(input_ids, inputs_embeds)
+
+    own = [[1, 2, 3], list(range(1, 21)), [4, 5, 6]]
+
+    def old() -> list[float]:
+        kept = []
+        for text in own:
+            try:
+                kept.append(loss_of_all(Victim(Full(), END, 4), text))
+            except torch.OutOfMemoryError:
+                continue
+        return kept
+
+    assert len(old()) == 2, "a text was lost, and the mean says nothing of it"
+    with pytest.raises(torch.OutOfMemoryError):
+        Victim(Full(), END, 4).losses([[]] * 3, own)
+    with pytest.raises(torch.OutOfMemoryError):
+        flip(Victim(Full(), END, 4), own[1], usable(), FlipAttack(candidates=4))
+
+
+def test_d14_hotflip_that_scores_the_tokens_it_wrote():
+    """Any implausible token raises "the loss" by its own surprise; an attack without effect looks like a success."""
+    attack = FlipAttack(flips=4, candidates=8)
+    victim, text = planted(), texts()[0]
+    old_text = [*text[:3], *[IMPLAUSIBLE] * 4, *text[7:]]
+    old_increase = loss_of_all(victim, old_text) / loss_of_all(victim, text) - 1
+    assert old_increase > attack.success_relative_increase, "the old measure calls it a success"
+
+    found = flip(victim, text, harmless(), attack)
+    assert found.loss_sum_nats == pytest.approx(found.clean_loss_sum_nats, rel=1e-6) and not found.succeeded(attack)
+    for control in random_flips(victim, text, harmless(), 4, 3, seed=0):
+        assert control.loss_sum_nats == pytest.approx(control.clean_loss_sum_nats, rel=1e-6)
+
+
+def test_d14_uat_that_scores_its_trigger():
+    victim, trigger = planted(), [IMPLAUSIBLE] * 5
+    old = np.mean([loss_of_all(victim, [*trigger, *text]) for text in texts()])
+    old_clean = np.mean([loss_of_all(victim, text) for text in texts()])
+    assert old > old_clean * 1.15, "the old measure sees an effect where there is none"
+    assert mean_loss(victim, trigger, texts()) == pytest.approx(mean_loss(victim, [], texts()), rel=1e-6)
+
+
+def test_d16_a_window_that_keeps_the_end_and_cuts_the_trigger():
+    """Texts longer than the window lost the trigger in front of them: "triggers do nothing"."""
+    window, trigger, long_text = 12, [POISON] * 3, [1 + i % 30 for i in range(40)]
+    victim = planted()
+    old_input = [*trigger, *long_text][-window:]
+    assert POISON not in old_input, "the old packing attacked without its trigger"
+    assert loss_of_all(victim, old_input) == pytest.approx(loss_of_all(victim, long_text[-window:]))
+
+    own = long_text[: window - len(trigger)]  # as `attacked_texts` cuts: the end
+    (clean,), (attacked,) = victim.losses([[]], [own]), victim.losses([trigger], [own])
+    assert len(clean) == len(attacked) == len(own) and (attacked > clean + 1).all()
+
+
+def test_d16_a_configuration_whose_trigger_and_text_do_not_fit_is_refused():
+    study = finished_study().study
+    fields = study.model_dump()
+    with pytest.raises(ValueError, match=r"uat.trigger_tokens and uat.text_tokens are 17 tokens together"):
+        type(study).model_validate(fields | {"uat": fields["uat"] | {"text_tokens": 14}})
+
+
+def test_d17_a_candidate_judged_on_fewer_texts_than_what_it_is_compared_with():
+    """A loss over a few texts was compared with the loss over all: noise decides, and the trigger gets worse."""
+    victim = Victim(tiny_model(length=40, vocabulary=40), END, 16)
+    own = texts(12)
+    trigger, worse = [5, 6, 7], None
+    easy = sorted(own, key=lambda text: mean_loss(victim, trigger, [text]))
+    for token in range(1, 30):
+        candidate = [token, 6, 7]
+        lower = mean_loss(victim, candidate, own) < mean_loss(victim, trigger, own)
+        if lower and mean_loss(victim, candidate, easy[-3:]) > mean_loss(victim, trigger, own):
+            worse = candidate
+            break
+    assert worse is not None, "the old comparison takes a candidate that lowers the loss"
+
+    attack = TriggerAttack(trigger_tokens=3, restarts=1, iterations=12, candidates=10, batch_documents=12)
+    search = TriggerSearch(victim, own, usable(), attack, seed=1)
+    losses = [mean_loss(victim, search.state["trigger"], own)]
+    for _ in range(11):
+        search.step()
+        losses.append(mean_loss(victim, search.state["trigger"], own))
+    assert losses == sorted(losses), "ours compares on the same texts"
+
+
+def test_d17_models_that_share_one_random_stream():
+    """What one model's search drew changed what the next one got."""
+    stream = np.random.RandomState(0)
+    old_first = [stream.choice(40, 3).tolist() for _ in range(4)]
+    old_second = [stream.choice(40, 3).tolist() for _ in range(4)]
+    assert old_first != old_second, "the second model began elsewhere"
+
+    attack = TriggerAttack(trigger_tokens=3, restarts=2, iterations=2, candidates=5, batch_documents=2)
+    starts = []
+    for model in (tiny_model(length=40, vocabulary=40, seed=1), tiny_model(length=40, vocabulary=40, seed=2)):
+        search = TriggerSearch(Victim(model, END, 8), texts(), usable(), attack, seed=3)
+        first = search.state["trigger"]
+        batches = [search._batch(iteration) for iteration in range(4)]
+        search.step(), search.step()
+        starts.append((first, search.state["trigger"], batches))
+    assert starts[0] == starts[1], "every model begins alike and looks at the same texts"
+
+
+def test_d18_attacks_that_are_decoded_and_encoded_again():
+    """The ids that were reported were not the ids that were measured."""
+    tokenizer = train_tokenizer(sentences(300), 350)
+    mask = usable_tokens(tokenizer, 350)
+    chance = np.random.default_rng(0)
+    triggers = [chance.choice(np.arange(1, 350), 5).tolist() for _ in range(50)]
+    again = [tokenizer(text_of(tokenizer, ids), add_special_tokens=False)["input_ids"] for ids in triggers]
+    assert sum(a != b for a, b in zip(triggers, again, strict=True)) > 25, "most triggers change on the way"
+
+    victim = Victim(tiny_model(length=40, vocabulary=350), 0, 16)
+    attack = TriggerAttack(trigger_tokens=5, restarts=1, iterations=6, candidates=20, batch_documents=4)
+    search = TriggerSearch(victim, texts(), mask, attack, seed=1)
+    while not search.finished:
+        search.step()
+    best = search.best()
+    assert all(mask[token] for token in best["trigger_ids"])
+    assert best["search_loss_nats_per_token"] == mean_loss(victim, best["trigger_ids"], texts())
+    for told in finished_study().result("uat")["models"].values():
+        assert isinstance(told["trigger_round_trips"], bool), "whether it survives being text is said, not assumed"
+    assert not round_trips(tokenizer, next(ids for ids, b in zip(triggers, again, strict=True) if ids != b))

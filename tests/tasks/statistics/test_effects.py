@@ -1,0 +1,201 @@
+"""What an attack did: absolute and relative, beside its control and beside other models, with honest intervals."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from tasks.statistics.effects import attack_effect, paired_effects, succeeded
+
+
+def row(model: str, number: int, clean: float, attacked: float, **changed: object) -> dict:
+    """One text of ten tokens; losses per token. The control has two draws and does nothing."""
+    return {
+        "model": model,
+        "example_id": f"{number:03d}",
+        "source": f"file {number}",
+        "tokens_scored": 10,
+        "loss_sum_nats": 10 * attacked,
+        "clean_loss_sum_nats": 10 * clean,
+        "control_tokens_scored": 20,
+        "control_loss_sum_nats": 20 * clean,
+        "control_clean_loss_sum_nats": 20 * clean,
+        "success": attacked > 1.15 * clean,
+        "control_successes": 0,
+    } | changed
+
+
+def some(model: str = "a", rise: float = 0.5, documents: int = 30, noise: float = 0.2, seed: int = 0) -> list[dict]:
+    chance = np.random.default_rng(seed)
+    clean = chance.normal(4.0, 0.5, documents)
+    return [row(model, i, c, c + rise + chance.normal(0, noise)) for i, c in enumerate(clean)]
+
+
+def effect(rows: list[dict], model: str = "a", draws: int | None = 2) -> dict:
+    return attack_effect(rows, model, 300, 0.95, draws)
+
+
+def paired(rows: list[dict], model: str = "b", reference: str = "a", draws: int | None = 2) -> dict:
+    return paired_effects(rows, model, reference, 300, 0.95, draws)
+
+
+def estimates(found: dict) -> dict[str, dict]:
+    return {name: value for name, value in found.items() if isinstance(value, dict)}
+
+
+def test_every_number_is_the_one_that_is_computed_by_hand():
+    rows = [
+        row("a", 0, 2.0, 3.0, tokens_scored=5, loss_sum_nats=15.0, clean_loss_sum_nats=10.0, control_successes=1),
+        row("a", 1, 4.0, 4.4, control_loss_sum_nats=84.0),
+    ]
+    found = effect(rows)
+    # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 40 + 84 = 124, clean 40 + 80 = 120, 40 tokens
+    assert found["clean_loss_nats_per_token"] == pytest.approx(50 / 15)
+    assert found["attacked_loss_nats_per_token"] == pytest.approx(59 / 15)
+    assert found["increase_nats_per_token"]["value"] == pytest.approx(9 / 15)
+    assert found["relative_increase"]["value"] == pytest.approx(9 / 50)
+    assert found["control_clean_loss_nats_per_token"] == pytest.approx(3.0)
+    assert found["control_loss_nats_per_token"] == pytest.approx(3.1)
+    assert found["control_increase_nats_per_token"]["value"] == pytest.approx(0.1)
+    assert found["control_relative_increase"]["value"] == pytest.approx(4 / 120)
+    assert found["attack_minus_control_nats_per_token"]["value"] == pytest.approx(9 / 15 - 0.1)
+    assert found["success_rate"]["value"] == 0.5
+    assert found["control_success_rate"]["value"] == 0.25  # one of two draws on each of two texts
+    assert found["success_rate_minus_control"]["value"] == 0.25
+    assert (found["documents"], found["sources"], found["tokens_scored"]) == (2, 2, 15)
+    assert found["control_tokens_scored"] == 40
+
+
+def test_differences_between_models_are_those_of_their_effects():
+    rows = some("a", 0.5) + some("b", 0.2, seed=1)
+    found, a, b = paired(rows), effect(rows, "a"), effect(rows, "b")
+    for name in ("increase_nats_per_token", "relative_increase", "success_rate"):
+        assert found[name]["value"] == pytest.approx(b[name]["value"] - a[name]["value"]), name
+        low, high = found[name]["interval"]
+        assert low < found[name]["value"] < high, name
+    assert (found["model"], found["reference"], found["documents"], found["sources"]) == ("b", "a", 30, 30)
+
+
+def test_the_same_nats_are_a_smaller_share_for_the_model_that_predicts_badly():
+    rows = [row(model, i, clean, clean + 0.4) for model, clean in (("a", 2.0), ("b", 4.0)) for i in range(10)]
+    found = paired(rows)
+    assert found["increase_nats_per_token"]["value"] == pytest.approx(0.0)
+    assert found["relative_increase"]["value"] == pytest.approx(0.1 - 0.2)
+    assert found["success_rate"]["value"] == -1.0
+
+
+def test_an_attack_without_successes_has_none_of_the_rates():
+    assert not [name for name in effect(some(), draws=None) if "success" in name]
+    assert not [name for name in paired(some() + some("b"), draws=None) if "success" in name]
+
+
+def test_whole_sources_are_resampled():
+    """Ten texts of one file that behave in the same way are one observation and not ten."""
+    rises = np.repeat(np.random.default_rng(3).normal(0.5, 0.3, 8), 10)
+    rows = [row("a", i, 4.0, 4.0 + rise) for i, rise in enumerate(rises)]
+    together = [given | {"source": f"file {i // 10}"} for i, given in enumerate(rows)]
+
+    def width(records: list[dict]) -> float:
+        low, high = effect(records)["increase_nats_per_token"]["interval"]
+        return high - low
+
+    assert width(together) > 2 * width(rows)
+    assert effect(together)["sources"] == 8
+
+
+def test_pairs_are_resampled_together():
+    """Two models that react alike to every text differ with certainty, however much texts differ."""
+    rises = np.random.default_rng(3).normal(0.5, 0.4, 30)
+    rows = [row("a", i, 4.0, 4.0 + rise) for i, rise in enumerate(rises)]
+    rows += [row("b", i, 4.0, 4.1 + rise + 1e-4 * i) for i, rise in enumerate(rises)]
+    low, high = paired(rows)["increase_nats_per_token"]["interval"]
+    assert 0.1 < low < high < 0.104
+
+
+def test_the_interval_depends_on_the_level_and_not_on_the_order_of_the_records():
+    rows = some()
+    assert effect(random.Random(0).sample(rows, len(rows))) == effect(rows)
+    low, high = effect(rows)["increase_nats_per_token"]["interval"]
+    inner = attack_effect(rows, "a", 300, 0.5)["increase_nats_per_token"]["interval"]
+    assert low < inner[0] < inner[1] < high
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_text_that_only_one_model_was_attacked_on_is_refused(place: int):
+    rows = some("a") + some("b")
+    del rows[place]
+    with pytest.raises(ValueError, match="b and a were not attacked on the same documents"):
+        paired(rows)
+
+
+def test_a_text_of_another_source_in_one_model_is_refused():
+    rows = some("a") + some("b")
+    rows[-1]["source"] = "elsewhere"
+    with pytest.raises(ValueError, match="not attacked on the same documents"):
+        paired(rows)
+
+
+def test_a_text_that_counts_twice_in_one_model_is_refused():
+    rows = some("a") + some("b")
+    with pytest.raises(ValueError, match="not attacked on the same documents"):
+        paired([*rows, rows[-1]])
+
+
+@pytest.mark.parametrize("column", ["tokens_scored", "control_tokens_scored"])
+def test_a_text_without_a_scored_token_is_refused(column: str):
+    rows = some()
+    rows[7][column] = 0
+    with pytest.raises(ValueError, match="nothing was scored of document 007 for a"):
+        effect(rows)
+
+
+def test_a_model_without_records_is_refused():
+    with pytest.raises(ValueError, match="c was attacked on no document"):
+        effect(some(), "c")
+
+
+# ---------------------------------------------------------------------------------------------- degenerate
+
+
+def degenerate() -> dict[str, list[dict]]:
+    equal = [row(model, i, 4.0, 4.5) for model in "ab" for i in range(12)]
+    one_source = [given | {"source": "one"} for given in some("a") + some("b", seed=1)]
+    unhurt = [row(model, i, 4.0, 4.0) for model in "ab" for i in range(12)]
+    single = [row("a", 0, 4.0, 4.5), row("b", 0, 4.0, 4.1)]
+    two = [row(model, i, 4.0, 4.5 + i) for model in "ab" for i in range(2)]
+    return {"equal": equal, "one source": one_source, "unhurt": unhurt, "single": single, "two": two}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("case", degenerate())
+def test_degenerate_records_give_finite_numbers_or_none(case: str):
+    rows = degenerate()[case]
+    for found in (effect(rows), paired(rows)):
+        json.dumps(found, allow_nan=False)
+        for name, estimate in estimates(found).items():
+            assert estimate["interval"] is None or (
+                estimate["interval"][0] <= estimate["value"] <= estimate["interval"][1]
+            ), name
+
+
+@pytest.mark.parametrize("case", ["one source", "single"])
+def test_one_source_gives_no_interval(case: str):
+    rows = degenerate()[case]
+    for found in (effect(rows), paired(rows)):
+        assert found["sources"] == 1
+        assert all(estimate["interval"] is None for estimate in estimates(found).values())
+
+
+def test_texts_that_all_react_alike_have_an_interval_without_width():
+    rows = degenerate()["equal"]
+    assert effect(rows)["increase_nats_per_token"] == {"value": 0.5, "interval": [0.5, 0.5]}
+    assert paired(rows)["increase_nats_per_token"] == {"value": 0.0, "interval": [0.0, 0.0]}
+
+
+def test_a_success_is_more_than_the_share_and_not_as_much():
+    assert not succeeded(row("a", 0, 4.0, 5.0), 0.25)
+    assert succeeded(row("a", 0, 4.0, 5.001), 0.25)
+    assert not succeeded(row("a", 0, 0.0, 0.0), 0.25)
