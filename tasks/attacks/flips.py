@@ -28,9 +28,12 @@ class Flipped:
     tokens_scored: int
     loss_sum_nats: float
     clean_loss_sum_nats: float
+    text_clean_loss_sum_nats: float
+    """Of the whole text: the attack chooses which tokens are still scored, and must not choose its denominator."""
 
     def succeeded(self, attack: FlipAttack) -> bool:
-        return self.loss_sum_nats > (1 + attack.success_relative_increase) * self.clean_loss_sum_nats
+        increase = (self.loss_sum_nats - self.clean_loss_sum_nats) / self.tokens_scored
+        return increase > attack.success_relative_increase * self.text_clean_loss_sum_nats / len(self.tokens)
 
 
 def flip(victim: Victim, text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack) -> Flipped:
@@ -70,7 +73,7 @@ def random_flips(
 ) -> list[Flipped]:
     """The control: `flips` random tokens at random positions, `draws` times, the same for every model.
 
-    The positions and tokens of a draw are a function of the seed and the text; fewer flips take the first of them.
+    The positions and tokens of a draw are a function of the seed and the text, and never of what an attack found.
     """
     clean = victim.losses([[]], [text])[0]
     usable = usable_V.nonzero().flatten().numpy()
@@ -108,7 +111,8 @@ def without(scored: torch.Tensor, position: int) -> torch.Tensor:
 def _measured(
     tokens: list[int], positions: list[int], scored: torch.Tensor, losses: torch.Tensor, clean: torch.Tensor
 ) -> Flipped:
-    return Flipped(tokens, positions, int(scored.sum()), losses[scored].sum().item(), clean[scored].sum().item())
+    sums = (losses[scored].sum().item(), clean[scored].sum().item(), clean.sum().item())
+    return Flipped(tokens, positions, int(scored.sum()), *sums)
 
 
 def _seed_of(text: Sequence[int]) -> list[int]:

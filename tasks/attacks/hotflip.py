@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from tasks.attacks.flips import flip, random_flips
+from tasks.attacks.flips import flip, flips_of, random_flips
 from tasks.attacks.scoring import Count, Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.vocabulary import round_trips, usable_tokens
@@ -25,7 +25,7 @@ def hotflip(
     baseline: StageInput,
     monotonic: StageInput,
 ) -> dict[str, Any]:
-    """Attacks every text by itself, on every model with the same budget, beside random flips of the same number.
+    """Attacks every text by itself, on every model with the same budget, beside as many random flips as it may make.
 
     Writes one record for each model and text, each a part of its own: a continuation loses at most one text.
     """
@@ -68,12 +68,13 @@ def _row(
     seed: int,
     tokenizer: PreTrainedTokenizerBase,
 ) -> dict[str, Any]:
-    """One text: attacked, and the control with as many random flips as the attack made."""
+    """One text: attacked, and the control with as many random flips as the attack may make."""
     target.count = Count()
     found = flip(target, text.tokens, usable_V, attack)
     spent = target.count
     target.count = Count()
-    control = random_flips(target, text.tokens, usable_V, len(found.positions), attack.control_draws, seed)
+    flips = flips_of(text.tokens, attack)  # not those that were made: every model gets the same control
+    control = random_flips(target, text.tokens, usable_V, flips, attack.control_draws, seed)
     return {
         "model": name,
         "example_id": text.example_id,
@@ -81,6 +82,8 @@ def _row(
         "tokens_scored": found.tokens_scored,
         "loss_sum_nats": found.loss_sum_nats,
         "clean_loss_sum_nats": found.clean_loss_sum_nats,
+        "text_tokens": len(text.tokens),
+        "text_clean_loss_sum_nats": found.text_clean_loss_sum_nats,
         "success": found.succeeded(attack),
         "control_tokens_scored": sum(draw.tokens_scored for draw in control),
         "control_loss_sum_nats": math.fsum(draw.loss_sum_nats for draw in control),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from storage.errors import CheckFailed
 from tasks.language.model import token_losses
 
 
@@ -50,6 +51,8 @@ class Victim:
             chunk = list(zip(prefixes[start : start + self.batch], texts[start : start + self.batch], strict=True))
             tokens_BL = self._padded([[self.end_of_text, *prefix, *text] for prefix, text in chunk])
             losses_BL = token_losses(self.model, tokens_BL).double().cpu()
+            if not losses_BL.isfinite().all():
+                raise CheckFailed("every loss under attack is a finite number", "infinite or not a number", "finite")
             self.count.forward_sequences += len(chunk)
             for row, (prefix, text) in enumerate(chunk):
                 found.append(losses_BL[row, len(prefix) : len(prefix) + len(text)])

@@ -82,11 +82,11 @@ class TriggerSearch:
         losses = self.victim.losses(prefixes, list(batch) * len(tried))
         sums = np.array([loss.sum().item() for loss in losses]).reshape(len(tried), len(batch)).sum(axis=1)
         best = int(sums.argmax())
-        if best == 0:
-            # the next iteration tries those that were ranked after these
-            self.state["skip"] += len(replacements)
-        else:
+        if best > 0:
             self.state |= {"trigger": tried[best], "skip": 0}
+        elif len(batch) == len(self.texts):
+            # the next iteration would rank alike: it tries those that come after these (other texts rank anew)
+            self.state["skip"] += len(replacements)
 
     def best(self) -> dict[str, Any]:
         """The restart whose trigger has the highest loss on all search texts; the earlier of equals."""

@@ -50,6 +50,7 @@ def uat(
             **dict(sorted(search.state["count"].items())),
         }
         keys += _judge(run, name, target, judged, best, control_triggers(usable_V, attack, config.seed))
+        del target, search  # or the next model would be loaded beside this one
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file)
     return {
@@ -127,6 +128,8 @@ def _rows(
             "tokens_scored": len(text.tokens),
             "loss_sum_nats": attacked[row].item(),
             "clean_loss_sum_nats": clean[row].item(),
+            "text_tokens": len(text.tokens),
+            "text_clean_loss_sum_nats": clean[row].item(),
             "control_tokens_scored": len(controls) * len(text.tokens),
             "control_loss_sum_nats": control[row].item(),
             "control_clean_loss_sum_nats": len(controls) * clean[row].item(),

@@ -77,6 +77,7 @@ def load(path: Path) -> PreTrainedModel:
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BadInput(f"the model folder {path} cannot be loaded: {error}") from error
     _require_all_weights(report, f"the model folder {path}")
+    model.config.use_cache = False  # nothing is generated here, and a cache would take more memory than the logits
     return model
 
 

@@ -126,6 +126,11 @@ def _attacked(name: str, stage: StageInput, rows: list[dict[str, Any]], config: 
         "records_digest": result["records_digest"],
     }
     if name == "hotflip":
+        made = {model: [row["flips"] for row in rows if row["model"] == model] for model in checks.ATTACKED}
+        found["flips"] = {
+            model: {"mean": sum(flips) / len(flips), "unchanged_documents": flips.count(0)}
+            for model, flips in made.items()
+        }
         found["round_trips_documents"] = {
             model: sum(row["round_trips"] for row in rows if row["model"] == model) for model in checks.ATTACKED
         }

@@ -52,7 +52,7 @@ def _losses(attack: str, results: dict[str, Any]) -> Figure:
     rows = {
         model: {
             "clean": effect["clean_loss_nats_per_token"],
-            "random control": effect["clean_loss_nats_per_token"] + effect["control_increase_nats_per_token"]["value"],
+            "random control": effect["control_loss_nats_per_token"],
             "attacked": effect["attacked_loss_nats_per_token"],
         }
         for model, effect in results["attacks"][attack]["effects"].items()

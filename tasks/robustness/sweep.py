@@ -9,13 +9,14 @@ from storage.errors import CheckFailed
 from tasks.report.publish import publish, require_verified
 from tasks.report.table import Table
 from tasks.robustness.tables import run_of
-from tasks.robustness.words import NATS, RATE_DIFFERENCE, SHARE, cautions, span
+from tasks.robustness.words import NATS, RATE_DIFFERENCE, SHARE, cautions, how_attacked, model_and_text, span
 from tasks.stage import StageInput, StageRun
 from tasks.statistics.seeds import mean_over_seeds
 from tasks.study import SweepConfig
 
 ARMS = ("baseline", "monotonic")
-COMPARED = {"uat": ("increase_nats_per_token",), "hotflip": ("increase_nats_per_token", "success_rate")}
+LOSSES = ("increase_nats_per_token", "attack_minus_control_nats_per_token", "relative_increase")
+COMPARED = {"uat": LOSSES, "hotflip": (*LOSSES, "success_rate")}
 """Attack -> the differences between the arms that are taken over seeds."""
 
 
@@ -52,6 +53,7 @@ def table(results: dict[str, Any]) -> str:
     low, high = difference["interval"]
     blocks = [
         f"# {results['study']}: test perplexity and attacks over {difference['seeds']} seeds",
+        _what_was_studied(results),
         _seed_table(results).markdown(),
         _attack_table(results).markdown(),
         f"monotonic - baseline: {difference['mean']:+.4f} nats per token, "
@@ -68,6 +70,12 @@ def table(results: dict[str, Any]) -> str:
         ).markdown(),
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _what_was_studied(results: dict[str, Any]) -> str:
+    """Model and text, the same for all seeds."""
+    first = next(iter(results["of_seed"].values()))
+    return model_and_text(first) + ". " + " ".join(how_attacked(name, first) for name in first["attacks"])
 
 
 def _seed_table(results: dict[str, Any]) -> Table:
@@ -117,6 +125,8 @@ def _attack_table(results: dict[str, Any]) -> Table:
 def _mean_table(results: dict[str, Any]) -> Table:
     told = {
         "increase_nats_per_token": ("increase, nats per token", NATS),
+        "attack_minus_control_nats_per_token": ("attack - control, nats per token", NATS),
+        "relative_increase": ("relative increase", SHARE),
         "success_rate": ("success rate", RATE_DIFFERENCE),
     }
     rows = []

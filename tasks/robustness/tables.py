@@ -115,21 +115,21 @@ def level_of(found: dict[str, Any]) -> str:
 def attack_tables(name: str, results: dict[str, Any]) -> list[Table]:
     """What an attack did to each model, beside its control, and the differences between the models."""
     attack, run = results["attacks"][name], run_of(results, name)
-    found = [
-        _effect_table(attack["effects"], run),
-        _control_table(attack["effects"], run),
-        _difference_table(attack["differences"], run),
-    ]
+    found = [_effect_table(attack["effects"], run), _control_table(attack["effects"], run)]
     if "success_rate" in attack["differences"][0]:
-        found += [_success_table(attack, run), _success_difference_table(attack["differences"], run)]
-    return found
+        found.append(_success_table(attack, run))
+    return [
+        *found,
+        _difference_table(attack["differences"], run),
+        _share_difference_table(attack["differences"], run),
+    ]
 
 
 def _effect_table(effects: dict[str, Any], run: str) -> Table:
     level = level_of(next(iter(effects.values())))
     return Table(
-        f"The attack: loss in nats per token, its increase, and the increase as a share of the clean loss; {level} "
-        "intervals.",
+        f"The attack: clean loss of the whole texts in nats per token, its increase where nothing was written, also as "
+        f"a share of the clean loss; {level} intervals. Attacked = clean + increase.",
         ["model", "clean", "attacked", "increase", "interval", "relative", "interval", "run"],
         [
             [
@@ -154,7 +154,7 @@ def _control_table(effects: dict[str, Any], run: str) -> Table:
         [
             [
                 model,
-                f"{effect['control_clean_loss_nats_per_token']:.4f}",
+                f"{effect['clean_loss_nats_per_token']:.4f}",
                 f"{effect['control_loss_nats_per_token']:.4f}",
                 value(effect["control_increase_nats_per_token"], NATS),
                 span(effect["control_increase_nats_per_token"]["interval"], NATS),
@@ -169,16 +169,38 @@ def _control_table(effects: dict[str, Any], run: str) -> Table:
 
 def _difference_table(differences: list[dict[str, Any]], run: str) -> Table:
     return Table(
-        "Differences between models of the increase (nats per token) and of the relative increase (percentage points); "
-        "paired by document, sources resampled, one seed.",
-        ["difference", "increase", "interval", "relative", "interval", "run"],
+        "Differences between models of the increase and of attack - control, in nats per token; paired by document, "
+        "sources resampled, one seed.",
+        ["difference", "increase", "interval", "attack - control", "interval", "run"],
         [
             [
                 f"{row['model']} - {row['reference']}",
                 value(row["increase_nats_per_token"], NATS),
                 span(row["increase_nats_per_token"]["interval"], NATS),
+                value(row["attack_minus_control_nats_per_token"], NATS),
+                span(row["attack_minus_control_nats_per_token"]["interval"], NATS),
+                run,
+            ]
+            for row in differences
+        ],
+    )
+
+
+def _share_difference_table(differences: list[dict[str, Any]], run: str) -> Table:
+    """Where an attack on one text can succeed, the success rates' differences too."""
+    rates = "success_rate" in differences[0]
+    return Table(
+        "The same of the relative increase"
+        + (", and of the success rate" if rates else "")
+        + ", in percentage points.",
+        ["difference", "relative", "interval", *(["success", "interval"] if rates else []), "run"],
+        [
+            [
+                f"{row['model']} - {row['reference']}",
                 value(row["relative_increase"], SHARE),
                 span(row["relative_increase"]["interval"], SHARE),
+                *([value(row["success_rate"], RATE_DIFFERENCE)] if rates else []),
+                *([span(row["success_rate"]["interval"], RATE_DIFFERENCE)] if rates else []),
                 run,
             ]
             for row in differences
@@ -189,8 +211,8 @@ def _difference_table(differences: list[dict[str, Any]], run: str) -> Table:
 def _success_table(attack: dict[str, Any], run: str) -> Table:
     threshold = attack["attack"]["success_relative_increase"]
     return Table(
-        f"Successes: texts whose loss rose by more than {threshold:.0%} of the model's own clean loss (nats per token, "
-        "in the second column).",
+        f"Successes: texts whose loss per token rose by more than {threshold:.0%} of the clean loss that the model has "
+        "on the whole text (its mean in the second column).",
         ["model", "clean", "success", "interval", "control", "interval", "attack - control", "run"],
         [
             [
@@ -204,22 +226,6 @@ def _success_table(attack: dict[str, Any], run: str) -> Table:
                 run,
             ]
             for model, effect in attack["effects"].items()
-        ],
-    )
-
-
-def _success_difference_table(differences: list[dict[str, Any]], run: str) -> Table:
-    return Table(
-        "Differences between models of the success rate, in percentage points.",
-        ["difference", "success", "interval", "run"],
-        [
-            [
-                f"{row['model']} - {row['reference']}",
-                value(row["success_rate"], RATE_DIFFERENCE),
-                span(row["success_rate"]["interval"], RATE_DIFFERENCE),
-                run,
-            ]
-            for row in differences
         ],
     )
 
@@ -246,7 +252,7 @@ def arm_table(results: dict[str, Any]) -> Table:
 def cost_table(results: dict[str, Any]) -> Table:
     """Equal for every model, or aggregate would have refused."""
     return Table(
-        "Cost of the attacks, counted: sequences that went through a model.",
+        "Cost of the searches, counted: sequences that went through a model until its attack was found.",
         ["attack", "model", "forwards", "backwards", "documents", "run"],
         [
             [

@@ -16,13 +16,20 @@ ATTACK_TITLES = {
 
 def what_was_studied(results: dict[str, Any]) -> str:
     """Model, size, test text, seed; a toy is called a toy, and one seed is called one."""
+    return (
+        f"{model_and_text(results)}, seed {results['seeds'][0]}. "
+        "One seed: differences describe these two trainings and rank nothing."
+    )
+
+
+def model_and_text(results: dict[str, Any]) -> str:
+    """Architecture, size and test text; a toy is called a toy."""
     base, split = results["base"], results["text"]["test"]
     toy = " (toy size: shows that the method runs, not what it does to a real model)"
     return (
         f"{base['architecture']}, {base['parameters']:,} parameters"
         + (toy if base["parameters"] < TOY_PARAMETERS else "")
-        + f". {split['documents']:,} test documents of {split['sources']:,} sources, seed {results['seeds'][0]}. "
-        "One seed: differences describe these two trainings and rank nothing."
+        + f". {split['documents']:,} test documents of {split['sources']:,} sources"
     )
 
 
@@ -36,7 +43,21 @@ def facts(results: dict[str, Any]) -> list[str]:
         f"baseline arm's is {cost['difference_nats_per_token']:+.4f} nats per token "
         f"({cost['confidence_level']:.0%} interval {low:+.4f} to {high:+.4f})."
     ]
+    said += [caution.replace("**", "") for caution in worse_than_frequencies(results)]
     return said + [sentence for name, attack in results["attacks"].items() for sentence in _attack_facts(name, attack)]
+
+
+def worse_than_frequencies(results: dict[str, Any]) -> list[str]:
+    """A model that has forgotten the language cannot be shown to withstand anything: said wherever it is so."""
+    losses = {name: model["loss_nats_per_token"] for name, model in results["models"].items()}
+    forgetful = [model for model in ("base", "baseline", "monotonic") if losses[model] >= losses["unigram"]]
+    if not forgetful:
+        return []
+    return [
+        f"**On the test split {' and '.join(forgetful)} did worse than a table of word frequencies** (unigram, "
+        f"{losses['unigram']:.4f} nats per token): a model that predicts nothing has nothing to lose, so a small "
+        "effect of an attack on it is no sign that it withstands attacks."
+    ]
 
 
 def _attack_facts(name: str, attack: dict[str, Any]) -> list[str]:
@@ -52,7 +73,8 @@ def _attack_facts(name: str, attack: dict[str, Any]) -> list[str]:
     return [
         *said,
         f"{name}, monotonic minus baseline: increase {estimate(difference['increase_nats_per_token'], NATS)} nats per "
-        f"token; relative increase {estimate(difference['relative_increase'], SHARE)}"
+        f"token; beyond the random control {estimate(difference['attack_minus_control_nats_per_token'], NATS)}; "
+        f"relative increase {estimate(difference['relative_increase'], SHARE)}"
         + (
             f"; success rate {estimate(difference['success_rate'], RATE_DIFFERENCE)}"
             if "success_rate" in difference
@@ -75,6 +97,7 @@ def cautions(results: dict[str, Any]) -> list[str]:
     """What every table of these results must say: budgets, and numerics that were not the same throughout."""
     reason = results["unequal_budgets_reason"]
     said = [f"**The arms had unequal budgets:** {reason}" if reason else "Both arms had the same budget."]
+    said += worse_than_frequencies(results)
     if results["numerics_changes"]:
         stages = ", ".join(results["numerics_changes"])
         said.append(f"**Numerics changed between attempts of {stages}:** not the bytes of one undisturbed run.")
@@ -110,6 +133,14 @@ def attack_cautions(results: dict[str, Any]) -> list[str]:
             f"The trigger of {', '.join(by_ids)} attacks as token ids: written as text and read again it is other "
             "tokens."
         )
+    made = results["attacks"]["hotflip"]["flips"]
+    said.append(
+        "hotflip keeps a replacement only if it raises the loss: tokens replaced in a text on average "
+        + ", ".join(f"{model} {found['mean']:.2f}" for model, found in made.items())
+        + "; texts in which none was "
+        + ", ".join(f"{model} {found['unchanged_documents']:,}" for model, found in made.items())
+        + ". The control replaces the same tokens for every model, as many as the attack may."
+    )
     kept = results["attacks"]["hotflip"]["round_trips_documents"]
     documents = results["attacks"]["hotflip"]["documents"]
     counts = ", ".join(f"{model} {count:,} of {documents:,}" for model, count in kept.items())
@@ -135,7 +166,10 @@ LIMITS = (
     "Attention, embeddings, normalisation and residual connections are not constrained.",
     "Only these two attacks were run, with the budget shown. A stronger search can find more.",
     "Intervals resample the sources of the documents. They do not hold the variation between trainings, or between "
-    "searches for an attack, which needs several seeds.",
+    "searches for an attack, which needs several seeds; nor that between draws of the random control, of which there "
+    "are a few. The control is tried once and the attack many times: what lies between them is the whole search, "
+    "gradient and selection alike.",
+    "Every text is read behind the tokenizer's end-of-text token, in all models and before every trigger.",
 )
 
 
@@ -151,15 +185,15 @@ def how_attacked(name: str, results: dict[str, Any]) -> str:
     if name == "uat":
         return (
             f"One trigger of {given['trigger_tokens']} tokens for each model, searched on attack-search "
-            f"({given['restarts']} restarts of {given['iterations']} iterations) and judged on {judged}. Only the "
+            f"(restarts x iterations: {given['restarts']} x {given['iterations']}) and judged on {judged}. Only the "
             f"text's own tokens are scored, the first {given['text_tokens']} of each. The control is the mean of "
             f"{given['control_triggers']} random triggers of the same length."
         )
     return (
         f"Up to {given['flips']} tokens of each text replaced, searched for each text and model, on {judged}, the "
         f"first {given['text_tokens']} tokens of each. Only tokens that were not replaced are scored, the same before "
-        f"and after. The control is the mean of {given['control_draws']} draws of as many random replacements at "
-        "random positions."
+        f"and after. The control is the mean of {given['control_draws']} draws of {given['flips']} random replacements "
+        "at random positions."
     )
 
 
@@ -181,4 +215,4 @@ def estimate(found: dict[str, Any], form: str) -> str:
 
 
 def _holds_zero(interval: Sequence[float] | None) -> bool:
-    return interval is None or interval[0] <= 0 <= interval[1]
+    return interval is not None and interval[0] <= 0 <= interval[1]

@@ -1,11 +1,14 @@
 """What an attack did: losses before and after, absolute and relative, beside a random control.
 
 A record is a dictionary with `model`, `example_id`, `source`; `tokens_scored`, `loss_sum_nats` (attacked) and
-`clean_loss_sum_nats` on the same tokens; the same three with `control_` in front, summed over the control's draws.
+`clean_loss_sum_nats` on the same tokens; the same three with `control_` in front, summed over the control's draws;
+`text_tokens` and `text_clean_loss_sum_nats` of the whole text, which no attacker chooses.
 Where an attack on one text can succeed, also `success` and `control_successes` (of the control's draws).
 
 A relative increase divides by the model's own clean loss, so the same nats are a smaller share for a model that
 predicts badly to begin with. Every effect is therefore given in nats per token too, with the clean loss beside it.
+The clean loss is always that of the whole texts: an attack that replaces tokens decides which are still scored, and
+with them it would choose its own denominator, another one for each model and for the control.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ LOSSES = (
     "control_loss_sum_nats",
     "control_clean_loss_sum_nats",
 )
+TEXT = ("text_tokens", "text_clean_loss_sum_nats")
 SUCCESSES = ("documents", "success", "control_successes")
 
 
@@ -34,9 +38,9 @@ def increase(tokens: Any, attacked: Any, clean: Any) -> Any:
     return (attacked - clean) / tokens
 
 
-def relative_increase(tokens: Any, attacked: Any, clean: Any) -> Any:
-    """Increase of the loss as a share of the clean loss on the same tokens."""
-    return (attacked - clean) / clean
+def relative_increase(tokens: Any, attacked: Any, clean: Any, text_tokens: Any, text_clean: Any) -> Any:
+    """Increase of the loss per token as a share of the whole texts' clean loss per token."""
+    return increase(tokens, attacked, clean) / (text_clean / text_tokens)
 
 
 def attack_effect(
@@ -45,8 +49,9 @@ def attack_effect(
     """The effect of an attack on one model; each estimate is {"value", "interval"} with whole sources resampled.
 
     Losses and increases are in nats per token and weighted by tokens; the interval is None when all documents are
-    of one source. With `control_draws` (how many control attacks there were on each text) also the success rates.
-    Raises ValueError for a model without records, and for a record in which nothing was scored.
+    of one source. `attacked_loss` and `control_loss` are the clean loss of the whole texts plus the increase of the
+    tokens that were scored. With `control_draws` (how many control attacks there were on each text) also the success
+    rates. Raises ValueError for a model without records, and for a record in which nothing was scored.
     """
     chosen = _chosen(rows, model)
     sums = _sums(chosen, control_draws is not None)
@@ -56,21 +61,22 @@ def attack_effect(
         return _estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
 
     attack, control = LOSSES[:3], LOSSES[3:]
+    clean = total["text_clean_loss_sum_nats"] / total["text_tokens"]
+    risen, risen_at_random = estimate(increase, *attack), estimate(increase, *control)
     found = {
         "model": model,
         "documents": len(chosen),
         "sources": len(sums["tokens_scored"]),
         "tokens_scored": int(total["tokens_scored"]),
-        "clean_loss_nats_per_token": total["clean_loss_sum_nats"] / total["tokens_scored"],
-        "attacked_loss_nats_per_token": total["loss_sum_nats"] / total["tokens_scored"],
-        "increase_nats_per_token": estimate(increase, *attack),
-        "relative_increase": estimate(relative_increase, *attack),
+        "clean_loss_nats_per_token": clean,
+        "attacked_loss_nats_per_token": clean + risen["value"],
+        "increase_nats_per_token": risen,
+        "relative_increase": estimate(relative_increase, *attack, *TEXT),
         "control_tokens_scored": int(total["control_tokens_scored"]),
-        "control_clean_loss_nats_per_token": total["control_clean_loss_sum_nats"] / total["control_tokens_scored"],
-        "control_loss_nats_per_token": total["control_loss_sum_nats"] / total["control_tokens_scored"],
-        "control_increase_nats_per_token": estimate(increase, *control),
-        "control_relative_increase": estimate(relative_increase, *control),
-        "attack_minus_control_nats_per_token": estimate(_minus(increase, 3), *attack, *control),
+        "control_loss_nats_per_token": clean + risen_at_random["value"],
+        "control_increase_nats_per_token": risen_at_random,
+        "control_relative_increase": estimate(relative_increase, *control, *TEXT),
+        "attack_minus_control_nats_per_token": estimate(_minus(increase, 3), *LOSSES),
         "confidence_level": confidence_level,
     }
     if control_draws is not None:
@@ -113,7 +119,8 @@ def paired_effects(
         "documents": len(ours),
         "sources": len(a["tokens_scored"]),
         "increase_nats_per_token": estimate(increase, *LOSSES[:3]),
-        "relative_increase": estimate(relative_increase, *LOSSES[:3]),
+        "relative_increase": estimate(relative_increase, *LOSSES[:3], *TEXT),
+        "attack_minus_control_nats_per_token": estimate(_minus(increase, 3), *LOSSES),
         "confidence_level": confidence_level,
     }
     if with_success:
@@ -123,8 +130,9 @@ def paired_effects(
 
 
 def succeeded(row: dict[str, Any], relative_threshold: float) -> bool:
-    """Whether an attack raised the loss of a text by more than this share of its clean loss."""
-    return row["loss_sum_nats"] > (1 + relative_threshold) * row["clean_loss_sum_nats"]
+    """Whether an attack raised the loss per scored token by more than this share of the whole text's clean loss."""
+    risen = increase(row["tokens_scored"], row["loss_sum_nats"], row["clean_loss_sum_nats"])
+    return risen > relative_threshold * row["text_clean_loss_sum_nats"] / row["text_tokens"]
 
 
 def _minus(statistic: Callable[..., Any], columns: int) -> Callable[..., Any]:
@@ -141,7 +149,7 @@ def _estimate(
 
 def _sums(chosen: list[dict[str, Any]], with_success: bool) -> dict[str, np.ndarray]:
     counted = [row | {"documents": 1} for row in chosen]
-    return sums_by_source(counted, LOSSES + (SUCCESSES if with_success else ()))
+    return sums_by_source(counted, LOSSES + TEXT + (SUCCESSES if with_success else ()))
 
 
 def _chosen(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:

@@ -84,6 +84,8 @@ def test_d13_losses_weighted_by_tokens_of_the_mask_or_by_texts():
             "tokens_scored": n - 1,
             "loss_sum_nats": (n - 1) * (mean + 1.0),
             "clean_loss_sum_nats": (n - 1) * mean,
+            "text_tokens": n - 1,
+            "text_clean_loss_sum_nats": (n - 1) * mean,
             "control_tokens_scored": n - 1,
             "control_loss_sum_nats": (n - 1) * mean,
             "control_clean_loss_sum_nats": (n - 1) * mean,
@@ -122,6 +124,7 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
         for row in stages["hotflip"]["rows"]:
             own = clean[row["model"]]
             row["clean_loss_sum_nats"] = row["tokens_scored"] * own
+            row["text_clean_loss_sum_nats"] = row["text_tokens"] * own
             row["loss_sum_nats"] = row["tokens_scored"] * (own + rise)
             row["success"] = rise / own > 0.15
 

@@ -115,12 +115,10 @@ def test_of_a_short_text_at_most_half_is_replaced():
     assert found.tokens_scored + len(found.positions) == 2 and found.tokens_scored >= 1
 
 
-def test_the_control_is_the_same_for_every_model_and_fewer_flips_are_its_first():
+def test_the_control_is_the_same_for_every_model():
     text = texts()[1]
     weak, plain = (random_flips(make(), text, usable(), 3, 4, seed=9) for make in (planted, tiny_victim))
     assert [f.tokens for f in weak] == [f.tokens for f in plain]
-    fewer = random_flips(planted(), text, usable(), 2, 4, seed=9)
-    assert [f.positions for f in fewer] == [f.positions[:2] for f in weak]
     assert len({tuple(f.positions) for f in weak}) > 1, "draws differ"
     other = random_flips(planted(), texts()[2], usable(), 3, 4, seed=9)
     assert [f.positions for f in other] != [f.positions for f in weak], "texts differ"
@@ -133,7 +131,8 @@ def test_no_flip_leaves_the_text_as_it_is():
 
 @pytest.mark.parametrize(("attacked", "succeeded"), [(11.4, False), (11.6, True)])
 def test_success_is_a_relative_increase_above_the_threshold(attacked, succeeded):
-    assert Flipped([], [], 5, attacked, 10.0).succeeded(ATTACK) is succeeded
+    """Of the whole text, whose clean loss is 2 nats per token: 5 tokens of 8 are scored, and cost 3 nats each."""
+    assert Flipped([1] * 8, [], 5, 5.0 + attacked, 15.0, 16.0).succeeded(ATTACK) is succeeded
 
 
 def test_counting_starts_where_the_count_is_set():

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from storage.errors import CheckFailed
 from tasks.attacks.scoring import Victim, best_replacements
-from tasks.language.model import token_losses
+from tasks.language.model import load, token_losses
 from tests.tasks.attacks.planted import POISON, planted, texts, usable
-from tests.tasks.tiny import tiny_model
+from tests.tasks.tiny import finished_study, tiny_model
 
 
 def tiny_victim(batch: int = 4) -> Victim:
@@ -64,6 +65,18 @@ def test_gradients_are_those_of_each_sequence_alone(batch):
         losses[len(prefix) :][counted].sum().backward()
         assert torch.allclose(gradient_LD, embedded.grad[0, 1:], atol=1e-5, rtol=1e-4)
     assert victim.count.forward_sequences == victim.count.backward_sequences == len(own)
+
+
+def test_a_loss_that_is_no_number_is_an_error_and_never_the_best_candidate():
+    victim = tiny_victim()
+    victim.model.get_output_embeddings().weight.data[7] = float("nan")
+    with pytest.raises(CheckFailed, match="finite"):
+        victim.losses([[]], [[5, 6, 7]])
+
+
+def test_the_model_keeps_no_cache_for_generation():
+    assert finished_study().path("base").is_dir()
+    assert load(finished_study().path("base") / "model").config.use_cache is False
 
 
 def test_a_token_that_no_scored_token_follows_has_no_gradient():

@@ -75,7 +75,9 @@ def test_uat_records_are_the_losses_of_the_texts_own_tokens(study):
             clean, attacked, *control = (
                 loss.sum().item() for loss in victim.losses(prefixes, [tokens] * len(prefixes))
             )
-            assert row["tokens_scored"] == len(tokens) == 12 and row["control_tokens_scored"] == 24
+            assert row["tokens_scored"] == row["text_tokens"] == len(tokens) == 12
+            assert row["text_clean_loss_sum_nats"] == row["clean_loss_sum_nats"]
+            assert row["control_tokens_scored"] == 24
             assert row["clean_loss_sum_nats"] == pytest.approx(clean, rel=1e-5)
             assert row["loss_sum_nats"] == pytest.approx(attacked, rel=1e-5)
             assert row["control_loss_sum_nats"] == pytest.approx(sum(control), rel=1e-5)
@@ -110,10 +112,18 @@ def test_hotflip_records_say_what_was_replaced_and_what_it_did_to_the_others(stu
         assert row["flips"] == len(row["positions"]) <= 2 and row["tokens_scored"] == len(kept)
         assert row["loss_sum_nats"] == pytest.approx(attacked[kept].sum().item(), rel=1e-5)
         assert row["clean_loss_sum_nats"] == pytest.approx(clean[kept].sum().item(), rel=1e-5)
-        relative = row["loss_sum_nats"] / row["clean_loss_sum_nats"] - 1
+        risen = (row["loss_sum_nats"] - row["clean_loss_sum_nats"]) / len(kept)
+        relative = risen / (clean.sum().item() / len(tokens))
         assert row["success"] == (relative > study.study.hotflip.success_relative_increase)
         assert row["round_trips"] == round_trips(tokenizer, changed)
-        assert row["control_tokens_scored"] == 2 * len(kept) and 0 <= row["control_successes"] <= 2
+        assert row["control_tokens_scored"] == 2 * (14 - 2) and 0 <= row["control_successes"] <= 2
+        assert row["text_tokens"] == len(tokens) == 14
+        assert row["text_clean_loss_sum_nats"] == pytest.approx(clean.sum().item(), rel=1e-5)
+
+
+def test_the_control_of_hotflip_is_the_same_for_every_model_whatever_the_attack_found(study):
+    doses = {(row["model"], row["control_tokens_scored"]) for row in rows_of(study, "hotflip")}
+    assert doses == {(model, 2 * (14 - 2)) for model in MODELS}
 
 
 def unfinish(study: FinishedStudy, stage: str, folder: Path) -> FinishedStudy:

@@ -67,6 +67,15 @@ def test_when_no_candidate_helps_the_next_ones_are_tried():
     assert any(trigger != seen[failed][1] for _, trigger in seen[failed:]), "it went on after a failure"
 
 
+def test_other_texts_rank_anew():
+    """Only where every iteration looks at the same texts would the same candidates come again."""
+    few = ATTACK.model_copy(update={"candidates": 1, "batch_documents": 2, "restarts": 1, "iterations": 20})
+    search = TriggerSearch(Victim(tiny_model(length=40, seed=2), 0, 16), texts(), usable().new_ones(61), few, 5)
+    for _ in range(19):
+        search.step()
+        assert search.state["skip"] == 0
+
+
 def test_every_model_spends_the_same_whatever_the_search_finds():
     plain = searched(Victim(tiny_model(length=40, vocabulary=40), 0, 16)).state["count"]
     weak = searched(planted()).state["count"]

@@ -274,6 +274,8 @@ def _attack_row(
         "tokens_scored": tokens,
         "loss_sum_nats": clean + tokens * strength * RISE[model] * chance.gamma(4, 0.25),
         "clean_loss_sum_nats": clean,
+        "text_tokens": tokens,
+        "text_clean_loss_sum_nats": clean,
         "control_tokens_scored": draws * tokens,
         "control_loss_sum_nats": draws * (clean + tokens * chance.normal(0.03, 0.05)),
         "control_clean_loss_sum_nats": draws * clean,
@@ -293,11 +295,16 @@ def _hotflip_rows(chance: np.random.Generator, configured: Study) -> list[dict[s
         for document in _documents(40):
             tokens = attack.text_tokens - attack.flips
             row = _attack_row(chance, model, document, tokens, attack.control_draws, 1.5)
-            threshold = 1 + attack.success_relative_increase
+            share = attack.success_relative_increase
+            whole = {
+                "text_tokens": attack.text_tokens,
+                "text_clean_loss_sum_nats": row["clean_loss_sum_nats"] / tokens * attack.text_tokens,
+            }
             rows.append(
                 row
+                | whole
                 | {
-                    "success": row["loss_sum_nats"] > threshold * row["clean_loss_sum_nats"],
+                    "success": row["loss_sum_nats"] > (1 + share) * row["clean_loss_sum_nats"],
                     "control_successes": int(chance.random() < 0.05),
                     "flips": attack.flips,
                     "positions": list(range(attack.flips)),

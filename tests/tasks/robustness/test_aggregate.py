@@ -254,6 +254,15 @@ def test_an_attack_that_does_no_more_than_random_tokens_is_said_to(numbers: dict
     ]
 
 
+def test_a_model_that_has_forgotten_the_language_is_not_shown_as_one_that_withstands(numbers: dict[str, Any]):
+    """Seen on SmolLM2 after ten steps: 18 nats per token, and no attack succeeded."""
+    said = "On the test split monotonic did worse than a table of word frequencies"
+    assert said not in tables(numbers) and not [fact for fact in facts(numbers) if said in fact]
+    numbers["models"]["monotonic"] |= {"loss_nats_per_token": numbers["models"]["unigram"]["loss_nats_per_token"]}
+    assert f"**{said}**" in tables(numbers)
+    assert [fact for fact in facts(numbers) if fact.startswith(said) and "no sign that it withstands" in fact]
+
+
 def test_documents_of_one_source_have_no_interval_and_the_tables_say_so(tmp_path: Path):
     def edit(stages: dict[str, Any]) -> None:
         for row in stages["hotflip"]["rows"]:
@@ -262,6 +271,7 @@ def test_documents_of_one_source_have_no_interval_and_the_tables_say_so(tmp_path
     made = Made(tmp_path, edit)
     assert "none (one source)" in made.table and "nan" not in made.table.lower()
     assert "All documents of hotflip come from one source: its numbers have no interval." in made.table
+    assert "hotflip is not told apart" not in made.table
 
 
 def test_a_base_model_that_was_loaded_has_no_training_curve(tmp_path: Path):

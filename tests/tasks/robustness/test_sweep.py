@@ -148,6 +148,12 @@ def test_a_seed_s_results_that_were_edited_are_refused(tmp_path: Path, of_seed: 
         swept(tmp_path, inputs)
 
 
+def test_the_table_says_what_was_studied_and_calls_a_toy_a_toy(both: tuple[dict[str, Any], str]):
+    _, table = both
+    assert "toy size" in table and "GPTNeoXForCausalLM" in table and "random triggers of the same length" in table
+    assert "attack - control, nats per token" in table and "relative increase" in table
+
+
 def test_the_table_carries_the_cautions_of_each_seed_and_says_what_seeds_vary(both: tuple[dict[str, Any], str]):
     found, text = both
     assert "Both arms had the same budget." in text and "order of the training examples" in text

@@ -20,6 +20,8 @@ def row(model: str, number: int, clean: float, attacked: float, **changed: objec
         "tokens_scored": 10,
         "loss_sum_nats": 10 * attacked,
         "clean_loss_sum_nats": 10 * clean,
+        "text_tokens": 10,
+        "text_clean_loss_sum_nats": 10 * clean,
         "control_tokens_scored": 20,
         "control_loss_sum_nats": 20 * clean,
         "control_clean_loss_sum_nats": 20 * clean,
@@ -52,15 +54,15 @@ def test_every_number_is_the_one_that_is_computed_by_hand():
         row("a", 1, 4.0, 4.4, control_loss_sum_nats=84.0),
     ]
     found = effect(rows)
-    # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 40 + 84 = 124, clean 40 + 80 = 120, 40 tokens
-    assert found["clean_loss_nats_per_token"] == pytest.approx(50 / 15)
-    assert found["attacked_loss_nats_per_token"] == pytest.approx(59 / 15)
+    # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 40 + 84 = 124, clean 40 + 80 = 120, 40 tokens;
+    # of the whole texts 20 + 40 = 60, 20 tokens
+    assert found["clean_loss_nats_per_token"] == pytest.approx(3.0)
+    assert found["attacked_loss_nats_per_token"] == pytest.approx(3.6)
     assert found["increase_nats_per_token"]["value"] == pytest.approx(9 / 15)
-    assert found["relative_increase"]["value"] == pytest.approx(9 / 50)
-    assert found["control_clean_loss_nats_per_token"] == pytest.approx(3.0)
+    assert found["relative_increase"]["value"] == pytest.approx(0.6 / 3.0)
     assert found["control_loss_nats_per_token"] == pytest.approx(3.1)
     assert found["control_increase_nats_per_token"]["value"] == pytest.approx(0.1)
-    assert found["control_relative_increase"]["value"] == pytest.approx(4 / 120)
+    assert found["control_relative_increase"]["value"] == pytest.approx(0.1 / 3.0)
     assert found["attack_minus_control_nats_per_token"]["value"] == pytest.approx(9 / 15 - 0.1)
     assert found["success_rate"]["value"] == 0.5
     assert found["control_success_rate"]["value"] == 0.25  # one of two draws on each of two texts
@@ -72,7 +74,8 @@ def test_every_number_is_the_one_that_is_computed_by_hand():
 def test_differences_between_models_are_those_of_their_effects():
     rows = some("a", 0.5) + some("b", 0.2, seed=1)
     found, a, b = paired(rows), effect(rows, "a"), effect(rows, "b")
-    for name in ("increase_nats_per_token", "relative_increase", "success_rate"):
+    effects = ("increase_nats_per_token", "relative_increase", "attack_minus_control_nats_per_token", "success_rate")
+    for name in effects:
         assert found[name]["value"] == pytest.approx(b[name]["value"] - a[name]["value"]), name
         low, high = found[name]["interval"]
         assert low < found[name]["value"] < high, name
@@ -85,6 +88,13 @@ def test_the_same_nats_are_a_smaller_share_for_the_model_that_predicts_badly():
     assert found["increase_nats_per_token"]["value"] == pytest.approx(0.0)
     assert found["relative_increase"]["value"] == pytest.approx(0.1 - 0.2)
     assert found["success_rate"]["value"] == -1.0
+
+
+def test_an_attack_that_writes_over_expensive_tokens_does_not_choose_its_denominator():
+    """What is still scored is cheaper than the text: +0.5 is 25 % of that, and 10 % of the text."""
+    one = row("a", 0, 5.0, 5.5, tokens_scored=5, loss_sum_nats=12.5, clean_loss_sum_nats=10.0)
+    assert not succeeded(one, 0.15) and succeeded(one, 0.09)
+    assert effect([one])["relative_increase"]["value"] == pytest.approx(0.1)
 
 
 def test_an_attack_without_successes_has_none_of_the_rates():
