@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from statistics import median
 from typing import Any
 
 from tasks.report.figures import FAINT, INK, LOOKS, Curve, Look, Panel, curves, distributions, intervals, levels
@@ -79,9 +80,7 @@ def _effects(attack: str, rows: list[dict[str, Any]]) -> Figure:
         Panel("attack", {model: increases(model, "") for model in MODEL_LOOKS}),
         Panel("random control", {model: increases(model, "control_") for model in MODEL_LOOKS}),
     ]
-    medians = "; ".join(
-        f"{model}: median {sorted(values)[len(values) // 2]:+.4f}" for model, values in panels[0].samples.items()
-    )
+    medians = "; ".join(f"{model}: median {median(values):+.4f}" for model, values in panels[0].samples.items())
     caption = (
         f"{attack}: increase of the loss of every single text. A line shows the share of texts with at most that "
         "increase; each step is a text."

@@ -54,7 +54,7 @@ def worse_than_frequencies(results: dict[str, Any]) -> list[str]:
     if not forgetful:
         return []
     return [
-        f"**On the test split {' and '.join(forgetful)} did worse than a table of word frequencies** (unigram, "
+        f"**On the test split {' and '.join(forgetful)} did worse than a table of token frequencies** (unigram, "
         f"{losses['unigram']:.4f} nats per token): a model that predicts nothing has nothing to lose, so a small "
         "effect of an attack on it is no sign that it withstands attacks."
     ]

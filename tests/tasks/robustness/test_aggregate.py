@@ -256,7 +256,7 @@ def test_an_attack_that_does_no_more_than_random_tokens_is_said_to(numbers: dict
 
 def test_a_model_that_has_forgotten_the_language_is_not_shown_as_one_that_withstands(numbers: dict[str, Any]):
     """Seen on SmolLM2 after ten steps: 18 nats per token, and no attack succeeded."""
-    said = "On the test split monotonic did worse than a table of word frequencies"
+    said = "On the test split monotonic did worse than a table of token frequencies"
     assert said not in tables(numbers) and not [fact for fact in facts(numbers) if said in fact]
     numbers["models"]["monotonic"] |= {"loss_nats_per_token": numbers["models"]["unigram"]["loss_nats_per_token"]}
     assert f"**{said}**" in tables(numbers)
