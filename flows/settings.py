@@ -98,9 +98,8 @@ def _explained(model: type[BaseModel], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
     if item["type"] != "extra_forbidden":
-        if item["type"] == "value_error" and isinstance(
-            item["input"], dict
-        ):  # a rule between several keys, which its message names
+        between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
+        if between_keys:  # the message names them, and the input is the whole study
             return item["msg"].removeprefix("Value error, ")
         shown = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
         return f"{key or model.__name__}: {item['msg']}{shown}"

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tasks.attacks.scoring import Victim, best_replacements
-from tasks.attacks.trigger import replaced
+from tasks.attacks.scoring import Victim, best_replacements, replaced
 from tasks.study import FlipAttack
 
 

@@ -125,3 +125,8 @@ def best_replacements(
     order = torch.topk(scores, skip + count).indices[skip:].tolist()
     width = embeddings_VD.shape[0]
     return [divmod(place, width) for place in order]
+
+
+def replaced(ids: Sequence[int], position: int, token: int) -> list[int]:
+    """`ids` with `token` at `position`."""
+    return [*ids[:position], token, *ids[position + 1 :]]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tasks.attacks.scoring import Victim, best_replacements
+from tasks.attacks.scoring import Victim, best_replacements, replaced
 from tasks.study import TriggerAttack
 from tasks.training.order import example_at
 
@@ -123,8 +123,3 @@ def control_triggers(usable_V: torch.Tensor, attack: TriggerAttack, seed: int) -
 def random_tokens(usable_V: torch.Tensor, count: int, seed: list[int]) -> list[int]:
     """`count` usable ids, each drawn uniformly."""
     return np.random.default_rng(seed).choice(usable_V.nonzero().flatten().numpy(), size=count).tolist()
-
-
-def replaced(ids: Sequence[int], position: int, token: int) -> list[int]:
-    """`ids` with `token` at `position`."""
-    return [*ids[:position], token, *ids[position + 1 :]]
