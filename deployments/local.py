@@ -47,6 +47,7 @@ STATES = {
     "sigterm": (StateType.CANCELLED, "AwaitingRetry"),
     "interrupted": (StateType.CANCELLED, "Cancelled"),
     "check_failed": (StateType.FAILED, "Failed"),
+    "no_progress": (StateType.FAILED, "Failed"),
     "numerical_failure": (StateType.FAILED, "Failed"),
     "bad_input": (StateType.FAILED, "BadInput"),
     "held": (StateType.FAILED, "BadInput"),

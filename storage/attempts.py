@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import subprocess
 import time
@@ -13,13 +14,19 @@ from typing import Any
 
 from storage import durable, locks
 
+STARTED_BY = "RATCHET_STARTED_BY"
+"""Set to `automatic` by whatever starts attempts by itself; everything else was started by a person."""
+ATTEMPTS_WITHOUT_PROGRESS = 3
+ENDED_BY_A_PERSON = ("interrupted", "cancelled")
+
 VERSIONED = ("prefect", "torch", "transformers", "tokenizers", "datasets", "numpy", "safetensors")
 
 
 class AttemptRecord:
     """`attempts/NNNN.json`; NNNN is the number of the attempt's lock."""
 
-    def __init__(self, folder: Path, number: int, execution: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, number: int, execution: dict[str, Any], began_at: list[int]) -> None:
+        """`began_at` is how far the stage was when this attempt began (see `without_progress`)."""
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{number:04d}.json"
         self.log_file = folder / f"{number:04d}.log"
@@ -30,6 +37,8 @@ class AttemptRecord:
             "versions": package_versions(),
             "execution": execution,
             "started_at": time.time(),
+            "started_by": started_by(),
+            "began_at": began_at,
             "ended_at": None,
             "end_state": None,
             "exit_code": None,
@@ -53,6 +62,32 @@ def newest(folder: Path) -> dict[str, Any] | None:
         return durable.read_json(files[-1]) if files else None
     except (OSError, ValueError):
         return None
+
+
+def started_by() -> str:
+    """`automatic` or `person`: who started this process."""
+    return "automatic" if os.environ.get(STARTED_BY) == "automatic" else "person"
+
+
+def without_progress(folder: Path, now_at: list[int]) -> list[dict[str, Any]]:
+    """The newest attempts in a row, newest first, that were started automatically and took the stage no further.
+
+    `now_at` is how far the stage is: numbers of which at least one grows with every progress (the step of the furthest
+    checkpoint, the number of record parts). An attempt left no progress when the next one began where it had begun. A
+    row ends at an attempt with progress or one that a person started; one that a person ended is passed over.
+    """
+    row: list[dict[str, Any]] = []
+    for file in sorted(folder.glob("[0-9]*.json"), reverse=True):
+        try:
+            record = durable.read_json(file)
+        except (OSError, ValueError):
+            continue  # half a record says nothing about who started what
+        began_at = record.get("began_at") or [0] * len(now_at)
+        if record.get("started_by") != "automatic" or any(a > b for a, b in zip(now_at, began_at, strict=True)):
+            return row
+        if record.get("end_state") not in ENDED_BY_A_PERSON:
+            row.append(record)
+    return row
 
 
 def package_versions() -> dict[str, str]:

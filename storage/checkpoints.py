@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import durable
+from storage.differences import differences
 from storage.errors import CheckFailed
 from storage.locks import Lock
 
@@ -48,11 +49,15 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one attempt at one run.
 
-    `identity` says what they belong to: one that was made for other inputs is passed over, by name.
+    `identity` says what they belong to: one that was made for other inputs is passed over, by name. `configuration`
+    is written beside it, so that the difference can be named too.
     """
 
-    def __init__(self, directory: Path, identity: dict[str, Any], lock: Lock) -> None:
+    def __init__(
+        self, directory: Path, identity: dict[str, Any], lock: Lock, configuration: dict[str, Any] | None = None
+    ) -> None:
         self._directory, self._identity, self._lock = directory, identity, lock
+        self._configuration = configuration or {}
         self._passed_over: set[int] = set()
 
     def save(self, step: int, groups: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
@@ -68,6 +73,7 @@ class Checkpoints:
         with durable.new_directory(final) as folder:
             for group, tensors in groups.items():
                 save_file(tensors, folder / f"{group}.safetensors")
+                durable.reached("tensors written", folder / f"{group}.safetensors")
             (folder / STATE).write_bytes(durable.canonical_json(state))
             files = {
                 file.name: {"size": file.stat().st_size, "sha256": durable.sha256_file(file)}
@@ -77,6 +83,7 @@ class Checkpoints:
                 "step": step,
                 "lock": self._lock.number,
                 "identity": self._identity,
+                "configuration": self._configuration,
                 "files": files,
             }
             (folder / MANIFEST).write_bytes(durable.canonical_json(manifest))
@@ -114,8 +121,17 @@ class Checkpoints:
         folder = self._directory / str(step)
         manifest = verify(folder)
         if manifest.get("identity") != self._identity:
-            raise OtherInputs(f"{folder} was made for another configuration or other inputs")
+            theirs = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
+            told = "; ".join(differences(theirs, {"configuration": self._configuration, **self._identity}))
+            raise OtherInputs(f"{folder} was made for another configuration or other inputs: {told}")
         return Checkpoint(folder, step, durable.read_json(folder / STATE))
+
+    def furthest(self) -> int:
+        """The highest step with a checkpoint that is complete by names and sizes (0: none); reads no tensor.
+
+        Cheap, so that every attempt can ask how far the one before it came; only `verified` is believed.
+        """
+        return max((step for step in self._steps() if _looks_complete(self._directory / str(step))), default=0)
 
     def prune(self, keep: int, also: int | None) -> None:
         """Keeps the newest `keep` and the one of step `also` (the best); the newest always stays.
@@ -126,12 +142,21 @@ class Checkpoints:
         good = [step for step in steps if step not in self._passed_over]
         for step in steps:
             if good and step not in (*good[: max(keep, 1)], also):
+                durable.reached("pruned", self._directory / str(step))
                 shutil.rmtree(self._directory / str(step), ignore_errors=True)
 
     def _steps(self) -> list[int]:
         if not self._directory.is_dir():
             return []
         return [int(folder.name) for folder in self._directory.iterdir() if re.fullmatch("[0-9]+", folder.name)]
+
+
+def _looks_complete(folder: Path) -> bool:
+    try:
+        files = durable.read_json(folder / MANIFEST)["files"]
+        return all((folder / name).stat().st_size == described["size"] for name, described in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
 
 
 def verify(folder: Path) -> dict[str, Any]:

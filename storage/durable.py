@@ -48,14 +48,21 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
 
 
+def reached(moment: str, path: Path) -> None:
+    """A moment of a durable write of `path`. Does nothing: the kill tests put the end of the process in its place."""
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Gives a temporary name to write; when the block ends without an error the file is durable as `path`."""
     temporary = _temporary_name(path)
     try:
         yield temporary
+        reached("written", path)
         _fsync(temporary)
+        reached("synced", path)
         os.rename(temporary, path)
+        reached("renamed", path)
         _fsync(path.parent)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
@@ -74,18 +81,24 @@ def new_directory(path: Path) -> Iterator[Path]:
     temporary = _temporary_name(path)
     try:
         temporary.mkdir(parents=True)
+        reached("begun", path)
         yield temporary
+        reached("written", path)
         for file in sorted(temporary.rglob("*")):
             _fsync(file)
         _fsync(temporary)
+        reached("synced", path)
         if path.exists():
             replaced = _temporary_name(path)
             os.rename(path, replaced)
+            reached("old renamed away", path)
             os.rename(temporary, path)
             shutil.rmtree(replaced, ignore_errors=True)
         else:
             os.rename(temporary, path)
+        reached("renamed", path)
         _fsync(path.parent)
+        reached("durable", path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if full := disk_full(error, path):

@@ -28,6 +28,13 @@ class NumericalFailure(Exception):
         super().__init__(f"{tensor} is not finite at step {step}, batch {batch}")
 
 
+class NoProgress(Exception):
+    """Automatic attempts in a row took the stage no further: exit code 1, no further one is started by itself."""
+
+    def __init__(self, attempts: int, told: str) -> None:
+        super().__init__(f"no progress in {attempts} attempts in a row: {told}")
+
+
 class Held(Exception):
     """Another live process holds the run directory."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from storage import attempts, durable, markers
 from storage.run_directory import RunDirectory
 
-STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "bad_input", "interrupted")
+STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "bad_input", "interrupted", "no_progress")
 
 
 def current(run: RunDirectory) -> dict[str, Any]:

@@ -41,16 +41,19 @@ class Rows:
         self._digest.update(line)
 
     def position(self) -> dict[str, Any]:
-        """Length in bytes and sha256 of what stands there now, made durable first, for a checkpoint.
+        """Length in bytes and sha256 of what stands there now, for a checkpoint; `sync` makes it durable.
 
         Raises ValueError when there are rows of another process, such as a holder taken for dead that came back.
         """
-        with self._path.open("ab") as file:
-            os.fsync(file.fileno())
-            length = file.tell()
+        length = self._path.stat().st_size if self._path.exists() else 0
         if length != self._length:
             raise ValueError(f"{self._path} has {length} bytes, {self._length} are ours: another process wrote to it")
         return {"length": length, "sha256": self._digest.hexdigest()}
+
+    def sync(self) -> None:
+        """Makes every row durable; must be done before a checkpoint that names their position is. Any thread."""
+        with self._path.open("ab") as file:
+            os.fsync(file.fileno())
 
     def cut_back(self, position: dict[str, Any] | None) -> None:
         """Cuts the file to a position that a checkpoint carries (None: to nothing).
@@ -83,6 +86,10 @@ class RecordParts:
             return note == self._note(parquet)
         except (OSError, ValueError):
             return False
+
+    def count(self) -> int:
+        """How many parts there are, by name."""
+        return len(list(self._directory.glob("*.json")))
 
     def write(self, key: str, rows: list[dict[str, Any]]) -> None:
         """Durably writes the part `key`; rows are dictionaries with equal keys."""

@@ -23,11 +23,27 @@ class Execution(Configuration):
     )
     evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
     attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
+    loader_workers: int = execution(
+        0, ge=0, description="Threads that make the coming micro-batches ahead; 0 makes each when it is needed."
+    )
     checkpoint_every_steps: int | None = execution(
         None, ge=1, description="Steps between checkpoints; empty means only at validations and by time."
     )
     checkpoint_every_seconds: float = execution(300.0, gt=0, description="Seconds between checkpoints.")
+    checkpoint_stall_share: float = execution(
+        0.03,
+        gt=0,
+        le=1,
+        description="Share of the training time that checkpoints may cost; where more is measured, "
+        "checkpoint_every_seconds is widened.",
+    )
     keep_checkpoints: int = execution(2, ge=1, description="Newest checkpoints that are kept, beside the best.")
+    stall_minutes: float = execution(
+        30.0,
+        gt=0,
+        description="Minutes without a step after which a training, evaluation or attack is ended as hung, with the "
+        "stacks of its threads in the log.",
+    )
     max_epochs_per_run: float | None = execution(
         None,
         gt=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -15,6 +16,10 @@ from storage import durable
 from storage.errors import Stop
 
 WRITE_EVERY_SECONDS = 1.0
+NOTE_EVERY_SECONDS = 1.0
+LEAD_SECONDS, SAFETY = 10.0, 2.0
+STOP_NOTE, DEADLINE = "RATCHET_STOP_NOTE", "RATCHET_DEADLINE"
+"""Set by a batch script: the file that it leaves when its time is nearly up, and when it ends (seconds since 1970)."""
 
 
 class Progress:
@@ -25,17 +30,17 @@ class Progress:
         self._began: tuple[float, int] | None = None
         self._written_at = 0.0
         self._lock = threading.Lock()
+        self.last_step_at: float | None = None
         self._now: dict[str, object] = {"note": "starting", "step": 0, "total": 0, "unit": "steps"}
 
     def update(self, step: int, total: int, unit: str, note: str = "", epoch: float | None = None) -> None:
         """`step` of `total` `unit`s are done. Writes at most once a second."""
-        now = time.time()
+        self.last_step_at = now = time.time()
         if self._began is None or note != self._now["note"]:
             self._began = (now, step)
         began, first = self._began
         rate = (step - first) / (now - began) if step > first and now > began else None
         self._now = {
-            "last_step_at": now,
             "step": step,
             "total": total,
             "unit": unit,
@@ -47,12 +52,18 @@ class Progress:
         if now - self._written_at >= WRITE_EVERY_SECONDS or step == total:
             self.beat()
 
+    def touch(self) -> None:
+        """Says that the work goes on although no step is done yet, as in a long validation."""
+        self.last_step_at = time.time()
+
     def beat(self) -> None:
         """Writes progress.json; also called by the lock's heartbeat thread."""
         with self._lock:
             self._written_at = time.time()
             try:
-                durable.replace_quickly(self._file, {"alive_at": self._written_at, **self._now})
+                durable.replace_quickly(
+                    self._file, {"alive_at": self._written_at, "last_step_at": self.last_step_at, **self._now}
+                )
             except OSError:
                 pass  # progress is for people: a full disk is reported where work is written
 
@@ -75,19 +86,50 @@ def _duration(seconds: float) -> str:
 
 
 class StopRequest:
-    """Signals only set a flag; the work sees it at its next safe point, saves, and stops."""
+    """How the work is asked to stop: by a signal, a note, or a deadline. It sees that at its next safe point.
+
+    Signals only set a flag. The deadline counts as reached `lead_seconds` before it: how long the work takes from one
+    safe point to the next is measured here, how long a save takes the work tells (`save_seconds`).
+    """
 
     def __init__(self) -> None:
         self._cause = ""
+        self._note = os.environ.get(STOP_NOTE)
+        self._deadline = float(os.environ[DEADLINE]) if os.environ.get(DEADLINE) else None
+        self._note_looked_at = 0.0
+        self._looked_at: float | None = None
+        self.longest_seconds = 0.0
+        self.save_seconds = 0.0
+
+    @property
+    def lead_seconds(self) -> float:
+        """How long before its end an attempt must begin to stop: measured, with a margin."""
+        return LEAD_SECONDS + SAFETY * (self.longest_seconds + self.save_seconds)
 
     @property
     def requested(self) -> bool:
+        now = time.monotonic()
+        if self._looked_at is not None:
+            self.longest_seconds = max(self.longest_seconds, now - self._looked_at)
+        self._looked_at = now
+        if not self._cause and (self._noted() or self._late()):
+            self._cause = "out_of_time"
         return bool(self._cause)
 
     def check(self) -> None:
         """Raises Stop when a stop was asked for. Call where nothing is half done."""
-        if self._cause:
+        if self.requested:
             raise Stop(self._cause, f"stopped at a safe point ({self._cause})")
+
+    def _noted(self) -> bool:
+        """Whether the stop note is there; looked for once a second, since shared disks are slow to ask."""
+        if self._note is None or time.monotonic() - self._note_looked_at < NOTE_EVERY_SECONDS:
+            return False
+        self._note_looked_at = time.monotonic()
+        return os.path.exists(self._note)
+
+    def _late(self) -> bool:
+        return self._deadline is not None and time.time() + self.lead_seconds >= self._deadline
 
     @contextmanager
     def listening(self) -> Iterator[StopRequest]:

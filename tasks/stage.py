@@ -10,23 +10,25 @@ from __future__ import annotations
 import errno
 import importlib
 import logging
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from storage import attempts, durable, generations, locks, markers
 from storage.checkpoints import Checkpoints
-from storage.errors import BadInput, CheckFailed, Held, NumericalFailure, Stop
+from storage.errors import BadInput, CheckFailed, Held, NoProgress, NumericalFailure, Stop
 from storage.rows import RecordParts, Rows
 from storage.run_directory import RunDirectory, fingerprint
 from tasks import numerics
 from tasks.configuration import Configuration
 from tasks.execution import Execution
 from tasks.progress import Progress, StopRequest
+from tasks.watchdog import ended_when_stalled
 
 EXIT_CODES = {
     "finished": 0,
@@ -34,6 +36,7 @@ EXIT_CODES = {
     "sigterm": 75,
     "interrupted": 130,
     "check_failed": 1,
+    "no_progress": 1,
     "numerical_failure": 1,
     "bad_input": 2,
     "held": 2,
@@ -98,8 +101,17 @@ class StageInput:
 class StageRun:
     """What the work of a stage is given: where to write, how to report, when to stop."""
 
-    def __init__(self, run: RunDirectory, identity: dict[str, Any], lock: locks.Lock, cache: Path) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        identity: dict[str, Any],
+        lock: locks.Lock,
+        cache: Path,
+        configuration: dict[str, Any] | None = None,
+    ) -> None:
         self.run, self.lock, self.identity, self.cache = run, lock, identity, cache
+        self.configuration = configuration or {}
+        self.record: attempts.AttemptRecord | None = None
         self.directory = run.path
         self.log = logging.getLogger(f"ratchet.{run.stage}")
         self.stop = StopRequest()
@@ -135,11 +147,38 @@ class StageRun:
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.run.checkpoints, self.identity, self.lock)
+        return Checkpoints(self.run.checkpoints, self.identity, self.lock, self.configuration)
 
     @cached_property
     def records(self) -> RecordParts:
         return RecordParts(self.directory / "records", self.identity, self.lock)
+
+    def reached(self) -> list[int]:
+        """How far the stage is on disk: the furthest checkpoint's step, and the number of record parts."""
+        return [self.checkpoints.furthest(), self.records.count()]
+
+    def note(self, **facts: Any) -> None:
+        """Keeps facts in the attempt's record; best effort, since nothing depends on them."""
+        if self.record is not None:
+            with suppress(OSError):
+                self.record.note(**facts)
+
+    @contextmanager
+    def watched(self, minutes: float) -> Iterator[None]:
+        """Ends this process, with a diagnosis, when no step is reported for `minutes` while the block runs."""
+
+        def say(seconds: float) -> TextIO:
+            summary = f"no step for {seconds / 60:.3g} minutes (execution.stall_minutes is {minutes:g})"
+            advice = "The log shows where every thread stood. Look at the disk and the GPU; the same command goes on."
+            outcome = _diagnosed("crashed", "stalled", summary, advice)
+            self.log.error("%s: %s", outcome.end_state, outcome.told)
+            if self.record is None:
+                return sys.stderr
+            self.record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
+            return self.record.log_file.open("a")
+
+        with ended_when_stalled(lambda: self.progress.last_step_at, 60 * minutes, say):
+            yield
 
 
 def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict[str, StageInput]) -> Outcome:
@@ -171,15 +210,21 @@ def _attempt_with_lock(
 ) -> Outcome:
     digests = {role: given.outputs_digest for role, given in inputs.items()}
     settings: Execution = getattr(config, "execution", None) or Execution()
-    work = StageRun(run, {"fingerprint": run.fingerprint, "inputs": digests}, lock, cache_folder(run.root, settings))
-    record = log_handler = None
+    identity = {"fingerprint": run.fingerprint, "inputs": digests}
+    work = StageRun(run, identity, lock, cache_folder(run.root, settings), config.scientific())
+    log_handler = None
     try:
         durable.sweep(run.path)
         if markers.adopt(run, digests, lock):
             return Outcome("finished")
         generations.raise_for_new_attempt(run, digests)
-        record = attempts.AttemptRecord(run.attempts, lock.number, settings.model_dump(mode="json"))
+        reached = work.reached()
+        in_vain = attempts.without_progress(run.attempts, reached)
+        record = work.record = attempts.AttemptRecord(
+            run.attempts, lock.number, settings.model_dump(mode="json"), reached
+        )
         log_handler = _log_to(record.log_file)
+        _require_progress(in_vain)
         lock.beat = work.progress.beat
         with work.stop.listening():
             _open(stage, config, work, inputs, settings, record)
@@ -204,12 +249,23 @@ def _attempt_with_lock(
             with suppress(OSError):  # on a full disk its last lines are lost, the outcome is not
                 log_handler.close()
     work.progress.beat()
-    if record is not None:
+    if work.record is not None:
         try:
-            record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
+            work.record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
         except OSError as error:
             work.log.error("the attempt record could not be written: %s", error)
     return outcome
+
+
+def _require_progress(in_vain: list[dict[str, Any]]) -> None:
+    """NoProgress when this attempt was started automatically and three before it in a row gained nothing."""
+    if attempts.started_by() != "automatic" or len(in_vain) < attempts.ATTEMPTS_WITHOUT_PROGRESS:
+        return
+    told = []
+    for record in in_vain:
+        cause = (record.get("diagnosis") or {}).get("summary") or record.get("end_state") or "killed: it left no end"
+        told.append(f"attempt {record['attempt']} on {record.get('host')}: {cause}")
+    raise NoProgress(len(in_vain), "; ".join(told))
 
 
 def _open(
@@ -317,6 +373,14 @@ def _outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, NumericalFailure):
         advice = "Lower the learning rate or the gradient norm; the checkpoint before this step is kept."
         return _diagnosed("numerical_failure", "numerical failure", str(error), advice)
+    if isinstance(error, NoProgress):
+        advice = (
+            "Remove the cause that the attempts name, then start the stage yourself: it goes on from what is saved."
+        )
+        return _diagnosed("no_progress", "no progress", str(error), advice)
+    if isinstance(error, locks.LockLost):
+        advice = "Nothing is lost: the other attempt goes on. See in attempts/ where it runs."
+        return _diagnosed("crashed", "taken over", str(error), advice)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         advice = "Free space or raise the quota, then start the same command: it goes on from what is saved."
         return _diagnosed("crashed", "disk full", f"could not write {error.filename or ''}: {error.strerror}", advice)

@@ -8,10 +8,11 @@ import numpy as np
 
 from storage import durable
 from storage.errors import BadInput
+from tasks.disk import require_disk
 from tasks.execution import Execution
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
-from tasks.language.preflight import estimate_disk_bytes, require_disk, require_memory
+from tasks.language.preflight import estimate_disk_bytes, require_memory
 from tasks.language.training import train_language_model
 from tasks.numerics import device
 from tasks.stage import StageInput, StageRun

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,9 @@ def token_losses(model: nn.Module, tokens_BL: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def validation_loss(model: nn.Module, blocks: Blocks, batch_size: int) -> float:
+def validation_loss(
+    model: nn.Module, blocks: Blocks, batch_size: int, after_batch: Callable[[], None] = lambda: None
+) -> float:
     """Mean loss over all blocks in nats per predicted token; the sum is kept in double precision."""
     model.eval()
     device = next(model.parameters()).device
@@ -145,6 +148,7 @@ def validation_loss(model: nn.Module, blocks: Blocks, batch_size: int) -> float:
     for start in range(0, len(blocks), batch_size):
         indices = np.arange(start, min(start + batch_size, len(blocks)))
         total += block_losses(model, blocks[indices].to(device)).double().sum().item()
+        after_batch()
     return total / len(blocks)
 
 

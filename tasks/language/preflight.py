@@ -12,6 +12,7 @@ from typing import Any
 
 from storage.attempts import package_versions
 from storage.errors import BadInput
+from tasks.disk import GIB, require_disk
 from tasks.execution import Execution
 from tasks.numerics import device
 
@@ -26,7 +27,6 @@ RESIDUAL_BYTES = 4  # a token and unit of width: a layer's input, which is all t
 # What a layer's backward pass keeps of a token, a unit of its width and of its feed-forward width: the least among the
 # known architectures (GPT-NeoX under bf16 autocast); fp32 and gated layers keep up to three times that.
 LAYER_BYTES, FEED_FORWARD_BYTES = 14, 6
-GIB = 1024**3
 
 
 def preflight(run_directory: Path, execution: Execution, need_bytes: int) -> dict[str, Any]:
@@ -49,23 +49,11 @@ def preflight(run_directory: Path, execution: Execution, need_bytes: int) -> dic
     }
 
 
-def require_disk(folder: Path, need_bytes: int) -> int:
-    """The bytes that are free where `folder` lies; BadInput when fewer than `need_bytes`."""
-    free_bytes = shutil.disk_usage(folder).free
-    if need_bytes > free_bytes:
-        raise BadInput(
-            f"the work needs about {need_bytes / GIB:.2f} GiB below {folder}, where "
-            f"{free_bytes / GIB:.2f} GiB are free: make room (python -m storage prune) or give another --root"
-        )
-    return free_bytes
-
-
 def training_memory(model: Any, sequence_length: int, execution: Execution) -> dict[str, int]:
     """Part -> bytes that training `model` holds on the device when it holds most. Each is what it takes at least.
 
-    That is the larger of two moments: the backward pass of a micro-batch, and AdamW's step, which on a GPU works on
-    all weights at once and needs their size again. Left out: bf16 copies of weights, softplus(V) of constrained
-    layers, attention scores, what the allocator cannot use, the driver.
+    That is in the backward pass of a micro-batch: the fused AdamW takes nothing more. Left out: bf16 copies of weights,
+    softplus(V) of constrained layers, attention scores, what the allocator cannot use, the driver.
     """
     config, weights = model.config, BYTES_PER_PARAMETER * sum(parameter.numel() for parameter in model.parameters())
     tokens = execution.micro_batch_examples * sequence_length
@@ -76,10 +64,8 @@ def training_memory(model: Any, sequence_length: int, execution: Execution) -> d
     if execution.gradient_checkpointing:
         inputs = tokens * RESIDUAL_BYTES * config.hidden_size * config.num_hidden_layers
         kept = {"inputs of all layers": inputs, "activations of one layer": layer}
-    backward = {"logits of a micro-batch": tokens * LOGITS_BYTES * config.vocab_size} | kept
-    step = {"AdamW's step": weights if device(execution).type == "cuda" else 0}
     held = {"fp32 weights": weights, "gradients": weights, "two AdamW moments": 2 * weights}
-    return held | max(backward, step, key=lambda parts: sum(parts.values()))
+    return held | {"logits of a micro-batch": tokens * LOGITS_BYTES * config.vocab_size} | kept
 
 
 def require_memory(model: Any, sequence_length: int, execution: Execution) -> dict[str, int]:
@@ -91,7 +77,7 @@ def require_memory(model: Any, sequence_length: int, execution: Execution) -> di
     told = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts.items())
     held = sum(size for part, size in parts.items() if part in ("fp32 weights", "gradients", "two AdamW moments"))
     changes = ["take a device with more memory or a smaller model"]
-    if held <= total and "AdamW's step" not in parts:
+    if held <= total:
         if not execution.gradient_checkpointing:
             changes.insert(0, "set execution.gradient_checkpointing=true")
         if execution.micro_batch_examples > 1:

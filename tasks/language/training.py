@@ -16,9 +16,10 @@ from tasks.language.blocks import Blocks
 from tasks.numerics import device
 from tasks.stage import StageInput, StageRun
 from tasks.training.budget import Budget
-from tasks.training.loop import Position, Problem, best_checkpoint, load_model, train
+from tasks.training.loop import Problem, train
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
+from tasks.training.state import Position
 
 Checks = dict[int, list[Callable[[nn.Module], None]]]
 
@@ -50,7 +51,7 @@ def train_language_model(
     schedule = Schedule(budget, len(train_blocks))
 
     def evaluate(network: nn.Module) -> float:
-        return language.validation_loss(network, validation_blocks, execution.micro_batch_examples)
+        return language.validation_loss(network, validation_blocks, execution.micro_batch_examples, run.progress.touch)
 
     def batch(indices: np.ndarray) -> torch.Tensor:
         return train_blocks[indices].to(where)
@@ -59,7 +60,6 @@ def train_language_model(
         model, make_optimizer(model, schedule), batch, language.block_losses, evaluate, make_checks(schedule)
     )
     position = train(run, problem, schedule, seed, execution)
-    load_model(model, best_checkpoint(run, position))
     model.cpu().eval()
     return _described(schedule, position, train_blocks)
 

@@ -28,9 +28,19 @@ class Budget(Configuration):
         "on the effective weight W = softplus(V), so that both arms are pulled toward zero alike.",
     )
     max_gradient_norm: float = scientific(1.0, gt=0, description="Gradients are clipped to this global norm.")
-    precision: Literal["fp32", "bf16"] = scientific(
-        "fp32", description="bf16 means autocast over fp32 master weights; the weights themselves stay fp32."
+    precision: Literal["fp32", "tf32", "bf16"] = scientific(
+        "fp32",
+        description="bf16 means autocast over fp32 master weights; tf32 (GPUs from Ampere on) rounds the factors of "
+        "matrix products only. The weights themselves stay fp32.",
     )
     validations_per_epoch: int = scientific(
         1, ge=1, description="Validations, each with a checkpoint, in one epoch (at least one at the end)."
+    )
+    ema_decay: float | None = scientific(
+        None,
+        gt=0,
+        lt=1,
+        added_later=True,
+        description="Decay in each step of an exponential moving average of the weights (0.999 is usual), which is "
+        "then what is validated and kept; empty means none.",
     )

@@ -1,30 +1,36 @@
 """Training that continues bit for bit.
 
 `train` takes a model, a loss of (model, batch), a function positions -> batch, and an evaluation; it knows no study
-and no Prefect. State = model, optimizer, RNG, step, best metric; the data order and the learning rate are pure
-functions of the step, so they need none. Validation, best model and metric rows happen only at steps which the
-budget fixes; a checkpoint taken because time passed changes nothing.
+and no Prefect. Validation, best model and metric rows happen only at steps which the budget fixes; a checkpoint taken
+because time passed changes nothing.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from storage.checkpoints import Checkpoint
-from storage.errors import NumericalFailure, Stop
+from storage.errors import BadInput, NumericalFailure, Stop
 from tasks.execution import Execution
 from tasks.stage import StageRun
-from tasks.training.order import example_at
+from tasks.training.budget import Budget
+from tasks.training.gradients import GradientNorms, advice
+from tasks.training.loader import MicroBatches, micro_batches
+from tasks.training.memory import out_of_memory_explained
+from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
+from tasks.training.state import Position, State
 
 METRICS_EVERY_STEPS = 10
 
@@ -33,9 +39,10 @@ METRICS_EVERY_STEPS = 10
 class Problem:
     """What is trained: the only part that differs between studies.
 
-    `batch(indices)` gives the examples at those dataset indices, on the model's device. `losses(model, batch)`
-    gives one loss an example, [B]; an example's weight in a step does not depend on how it was batched.
-    `evaluate(model)` gives the validation loss. `checks` run after the step that is their key.
+    `batch(indices)` gives the examples at those dataset indices, on the model's device; with loader workers it is
+    called from their threads. `losses(model, batch)` gives one loss an example, [B]; an example's weight in a step
+    does not depend on how it was batched. `evaluate(model)` gives the validation loss. `checks` run after the step
+    that is their key.
     """
 
     model: nn.Module
@@ -46,81 +53,51 @@ class Problem:
     checks: dict[int, list[Callable[[nn.Module], None]]] = field(default_factory=dict)
 
 
-@dataclass
-class Position:
-    """How far a training is: what a checkpoint keeps beside tensors."""
-
-    step: int = 0
-    best_step: int | None = None
-    best_loss: float | None = None
-    recent_loss_sum: float = 0.0
-    recent_examples: int = 0
-    validations: list[list[float]] = field(default_factory=list)
-
-
 def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Position:
     """Trains to the last step, or raises Stop after saving. Returns the final position.
 
-    On return the newest checkpoint is of the last step and `best_checkpoint` finds the one of the lowest
-    validation loss (ties: the earlier).
+    On return `problem.model` has the weights (with `ema_decay` the averaged ones) of the lowest validation loss, ties:
+    the earlier.
     """
-    position = _restore(run, problem)
-    began_at, saved_at, saved_step = position.step, time.monotonic(), position.step
-    validations = schedule.validation_steps()
-    limit = _last_step_of_this_run(began_at, schedule, execution)
-    while position.step < schedule.total_steps:
-        if position.step >= limit or run.stop.requested:
-            if position.step != saved_step:
-                save(run, problem, position, execution)
-            run.stop.check()
-            raise Stop("out_of_time", f"this run's share is done at step {position.step}; the same command goes on")
-        step, started = position.step + 1, time.monotonic()
-        _optimizer_step(problem, schedule, seed, step, execution, position)
-        position.step = step
-        for check in problem.checks.get(step, []):
-            check(problem.model)
-        if step % METRICS_EVERY_STEPS == 0 or step in validations:
-            _write_metrics(run, schedule, position)
-        if step in validations:
-            _validate(run, problem, position)
-        due_by_steps = execution.checkpoint_every_steps and step % execution.checkpoint_every_steps == 0
-        due_by_time = time.monotonic() - saved_at >= execution.checkpoint_every_seconds
-        if step in validations or due_by_steps or due_by_time:
-            save(run, problem, position, execution)
-            saved_at, saved_step = time.monotonic(), step
-        run.timing.append({"step": step, "seconds": time.monotonic() - started, "at": time.time()})
-        run.progress.update(
-            step,
-            schedule.total_steps,
-            "steps",
-            note=f"loss {position.validations[-1][1]:.4f} at validation" if position.validations else "training",
-            epoch=step / schedule.steps_per_epoch,
-        )
-    return position
+    budget = schedule.budget
+    state = State(problem.model, problem.optimizer, Position(), _average(problem.model, budget.ema_decay))
+    _restore(run, state)
+    require_disk_for_checkpoints(run, state, execution.keep_checkpoints)
+    limit = _last_step_of_this_run(state.position.step, schedule, execution)
+    with (
+        _matmul_precision(problem.model, budget),
+        out_of_memory_explained(problem.model, execution),
+        run.watched(execution.stall_minutes),
+        Saver(run, execution, state) as saver,
+        micro_batches(
+            problem.batch,
+            schedule,
+            seed,
+            state.position.step,
+            execution.micro_batch_examples,
+            execution.loader_workers,
+        ) as batches,
+    ):
+        while state.position.step < schedule.total_steps:
+            if state.position.step >= limit or run.stop.requested:
+                saver.finish()
+                run.stop.check()
+                raise Stop("out_of_time", f"this run's share is done at step {limit}; the same command goes on")
+            started = time.monotonic()
+            _optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples)
+            seconds = time.monotonic() - started
+            saver.stepped(seconds)
+            _after_step(run, problem, schedule, state)
+            if state.position.step in schedule.validation_steps or saver.due():
+                saver.save()
+            _report(run, schedule, state.position, seconds)
+        saver.finish()
+    assert state.position.best_step is not None, "the last step is always validated"
+    state.load_best(run.checkpoints.verified(state.position.best_step))
+    return state.position
 
 
-def best_checkpoint(run: StageRun, position: Position) -> Checkpoint:
-    """The verified checkpoint of the step with the lowest validation loss."""
-    assert position.best_step is not None, "the last step is always validated"
-    return run.checkpoints.verified(position.best_step)
-
-
-def save(run: StageRun, problem: Problem, position: Position, execution: Execution) -> None:
-    """Writes a checkpoint of `position` and removes those no longer needed."""
-    model = {name: tensor.detach().cpu().contiguous() for name, tensor in problem.model.state_dict().items()}
-    optimizer, groups = _optimizer_tensors(problem.optimizer)
-    rng, rng_state = _rng_state()
-    state = {
-        "position": vars(position),
-        "optimizer_groups": groups,
-        "rng": rng_state,
-        "metrics": run.metrics.position(),
-    }
-    run.checkpoints.save(position.step, {"model": _untied(model), "optimizer": optimizer, "rng": rng}, state)
-    run.checkpoints.prune(execution.keep_checkpoints, also=position.best_step)
-
-
-def _restore(run: StageRun, problem: Problem) -> Position:
+def _restore(run: StageRun, state: State) -> None:
     """Continues from the newest checkpoint that verifies, or starts; the metrics file is cut back to it."""
 
     def accept(found: Checkpoint) -> None:
@@ -132,12 +109,9 @@ def _restore(run: StageRun, problem: Problem) -> Position:
     checkpoint = run.checkpoints.newest_verified(accept)
     if checkpoint is None:
         run.metrics.cut_back(None)
-        return Position()
-    load_model(problem.model, checkpoint)
-    _load_optimizer(problem.optimizer, checkpoint)
-    _load_rng(checkpoint)
+        return
+    state.restore(checkpoint)
     run.log.info("continuing from the checkpoint of step %s", checkpoint.step)
-    return Position(**checkpoint.state["position"])
 
 
 def _last_step_of_this_run(began_at: int, schedule: Schedule, execution: Execution) -> int:
@@ -149,42 +123,79 @@ def _last_step_of_this_run(began_at: int, schedule: Schedule, execution: Executi
     return min(limits)
 
 
+def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:
+    """An exponential moving average of the weights (Polyak and Juditsky, 1992), or none."""
+    return None if decay is None else AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))
+
+
+@contextmanager
+def _matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
+    """TF32 only where the budget says so: elsewhere it is off, which `tasks.numerics` sees to."""
+    if budget.precision == "tf32" and next(model.parameters()).device.type != "cuda":
+        raise BadInput("budget.precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = budget.precision == "tf32"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
 def _optimizer_step(
-    problem: Problem, schedule: Schedule, seed: int, step: int, execution: Execution, position: Position
+    problem: Problem, schedule: Schedule, state: State, batches: MicroBatches, micro_batch_examples: int
 ) -> None:
     """One window: accumulates its micro-batches, each scaled by what the whole window holds, and steps."""
-    budget = schedule.budget
-    epoch, first, count = schedule.window(step)
-    indices = example_at(seed, epoch, np.arange(first, first + count), schedule.examples)
+    budget, step = schedule.budget, state.position.step + 1
+    _, _, count = schedule.window(step)
     problem.model.train()
     device = next(problem.model.parameters()).device
     for group in problem.optimizer.param_groups:
         group["lr"] = schedule.learning_rate(step)
-    loss_sum = 0.0
-    for start in range(0, count, execution.micro_batch_examples):
-        chosen = indices[start : start + execution.micro_batch_examples]
+    sums, examples = [], []
+    for indices, batch in islice(batches, math.ceil(count / micro_batch_examples)):
         with torch.autocast(device.type, torch.bfloat16, enabled=budget.precision == "bf16"):
-            losses_B = problem.losses(problem.model, problem.batch(chosen)).float()
-        micro_sum = losses_B.sum()
-        if not torch.isfinite(micro_sum):
-            raise NumericalFailure(step, f"examples {chosen.tolist()}", "the loss")
+            micro_sum = problem.losses(problem.model, batch).float().sum()
         (micro_sum / count).backward()
-        loss_sum += micro_sum.item()
+        sums.append(micro_sum.detach())
+        examples.append(indices)
     norm = nn.utils.clip_grad_norm_(problem.model.parameters(), budget.max_gradient_norm)
-    if not torch.isfinite(norm):
-        culprit = next(
-            (
-                name
-                for name, p in problem.model.named_parameters()
-                if p.grad is not None and not p.grad.isfinite().all()
-            ),
-            "the norm of all gradients",
-        )
-        raise NumericalFailure(step, f"examples {indices.tolist()}", f"the gradient of {culprit}")
+    *loss_sums, norm = torch.stack([*sums, norm]).tolist()  # the only moment of a step that waits for a GPU
+    _require_finite(problem.model, step, loss_sums, norm, examples)
     problem.optimizer.step()
     problem.optimizer.zero_grad(set_to_none=True)
-    position.recent_loss_sum += loss_sum
-    position.recent_examples += count
+    if state.average is not None:
+        state.average.update_parameters(problem.model)
+    state.position.step = step
+    state.position.recent_loss_sum += sum(loss_sums)
+    state.position.recent_examples += count
+    state.position.gradient_norms.add(norm, budget.max_gradient_norm)
+
+
+def _require_finite(
+    model: nn.Module, step: int, loss_sums: list[float], norm: float, examples: list[np.ndarray]
+) -> None:
+    """NumericalFailure naming the batch and the tensor; asked before the weights are touched."""
+    for loss_sum, indices in zip(loss_sums, examples, strict=True):
+        if not math.isfinite(loss_sum):
+            raise NumericalFailure(step, f"examples {indices.tolist()}", "the loss")
+    if not math.isfinite(norm):
+        culprit = next(
+            (name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()), None
+        )
+        tensor = f"the gradient of {culprit}" if culprit else "the norm of all gradients"
+        raise NumericalFailure(step, f"examples {np.concatenate(examples).tolist()}", tensor)
+
+
+def _after_step(run: StageRun, problem: Problem, schedule: Schedule, state: State) -> None:
+    """Checks, metric rows and validation, at the steps that the configuration fixes."""
+    step = state.position.step
+    for check in problem.checks.get(step, []):
+        check(problem.model)
+    if step % METRICS_EVERY_STEPS == 0 or step in schedule.validation_steps:
+        _write_metrics(run, schedule, state.position)
+    if step % schedule.steps_per_epoch == 0 or step == schedule.total_steps:
+        _end_epoch(run, schedule, state.position)
+    if step in schedule.validation_steps:
+        _validate(run, problem, state)
 
 
 def _write_metrics(run: StageRun, schedule: Schedule, position: Position) -> None:
@@ -198,78 +209,33 @@ def _write_metrics(run: StageRun, schedule: Schedule, position: Position) -> Non
     position.recent_loss_sum, position.recent_examples = 0.0, 0
 
 
-def _validate(run: StageRun, problem: Problem, position: Position) -> None:
-    problem.model.eval()
-    loss = problem.evaluate(problem.model)
+def _end_epoch(run: StageRun, schedule: Schedule, position: Position) -> None:
+    """Tells how large the epoch's gradients were, and begins to count anew."""
+    row = position.gradient_norms.row()
+    run.metrics.append({"step": position.step, "epoch": position.step / schedule.steps_per_epoch, **row})
+    run.log.info("step %s: %s", position.step, advice(row, schedule.budget.max_gradient_norm))
+    position.gradient_norms = GradientNorms()
+
+
+def _validate(run: StageRun, problem: Problem, state: State) -> None:
+    position, judged, started = state.position, state.judged(), time.monotonic()
+    judged.eval()
+    loss = problem.evaluate(judged)
     if not math.isfinite(loss):
         raise NumericalFailure(position.step, "validation", "the validation loss")
     run.metrics.append({"step": position.step, "validation_loss": loss})
+    run.timing.append({"validation": position.step, "seconds": time.monotonic() - started, "at": time.time()})
     position.validations.append([position.step, loss])
     if position.best_loss is None or loss < position.best_loss:
         position.best_step, position.best_loss = position.step, loss
 
 
-def _untied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each storage once: safetensors refuses shared memory, and loading one name sets the tied ones too."""
-    seen: dict[int, str] = {}
-    return {
-        name: tensor
-        for name, tensor in tensors.items()
-        if tensor.numel() == 0 or seen.setdefault(tensor.data_ptr(), name) == name
-    }
-
-
-def load_model(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Loads every tensor; only names that are tied to a loaded one may be absent."""
-    tensors = checkpoint.tensors("model")
-    expected = set(_untied({name: tensor.detach() for name, tensor in model.state_dict().items()}))
-    if not expected <= set(tensors):
-        raise ValueError(f"{checkpoint.path} lacks {sorted(expected - set(tensors))}")
-    unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
-    if unexpected:
-        raise ValueError(f"{checkpoint.path} holds {unexpected}, which the model does not have")
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, torch.Tensor], list[Any]]:
-    state = optimizer.state_dict()
-    tensors = {
-        f"{index}.{key}": value.detach().cpu().contiguous()
-        for index, entries in state["state"].items()
-        for key, value in entries.items()
-        if torch.is_tensor(value)
-    }
-    return tensors, state["param_groups"]
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in checkpoint.tensors("optimizer").items():
-        index, _, key = name.partition(".")
-        state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": checkpoint.state["optimizer_groups"]})
-
-
-def _rng_state() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """(tensors, JSON) of every generator: torch CPU, each GPU, Python, NumPy."""
-    tensors = {"torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        for index, state in enumerate(torch.cuda.get_rng_state_all()):
-            tensors[f"cuda.{index}"] = state
-    kind, keys, place, has_gauss, gauss = np.random.get_state()
-    version, numbers, gauss_next = random.getstate()
-    return tensors, {
-        "numpy": [kind, keys.tolist(), int(place), int(has_gauss), float(gauss)],
-        "python": [version, list(numbers), gauss_next],
-    }
-
-
-def _load_rng(checkpoint: Checkpoint) -> None:
-    tensors, state = checkpoint.tensors("rng"), checkpoint.state["rng"]
-    torch.set_rng_state(tensors["torch"])
-    gpus = [tensors[name] for name in sorted(tensors) if name.startswith("cuda.")]
-    if gpus and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(gpus)
-    kind, keys, place, has_gauss, gauss = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, has_gauss, gauss))
-    version, numbers, gauss_next = state["python"]
-    random.setstate((version, tuple(numbers), gauss_next))
+def _report(run: StageRun, schedule: Schedule, position: Position, seconds: float) -> None:
+    run.timing.append({"step": position.step, "seconds": seconds, "at": time.time()})
+    run.progress.update(
+        position.step,
+        schedule.total_steps,
+        "steps",
+        note=f"loss {position.validations[-1][1]:.4f} at validation" if position.validations else "training",
+        epoch=position.step / schedule.steps_per_epoch,
+    )

@@ -23,4 +23,5 @@ def adamw(model: nn.Module, budget: Budget, undecayed: Collection[str] = ()) -> 
         {"params": decayed, "weight_decay": budget.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=budget.learning_rate)
+    # fused: one pass over the weights, without temporary copies of their size
+    return torch.optim.AdamW([group for group in groups if group["params"]], lr=budget.learning_rate, fused=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from tasks.training.budget import Budget
 
@@ -44,7 +45,8 @@ class Schedule:
         first = place * self.budget.effective_batch_examples
         return epoch, first, min(self.budget.effective_batch_examples, self.examples - first)
 
-    def validation_steps(self) -> set[int]:
+    @cached_property
+    def validation_steps(self) -> frozenset[int]:
         """The steps after which is validated: evenly spaced in each epoch, its end included, and the last step."""
         parts = self.budget.validations_per_epoch
         ends = {
@@ -52,4 +54,4 @@ class Schedule:
             for epoch in range(math.ceil(self.total_steps / self.steps_per_epoch))
             for part in range(1, parts + 1)
         }
-        return {step for step in ends if step <= self.total_steps} | {self.total_steps}
+        return frozenset(step for step in ends if step <= self.total_steps) | {self.total_steps}

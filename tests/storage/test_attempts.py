@@ -17,7 +17,7 @@ from tests.storage import runs, toy
 
 def test_a_record_says_at_the_start_who_works_with_what(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    attempts.AttemptRecord(tmp_path, 7, {"device": "cpu"})
+    attempts.AttemptRecord(tmp_path, 7, {"device": "cpu"}, [0, 0])
     said = json.loads((tmp_path / "0007.json").read_bytes())
     assert (said["attempt"], said["pid"], said["slurm_job_id"]) == (7, os.getpid(), "4711")
     assert said["host"] == os.uname().nodename and said["boot_id"]
@@ -28,7 +28,7 @@ def test_a_record_says_at_the_start_who_works_with_what(tmp_path, monkeypatch):
 
 
 def test_a_record_keeps_what_was_noted_when_it_ends(tmp_path):
-    record = attempts.AttemptRecord(tmp_path, 1, {})
+    record = attempts.AttemptRecord(tmp_path, 1, {}, [0, 0])
     record.note(numerics={"device": "cpu"})
     record.end("check_failed", 1, {"category": "check failed"})
     said = attempts.newest(tmp_path)
@@ -44,13 +44,13 @@ def test_a_record_keeps_what_was_noted_when_it_ends(tmp_path):
 def test_the_newest_record_is_that_of_the_highest_number(tmp_path):
     assert attempts.newest(tmp_path / "nowhere") is None and attempts.newest(tmp_path) is None
     for number in (2, 10, 9):
-        attempts.AttemptRecord(tmp_path, number, {})
+        attempts.AttemptRecord(tmp_path, number, {}, [0, 0])
     (tmp_path / "0010.log").write_text("")
     assert attempts.newest(tmp_path)["attempt"] == 10
 
 
 def test_a_record_that_cannot_be_read_is_none(tmp_path):
-    attempts.AttemptRecord(tmp_path, 1, {})
+    attempts.AttemptRecord(tmp_path, 1, {}, [0, 0])
     (tmp_path / "0002.json").write_bytes(b"{")
     assert attempts.newest(tmp_path) is None
 

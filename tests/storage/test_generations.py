@@ -15,7 +15,7 @@ def begin(run, inputs=None):
     """What an attempt does first: lock, look at the marker, record itself. Returns the present generation."""
     lock = locks.acquire(run.path / "locks")
     generations.raise_for_new_attempt(run, runs.INPUTS if inputs is None else inputs)
-    record = attempts.AttemptRecord(run.attempts, lock.number, {})
+    record = attempts.AttemptRecord(run.attempts, lock.number, {}, [0, 0])
     return lock, record
 
 

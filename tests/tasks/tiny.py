@@ -30,7 +30,7 @@ from tasks.configuration import Configuration, execution, scientific
 from tasks.execution import Execution
 from tasks.stage import Outcome, Stage, StageInput, StageRun, attempt
 from tasks.study import Budget, FromScratch, LocalFiles, Splits, Study
-from tasks.training.loop import Problem, best_checkpoint, train
+from tasks.training.loop import Problem, train
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 
@@ -106,10 +106,10 @@ def toy_problem(config: ToyConfig) -> Problem:
 
 def train_toy(run: StageRun, config: ToyConfig) -> dict[str, Any]:
     """The toy's work as a stage."""
-    position = train(run, toy_problem(config), Schedule(config.budget, config.examples), config.seed, config.execution)
-    best = best_checkpoint(run, position)
+    problem = toy_problem(config)
+    position = train(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
     with run.publish("model") as folder:
-        save_file(best.tensors("model"), folder / "model.safetensors")
+        save_file(problem.model.state_dict(), folder / "model.safetensors")
     return {"steps": position.step, "best_step": position.best_step, "validations": position.validations}
 
 

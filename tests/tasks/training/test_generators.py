@@ -9,7 +9,7 @@ import torch
 
 from storage import locks
 from storage.checkpoints import Checkpoints
-from tasks.training import loop
+from tasks.training import state
 
 
 def drawn() -> list[float]:
@@ -21,11 +21,10 @@ def test_every_generator_goes_on_from_a_checkpoint(tmp_path):
     try:
         checkpoints = Checkpoints(tmp_path / "checkpoints", {}, lock)
         drawn()
-        tensors, state = loop._rng_state()
-        checkpoints.save(1, {"rng": tensors}, {"rng": state})
+        checkpoints.save(1, {"rng": state._generator_tensors()}, {"rng": state._generator_numbers()})
         expected = drawn()
         assert drawn() != expected
-        loop._load_rng(checkpoints.verified(1))
+        state._load_generators(checkpoints.verified(1))
         assert drawn() == expected
     finally:
         lock.release()

@@ -66,4 +66,4 @@ def test_no_step_has_a_rate_of_zero():
     ],
 )
 def test_every_epoch_s_end_and_the_last_step_are_validated(epochs, parts, steps):
-    assert schedule(epochs=epochs, validations_per_epoch=parts).validation_steps() == steps
+    assert schedule(epochs=epochs, validations_per_epoch=parts).validation_steps == steps

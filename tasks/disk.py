@@ -1,0 +1,21 @@
+"""Room on the disk, asked for before the work that needs it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from storage.errors import BadInput
+
+GIB = 1024**3
+
+
+def require_disk(folder: Path, need_bytes: int) -> int:
+    """The bytes that are free where `folder` lies; BadInput when fewer than `need_bytes`."""
+    free_bytes = shutil.disk_usage(folder).free
+    if need_bytes > free_bytes:
+        raise BadInput(
+            f"the work needs about {need_bytes / GIB:.2f} GiB below {folder}, where "
+            f"{free_bytes / GIB:.2f} GiB are free: make room (python -m storage prune) or give another --root"
+        )
+    return free_bytes

@@ -1,0 +1,57 @@
+"""How large gradients are before they are clipped, epoch by epoch, and what that says about the clip value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+BINS_PER_DECADE = 20
+LOWEST, DECADES = 1e-8, 16
+TYPICAL_SHARE = 0.9
+"""A clip value should leave this share of the steps as they are: it is there for the rest."""
+
+
+@dataclass
+class GradientNorms:
+    """The norms of one epoch so far, as counts in bins of equal ratio: its size does not grow with the steps."""
+
+    count: int = 0
+    clipped: int = 0
+    largest: float = 0.0
+    bins: dict[str, int] = field(default_factory=dict)
+
+    def add(self, norm: float, clip: float) -> None:
+        """`norm` is the global norm before clipping, `clip` the value that it is clipped to."""
+        self.count += 1
+        self.clipped += norm > clip
+        self.largest = max(self.largest, norm)
+        place = math.ceil(BINS_PER_DECADE * math.log10(max(norm, LOWEST) / LOWEST))
+        key = str(min(place, BINS_PER_DECADE * DECADES))
+        self.bins[key] = self.bins.get(key, 0) + 1
+
+    def typical(self) -> float:
+        """The norm that 90 % of the steps stay below, to within a bin (12 %); at most the largest."""
+        seen = 0
+        for place in sorted(map(int, self.bins)):
+            seen += self.bins[str(place)]
+            if seen >= TYPICAL_SHARE * self.count:
+                return min(LOWEST * 10 ** (place / BINS_PER_DECADE), self.largest)
+        return self.largest
+
+    def row(self) -> dict[str, float]:
+        """What a metric row and the result say of the epoch."""
+        return {
+            "gradient_norm_max": self.largest,
+            "gradient_norm_90_percent_below": self.typical(),
+            "gradient_steps_clipped_share": self.clipped / self.count,
+        }
+
+
+def advice(row: dict[str, float], clip: float) -> str:
+    """What an epoch's norms say about `max_gradient_norm`, for a person."""
+    typical, share = row["gradient_norm_90_percent_below"], row["gradient_steps_clipped_share"]
+    said = f"largest gradient norm {row['gradient_norm_max']:.3g}; {share:.0%} of the steps were clipped to {clip:g}"
+    if 0.01 <= share <= 0.5:
+        return said
+    why = "most steps are clipped" if share > 0.5 else "a rare large step would hardly be clipped"
+    return f"{said}: {why}; 90 % of the norms are below {typical:.3g}, which would be a usual max_gradient_norm"

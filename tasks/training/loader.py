@@ -1,0 +1,67 @@
+"""The micro-batches of the coming steps, in the order that the seed fixes, made here or ahead by worker threads.
+
+What is read next is a pure function of the step, so a continuation starts at its place and no worker has a state.
+Workers are threads: they die with the process, need no copy of the dataset, and reading, decoding and NumPy release
+the interpreter; `batch` may be called from several at once and must draw from no global generator.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tasks.training.order import example_at
+from tasks.training.schedule import Schedule
+
+AHEAD_PER_WORKER = 2
+
+MicroBatches = Iterator[tuple[np.ndarray, Any]]
+"""Dataset indices [B] and the batch that was made of them."""
+
+
+@contextmanager
+def micro_batches(
+    batch: Callable[[np.ndarray], Any], schedule: Schedule, seed: int, after_step: int, size: int, workers: int
+) -> Iterator[MicroBatches]:
+    """Gives the micro-batches of every step after `after_step`, each of at most `size` examples of one window."""
+    places = (
+        chosen
+        for step in range(after_step + 1, schedule.total_steps + 1)
+        for chosen in _cut(examples_of(schedule, seed, step), size)
+    )
+    if not workers:
+        yield ((chosen, batch(chosen)) for chosen in places)
+        return
+    with ThreadPoolExecutor(workers, thread_name_prefix="loader") as pool:
+        try:
+            yield _made_ahead(pool, batch, places, AHEAD_PER_WORKER * workers)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def examples_of(schedule: Schedule, seed: int, step: int) -> np.ndarray:
+    """Dataset indices of the window that `step` trains on, int64 [B]; costs the same at every step."""
+    epoch, first, count = schedule.window(step)
+    return example_at(seed, epoch, np.arange(first, first + count), schedule.examples)
+
+
+def _cut(indices: np.ndarray, size: int) -> list[np.ndarray]:
+    return [indices[start : start + size] for start in range(0, len(indices), size)]
+
+
+def _made_ahead(
+    pool: ThreadPoolExecutor, batch: Callable[[np.ndarray], Any], places: Iterator[np.ndarray], ahead: int
+) -> MicroBatches:
+    waiting: deque[tuple[np.ndarray, Future[Any]]] = deque()
+    for chosen in places:
+        waiting.append((chosen, pool.submit(batch, chosen)))
+        if len(waiting) > ahead:
+            first, made = waiting.popleft()
+            yield first, made.result()
+    for first, made in waiting:
+        yield first, made.result()

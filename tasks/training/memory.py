@@ -1,0 +1,78 @@
+"""What to change when training runs out of memory, from what was measured when it did."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from storage.errors import CheckFailed
+from tasks.disk import GIB
+from tasks.execution import Execution
+
+TENSORS_HELD = 4
+"""fp32 weights, gradients and AdamW's two moments: what training holds whatever the micro-batch."""
+
+
+@contextmanager
+def out_of_memory_explained(model: nn.Module, execution: Execution) -> Iterator[None]:
+    """Turns an allocation that failed into a CheckFailed that says which setting to change, and what fits."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)):
+            raise
+        device = next(model.parameters()).device
+        total, peak = _total_bytes(device), _peak_bytes(device) + _asked_bytes(error)
+        held = TENSORS_HELD * sum(parameter.nbytes for parameter in model.parameters())
+        raise CheckFailed(
+            "a micro-batch fits in memory",
+            f"{peak / GIB:.2f} GiB needed at least, of which weights, gradients and AdamW's moments {held / GIB:.2f}",
+            f"at most {total / GIB:.2f} GiB, which this {device.type} has for us",
+            _advice(execution, total, peak, held),
+        ) from error
+
+
+def _advice(execution: Execution, total: int, peak: int, held: int) -> str:
+    now = execution.micro_batch_examples
+    per_example = max(1.0, (peak - held) / now)
+    fits = min(int((total - held) / per_example), now - 1)
+    ways = []
+    if fits >= 1:
+        ways.append(
+            f"set execution.micro_batch_examples (now {now}) to {fits} or less: by what was measured no more fit; the "
+            "effective batch stays as it is. Steps that were trained already had other numerics: to keep them, set "
+            "execution.allow_numerics_change=true too"
+        )
+    if not execution.gradient_checkpointing:
+        ways.append("set execution.gradient_checkpointing=true")
+    ways.append("take a device with more memory, or one that nobody else uses")
+    return "; or ".join(ways)
+
+
+def _total_bytes(device: torch.device) -> int:
+    """What this process may have: the GPU's memory; on a CPU the least of the machine's, its limit's, its cgroup's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    return min(limit for limit in limits if limit != resource.RLIM_INFINITY)
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _asked_bytes(error: BaseException) -> int:
+    """The size of the allocation that failed, as torch words it on a CPU or a GPU; 0 when it does not say."""
+    if found := re.search(r"allocate (\d+) bytes", str(error)):
+        return int(found[1])
+    if found := re.search(r"allocate ([0-9.]+) ([KMG])iB", str(error)):
+        return int(float(found[1]) * 1024 ** ("KMG".index(found[2]) + 1))
+    return 0

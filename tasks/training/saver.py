@@ -1,0 +1,156 @@
+"""Checkpoints that cost next to nothing: a copy in memory on the training thread, the rest in the background.
+
+One write is in flight at most. What checkpoints cost the training is measured at each of them (the copy, the wait for
+a write still in flight, the steps that a write slowed down), and the interval in seconds is widened so that the cost
+stays below the share that was allowed. (Mohan et al., "CheckFreq", FAST 2021, tune the interval in this way.)
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from tasks.disk import require_disk
+from tasks.execution import Execution
+from tasks.stage import StageRun
+from tasks.training.state import Snapshot, State, size_of
+
+ASSUMED_BYTES_PER_SECOND = 100e6
+"""A slow shared disk: what a save is expected to take before one was measured."""
+TYPICAL_STEPS = 50
+MOMENTS = 2
+WORTH_TELLING = 1.2
+
+
+class Saver:
+    """Writes the checkpoints of one attempt. Use as a context: on leaving, the write in flight is waited for."""
+
+    def __init__(self, run: StageRun, execution: Execution, state: State) -> None:
+        self._run, self._execution, self._state = run, execution, state
+        self._snapshot = Snapshot()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._saved_at, self._saved_step = time.monotonic(), state.position.step
+        self._every_seconds = execution.checkpoint_every_seconds
+        self._undisturbed: deque[float] = deque(maxlen=TYPICAL_STEPS)
+        self._stall: dict[str, float] = {}
+        self._write_seconds = 0.0
+        run.stop.save_seconds = size_of(state.tensors()) / ASSUMED_BYTES_PER_SECOND
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Also on the way out of an error: a checkpoint that is whole in memory is worth the wait."""
+        self._run.note(step_seconds=self._run.stop.longest_seconds, save_seconds=self._run.stop.save_seconds)
+        if kind is None:
+            self._wait()
+        else:
+            with suppress(Exception):  # the error that is on its way says more
+                self._wait()
+
+    def stepped(self, seconds: float) -> None:
+        """A step took `seconds`; called after each."""
+        if self._thread is None:
+            self._undisturbed.append(seconds)
+        else:
+            usual = statistics.median(self._undisturbed) if self._undisturbed else seconds
+            self._stall["slowed_seconds"] += max(0.0, seconds - usual)
+            if not self._thread.is_alive():
+                self._wait()
+
+    def due(self) -> bool:
+        """Whether an interval has passed. One of seconds waits for the write in flight, one of steps does not."""
+        every = self._execution.checkpoint_every_steps
+        if every and self._state.position.step % every == 0:
+            return True
+        return self._thread is None and time.monotonic() - self._saved_at >= self._every_seconds
+
+    def save(self) -> None:
+        """Copies the state and starts to write it; waits first for a write that is still in flight."""
+        position = self._state.position
+        if position.step == self._saved_step:
+            return
+        self._wait()
+        started = time.monotonic()
+        described = self._state.described() | {"metrics": self._run.metrics.position()}
+        self._snapshot.take(self._state.tensors())
+        copied = time.monotonic()
+        self._stall = {"copy_seconds": copied - started, "waited_seconds": 0.0, "slowed_seconds": 0.0}
+        step, best = position.step, position.best_step
+
+        def write() -> None:
+            self._run.metrics.sync()
+            self._run.checkpoints.save(step, self._snapshot.groups, described)
+            self._run.checkpoints.prune(self._execution.keep_checkpoints, also=best)
+
+        self._saved_at, self._saved_step = copied, step
+        self._thread = threading.Thread(target=self._guarded, args=(write,), name=f"checkpoint-{step}")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Saves the present position if that was not done, and returns when it is durable."""
+        self.save()
+        self._wait()
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        started = time.monotonic()
+        try:
+            write()
+        except BaseException as error:  # raised on the training thread, at its next look
+            self._error = error
+        self._write_seconds = time.monotonic() - started
+
+    def _wait(self) -> None:
+        """Waits for the write in flight, if any; reports what it cost; raises what went wrong in it."""
+        if self._thread is None:
+            return
+        started = time.monotonic()
+        self._thread.join()
+        self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        self._stall["waited_seconds"] += time.monotonic() - started
+        self._run.stop.save_seconds = self._stall["copy_seconds"] + self._write_seconds
+        self._widen()
+
+    def _widen(self) -> None:
+        """The next interval in seconds: as configured, or as long as the measured cost allows."""
+        cost = sum(self._stall.values())
+        allowed = cost / self._execution.checkpoint_stall_share
+        if allowed > WORTH_TELLING * self._every_seconds:
+            self._run.log.info(
+                "a checkpoint cost %.2f s of training: the next comes after %.0f s, to stay below %.1f %%",
+                cost,
+                allowed,
+                100 * self._execution.checkpoint_stall_share,
+            )
+        self._every_seconds = max(self._execution.checkpoint_every_seconds, allowed)
+        self._run.timing.append(
+            {
+                "checkpoint": self._saved_step,
+                "bytes": self._snapshot.bytes,
+                "write_seconds": self._write_seconds,
+                **self._stall,
+                "next_after_seconds": self._every_seconds,
+                "at": time.time(),
+            }
+        )
+
+
+def require_disk_for_checkpoints(run: StageRun, state: State, keep: int) -> None:
+    """BadInput unless the disk has room for all checkpoints that this training holds at once.
+
+    These are the newest `keep`, the best, and the one being written. AdamW's two moments of each parameter are not
+    there before the first step; what an earlier attempt wrote is there already.
+    """
+    trained = sum(p.nbytes for p in state.model.parameters() if p.requires_grad)
+    others = {group: tensors for group, tensors in state.tensors().items() if group != "optimizer"}
+    need = (size_of(others) + MOMENTS * trained) * (keep + 2)
+    present = sum(file.stat().st_size for file in run.run.checkpoints.rglob("*") if file.is_file())
+    require_disk(run.directory, max(0, need - present))

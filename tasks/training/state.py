@@ -1,0 +1,182 @@
+"""The whole state of a training: what a checkpoint holds, taken at a step boundary and put back bit for bit.
+
+State = model, optimizer, averaged weights if any, every generator, position. The order of the examples and the
+learning rate are pure functions of the step, so they need none; gradients are empty between steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from storage.checkpoints import Checkpoint
+from tasks.training.gradients import GradientNorms
+
+Groups = dict[str, dict[str, torch.Tensor]]
+"""Named groups of tensors, each one file of a checkpoint."""
+
+
+@dataclass
+class Position:
+    """How far a training is: what a checkpoint keeps beside tensors."""
+
+    step: int = 0
+    best_step: int | None = None
+    best_loss: float | None = None
+    recent_loss_sum: float = 0.0
+    recent_examples: int = 0
+    validations: list[list[float]] = field(default_factory=list)
+    gradient_norms: GradientNorms = field(default_factory=GradientNorms)
+
+
+@dataclass
+class State:
+    """What changes while a training runs, and all of it. `average` holds the averaged weights, if there are any."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    position: Position
+    average: torch.optim.swa_utils.AveragedModel | None = None
+
+    def judged(self) -> nn.Module:
+        """The network that is validated and kept: the averaged one where there is one."""
+        return self.model if self.average is None else self.average.module
+
+    def tensors(self) -> Groups:
+        """Every tensor of the state where it lies now, without a copy; those of the generators are new."""
+        groups = {"model": _untied(self.model.state_dict()), "optimizer": _optimizer_tensors(self.optimizer)}
+        if self.average is not None:
+            groups["average"] = _untied(self.average.module.state_dict())
+        return groups | {"rng": _generator_tensors()}
+
+    def described(self) -> dict[str, Any]:
+        """The rest of the state, as JSON."""
+        return {
+            "position": asdict(self.position),
+            "optimizer_groups": self.optimizer.state_dict()["param_groups"],
+            "rng": _generator_numbers(),
+            "averaged_steps": 0 if self.average is None else int(self.average.n_averaged),
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Puts the state of a verified checkpoint back; takes the same time at every step."""
+        load_model(self.model, checkpoint)
+        _load_optimizer(self.optimizer, checkpoint)
+        if self.average is not None:
+            load_model(self.average.module, checkpoint, "average")
+            self.average.n_averaged.fill_(checkpoint.state["averaged_steps"])
+        _load_generators(checkpoint)
+        position = dict(checkpoint.state["position"])
+        norms = GradientNorms(**position.pop("gradient_norms"))
+        self.position = Position(**position, gradient_norms=norms)
+
+    def load_best(self, checkpoint: Checkpoint) -> None:
+        """Gives `model` the weights that were judged best."""
+        load_model(self.model, checkpoint, "model" if self.average is None else "average")
+
+
+def load_model(model: nn.Module, checkpoint: Checkpoint, group: str = "model") -> None:
+    """Loads every tensor; only names that are tied to a loaded one may be absent."""
+    tensors = checkpoint.tensors(group)
+    expected = set(_untied(model.state_dict()))
+    if not expected <= set(tensors):
+        raise ValueError(f"{checkpoint.path} lacks {sorted(expected - set(tensors))}")
+    unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
+    if unexpected:
+        raise ValueError(f"{checkpoint.path} holds {unexpected}, which the model does not have")
+
+
+class Snapshot:
+    """Copies of a state's tensors in memory of its own, which is taken once and used again for each checkpoint.
+
+    On a GPU the copies lie in page-locked memory, which the device fills at the full rate of the bus.
+    """
+
+    def __init__(self) -> None:
+        self.groups: Groups = {}
+
+    @property
+    def bytes(self) -> int:
+        return size_of(self.groups)
+
+    def take(self, groups: Groups) -> None:
+        """Copies `groups`; returns when all copies are complete. The old copies must not be in use any more."""
+        self.groups = {
+            group: {name: self._copied(group, name, tensor) for name, tensor in tensors.items()}
+            for group, tensors in groups.items()
+        }
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    def _copied(self, group: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        tensor = tensor.detach()
+        copy = self.groups.get(group, {}).get(name)
+        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return copy.copy_(tensor, non_blocking=True)
+
+
+def size_of(groups: Groups) -> int:
+    """Bytes of all tensors."""
+    return sum(tensor.nbytes for tensors in groups.values() for tensor in tensors.values())
+
+
+def _untied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each storage once: safetensors refuses shared memory, and loading one name sets the tied ones too."""
+    seen: dict[int, str] = {}
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if tensor.numel() == 0 or seen.setdefault(tensor.data_ptr(), name) == name
+    }
+
+
+def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return {
+        f"{index}.{key}": value
+        for index, entries in optimizer.state_dict()["state"].items()
+        for key, value in entries.items()
+        if torch.is_tensor(value)
+    }
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) -> None:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in checkpoint.tensors("optimizer").items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": checkpoint.state["optimizer_groups"]})
+
+
+def _generator_tensors() -> dict[str, torch.Tensor]:
+    """The state of torch's generators: the CPU's and each GPU's."""
+    gpus: Iterable[torch.Tensor] = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ()
+    return {"torch": torch.get_rng_state()} | {f"cuda.{index}": state for index, state in enumerate(gpus)}
+
+
+def _generator_numbers() -> dict[str, Any]:
+    """The state of Python's and NumPy's generators, as JSON."""
+    kind, keys, place, has_gauss, gauss = np.random.get_state()
+    version, numbers, gauss_next = random.getstate()
+    return {
+        "numpy": [kind, keys.tolist(), int(place), int(has_gauss), float(gauss)],
+        "python": [version, list(numbers), gauss_next],
+    }
+
+
+def _load_generators(checkpoint: Checkpoint) -> None:
+    tensors, state = checkpoint.tensors("rng"), checkpoint.state["rng"]
+    torch.set_rng_state(tensors["torch"])
+    gpus = [tensors[name] for name in sorted(tensors) if name.startswith("cuda.")]
+    if gpus and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(gpus)
+    kind, keys, place, has_gauss, gauss = state["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, has_gauss, gauss))
+    version, numbers, gauss_next = state["python"]
+    random.setstate((version, tuple(numbers), gauss_next))

@@ -1,0 +1,47 @@
+"""Ends an attempt that hangs: a disk, a driver or a lock that never answers would else use up the whole time limit."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+TICK_SECONDS = 5.0
+EXIT_CODE = 1
+
+
+@contextmanager
+def ended_when_stalled(
+    last_step_at: Callable[[], float | None], limit_seconds: float, say: Callable[[float], TextIO]
+) -> Iterator[None]:
+    """Ends this process when `last_step_at()` has not changed for `limit_seconds` while the block runs.
+
+    `say(seconds)` records the end and returns the open log, to which the stacks of all threads are written: they show
+    where it hangs. Nothing gentler would do: a thread that waits inside the kernel or a driver sees no exception. A
+    process that was frozen itself (SIGSTOP, a laptop's lid) is not taken for hung: only time in which this thread
+    ran counts.
+    """
+    ended = threading.Event()
+    tick = min(TICK_SECONDS, limit_seconds / 10)
+
+    def watch() -> None:
+        seen, stalled, looked = last_step_at(), 0.0, time.monotonic()
+        while not ended.wait(tick):
+            now, latest = time.monotonic(), last_step_at()
+            stalled = stalled + min(now - looked, 2 * tick) if latest == seen else 0.0
+            seen, looked = latest, now
+            if stalled >= limit_seconds and not ended.is_set():
+                faulthandler.dump_traceback(say(stalled), all_threads=True)
+                os._exit(EXIT_CODE)
+
+    thread = threading.Thread(target=watch, name="stall-watchdog", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
