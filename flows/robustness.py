@@ -31,10 +31,10 @@ from tasks.study import (
 )
 
 SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", version=1)
-BASE = Stage("base", BaseConfig, "tasks.language.base:base", version=1)
+BASE = Stage("base", BaseConfig, "tasks.language.base:base", version=2)
 CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.constrain:constrain", version=1)
-TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.language.arms:train_baseline", version=1)
-TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.language.arms:train_monotonic", version=1)
+TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.language.arms:train_baseline", version=2)
+TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.language.arms:train_monotonic", version=2)
 EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.language.evaluate:evaluate", version=1)
 UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=1)
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=1)

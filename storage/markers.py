@@ -61,9 +61,9 @@ def check(run: RunDirectory, inputs: dict[str, str], full: bool = False) -> Verd
     return _check(run, inputs, full)
 
 
-def check_outputs(run: RunDirectory) -> Verdict:
+def check_outputs(run: RunDirectory, full: bool = True) -> Verdict:
     """Whether the run's marker is its own and every byte of every output holds, whatever its inputs are now."""
-    return _check(run, None, full=True)
+    return _check(run, None, full)
 
 
 def withdraw(run: RunDirectory) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
+from contextlib import suppress
 from typing import Any
 
 from storage.attempts import package_versions
 from storage.errors import BadInput
 from tasks.execution import Execution
+
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+"""Names of glibc's malloc.h."""
 
 
 def prepare(execution: Execution, seed: int) -> dict[str, Any]:
@@ -22,6 +27,7 @@ def prepare(execution: Execution, seed: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
+    _keep_freed_memory()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it first starts
     torch.set_num_threads(execution.cpu_threads)
     torch.use_deterministic_algorithms(execution.deterministic)
@@ -43,6 +49,18 @@ def prepare(execution: Execution, seed: int) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": package_versions().get("transformers"),
     }
+
+
+def _keep_freed_memory() -> None:
+    """Lets malloc use again what was freed, however large, instead of returning it to the kernel.
+
+    Every step allocates the same activations and logits. By default glibc maps each anew and the kernel clears every
+    page of it: a quarter of a CPU step of a small model (tests/benchmarks). No value depends on it.
+    """
+    with suppress(OSError, AttributeError):  # another C library: slower, and equal
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(M_MMAP_MAX, 0)
+        libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def _device_model(chosen: Any) -> str:

@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from storage import attempts, durable, generations, locks, markers
 from storage.checkpoints import Checkpoints
+from storage.differences import differences
 from storage.errors import BadInput, CheckFailed, Held, NoProgress, NumericalFailure, Stop
 from storage.rows import RecordParts, Rows
 from storage.run_directory import RunDirectory, fingerprint
@@ -309,8 +310,28 @@ def _open(
             )
         described["numerics_changes"] = [*described["numerics_changes"], now]
     _require_unchanged(stage, config, work.run, inputs)
+    if not known:
+        _tell_of_what_is_not_continued(work)
     if known != described:
         durable.write_json(file, described)
+
+
+def _tell_of_what_is_not_continued(work: StageRun) -> None:
+    """Why this stage begins anew beside unfinished work of the same name that a person may have meant to continue."""
+    relatives = []
+    for other in work.directory.parent.iterdir():
+        reached = Checkpoints(other / "checkpoints", {}, work.lock).furthest()
+        if reached and other != work.directory and not (other / "COMPLETE.json").exists():
+            theirs = _known(other / "stage.json", work.log).get("scientific", {})
+            relatives.append((differences(theirs, work.configuration), reached, other))
+    if relatives:
+        told, reached, other = min(relatives, key=lambda relative: len(relative[0]))
+        work.log.info(
+            "begins anew: %s, which stands at step %s, is another stage: %s",
+            other,
+            reached,
+            "; ".join(told) or "its inputs differ",
+        )
 
 
 def _known(file: Path, log: logging.Logger) -> dict[str, Any]:

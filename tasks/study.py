@@ -15,6 +15,7 @@ from storage import external
 from tasks.configuration import Configuration, execution, scientific
 from tasks.execution import Execution
 from tasks.training.budget import Budget
+from tasks.training.initial import identity
 
 # ---------------------------------------------------------------------------------------------------- text
 
@@ -106,6 +107,14 @@ class FromScratch(Configuration):
     attention_heads: int = scientific(4, ge=1, description="Attention heads in a block.")
     feed_forward_size: int = scientific(512, ge=8, description="Width of the feed-forward layer.")
     pretraining: Budget = scientific(description="Budget of the pretraining.")
+    init_from: str = execution(
+        "",
+        description="Run directory, or a folder checkpoints/<step> in one, whose weights the pretraining begins with: "
+        "weights only, with a new optimizer and schedule. Its content enters the fingerprint. Empty: random weights.",
+    )
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"init_from": identity(self.init_from)} if self.init_from else {}
 
     @model_validator(mode="after")
     def _heads_divide(self) -> FromScratch:

@@ -34,18 +34,19 @@ def hotflip(
     models = {"base": base, "baseline": baseline, "monotonic": monotonic}
     keys = [f"{name}-{number:05d}" for name in models for number in range(len(texts))]
     done = 0
-    for name, trained in models.items():
-        target = usable_V = None
-        for number, own in enumerate(texts):
-            run.progress.update(done, len(keys), "texts", name)
-            run.stop.check()
-            key = f"{name}-{number:05d}"
-            if not run.records.has(key):
-                if target is None or usable_V is None:
-                    target = victim(text, trained, config.execution)
-                    usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
-                run.records.write(key, [_row(name, target, own, usable_V, attack, config.seed, tokenizer)])
-            done += 1
+    with run.watched(config.execution.stall_minutes):
+        for name, trained in models.items():
+            target = usable_V = None
+            for number, own in enumerate(texts):
+                run.progress.update(done, len(keys), "texts", name)
+                run.stop.check()
+                key = f"{name}-{number:05d}"
+                if not run.records.has(key):
+                    if target is None or usable_V is None:
+                        target = victim(text, trained, config.execution)
+                        usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
+                    run.records.write(key, [_row(name, target, own, usable_V, attack, config.seed, tokenizer)])
+                done += 1
     run.progress.update(done, len(keys), "texts")
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file)

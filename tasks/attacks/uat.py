@@ -74,15 +74,16 @@ class _Ledger:
 
     def follow(self, name: str, search: TriggerSearch) -> None:
         """Runs `search` to its end."""
-        while not search.finished:
-            restart = len(search.state["restarts"]) + 1
-            self.run.progress.update(self.done, self.total, "iterations", f"{name}, restart {restart}")
-            search.step()
-            self.done += 1
-            self.searches[name] = search.state
-            if self._due() or search.finished or self.run.stop.requested:
-                self.save()
-            self.run.stop.check()
+        with self.run.watched(self.settings.stall_minutes):
+            while not search.finished:
+                restart = len(search.state["restarts"]) + 1
+                self.run.progress.update(self.done, self.total, "iterations", f"{name}, restart {restart}")
+                search.step()
+                self.done += 1
+                self.searches[name] = search.state
+                if self._due() or search.finished or self.run.stop.requested:
+                    self.save()
+                self.run.stop.check()
         self.run.progress.update(self.done, self.total, "iterations", f"{name}, judging")
 
     def save(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from storage import durable
 from storage.errors import BadInput
+from storage.run_directory import SHORT_FINGERPRINT
 from tasks.disk import require_disk
 from tasks.execution import Execution
 from tasks.language import model as language
@@ -17,6 +19,7 @@ from tasks.language.training import train_language_model
 from tasks.numerics import device
 from tasks.stage import StageInput, StageRun
 from tasks.study import BaseConfig, FromScratch
+from tasks.training.initial import load_weights, run_path
 
 
 def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
     batch_size = config.execution.micro_batch_examples
     losses = {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
     max_ratios = {"unigram": config.checks.max_ratio_to_unigram}
-    training = None
+    training, begun = None, {}
 
     if isinstance(config.model, FromScratch):
         model = language.untrained(config.model, text.result["vocabulary_tokens"], validation.sequence_length)
@@ -35,6 +38,9 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
             language.save(model, tokenizer, folder)
         losses["untrained"] = language.validation_loss(model, validation, batch_size)
         max_ratios["untrained"] = config.checks.max_ratio_to_untrained
+        if config.model.init_from:
+            _require_same_tokenizer(tokenizer, config.model.init_from)
+            begun = {"init_from": load_weights(model, config.model.init_from, config.scientific(), _state_of)}
         training = train_language_model(
             run, model, text, config.model.pretraining, config.model.init_seed, config.execution
         )
@@ -51,6 +57,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "architecture": type(model).__name__,
         "source": config.model.source,
+        **begun,
         "training": training,
         "trained_check": trained,
         "weights_digest": language.weights_digest(run.directory / "model"),
@@ -67,6 +74,24 @@ def _require_resources(run: StageRun, model: Any, sequence_length: int, executio
     require_disk(run.directory, estimate_disk_bytes(characters=0, parameters=parameters, keep_checkpoints=keep))
     memory = require_memory(model, sequence_length, execution)
     durable.write_json(run.directory / "preflight.json", {"training_memory_bytes_at_least": memory})
+
+
+def _state_of(folder: Path) -> dict[str, Any]:
+    """The weights that `save_pretrained` wrote, by the names that the network gives them."""
+    return language.load(folder).state_dict()
+
+
+def _require_same_tokenizer(tokenizer: Path, init_from: str) -> None:
+    """Weights are of use only with the tokenizer that they were trained with."""
+    other = run_path(init_from)
+    text = durable.read_json(other / "stage.json")["inputs"].get("text", {})
+    setup = other.parents[1] / "setup" / text.get("fingerprint", "")[:SHORT_FINGERPRINT]
+    theirs = setup / "text" / "tokenizer" / "tokenizer.json"
+    if not theirs.is_file() or durable.sha256_file(theirs) != durable.sha256_file(tokenizer / "tokenizer.json"):
+        raise BadInput(
+            f"init_from: the weights of {init_from} were trained with another tokenizer ({theirs}) than this study's "
+            f"({tokenizer}): use the same text, splits and vocabulary_size"
+        )
 
 
 def _require_fit(model: Any, vocabulary_size: int, sequence_length: int) -> None:

@@ -49,8 +49,9 @@ def evaluate(
         folders = {"untrained": base.path / "initial"} | folders
 
     keys = _unigram_records(run, text, examples)
-    for done, (name, folder) in enumerate(folders.items()):
-        keys += _model_records(run, config, text, name, folder, parts, done, len(folders))
+    with run.watched(config.execution.stall_minutes):
+        for done, (name, folder) in enumerate(folders.items()):
+            keys += _model_records(run, config, text, name, folder, parts, done, len(folders))
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file)
     rows = pq.read_table(run.directory / "records.parquet").to_pylist()

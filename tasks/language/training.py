@@ -16,6 +16,7 @@ from tasks.language.blocks import Blocks
 from tasks.numerics import device
 from tasks.stage import StageInput, StageRun
 from tasks.training.budget import Budget
+from tasks.training.gradients import advice
 from tasks.training.loop import Problem, train
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
@@ -75,5 +76,7 @@ def _described(schedule: Schedule, position: Position, blocks: Blocks) -> dict[s
         "best_step": position.best_step,
         "best_validation_loss_nats_per_token": position.best_loss,
         "best_validation_perplexity": language.perplexity(position.best_loss),
+        "gradients": position.epochs,
+        "gradient_advice": advice(position.epochs[-1], schedule.budget.max_gradient_norm),
         "validations": [{"step": step, "validation_loss_nats_per_token": loss} for step, loss in position.validations],
     }

@@ -211,8 +211,9 @@ def _write_metrics(run: StageRun, schedule: Schedule, position: Position) -> Non
 
 def _end_epoch(run: StageRun, schedule: Schedule, position: Position) -> None:
     """Tells how large the epoch's gradients were, and begins to count anew."""
-    row = position.gradient_norms.row()
-    run.metrics.append({"step": position.step, "epoch": position.step / schedule.steps_per_epoch, **row})
+    row = {"epoch": position.step / schedule.steps_per_epoch, **position.gradient_norms.row()}
+    run.metrics.append({"step": position.step, **row})
+    position.epochs.append(row)
     run.log.info("step %s: %s", position.step, advice(row, schedule.budget.max_gradient_norm))
     position.gradient_norms = GradientNorms()
 

@@ -33,6 +33,7 @@ class Position:
     recent_examples: int = 0
     validations: list[list[float]] = field(default_factory=list)
     gradient_norms: GradientNorms = field(default_factory=GradientNorms)
+    epochs: list[dict[str, float]] = field(default_factory=list)
 
 
 @dataclass

@@ -1,0 +1,152 @@
+"""Training speed and peak memory beside Hugging Face's Trainer: same model, text, batch, optimizer and precision.
+
+    python -m tests.benchmarks.trainer --size 2M --steps 40 --rounds 5
+
+Each measurement is a process of its own, ours and theirs in turn. `trainer-padded` gives the Trainer documents one by
+one, padded to the longest of the batch, as it is often used: only real tokens count there. `ours-malloc` is ours
+without `numerics._keep_freed_memory`.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tasks import numerics
+from tasks.training.budget import Budget
+from tasks.training.loop import train
+from tasks.training.schedule import Schedule
+from tests.benchmarks import language
+from tests.tasks.tiny import stage_run
+
+WAYS = ("ours", "ours-malloc", "trainer", "trainer-padded")
+WARM_UP_STEPS = 5
+RATE = 1e-4
+
+
+def main() -> None:
+    options = language.arguments(
+        __doc__.splitlines()[0], size="2M", device="cpu", batch=16, steps=40, rounds=5, precision="fp32", way=""
+    )
+    if options.way:
+        sys.stdout.write(json.dumps(measure(options)) + "\n")
+        return
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(options.rounds):
+        for way in WAYS:
+            command = [sys.executable, "-m", "tests.benchmarks.trainer", "--way", way]
+            command += [
+                f"--{name}={getattr(options, name)}" for name in ("size", "device", "batch", "steps", "precision")
+            ]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            found[way].append(json.loads(done.stdout.splitlines()[-1]))
+    theirs = statistics.median(row["tokens_per_second"] for row in found["trainer"])
+    for way, rows in found.items():
+        rates = [row["tokens_per_second"] for row in rows]
+        peak = statistics.median(row["peak_bytes"] for row in rows)
+        sys.stdout.write(
+            f"{way:15} {statistics.median(rates):9.0f} useful tokens/s ({min(rates):.0f} to {max(rates):.0f}), "
+            f"{statistics.median(rates) / theirs:.2f} x trainer, peak {peak / 1e6:.0f} MB\n"
+        )
+    sys.stdout.write(f"{options}\n{language.machine()}\n")
+
+
+def measure(options: Any) -> dict[str, float]:
+    """Useful tokens per second after a warm-up, and the peak memory of this process or its GPU."""
+    if options.way == "ours-malloc":
+        numerics._keep_freed_memory = lambda: None
+    if options.way.startswith("ours"):
+        tokens, seconds = ours(options)
+    else:
+        tokens, seconds = trainer(options, padded=options.way == "trainer-padded")
+    gpu = options.device == "cuda"
+    peak = torch.cuda.max_memory_allocated() if gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"tokens_per_second": tokens / seconds, "peak_bytes": peak}
+
+
+def ours(options: Any) -> tuple[float, float]:
+    """Tokens and seconds of the real loop, progress, timing rows and all; checkpoints are measured in stall.py."""
+    settings = language.execution(options.device, options.batch)
+    data = language.blocks()
+    steps = WARM_UP_STEPS + options.steps
+    epochs = steps * options.batch / len(data)
+    budget = Budget(
+        epochs=epochs, effective_batch_examples=options.batch, learning_rate=RATE, precision=options.precision
+    )
+    schedule = Schedule(budget, len(data))
+    assert schedule.total_steps == steps, schedule.total_steps
+    problem = language.problem(language.network(options.size, options.device), data, budget)
+    began: list[float] = []
+    made = problem.batch
+
+    def batch(indices: Any) -> Any:
+        began.append(time.monotonic())
+        return made(indices)
+
+    problem.batch = batch
+    ended: list[float] = []
+    problem.evaluate = lambda _: ended.append(time.monotonic()) or 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        run = stage_run(Path(folder))
+        train(run, problem, schedule, 0, settings)
+        run.lock.release()
+    return options.steps * options.batch * (language.LENGTH - 1), ended[0] - began[WARM_UP_STEPS]
+
+
+def trainer(options: Any, padded: bool) -> tuple[float, float]:
+    """The same steps by `transformers.Trainer` with its own defaults, but for what must be equal."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    torch.set_num_threads(2)
+    model = language.network(options.size, options.device)
+    if padded:
+        data = [{"input_ids": torch.from_numpy(document[: language.LENGTH])} for document in language.documents()]
+    else:
+        data = [{"input_ids": block, "labels": block} for block in language.blocks()]
+    useful: list[int] = []
+
+    def collate(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        useful.append(sum(len(row["input_ids"]) - 1 for row in rows))
+        ids = torch.nn.utils.rnn.pad_sequence([row["input_ids"] for row in rows], batch_first=True, padding_value=-100)
+        mask = ids != -100
+        return {"input_ids": ids.clamp_min(0), "labels": ids} | ({"attention_mask": mask.long()} if padded else {})
+
+    times: dict[int, float] = {}
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            times.setdefault(state.global_step, time.monotonic())
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=options.batch,
+            max_steps=WARM_UP_STEPS + options.steps,
+            learning_rate=RATE,
+            weight_decay=0.01,
+            warmup_steps=(WARM_UP_STEPS + options.steps) // 10,
+            max_grad_norm=1.0,
+            bf16=options.precision == "bf16",
+            use_cpu=options.device == "cpu",
+            save_strategy="no",
+            report_to=[],
+            logging_steps=10,
+            disable_tqdm=True,
+            dataloader_drop_last=True,
+        )
+        Trainer(model, settings, train_dataset=data, data_collator=collate, callbacks=[Clock()]).train()
+    ended = time.monotonic()
+    return sum(useful[WARM_UP_STEPS : WARM_UP_STEPS + options.steps]), ended - times[WARM_UP_STEPS]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Gradient norms of an epoch: the largest, the usual, and what that says about clipping."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from storage import durable
+from tasks.training.gradients import GradientNorms, advice
+from tests.tasks.tiny import ToyConfig, toy_attempt, toy_directory
+
+TOY = ToyConfig()
+
+
+def of(norms, clip=1.0):
+    counted = GradientNorms()
+    for norm in norms:
+        counted.add(float(norm), clip)
+    return counted
+
+
+def test_the_largest_norm_and_the_clipped_share_are_exact():
+    row = of([0.5, 2.0, 0.25, 8.0]).row()
+    assert row["gradient_norm_max"] == 8.0
+    assert row["gradient_steps_clipped_share"] == 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nine_of_ten_norms_are_below_the_usual_one_to_within_a_bin(seed):
+    norms = np.random.default_rng(seed).lognormal(0, 1.5, 1000)
+    exact = np.sort(norms)[899]
+    assert exact <= of(norms).typical() <= exact * 10 ** (1 / 20) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-30, 1e30, 1e-8])
+def test_norms_beyond_the_bins_are_counted_in_the_outermost(norm):
+    counted = of([norm])
+    assert counted.count == 1 and counted.typical() <= max(norm, 1e-8) and math.isfinite(counted.typical())
+
+
+@pytest.mark.parametrize(
+    ("norms", "said"),
+    [
+        ([5.0] * 9 + [9.0], "most steps are clipped; 90 % of the norms are below"),
+        ([0.01] * 10, "a rare large step would hardly be clipped; 90 % of the norms are below"),
+        ([0.5] * 9 + [3.0], "10% of the steps were clipped to 1"),
+    ],
+)
+def test_a_clip_value_is_suggested_only_where_the_present_one_does_not_fit(norms, said):
+    told = advice(of(norms).row(), 1.0)
+    assert said in told
+    assert ("max_gradient_norm" in told) == ("90 %" in said)
+
+
+def test_every_epoch_has_a_row_of_its_own_norms(tmp_path):
+    toy_attempt(tmp_path, TOY)
+    run = toy_directory(tmp_path, TOY)
+    rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    norms = [row for row in rows if "gradient_norm_max" in row]
+    assert [(row["step"], row["epoch"]) for row in norms] == [(6, 1.0), (12, 2.0)]
+    state = durable.read_json(run.checkpoints / "12" / "state.json")["position"]["gradient_norms"]
+    assert state["count"] == 0
+    assert norms[0]["gradient_norm_max"] != norms[1]["gradient_norm_max"]
+    assert "largest gradient norm" in (run.attempts / "0001.log").read_text()

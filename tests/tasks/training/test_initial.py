@@ -1,0 +1,81 @@
+"""init_from takes the weights of another run and nothing else; what does not fit is told by its configuration."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from storage.errors import BadInput
+from tasks.training.initial import identity, load_weights
+from tests.tasks.tiny import ToyConfig, ToyNetwork, toy_attempt, toy_directory
+
+TOY = ToyConfig()
+
+
+def read(folder):
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    root = tmp_path_factory.mktemp("source")
+    toy_attempt(root, TOY, checkpoint_every_steps=5, keep_checkpoints=9)
+    return toy_directory(root, TOY).path
+
+
+@pytest.mark.parametrize(("place", "file"), [(".", "model/model"), ("checkpoints/5", "checkpoints/5/model")])
+def test_every_weight_is_that_of_the_other_run(source, place, file):
+    network = ToyNetwork(0.0)
+    told = load_weights(network, str(source / place), {}, read)
+    there = load_file(source / f"{file}.safetensors")
+    assert all(torch.equal(tensor, there[name]) for name, tensor in network.state_dict().items())
+    assert (told["stage"], told["fingerprint"][:12]) == ("toy", source.name)
+
+
+def test_two_places_have_two_identities_and_the_same_place_one(source):
+    places = [str(source), str(source / "checkpoints" / "5"), str(source / "checkpoints" / "10")]
+    assert len({str(identity(place)) for place in places}) == 3
+    assert identity(places[1]) == identity(places[1])
+
+
+def test_weights_of_another_shape_are_refused_with_the_difference_of_the_two_configurations(source):
+    network = ToyNetwork(0.0)
+    network.inner = torch.nn.Linear(4, 8)
+    ours = TOY.scientific() | {"examples": 99}
+    with pytest.raises(BadInput) as caught:
+        load_weights(network, str(source), ours, read)
+    assert "do not fit this model" in str(caught.value)
+    assert "examples: 45 there, 99 here" in str(caught.value)
+    assert "torch.Size([16]) from checkpoint" in str(caught.value)
+
+
+def test_missing_weights_are_refused_and_tied_ones_are_not_missing(source):
+    network = ToyNetwork(0.0)
+    network.tied = network.inner
+    load_weights(network, str(source), {}, read)
+    network.more = torch.nn.Linear(2, 2)
+    with pytest.raises(BadInput, match=r"2 names differ, such as more\.bias"):
+        load_weights(network, str(source), {}, read)
+
+
+def test_a_run_that_is_not_finished_is_refused_and_its_checkpoint_is_not(tmp_path):
+    toy_attempt(tmp_path, TOY, max_steps_per_run=5)
+    path = toy_directory(tmp_path, TOY).path
+    with pytest.raises(BadInput, match="is not a finished run with a model"):
+        identity(str(path))
+    assert identity(str(path / "checkpoints" / "5"))
+
+
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
+    toy_attempt(tmp_path, TOY, max_steps_per_run=5)
+    place = toy_directory(tmp_path, TOY).checkpoints / "5"
+    file = place / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(BadInput, match=r"model\.safetensors is torn or altered"):
+        load_weights(ToyNetwork(0.0), str(place), {}, read)
+
+
+def test_a_folder_that_is_no_run_is_refused_before_anything(tmp_path):
+    with pytest.raises(BadInput, match=r"belongs to no run.*name a finished run directory"):
+        identity(str(tmp_path))

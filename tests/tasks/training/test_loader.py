@@ -1,0 +1,82 @@
+"""Micro-batches: the same ones in the same order with and without workers, from any step, and at no cost that grows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from tasks.training.budget import Budget
+from tasks.training.loader import micro_batches
+from tasks.training.schedule import Schedule
+from tests.tasks.tiny import SEEN, ToyConfig, toy_directory, toy_to_the_end, what_must_be_equal
+
+PLAN = Schedule(Budget(epochs=3.0, effective_batch_examples=8, learning_rate=1.0), 45)
+
+
+def read(after_step=0, workers=0, size=4, batch=lambda indices: indices * 2):
+    with micro_batches(batch, PLAN, 7, after_step, size, workers) as made:
+        return [(indices.tolist(), value.tolist()) for indices, value in made]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_workers_change_nothing_in_what_is_read(workers):
+    assert read(workers=workers) == read()
+
+
+def test_a_continuation_reads_what_would_have_come_next():
+    per_epoch = 5 * 2 + 2  # five windows of 4 + 4 and one of 4 + 1
+    assert read(after_step=6, workers=2) == read()[per_epoch:]
+    assert read(after_step=7) == read()[per_epoch + 2 :]
+
+
+def test_workers_read_ahead_and_at_the_same_time():
+    both = threading.Barrier(2, timeout=10)
+
+    def batch(indices):
+        both.wait()  # returns only when two are being made at once
+        return indices
+
+    with micro_batches(batch, PLAN, 7, 0, 4, 2) as made:
+        assert len(list(islice(made, 4))) == 4
+
+
+def test_what_was_read_ahead_is_dropped_when_training_stops_and_no_thread_stays():
+    before = threading.active_count()
+    with micro_batches(lambda indices: time.sleep(0.001) or indices, PLAN, 7, 0, 4, 3) as made:
+        next(made)
+    assert threading.active_count() == before
+
+
+def test_an_error_in_a_worker_reaches_the_training():
+    def batch(indices):
+        raise OSError("the disk is gone")
+
+    with micro_batches(batch, PLAN, 7, 0, 4, 2) as made, pytest.raises(OSError, match="the disk is gone"):
+        next(made)
+
+
+def test_the_place_of_a_late_step_is_computed_without_the_steps_before_it():
+    plan = Schedule(Budget(epochs=1e6, effective_batch_examples=8, learning_rate=1.0), 45)
+    read_indices = []
+
+    def batch(indices):
+        read_indices.append(indices)
+        return indices
+
+    with micro_batches(batch, plan, 7, 5_999_999, 8, 0) as made:
+        next(made)
+    assert len(read_indices) == 1 and np.all(read_indices[0] < 45)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_training_with_workers_ends_with_the_same_bytes_in_pieces_too(tmp_path, workers):
+    config = ToyConfig()
+    toy_to_the_end(tmp_path / "none", config)
+    toy_to_the_end(tmp_path / "some", config, max_steps_per_run=5, loader_workers=workers)
+    SEEN.clear()
+    expected = what_must_be_equal(toy_directory(tmp_path / "none", config))
+    assert what_must_be_equal(toy_directory(tmp_path / "some", config)) == expected

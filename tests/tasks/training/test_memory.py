@@ -1,0 +1,77 @@
+"""Out of memory: a real failed allocation ends with what to change and what fits."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import CheckFailed
+from tasks.execution import Execution
+from tasks.training.memory import out_of_memory_explained
+from tests.conftest import REPOSITORY
+
+# a wide network and an address space with room for one example, not for sixteen
+TOO_LARGE = """
+import resource, sys
+from pathlib import Path
+import torch
+from torch import nn
+from tasks.training.optimizer import adamw
+from tests.tasks import tiny
+
+MIB = 1024**2
+
+def problem(config):
+    made = toy_problem(config)
+    made.losses = lambda model, indices: torch.ones(len(indices), 16 * MIB).matmul(
+        torch.ones(16 * MIB, 1)).squeeze(1) * 0 + model(torch.ones(len(indices), 4))
+    return made
+
+toy_problem, tiny.toy_problem = tiny.toy_problem, problem
+torch.ones(2, 4).matmul(torch.ones(4, 1))
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 700 * MIB, used + 700 * MIB))
+config = tiny.ToyConfig(budget=tiny.ToyConfig().budget.model_copy(update={"effective_batch_examples": 16}))
+outcome = tiny.toy_attempt(Path(sys.argv[1]), config, micro_batch_examples=int(sys.argv[2]))
+print(outcome.end_state, outcome.exit_code, outcome.message)
+"""
+
+
+def attempt(folder, micro_batch):
+    command = [sys.executable, "-c", TOO_LARGE, str(folder), str(micro_batch)]
+    done = subprocess.run(command, cwd=REPOSITORY, timeout=90, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_micro_batch_that_does_not_fit_ends_with_the_setting_and_what_fits(tmp_path):
+    said = attempt(tmp_path, 16)
+    assert said.startswith("check_failed 1 check failed: a micro-batch fits in memory: measured ")
+    fits = int(re.search(r"set execution.micro_batch_examples \(now 16\) to (\d+) or less", said)[1])
+    assert 1 <= fits < 16
+    assert "the effective batch stays as it is" in said and "execution.gradient_checkpointing=true" in said
+    assert attempt(tmp_path / "as it says", 1).startswith("finished")
+
+
+@pytest.mark.parametrize("message", ["shape '[3]' is invalid", "CUDA error: an illegal memory access"])
+def test_other_errors_stay_what_they_are(message):
+    with pytest.raises(RuntimeError, match=re.escape(message)), out_of_memory_explained(nn.Linear(2, 2), Execution()):
+        raise RuntimeError(message)
+
+
+def test_a_gpu_s_words_are_understood_and_a_single_example_is_not_halved():
+    """As torch words it on a GPU; raised here on a CPU, since the tests have none."""
+    error = torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 1 GiB"
+    )
+    one = Execution(micro_batch_examples=1)
+    with pytest.raises(CheckFailed) as caught, out_of_memory_explained(nn.Linear(2, 2), one):
+        raise error
+    assert float(re.search(r"measured ([0-9.]+) GiB needed", str(caught.value))[1]) > 2.5
+    assert "micro_batch_examples" not in caught.value.advice
+    assert caught.value.advice.startswith("set execution.gradient_checkpointing=true")
