@@ -59,6 +59,7 @@ class Checkpoints:
         self._directory, self._identity, self._lock = directory, identity, lock
         self._configuration = configuration or {}
         self._passed_over: set[int] = set()
+        self._unreadable: set[int] = set()
 
     def save(self, step: int, groups: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
         """Durably writes a checkpoint of `step`; never over one of a later attempt. Returns its folder.
@@ -86,9 +87,11 @@ class Checkpoints:
                 "configuration": self._configuration,
                 "files": files,
             }
+            manifest["digest"] = durable.sha256_json(manifest)
             (folder / MANIFEST).write_bytes(durable.canonical_json(manifest))
             self._lock.check()
         self._passed_over.discard(step)
+        self._unreadable.discard(step)
         return final
 
     def newest_verified(self, accept: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
@@ -109,8 +112,8 @@ class Checkpoints:
             except (OSError, ValueError) as error:
                 LOG.warning("checkpoint %s is passed over: %s", step, error)
                 damaged.append(str(error))
-                if isinstance(error, ValueError | FileNotFoundError):  # a disk that fails to answer damages nothing
-                    self._passed_over.add(step)
+                found = isinstance(error, ValueError | FileNotFoundError)
+                (self._passed_over if found else self._unreadable).add(step)
         if damaged:
             advice = f"Restore what is damaged, or remove {self._directory} to begin this stage anew"
             raise CheckFailed("a checkpoint can be continued from", "; ".join(damaged), "one that verifies", advice)
@@ -136,12 +139,14 @@ class Checkpoints:
     def prune(self, keep: int, also: int | None) -> None:
         """Keeps the newest `keep` and the one of step `also` (the best); the newest always stays.
 
-        Those that were passed over do not count: they may be newer than all that can be continued from.
+        Those that were passed over do not count: they may be newer than all that can be continued from. One that the
+        disk failed to give is left alone: it may be whole.
         """
-        steps = sorted(self._steps(), reverse=True)
+        steps = [step for step in sorted(self._steps(), reverse=True) if step not in self._unreadable]
         good = [step for step in steps if step not in self._passed_over]
         for step in steps:
             if good and step not in (*good[: max(keep, 1)], also):
+                self._lock.check()
                 durable.reached("pruned", self._directory / str(step))
                 shutil.rmtree(self._directory / str(step), ignore_errors=True)
 
@@ -164,6 +169,9 @@ def verify(folder: Path) -> dict[str, Any]:
     manifest = durable.read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict) or not manifest["files"]:
         raise ValueError(f"{folder / MANIFEST} lists no files")
+    own = manifest.pop("digest", None)
+    if own != durable.sha256_json(manifest):
+        raise ValueError(f"{folder / MANIFEST} was altered: it does not match its own digest")
     if str(manifest.get("step")) != folder.name:
         raise ValueError(f"{folder} holds the checkpoint of step {manifest.get('step')}")
     present = {file.name for file in folder.iterdir()} - {MANIFEST}

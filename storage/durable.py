@@ -89,11 +89,7 @@ def new_directory(path: Path) -> Iterator[Path]:
         _fsync(temporary)
         reached("synced", path)
         if path.exists():
-            replaced = _temporary_name(path)
-            os.rename(path, replaced)
-            reached("old renamed away", path)
-            os.rename(temporary, path)
-            shutil.rmtree(replaced, ignore_errors=True)
+            _replace_directory(path, temporary)
         else:
             os.rename(temporary, path)
         reached("renamed", path)
@@ -104,6 +100,24 @@ def new_directory(path: Path) -> Iterator[Path]:
         if full := disk_full(error, path):
             raise full from error
         raise
+
+
+def _replace_directory(path: Path, temporary: Path) -> None:
+    """Puts `temporary` in the place of `path`; whatever fails, one of the two stands there.
+
+    A holder that was frozen just before, taken over and revived finds its temporary directory swept away.
+    """
+    if not temporary.exists():
+        raise FileNotFoundError(f"{temporary} was removed by another process while {path} was written")
+    replaced = _temporary_name(path)
+    os.rename(path, replaced)
+    reached("old renamed away", path)
+    try:
+        os.rename(temporary, path)
+    except OSError:
+        os.rename(replaced, path)
+        raise
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def replace_quickly(path: Path, value: Any) -> None:

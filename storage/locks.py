@@ -43,9 +43,12 @@ def process_identity() -> dict[str, Any]:
 
 
 def highest(directory: Path) -> int:
-    """The number of the present holder's lock in the folder `directory`, 0 when there never was one."""
-    numbers = [int(name.stem) for name in directory.glob("*.json") if name.stem.isdigit()]
-    return max(numbers, default=0)
+    """The number of the present holder's lock in the folder `directory`, 0 when there never was one.
+
+    Its heartbeat and its release count like the lock itself: a number whose lock someone deleted is not given again.
+    """
+    names = (name for name in directory.glob("*.*") if name.suffix in (".json", ".alive", ".released"))
+    return max((int(name.stem) for name in names if name.stem.isdigit()), default=0)
 
 
 @dataclass

@@ -83,7 +83,7 @@ class RecordParts:
         parquet, described = self._names(key)
         try:
             note = durable.read_json(described)
-            return note == self._note(parquet)
+            return note == self._note(key, parquet)
         except (OSError, ValueError):
             return False
 
@@ -98,7 +98,7 @@ class RecordParts:
         self._lock.check()
         with durable.new_file(parquet) as temporary:
             pq.write_table(pa.Table.from_pylist(rows), temporary)
-        durable.write_json(described, self._note(parquet))
+        durable.write_json(described, self._note(key, parquet))
 
     def merge(self, keys: list[str], path: Path) -> str:
         """Writes the parts `keys`, in that order, as one Parquet file; returns the records digest."""
@@ -116,8 +116,8 @@ class RecordParts:
             raise ValueError(f"{key!r} cannot name a record part")
         return self._directory / f"{key}.parquet", self._directory / f"{key}.json"
 
-    def _note(self, parquet: Path) -> dict[str, Any]:
-        return {"sha256": durable.sha256_file(parquet), "identity": self._identity}
+    def _note(self, key: str, parquet: Path) -> dict[str, Any]:
+        return {"part": key, "sha256": durable.sha256_file(parquet), "identity": self._identity}
 
 
 def records_digest(rows: Iterable[dict[str, Any]]) -> str:

@@ -239,7 +239,7 @@ def _attempt_with_lock(
     except BaseException as error:
         if not isinstance(error, Exception | KeyboardInterrupt):
             raise
-        outcome = _outcome_of(error)
+        outcome = _outcome_of(_lost(lock) or error)
         level = logging.ERROR if outcome.diagnosis else logging.INFO
         work.log.log(level, "%s: %s", outcome.end_state, outcome.told)
         if outcome.diagnosis and outcome.diagnosis["detail"]:
@@ -256,6 +256,17 @@ def _attempt_with_lock(
         except OSError as error:
             work.log.error("the attempt record could not be written: %s", error)
     return outcome
+
+
+def _lost(lock: locks.Lock) -> locks.LockLost | None:
+    """Why an attempt that was taken over failed, whatever it stumbled over first: another one works in its folder."""
+    try:
+        lock.check()
+    except locks.LockLost as lost:
+        return lost
+    except OSError:
+        pass
+    return None
 
 
 def _require_progress(in_vain: list[dict[str, Any]]) -> None:
