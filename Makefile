@@ -1,6 +1,7 @@
 # Two commands: `make study` and `make test`. Each sets up what it needs in .venv first.
 #   make study PROFILE=smoke     another profile      make study ARGS="--seed 1337"     more options
 #   make test ARGS="-k locks"    part of the tests
+#   make test-kill               kills trainings 200 times; `make test` kills them about 30 times
 #   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -15,13 +16,16 @@ export TOKENIZERS_PARALLELISM = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 export DO_NOT_TRACK = 1
 
-.PHONY: study test lint assets clean
+.PHONY: study test test-kill lint assets clean
 
 study: .venv/installed
 	.venv/bin/python -m flows.robustness --profile $(PROFILE) --root $(ROOT) $(ARGS)
 
 test: .venv/installed
 	.venv/bin/python -m pytest $(ARGS)
+
+test-kill: .venv/installed
+	RATCHET_KILLS=200 .venv/bin/python -m pytest tests/kill/test_kill_training.py $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ class Checkpoint:
     path: Path
     step: int
     state: dict[str, Any]
+    needs: list[int]
 
     def tensors(self, group: str) -> dict[str, torch.Tensor]:
         """The tensors of one group, on the CPU, by name."""
@@ -61,10 +62,17 @@ class Checkpoints:
         self._passed_over: set[int] = set()
         self._unreadable: set[int] = set()
 
-    def save(self, step: int, groups: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
+    def save(
+        self,
+        step: int,
+        groups: dict[str, dict[str, torch.Tensor]],
+        state: dict[str, Any],
+        needs: Collection[int] = (),
+    ) -> Path:
         """Durably writes a checkpoint of `step`; never over one of a later attempt. Returns its folder.
 
-        `groups` are named dictionaries of contiguous tensors; `state` is JSON.
+        `groups` are named dictionaries of contiguous tensors; `state` is JSON. `needs` are the steps of others without
+        which this one is of no use, such as the best so far: they are kept, and verified, as long as it is.
         """
         from safetensors.torch import save_file
 
@@ -85,6 +93,7 @@ class Checkpoints:
                 "lock": self._lock.number,
                 "identity": self._identity,
                 "configuration": self._configuration,
+                "needs": sorted(set(needs) - {step}),
                 "files": files,
             }
             manifest["digest"] = durable.sha256_json(manifest)
@@ -104,6 +113,8 @@ class Checkpoints:
         for step in sorted(self._steps(), reverse=True):
             try:
                 checkpoint = self.verified(step)
+                for needed in checkpoint.needs:
+                    self.verified(needed)
                 accept(checkpoint)
                 return checkpoint
             except OtherInputs as error:
@@ -127,7 +138,7 @@ class Checkpoints:
             theirs = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
             told = "; ".join(differences(theirs, {"configuration": self._configuration, **self._identity}))
             raise OtherInputs(f"{folder} was made for another configuration or other inputs: {told}")
-        return Checkpoint(folder, step, durable.read_json(folder / STATE))
+        return Checkpoint(folder, step, durable.read_json(folder / STATE), manifest["needs"])
 
     def furthest(self) -> int:
         """The highest step with a checkpoint that is complete by names and sizes (0: none); reads no tensor.
@@ -136,19 +147,23 @@ class Checkpoints:
         """
         return max((step for step in self._steps() if _looks_complete(self._directory / str(step))), default=0)
 
-    def prune(self, keep: int, also: int | None) -> None:
-        """Keeps the newest `keep` and the one of step `also` (the best); the newest always stays.
+    def prune(self, keep: int) -> None:
+        """Keeps the newest `keep` and those that they need; the newest always stays.
 
         Those that were passed over do not count: they may be newer than all that can be continued from. One that the
         disk failed to give is left alone: it may be whole.
         """
         steps = [step for step in sorted(self._steps(), reverse=True) if step not in self._unreadable]
         good = [step for step in steps if step not in self._passed_over]
+        kept = set(good[: max(keep, 1)])
+        for step in sorted(kept):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                kept |= set(durable.read_json(self._directory / str(step) / MANIFEST)["needs"])
         for step in steps:
-            if good and step not in (*good[: max(keep, 1)], also):
+            if good and step not in kept:
                 self._lock.check()
                 durable.reached("pruned", self._directory / str(step))
-                shutil.rmtree(self._directory / str(step), ignore_errors=True)
+                durable.remove_directory(self._directory / str(step))
 
     def _steps(self) -> list[int]:
         if not self._directory.is_dir():

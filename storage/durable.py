@@ -29,9 +29,10 @@ def canonical_json(value: Any) -> bytes:
     return text.encode()
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Durably writes `value` as JSON that a person can read."""
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+def write_json(path: Path, value: Any, sort_keys: bool = False) -> None:
+    """Durably writes `value` as JSON that a person can read; with `sort_keys`, equal values are equal bytes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys)
+    write_bytes(path, (text + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
@@ -118,6 +119,13 @@ def _replace_directory(path: Path, temporary: Path) -> None:
         os.rename(replaced, path)
         raise
     shutil.rmtree(replaced, ignore_errors=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Removes a directory under a temporary name: a death on the way leaves no half of it under its own."""
+    temporary = _temporary_name(path)
+    os.rename(path, temporary)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def replace_quickly(path: Path, value: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -69,6 +70,13 @@ class Lock:
         """Raises LockLost unless this is still the highest lock; called before each commit."""
         if (present := highest(self.directory)) != self.number:
             raise LockLost(f"{self.directory}: lock {self.number} was taken over by lock {present}")
+
+    def sweep(self) -> None:
+        """Removes what was left half written of earlier locks; this one and later ones others may be writing."""
+        for leftover in self.directory.glob(durable.TEMPORARY_PREFIX + "*"):
+            number = re.match(r"\d+", leftover.name.removeprefix(durable.TEMPORARY_PREFIX))
+            if number and int(number[0]) < self.number:
+                leftover.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Ends the heartbeat and says so, so that the next attempt need not wait."""

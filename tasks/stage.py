@@ -216,6 +216,7 @@ def _attempt_with_lock(
     log_handler = None
     try:
         durable.sweep(run.path)
+        lock.sweep()
         if markers.adopt(run, digests, lock):
             return Outcome("finished")
         generations.raise_for_new_attempt(run, digests)
@@ -233,7 +234,8 @@ def _attempt_with_lock(
             work.stop.check()
             _require_unchanged(stage, config, run, inputs)
             lock.check()
-            durable.write_json(run.result_file, _noted(result, run))
+            # a part that was saved and read again has its keys in another order
+            durable.write_json(run.result_file, _noted(result, run), sort_keys=True)
             markers.write(run, sorted(set(work.outputs)), digests, lock)
         outcome = Outcome("finished")
     except BaseException as error:

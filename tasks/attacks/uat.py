@@ -45,9 +45,8 @@ def uat(
             "trigger_round_trips": round_trips(tokenizer, best),
             "search_loss_clean_nats_per_token": mean_loss(target, [], search_texts),
             "search_loss_nats_per_token": search.best()["search_loss_nats_per_token"],
-            # a state that was saved and read again has its keys in another order
-            "restarts": [dict(sorted(restart.items())) for restart in search.state["restarts"]],
-            **dict(sorted(search.state["count"].items())),
+            "restarts": search.state["restarts"],
+            **search.state["count"],
         }
         keys += _judge(run, name, target, judged, best, control_triggers(usable_V, attack, config.seed))
         del target, search  # or the next model would be loaded beside this one
@@ -88,7 +87,7 @@ class _Ledger:
 
     def save(self) -> None:
         self.run.checkpoints.save(self.done, {}, {"searches": self.searches})
-        self.run.checkpoints.prune(self.settings.keep_checkpoints, None)
+        self.run.checkpoints.prune(self.settings.keep_checkpoints)
         self.saved_at = time.monotonic()
 
     def _due(self) -> bool:

@@ -20,7 +20,6 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from storage.checkpoints import Checkpoint
 from storage.errors import BadInput, NumericalFailure, Stop
 from tasks.execution import Execution
 from tasks.stage import StageRun
@@ -100,13 +99,7 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
 def _restore(run: StageRun, state: State) -> None:
     """Continues from the newest checkpoint that verifies, or starts; the metrics file is cut back to it."""
 
-    def accept(found: Checkpoint) -> None:
-        best_step = found.state["position"]["best_step"]
-        if best_step not in (None, found.step):
-            run.checkpoints.verified(best_step)  # without it the training could not end: go back to before it
-        run.metrics.cut_back(found.state["metrics"])
-
-    checkpoint = run.checkpoints.newest_verified(accept)
+    checkpoint = run.checkpoints.newest_verified(lambda found: run.metrics.cut_back(found.state["metrics"]))
     if checkpoint is None:
         run.metrics.cut_back(None)
         return

@@ -81,21 +81,22 @@ class Saver:
         self._snapshot.take(self._state.tensors())
         copied = time.monotonic()
         self._stall = {"copy_seconds": copied - started, "waited_seconds": 0.0, "slowed_seconds": 0.0}
-        step, best = position.step, position.best_step
+        step, needs = position.step, [] if position.best_step is None else [position.best_step]
 
         def write() -> None:
             self._run.metrics.sync()
-            self._run.checkpoints.save(step, self._snapshot.groups, described)
-            self._run.checkpoints.prune(self._execution.keep_checkpoints, also=best)
+            self._run.checkpoints.save(step, self._snapshot.groups, described, needs)
+            self._run.checkpoints.prune(self._execution.keep_checkpoints)
 
         self._saved_at, self._saved_step = copied, step
         self._thread = threading.Thread(target=self._guarded, args=(write,), name=f"checkpoint-{step}")
         self._thread.start()
 
     def finish(self) -> None:
-        """Saves the present position if that was not done, and returns when it is durable."""
+        """Saves the present position if that was not done, and returns when it is durable and the rest removed."""
         self.save()
         self._wait()
+        self._run.checkpoints.prune(self._execution.keep_checkpoints)
 
     def _guarded(self, write: Callable[[], None]) -> None:
         started = time.monotonic()
@@ -146,11 +147,11 @@ class Saver:
 def require_disk_for_checkpoints(run: StageRun, state: State, keep: int) -> None:
     """BadInput unless the disk has room for all checkpoints that this training holds at once.
 
-    These are the newest `keep`, the best, and the one being written. AdamW's two moments of each parameter are not
-    there before the first step; what an earlier attempt wrote is there already.
+    These are the newest `keep`, what was best at each of them, and the one being written. AdamW's two moments of each
+    parameter are not there before the first step; what an earlier attempt wrote is there already.
     """
     trained = sum(p.nbytes for p in state.model.parameters() if p.requires_grad)
     others = {group: tensors for group, tensors in state.tensors().items() if group != "optimizer"}
-    need = (size_of(others) + MOMENTS * trained) * (keep + 2)
+    need = (size_of(others) + MOMENTS * trained) * (2 * keep + 1)
     present = sum(file.stat().st_size for file in run.run.checkpoints.rglob("*") if file.is_file())
     require_disk(run.directory, max(0, need - present))

@@ -58,7 +58,10 @@ def test_the_run_directory_keeps_its_contract(smoke_root: Path, stage: str) -> N
     run = _handles(smoke_root)[stage].run
     assert run.path == smoke_root / "smoke" / stage / run.fingerprint[:12]
     described = durable.read_json(run.stage_file)
-    assert described["fingerprint"] == run.fingerprint and described["version"] == 1
+    assert (
+        described["fingerprint"] == run.fingerprint
+        and described["version"] == _handles(smoke_root)[stage].stage.version
+    )
     assert described["numerics"]["cpu_threads"] == 2
     attempt = durable.read_json(run.attempts / "0001.json")
     assert (attempt["end_state"], attempt["exit_code"], attempt["attempt"]) == ("finished", 0, 1)

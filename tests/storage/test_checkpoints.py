@@ -35,11 +35,13 @@ def checkpoints(folder, lock):
     return Checkpoints(folder, IDENTITY, lock)
 
 
-def save(checkpoints, *steps):
+def save(checkpoints, *steps, needs=()):
     for step in steps:
         model = {"weight": torch.full((4,), float(step)), "bias": torch.zeros(0)}
         optimizer = {"0.step": torch.tensor(step), "0.exp_avg": torch.arange(6.0).reshape(2, 3) + step}
-        checkpoints.save(step, {"model": model, "optimizer": optimizer}, {"position": {"step": step, "loss": step / 3}})
+        checkpoints.save(
+            step, {"model": model, "optimizer": optimizer}, {"position": {"step": step, "loss": step / 3}}, needs
+        )
 
 
 def steps(folder):
@@ -335,16 +337,35 @@ def test_a_full_disk_leaves_the_older_checkpoint(small_disk):
     ],
 )
 def test_pruning_keeps_the_newest_and_the_best(checkpoints, folder, keep, best, left):
-    save(checkpoints, 10, 20, 30, 40, 50)
-    checkpoints.prune(keep, best)
+    save(checkpoints, 10, 20, 30, 40)
+    save(checkpoints, 50, needs=[] if best is None else [best])
+    checkpoints.prune(keep)
     assert steps(folder) == left
-    assert checkpoints.newest_verified().step == 50
+    assert best == 99 or checkpoints.newest_verified().step == 50
+
+
+def test_pruning_keeps_what_was_best_at_each_that_is_kept(checkpoints, folder):
+    """Or the one before the newest could not be continued from when the newest is damaged."""
+    save(checkpoints, 10)
+    save(checkpoints, 40, needs=[10])
+    save(checkpoints, 50, needs=[50])
+    checkpoints.prune(2)
+    assert steps(folder) == [10, 40, 50]
+    flip_a_bit(folder / "50")
+    assert checkpoints.newest_verified().step == 40
+
+
+def test_one_that_needs_a_damaged_one_is_passed_over(checkpoints, folder):
+    save(checkpoints, 10, 20, 30)
+    save(checkpoints, 40, needs=[20])
+    flip_a_bit(folder / "20")
+    assert checkpoints.newest_verified().step == 30
 
 
 def test_the_only_checkpoint_is_never_pruned(checkpoints, folder):
     save(checkpoints, 10)
-    checkpoints.prune(1, also=99)
-    checkpoints.prune(0, also=None)
+    checkpoints.prune(1)
+    checkpoints.prune(0)
     assert steps(folder) == [10]
 
 
@@ -355,10 +376,10 @@ def test_a_checkpoint_that_was_passed_over_does_not_crowd_out_the_good_ones(chec
     flip_a_bit(folder / "30")
     assert checkpoints.newest_verified().step == 10
     save(checkpoints, 15)
-    checkpoints.prune(2, also=None)
+    checkpoints.prune(2)
     assert {10, 15} <= set(steps(folder))
     assert checkpoints.newest_verified().step == 15
     save(checkpoints, 20)
-    checkpoints.prune(2, also=None)
+    checkpoints.prune(2)
     assert checkpoints.newest_verified().step == 20
     assert {15, 20} <= set(steps(folder)), "saved again, step 20 counts again"

@@ -441,7 +441,7 @@ def _judge_training(built: Built, case: Case, chance: random.Random, told: list[
     if case.seed % 10 == 0:
         next_step = found.step + 5
         checkpoints.save(next_step, {"model": {"weight": torch.ones(3)}}, {})
-        checkpoints.prune(1, also=None)
+        checkpoints.prune(1)
         newest = checkpoints.newest_verified()
         _equal(newest is not None and newest.step == next_step, "what was saved next was pruned")
         before.look()
@@ -485,7 +485,7 @@ def _training_names(case: Case, chance: random.Random) -> list[str]:
     return [f"checkpoints/{step}/{file}" for step in chosen]
 
 
-MANIFEST_KEYS = ("step", "lock", "identity", "configuration", "files", "digest")
+MANIFEST_KEYS = ("step", "lock", "identity", "configuration", "needs", "files", "digest")
 
 
 def _checkpoint_differs(original: State, after: State, step: int) -> bool:
@@ -707,7 +707,7 @@ def test_an_unreadable_checkpoint_does_not_crowd_out_the_one_that_was_just_saved
     found = checkpoints.newest_verified()
     assert found is not None and found.step == 10
     checkpoints.save(15, {"model": {"weight": torch.ones(3)}}, {})
-    checkpoints.prune(1, also=None)
+    checkpoints.prune(1)
     found = checkpoints.newest_verified()
     assert found is not None and found.step == 15
 

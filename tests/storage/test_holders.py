@@ -316,7 +316,7 @@ def saves(folder: str, moment: str) -> int:
     durable.reached = reached
     reached("not begun")
     checkpoints.save(20, WEIGHTS, {})
-    checkpoints.prune(2, also=10)
+    checkpoints.prune(1)
     lock.release()
     return 0
 
@@ -347,8 +347,8 @@ def test_one_that_freezes_at_any_moment_of_a_save_and_comes_back_leaves_the_cont
     newest = checkpoints.newest_verified()
     assert newest is not None
     for step in range(newest.step + 10, 50, 10):
-        checkpoints.save(step, WEIGHTS, {"of": "the contender"})
-        checkpoints.prune(2, also=20)
+        checkpoints.save(step, WEIGHTS, {"of": "the contender"}, needs=[20])
+        checkpoints.prune(2)
     left = runs.tree(tmp_path / "checkpoints")
     os.kill(pid, signal.SIGCONT)
     forks.wait(pid)

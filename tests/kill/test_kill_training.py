@@ -1,0 +1,164 @@
+"""SIGKILL of the real training command at every kind of moment: a finished run has the bytes of one never disturbed.
+
+`make test` kills some thirty times, `make test-kill` two hundred times. See killing.py for how.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+
+from storage import durable
+from storage.run_directory import RunDirectory
+from tasks.execution import Execution
+from tasks.study import Budget, TrainConfig
+from tests.kill.killing import IN_A_WRITE, SEED, KilledRun, Strike, Victims, begin
+from tests.kill.toy import WIDE_TOY, trained
+from tests.tasks.tiny import ToyConfig, finished_study, what_must_be_equal
+
+KILLS = int(os.environ.get("RATCHET_KILLS", "20"))
+AT_A_WRITE = [
+    Strike("begun", "checkpoints/*", nth=2),
+    Strike("tensors written", "checkpoints/*/model.safetensors", nth=2),
+    Strike("tensors written", "checkpoints/*/optimizer.safetensors"),
+    Strike("tensors written", "checkpoints/*/rng.safetensors", nth=2),
+    Strike("written", "checkpoints/*"),
+    Strike("synced", "checkpoints/*", nth=2),
+    Strike("old renamed away", "checkpoints/*", torn=True),
+    Strike("renamed", "checkpoints/*"),
+    Strike("durable", "checkpoints/*", nth=2),
+    Strike("pruned", "checkpoints/*"),
+]
+AT_THE_END = [
+    Strike("synced", "model"),
+    Strike("renamed", "model"),
+    Strike("written", "result.json"),
+    Strike("synced", "COMPLETE.json"),
+    Strike("renamed", "COMPLETE.json"),
+]
+LATE_STEP = 102
+AFTER_THE_BEST = Strike("written", f"checkpoints/{LATE_STEP}")
+"""What was best must be remembered when nothing better comes after the kill."""
+WRITES_A_RUN, KILLS_A_RUN = 4, 9
+RUNS = -(-KILLS // KILLS_A_RUN)
+FRESH_EVERY = 8 if KILLS < 100 else 2
+"""A fresh start takes three seconds more: `make test` has time for a few, `make test-kill` for every second."""
+
+BUDGET = Budget(epochs=18.0, effective_batch_examples=16, learning_rate=0.008)  # overfits: the best is not the last
+EXECUTION = Execution(micro_batch_examples=4, cpu_threads=1, checkpoint_every_steps=7)
+ACCUMULATES = ToyConfig(budget=BUDGET, examples=93, execution=EXECUTION)  # 6 steps an epoch, the last of 13
+AVERAGES = ACCUMULATES.model_copy(
+    update={
+        "budget": BUDGET.model_copy(update={"ema_decay": 0.9}),
+        "execution": EXECUTION.model_copy(update={"loader_workers": 2, "checkpoint_every_steps": 3}),
+    }
+)
+IN_ONE_PIECE = ACCUMULATES.model_copy(
+    update={"dropout": 0.1, "execution": EXECUTION.model_copy(update={"micro_batch_examples": 16, "loader_workers": 2})}
+)
+VARIANTS = {"accumulates": ACCUMULATES, "averages": AVERAGES, "in one piece": IN_ONE_PIECE}
+
+
+@pytest.fixture(scope="module")
+def victims() -> Iterator[Victims]:
+    victims = Victims()
+    yield victims
+    victims.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(victims: Victims, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
+    """The finished run of a variant that nothing disturbed, by name."""
+
+    @cache
+    def finished(variant: str) -> RunDirectory:
+        run = begin(tmp_path_factory.mktemp("undisturbed"), "killed", WIDE_TOY, VARIANTS[variant], {})
+        assert victims.run(run.path) == 0
+        return run
+
+    return finished
+
+
+def plan(number: int, chance: random.Random) -> list[Strike]:
+    """The kills of a run: from outside, at the moments of a write by turns, after the best step, and at the end."""
+    writes = list(islice(cycle(AT_A_WRITE), WRITES_A_RUN * number, WRITES_A_RUN * (number + 1)))
+    end = AT_THE_END[number % len(AT_THE_END)]
+    outside = [
+        Strike("micro-batch", nth=chance.randint(2, 40), seconds=chance.uniform(0, 0.005)),
+        Strike("write begun", nth=chance.randint(1, 2), seconds=chance.choice([0, chance.uniform(0, 0.02)])),
+        chance.choice(
+            [
+                Strike("metric row", nth=chance.randint(1, 2), seconds=chance.uniform(0, 0.01)),
+                Strike("lock taken", seconds=chance.uniform(0, 0.1)),
+            ]
+        ),
+    ]
+    early = [*outside, *writes]
+    chance.shuffle(early)
+    early.sort(key=lambda strike: strike.torn)  # what is torn must have been written
+    return [*early, AFTER_THE_BEST, end]
+
+
+@pytest.mark.parametrize("number", range(RUNS))
+def test_a_training_that_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
+    number: int, victims: Victims, undisturbed: Callable[[str], RunDirectory], tmp_path: Path
+) -> None:
+    variant = list(VARIANTS)[number % len(VARIANTS)]
+    chance = random.Random(f"{SEED} {number}")
+    killed = KilledRun(victims, begin(tmp_path, "killed", WIDE_TOY, VARIANTS[variant], {}), chance, FRESH_EVERY)
+    for strike in plan(number, chance):
+        killed.strike(strike)
+    killed.finish()
+
+    assert len(killed.hits) >= KILLS_A_RUN >= 5
+    assert sum(where.startswith(IN_A_WRITE) for where in killed.hits) >= 2, killed.hits
+    reference = undisturbed(variant)
+    assert_equal(killed, reference)
+    whole = [examples for _, examples in trained(reference.path)]
+    ends = [0, *(place + 1 for place, examples in enumerate(whole) if examples is None)]
+    for attempt, step in killed.went_on_from.items():
+        mine = [examples for number, examples in trained(killed.run.path) if number == attempt]
+        assert mine == whole[ends[step] :][: len(mine)], f"attempt {attempt} read other examples: {killed.hits}"
+    result = durable.read_json(killed.run.result_file)
+    assert result["best_step"] < LATE_STEP - 6 < result["step"], "choose a budget whose best step comes earlier"
+
+
+def assert_equal(killed: KilledRun, reference: RunDirectory) -> None:
+    ours, theirs = what_must_be_equal(killed.run), what_must_be_equal(reference)
+    differing = [name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)]
+    assert not differing, f"{sorted(differing)} differ after {killed.hits}: {killed.last_log()}"
+
+
+def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
+    victims: Victims, tmp_path: Path
+) -> None:
+    """The monotonic arm of the tiny study, trained anew and longer."""
+    study = finished_study()
+    handle = study.handles["train-monotonic"]
+    chance = random.Random(f"{SEED} language model")
+    budget = Budget(epochs=1.0, effective_batch_examples=16, learning_rate=1e-2, validations_per_epoch=4, ema_decay=0.8)
+    execution = Execution(micro_batch_examples=8, cpu_threads=1, checkpoint_every_steps=7, loader_workers=2)
+    config = TrainConfig(budget=budget, seed=42, execution=execution)
+    runs = []
+    for name in ("undisturbed", "killed"):
+        copy = study.copy(tmp_path / name)
+        described = durable.read_json(handle.run.stage_file)
+        inputs = {
+            role: RunDirectory(copy.root, copy.study.name, given["stage"], given["fingerprint"])
+            for role, given in described["inputs"].items()
+        }
+        runs.append(begin(copy.root, copy.study.name, handle.stage, config, inputs))
+    assert victims.run(runs[0].path) == 0
+    killed = KilledRun(victims, runs[1], chance, FRESH_EVERY)
+    for _ in range(max(1, KILLS // 80)):
+        killed.strike(Strike("step done", nth=chance.randint(2, 9), seconds=chance.uniform(0, 0.02)))
+        killed.strike(Strike("tensors written", "checkpoints/*", nth=chance.randint(1, 8)))
+    killed.strike(Strike("renamed", "model"))
+    killed.finish()
+    assert_equal(killed, runs[0])
