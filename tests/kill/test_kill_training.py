@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import signal
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import cycle, islice
@@ -162,3 +164,29 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
     killed.strike(Strike("renamed", "model"))
     killed.finish()
     assert_equal(killed, runs[0])
+
+
+@pytest.mark.parametrize(
+    ("stage", "strikes"),
+    [
+        ("evaluate", [("written", "records/*.parquet", 2), ("renamed", "records/*.parquet", 3)]),
+        ("uat", [("renamed", "checkpoints/*", 3), ("written", "checkpoints/*", 2), ("synced", "records/*.json", 2)]),
+        ("hotflip", [("renamed", "records/*.json", 5), ("written", "records/*.parquet", 3)]),
+    ],
+)
+def test_an_evaluation_or_attack_that_is_killed_again_and_again_ends_with_the_same_result_and_records(
+    stage: str, strikes: list[tuple[str, str, int]], victims: Victims, tmp_path: Path
+) -> None:
+    study = finished_study()
+    handle, copy = study.handles[stage], study.copy(tmp_path / "killed")
+    shutil.rmtree(copy.path(stage))
+    config = handle.config.model_copy(
+        update={"execution": handle.config.execution.model_copy(update={"checkpoint_every_steps": 1})}
+    )
+    inputs = {role: copy.handles[given.stage.name].run for role, given in handle.inputs.items()}
+    run = begin(copy.root, copy.study.name, handle.stage, config, inputs)
+    for moment, pattern, nth in [*strikes, ("written", "records.parquet", 1), ("synced", "COMPLETE.json", 1)]:
+        assert victims.run(run.path, Strike(moment, pattern, nth)) == -signal.SIGKILL, (moment, pattern)
+    assert victims.run(run.path) == 0
+    for name in ("result.json", "records.parquet"):
+        assert (run.path / name).read_bytes() == (study.path(stage) / name).read_bytes(), name
