@@ -7,6 +7,7 @@ names what the checkpoint belongs to (fingerprint and input digests) and the loc
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Collection
@@ -19,6 +20,7 @@ from storage import durable
 from storage.differences import differences
 from storage.errors import CheckFailed
 from storage.locks import Lock
+from storage.tensors import write_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -74,20 +76,18 @@ class Checkpoints:
         `groups` are named dictionaries of contiguous tensors; `state` is JSON. `needs` are the steps of others without
         which this one is of no use, such as the best so far: they are kept, and verified, as long as it is.
         """
-        from safetensors.torch import save_file
-
         self._directory.mkdir(parents=True, exist_ok=True)
         final = self._directory / str(step)
         self._lock.check()
         with durable.new_directory(final) as folder:
+            files = {}
             for group, tensors in groups.items():
-                save_file(tensors, folder / f"{group}.safetensors")
-                durable.reached("tensors written", folder / f"{group}.safetensors")
-            (folder / STATE).write_bytes(durable.canonical_json(state))
-            files = {
-                file.name: {"size": file.stat().st_size, "sha256": durable.sha256_file(file)}
-                for file in sorted(folder.iterdir())
-            }
+                name = f"{group}.safetensors"
+                files[name] = write_tensors(folder / name, tensors)
+                durable.reached("tensors written", folder / name)
+            data = durable.canonical_json(state)
+            (folder / STATE).write_bytes(data)
+            files[STATE] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             manifest = {
                 "step": step,
                 "lock": self._lock.number,
