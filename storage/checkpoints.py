@@ -11,7 +11,6 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +62,7 @@ class Checkpoints:
         self._configuration = configuration or {}
         self._passed_over: set[int] = set()
         self._unreadable: set[int] = set()
+        self._read: list[int] = []
 
     def save(
         self,
@@ -121,6 +121,8 @@ class Checkpoints:
                 LOG.info("checkpoint %s is passed over: %s", step, error)
                 self._passed_over.add(step)
             except (OSError, ValueError) as error:
+                if durable.disk_full(error, self._directory):
+                    raise  # that damages nothing either, and must not be told as damage
                 LOG.warning("checkpoint %s is passed over: %s", step, error)
                 damaged.append(str(error))
                 found = isinstance(error, ValueError | FileNotFoundError)
@@ -138,27 +140,39 @@ class Checkpoints:
             theirs = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
             told = "; ".join(differences(theirs, {"configuration": self._configuration, **self._identity}))
             raise OtherInputs(f"{folder} was made for another configuration or other inputs: {told}")
+        self._read = sorted({*self._read, step})
         return Checkpoint(folder, step, durable.read_json(folder / STATE), manifest["needs"])
 
     def furthest(self) -> int:
-        """The highest step with a checkpoint that is complete by names and sizes (0: none); reads no tensor.
+        """The highest step with a checkpoint for these inputs, complete by names and sizes (0: none); reads no tensor.
 
         Cheap, so that every attempt can ask how far the one before it came; only `verified` is believed.
         """
-        return max((step for step in self._steps() if _looks_complete(self._directory / str(step))), default=0)
+        return max((step for step in self._steps() if self._looks_complete(self._directory / str(step))), default=0)
+
+    def _looks_complete(self, folder: Path) -> bool:
+        try:
+            manifest = durable.read_json(folder / MANIFEST)
+            sizes = {name: described["size"] for name, described in manifest["files"].items()}
+            present = all((folder / name).stat().st_size == size for name, size in sizes.items())
+            return present and manifest["identity"] == self._identity
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False
 
     def prune(self, keep: int) -> None:
-        """Keeps the newest `keep` and those that they need; the newest always stays.
+        """Keeps the newest `keep`, those that they need, and the newest that was read and verified by this attempt.
 
         Those that were passed over do not count: they may be newer than all that can be continued from. One that the
         disk failed to give is left alone: it may be whole.
         """
         steps = [step for step in sorted(self._steps(), reverse=True) if step not in self._unreadable]
         good = [step for step in steps if step not in self._passed_over]
-        kept = set(good[: max(keep, 1)])
+        kept = {*good[: max(keep, 1)], *self._read[-1:]}
         for step in sorted(kept):
-            with suppress(OSError, ValueError, KeyError, TypeError):
+            try:
                 kept |= set(durable.read_json(self._directory / str(step) / MANIFEST)["needs"])
+            except (OSError, ValueError, KeyError, TypeError):
+                return  # what it needs cannot be told: nothing is removed
         for step in steps:
             if good and step not in kept:
                 self._lock.check()
@@ -169,14 +183,6 @@ class Checkpoints:
         if not self._directory.is_dir():
             return []
         return [int(folder.name) for folder in self._directory.iterdir() if re.fullmatch("[0-9]+", folder.name)]
-
-
-def _looks_complete(folder: Path) -> bool:
-    try:
-        files = durable.read_json(folder / MANIFEST)["files"]
-        return all((folder / name).stat().st_size == described["size"] for name, described in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
 
 
 def verify(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from storage import attempts, durable, markers
+from storage.locks import Lock
 from storage.run_directory import RunDirectory
 
 STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "bad_input", "interrupted", "no_progress")
@@ -24,8 +25,8 @@ def current(run: RunDirectory) -> dict[str, Any]:
         return {"generation": 0, "history": []}
 
 
-def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str]) -> None:
-    """Raises the generation when this attempt begins the stage again; called by the lock's holder."""
+def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str], lock: Lock) -> None:
+    """Raises the generation when this attempt begins the stage again; called by the holder of `lock`."""
     verdict = markers.check(run, input_digests, full=True)
     before = attempts.newest(run.attempts)
     if verdict.present:
@@ -34,6 +35,7 @@ def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str]) -> N
         reason = f"started again after attempt {before['attempt']} ended {before['end_state']}"
     else:
         return
+    lock.check()  # to look at every byte took its time
     now = current(run)
     number = now["generation"] + 1
     history = [*now["history"], {"generation": number, "reason": reason}]

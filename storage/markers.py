@@ -47,6 +47,7 @@ def write(run: RunDirectory, outputs: list[str], inputs: dict[str, str], lock: l
     durable.write_json(run.marker_file, body | {"marker_digest": durable.sha256_json(body)})
     verdict = check(run, inputs, full=True)
     if not verdict.holds:
+        lock.check()  # or this would be the marker of whoever took over while we read
         run.marker_file.unlink(missing_ok=True)
         raise OSError(f"{run.path}: what was written did not read back: {verdict.reason}")
     return verdict

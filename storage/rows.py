@@ -10,6 +10,8 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +22,37 @@ from storage import durable
 from storage.locks import Lock
 
 
+@dataclass
+class _Ours:
+    length: int
+    digest: Any
+
+
 class Rows:
     """An append-only file of JSON lines; with a `lock`, one that only its holder appends to."""
 
     def __init__(self, path: Path, lock: Lock | None = None) -> None:
         self._path, self._lock = path, lock
-        present = path.read_bytes() if path.exists() else b""
-        self._length, self._digest = len(present), hashlib.sha256(present)
+
+    @cached_property
+    def _ours(self) -> _Ours:
+        """What stands there, read only when somebody asks for a position: timing rows are never read."""
+        present = self._path.read_bytes() if self._path.exists() else b""
+        return _Ours(len(present), hashlib.sha256(present))
 
     def append(self, row: dict[str, Any]) -> None:
         line = durable.canonical_json(row) + b"\n"
         if self._lock is not None:
             self._lock.check()
+            ours = self._ours  # what stood there before this row
         try:
             with self._path.open("ab") as file:
                 file.write(line)
         except OSError as error:
             raise durable.disk_full(error, self._path) or error from None
-        self._length += len(line)
-        self._digest.update(line)
+        if self._lock is not None:
+            ours.length += len(line)
+            ours.digest.update(line)
 
     def position(self) -> dict[str, Any]:
         """Length in bytes and sha256 of what stands there now, for a checkpoint; `sync` makes it durable.
@@ -46,9 +60,10 @@ class Rows:
         Raises ValueError when there are rows of another process, such as a holder taken for dead that came back.
         """
         length = self._path.stat().st_size if self._path.exists() else 0
-        if length != self._length:
-            raise ValueError(f"{self._path} has {length} bytes, {self._length} are ours: another process wrote to it")
-        return {"length": length, "sha256": self._digest.hexdigest()}
+        ours = self._ours
+        if length != ours.length:
+            raise ValueError(f"{self._path} has {length} bytes, {ours.length} are ours: another process wrote to it")
+        return {"length": length, "sha256": ours.digest.hexdigest()}
 
     def sync(self) -> None:
         """Makes every row durable; must be done before a checkpoint that names their position is. Any thread."""
@@ -65,8 +80,12 @@ class Rows:
         digest = hashlib.sha256(kept)
         if position and digest.hexdigest() != position["sha256"]:
             raise ValueError(f"{self._path} was altered before byte {length}")
-        durable.write_bytes(self._path, kept)
-        self._length, self._digest = len(kept), digest
+        if self._lock is not None:
+            self._lock.check()
+        with self._path.open("ab") as file:  # a death on the way leaves what the next attempt cuts back again
+            file.truncate(length)
+            os.fsync(file.fileno())
+        self._ours = _Ours(length, digest)
 
 
 class RecordParts:
@@ -88,8 +107,14 @@ class RecordParts:
             return False
 
     def count(self) -> int:
-        """How many parts there are, by name."""
-        return len(list(self._directory.glob("*.json")))
+        """How many parts there are that were made for these inputs, by their notes alone."""
+        return sum(self._is_ours(note) for note in self._directory.glob("*.json"))
+
+    def _is_ours(self, note: Path) -> bool:
+        try:
+            return durable.read_json(note)["identity"] == self._identity
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
     def write(self, key: str, rows: list[dict[str, Any]]) -> None:
         """Durably writes the part `key`; rows are dictionaries with equal keys."""

@@ -119,6 +119,11 @@ class StopRequest:
     def check(self) -> None:
         """Raises Stop when a stop was asked for. Call where nothing is half done."""
         if self.requested:
+            self.check_signals()
+
+    def check_signals(self) -> None:
+        """Raises Stop when one was seen already; asks neither clock nor note: for the end, when all work is done."""
+        if self._cause:
             raise Stop(self._cause, f"stopped at a safe point ({self._cause})")
 
     def _noted(self) -> bool:

@@ -219,7 +219,7 @@ def _attempt_with_lock(
         lock.sweep()
         if markers.adopt(run, digests, lock):
             return Outcome("finished")
-        generations.raise_for_new_attempt(run, digests)
+        generations.raise_for_new_attempt(run, digests, lock)
         reached = work.reached()
         in_vain = attempts.without_progress(run.attempts, reached)
         record = work.record = attempts.AttemptRecord(
@@ -231,7 +231,7 @@ def _attempt_with_lock(
         with work.stop.listening():
             _open(stage, config, work, inputs, settings, record)
             result = stage.function()(work, config, **inputs)
-            work.stop.check()
+            work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
             lock.check()
             # a part that was saved and read again has its keys in another order
@@ -326,6 +326,7 @@ def _open(
     if not known:
         _tell_of_what_is_not_continued(work)
     if known != described:
+        work.lock.check()
         durable.write_json(file, described)
 
 

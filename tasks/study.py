@@ -109,8 +109,8 @@ class FromScratch(Configuration):
     pretraining: Budget = scientific(description="Budget of the pretraining.")
     init_from: str = execution(
         "",
-        description="Run directory, or a folder checkpoints/<step> in one, whose weights the pretraining begins with: "
-        "weights only, with a new optimizer and schedule. Its content enters the fingerprint. Empty: random weights.",
+        description="Finished run directory whose weights the pretraining begins with: weights only, with a new "
+        "optimizer and schedule. Its content enters the fingerprint. Empty: random weights.",
     )
 
     def external_inputs(self) -> dict[str, Any]:

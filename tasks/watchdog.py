@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 TICK_SECONDS = 5.0
+LAST_WORDS_SECONDS = 30.0
 EXIT_CODE = 1
 
 
@@ -35,8 +36,11 @@ def ended_when_stalled(
             stalled = stalled + min(now - looked, 2 * tick) if latest == seen else 0.0
             seen, looked = latest, now
             if stalled >= limit_seconds and not ended.is_set():
-                faulthandler.dump_traceback(say(stalled), all_threads=True)
-                os._exit(EXIT_CODE)
+                threading.Timer(LAST_WORDS_SECONDS, os._exit, (EXIT_CODE,)).start()  # saying it may hang too
+                try:
+                    faulthandler.dump_traceback(say(stalled), all_threads=True)
+                finally:
+                    os._exit(EXIT_CODE)
 
     thread = threading.Thread(target=watch, name="stall-watchdog", daemon=True)
     thread.start()

@@ -33,23 +33,24 @@ def uat(
     ledger = _Ledger(run, config.execution, len(models) * attack.restarts * attack.iterations)
 
     found, keys = {}, []
-    for name, trained in models.items():
-        target = victim(text, trained, config.execution)
-        usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
-        search = TriggerSearch(target, search_texts, usable_V, attack, config.seed, ledger.searches.get(name))
-        ledger.follow(name, search)
-        best = search.best()["trigger_ids"]
-        found[name] = {
-            "trigger_ids": best,
-            "trigger_text": text_of(tokenizer, best),
-            "trigger_round_trips": round_trips(tokenizer, best),
-            "search_loss_clean_nats_per_token": mean_loss(target, [], search_texts),
-            "search_loss_nats_per_token": search.best()["search_loss_nats_per_token"],
-            "restarts": search.state["restarts"],
-            **search.state["count"],
-        }
-        keys += _judge(run, name, target, judged, best, control_triggers(usable_V, attack, config.seed))
-        del target, search  # or the next model would be loaded beside this one
+    with run.watched(config.execution.stall_minutes):
+        for name, trained in models.items():
+            target = victim(text, trained, config.execution)
+            usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
+            search = TriggerSearch(target, search_texts, usable_V, attack, config.seed, ledger.searches.get(name))
+            ledger.follow(name, search)
+            best = search.best()["trigger_ids"]
+            found[name] = {
+                "trigger_ids": best,
+                "trigger_text": text_of(tokenizer, best),
+                "trigger_round_trips": round_trips(tokenizer, best),
+                "search_loss_clean_nats_per_token": mean_loss(target, [], search_texts),
+                "search_loss_nats_per_token": search.best()["search_loss_nats_per_token"],
+                "restarts": search.state["restarts"],
+                **search.state["count"],
+            }
+            keys += _judge(run, name, target, judged, best, control_triggers(usable_V, attack, config.seed))
+            del target, search  # or the next model would be loaded beside this one
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file)
     return {
@@ -73,16 +74,15 @@ class _Ledger:
 
     def follow(self, name: str, search: TriggerSearch) -> None:
         """Runs `search` to its end."""
-        with self.run.watched(self.settings.stall_minutes):
-            while not search.finished:
-                restart = len(search.state["restarts"]) + 1
-                self.run.progress.update(self.done, self.total, "iterations", f"{name}, restart {restart}")
-                search.step()
-                self.done += 1
-                self.searches[name] = search.state
-                if self._due() or search.finished or self.run.stop.requested:
-                    self.save()
-                self.run.stop.check()
+        while not search.finished:
+            restart = len(search.state["restarts"]) + 1
+            self.run.progress.update(self.done, self.total, "iterations", f"{name}, restart {restart}")
+            search.step()
+            self.done += 1
+            self.searches[name] = search.state
+            if self._due() or search.finished or self.run.stop.requested:
+                self.save()
+            self.run.stop.check()
         self.run.progress.update(self.done, self.total, "iterations", f"{name}, judging")
 
     def save(self) -> None:
@@ -104,6 +104,7 @@ def _judge(
     keys = [f"{name}-{number:05d}" for number in range(len(parts))]
     for key, part in zip(keys, parts, strict=True):
         run.stop.check()
+        run.progress.touch()
         if not run.records.has(key):
             run.records.write(key, _rows(name, target, part, trigger, controls))
     return keys

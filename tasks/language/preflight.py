@@ -52,8 +52,8 @@ def preflight(run_directory: Path, execution: Execution, need_bytes: int) -> dic
 def training_memory(model: Any, sequence_length: int, execution: Execution) -> dict[str, int]:
     """Part -> bytes that training `model` holds on the device when it holds most. Each is what it takes at least.
 
-    That is in the backward pass of a micro-batch: the fused AdamW takes nothing more. Left out: bf16 copies of weights,
-    softplus(V) of constrained layers, attention scores, what the allocator cannot use, the driver.
+    That is in the backward pass of a micro-batch: the fused AdamW takes nothing more. Left out: averaged weights, bf16
+    copies of weights, softplus(V) of constrained layers, attention scores, what the allocator cannot use, the driver.
     """
     config, weights = model.config, BYTES_PER_PARAMETER * sum(parameter.numel() for parameter in model.parameters())
     tokens = execution.micro_batch_examples * sequence_length
@@ -65,6 +65,8 @@ def training_memory(model: Any, sequence_length: int, execution: Execution) -> d
         inputs = tokens * RESIDUAL_BYTES * config.hidden_size * config.num_hidden_layers
         kept = {"inputs of all layers": inputs, "activations of one layer": layer}
     held = {"fp32 weights": weights, "gradients": weights, "two AdamW moments": 2 * weights}
+    if device(execution).type == "cpu":
+        held["the copy for checkpoints"] = TENSORS_PER_CHECKPOINT * weights
     return held | {"logits of a micro-batch": tokens * LOGITS_BYTES * config.vocab_size} | kept
 
 

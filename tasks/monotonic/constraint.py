@@ -181,9 +181,13 @@ def decay_effective_weights(
     are taken together; when, and how much, depends on the step alone.
     """
 
+    step = 0
+
     @torch.no_grad()
     def decay(stepped: torch.optim.Optimizer, *_: Any) -> None:
-        step = int(stepped.state[parameters[0]]["step"])
+        nonlocal step
+        # asked once, after a continuation was restored, and counted then: on a GPU to ask is to wait
+        step = step + 1 if step else int(stepped.state[parameters[0]]["step"])
         if step % DECAY_EVERY_STEPS and step != schedule.total_steps:
             return
         since = (step - 1) // DECAY_EVERY_STEPS * DECAY_EVERY_STEPS

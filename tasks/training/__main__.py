@@ -35,6 +35,10 @@ def continue_run(path: Path) -> Outcome:
     config = getattr(importlib.import_module(module), name)
     stage = Stage(described["stage"], config, described["work"], described["version"])
     run = RunDirectory(root, described["study"], described["stage"], described["fingerprint"])
+    if run.path != path:
+        return Outcome(
+            "bad_input", f"{path} is a copy of {run.path}: give it that name and place, or continue that one"
+        )
     inputs = {}
     for role, given in described["inputs"].items():
         source = RunDirectory(root, described["study"], given["stage"], given["fingerprint"])

@@ -65,7 +65,6 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
     limit = _last_step_of_this_run(state.position.step, schedule, execution)
     with (
         _matmul_precision(problem.model, budget),
-        out_of_memory_explained(problem.model, execution),
         run.watched(execution.stall_minutes),
         Saver(run, execution, state) as saver,
         micro_batches(
@@ -83,7 +82,8 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
                 run.stop.check()
                 raise Stop("out_of_time", f"this run's share is done at step {limit}; the same command goes on")
             started = time.monotonic()
-            _optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples)
+            with out_of_memory_explained(problem.model, execution):
+                _optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples)
             seconds = time.monotonic() - started
             saver.stepped(seconds)
             _after_step(run, problem, schedule, state)
@@ -91,8 +91,10 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
                 saver.save()
             _report(run, schedule, state.position, seconds)
         saver.finish()
+    run.stop.check()  # what is left to do is done by the attempt that finds nothing left to train
     assert state.position.best_step is not None, "the last step is always validated"
     state.load_best(run.checkpoints.verified(state.position.best_step))
+    run.checkpoints.prune(execution.keep_checkpoints)
     return state.position
 
 
@@ -150,9 +152,10 @@ def _optimizer_step(
         (micro_sum / count).backward()
         sums.append(micro_sum.detach())
         examples.append(indices)
-    norm = nn.utils.clip_grad_norm_(problem.model.parameters(), budget.max_gradient_norm)
-    *loss_sums, norm = torch.stack([*sums, norm]).tolist()  # the only moment of a step that waits for a GPU
-    _require_finite(problem.model, step, loss_sums, norm, examples)
+    total = nn.utils.get_total_norm([p.grad for p in problem.model.parameters() if p.grad is not None])
+    *loss_sums, norm = torch.stack([*sums, total]).tolist()  # the only moment of a step that waits for a GPU
+    _require_finite(problem.model, step, loss_sums, norm, examples)  # before clipping spreads what is not finite
+    nn.utils.clip_grads_with_norm_(problem.model.parameters(), budget.max_gradient_norm, total)
     problem.optimizer.step()
     problem.optimizer.zero_grad(set_to_none=True)
     if state.average is not None:

@@ -39,7 +39,7 @@ class Saver:
         self._undisturbed: deque[float] = deque(maxlen=TYPICAL_STEPS)
         self._stall: dict[str, float] = {}
         self._write_seconds = 0.0
-        run.stop.save_seconds = size_of(state.tensors()) / ASSUMED_BYTES_PER_SECOND
+        run.stop.save_seconds = checkpoint_bytes(state) / ASSUMED_BYTES_PER_SECOND
 
     def __enter__(self) -> Saver:
         return self
@@ -93,10 +93,9 @@ class Saver:
         self._thread.start()
 
     def finish(self) -> None:
-        """Saves the present position if that was not done, and returns when it is durable and the rest removed."""
+        """Saves the present position if that was not done, and returns when it is durable."""
         self.save()
         self._wait()
-        self._run.checkpoints.prune(self._execution.keep_checkpoints)
 
     def _guarded(self, write: Callable[[], None]) -> None:
         started = time.monotonic()
@@ -124,7 +123,7 @@ class Saver:
         """The next interval in seconds: as configured, or as long as the measured cost allows."""
         cost = sum(self._stall.values())
         allowed = cost / self._execution.checkpoint_stall_share
-        if allowed > WORTH_TELLING * self._every_seconds:
+        if allowed > WORTH_TELLING * self._every_seconds and not self._execution.checkpoint_every_steps:
             self._run.log.info(
                 "a checkpoint cost %.2f s of training: the next comes after %.0f s, to stay below %.1f %%",
                 cost,
@@ -147,11 +146,16 @@ class Saver:
 def require_disk_for_checkpoints(run: StageRun, state: State, keep: int) -> None:
     """BadInput unless the disk has room for all checkpoints that this training holds at once.
 
-    These are the newest `keep`, what was best at each of them, and the one being written. AdamW's two moments of each
-    parameter are not there before the first step; what an earlier attempt wrote is there already.
+    These are the newest `keep`, what was best at each of them, the last that was read, and the one being written. What
+    an earlier attempt wrote is there already.
     """
-    trained = sum(p.nbytes for p in state.model.parameters() if p.requires_grad)
-    others = {group: tensors for group, tensors in state.tensors().items() if group != "optimizer"}
-    need = (size_of(others) + MOMENTS * trained) * (2 * keep + 1)
+    need = checkpoint_bytes(state) * (2 * keep + 2)
     present = sum(file.stat().st_size for file in run.run.checkpoints.rglob("*") if file.is_file())
     require_disk(run.directory, max(0, need - present))
+
+
+def checkpoint_bytes(state: State) -> int:
+    """What a checkpoint's tensors take, also before the first step, when AdamW has no moments yet."""
+    trained = sum(p.nbytes for p in state.model.parameters() if p.requires_grad)
+    others = {group: tensors for group, tensors in state.tensors().items() if group != "optimizer"}
+    return size_of(others) + MOMENTS * trained

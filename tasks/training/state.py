@@ -54,7 +54,7 @@ class State:
         groups = {"model": _untied(self.model.state_dict()), "optimizer": _optimizer_tensors(self.optimizer)}
         if self.average is not None:
             groups["average"] = _untied(self.average.module.state_dict())
-        return groups | {"rng": _generator_tensors()}
+        return groups | {"rng": _generator_tensors(next(self.model.parameters()).is_cuda)}
 
     def described(self) -> dict[str, Any]:
         """The rest of the state, as JSON."""
@@ -155,9 +155,9 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) ->
     optimizer.load_state_dict({"state": state, "param_groups": checkpoint.state["optimizer_groups"]})
 
 
-def _generator_tensors() -> dict[str, torch.Tensor]:
-    """The state of torch's generators: the CPU's and each GPU's."""
-    gpus: Iterable[torch.Tensor] = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ()
+def _generator_tensors(on_gpu: bool) -> dict[str, torch.Tensor]:
+    """The state of torch's generators: the CPU's, and each GPU's where one is used (asking alone would occupy it)."""
+    gpus: Iterable[torch.Tensor] = torch.cuda.get_rng_state_all() if on_gpu else ()
     return {"torch": torch.get_rng_state()} | {f"cuda.{index}": state for index, state in enumerate(gpus)}
 
 
@@ -174,9 +174,10 @@ def _generator_numbers() -> dict[str, Any]:
 def _load_generators(checkpoint: Checkpoint) -> None:
     tensors, state = checkpoint.tensors("rng"), checkpoint.state["rng"]
     torch.set_rng_state(tensors["torch"])
-    gpus = [tensors[name] for name in sorted(tensors) if name.startswith("cuda.")]
-    if gpus and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(gpus)
+    for name, tensor in tensors.items():
+        kind, _, index = name.partition(".")
+        if kind == "cuda" and int(index) < torch.cuda.device_count():  # fewer GPUs may be visible than before
+            torch.cuda.set_rng_state(tensor, int(index))
     kind, keys, place, has_gauss, gauss = state["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, has_gauss, gauss))
     version, numbers, gauss_next = state["python"]

@@ -11,9 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from tasks.stage import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
-from tasks.training.loop import _optimizer_step, _restore
+from tasks.training.loop import METRICS_EVERY_STEPS, _optimizer_step, _restore
 from tasks.training.saver import Saver
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
@@ -21,6 +22,14 @@ from tests.benchmarks import language
 from tests.tasks.tiny import stage_run
 
 POSITIONS = (1_000, 1_000_000)
+
+
+def _lay_down_rows(run: StageRun, steps: int) -> None:
+    """The metric and timing rows that a training of so many steps would have left."""
+    metric = '{"learning_rate":1e-05,"step":%d,"train_loss":5.0731201171875}\n'
+    timing = '{"at":1795276800.25,"seconds":0.731201171875,"step":%d}\n'
+    run.run.metrics_file.write_text("".join(metric % step for step in range(10, steps, METRICS_EVERY_STEPS)))
+    run.run.timing_file.write_text("".join(timing % step for step in range(steps)))
 
 
 def main() -> None:
@@ -34,6 +43,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         runs = {step: stage_run(Path(folder) / str(step)) for step in POSITIONS}
         for step, run in runs.items():
+            _lay_down_rows(run, step)
             problem = language.problem(language.network(options.size, options.device), data, budget)
             state = State(problem.model, problem.optimizer, Position())
             with micro_batches(problem.batch, schedule, 0, step - 2, options.batch, 0) as batches:
@@ -46,6 +56,8 @@ def main() -> None:
             for step, run in runs.items():
                 problem = language.problem(language.network(options.size, options.device), data, budget)
                 state = State(problem.model, problem.optimizer, Position())
+                for rows in ("metrics", "timing"):
+                    vars(run).pop(rows, None)  # a new attempt has read nothing yet
                 began = time.monotonic()
                 _restore(run, state)
                 placed = time.monotonic()
@@ -53,6 +65,7 @@ def main() -> None:
                     first = next(batches)
                     places[step].append(time.monotonic() - placed)
                     _optimizer_step(problem, schedule, state, iter([first]), options.batch)
+                    run.timing.append({"step": state.position.step})
                 assert state.position.step == step + 1
                 first_steps[step].append(time.monotonic() - began)
         for run in runs.values():

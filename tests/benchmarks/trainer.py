@@ -10,6 +10,7 @@ without `numerics._keep_freed_memory`.
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -47,7 +48,9 @@ def main() -> None:
             command += [
                 f"--{name}={getattr(options, name)}" for name in ("size", "device", "batch", "steps", "precision")
             ]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
+            # for all alike, before torch loads, as tasks.numerics sets it for every stage
+            environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
+            done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
             found[way].append(json.loads(done.stdout.splitlines()[-1]))
     theirs = statistics.median(row["tokens_per_second"] for row in found["trainer"])
     for way, rows in found.items():
@@ -126,6 +129,9 @@ def trainer(options: Any, padded: bool) -> tuple[float, float]:
         def on_step_begin(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
             times.setdefault(state.global_step, time.monotonic())
 
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            times[state.global_step] = time.monotonic()
+
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             output_dir=folder,
@@ -144,8 +150,8 @@ def trainer(options: Any, padded: bool) -> tuple[float, float]:
             dataloader_drop_last=True,
         )
         Trainer(model, settings, train_dataset=data, data_collator=collate, callbacks=[Clock()]).train()
-    ended = time.monotonic()
-    return sum(useful[WARM_UP_STEPS : WARM_UP_STEPS + options.steps]), ended - times[WARM_UP_STEPS]
+    seconds = times[WARM_UP_STEPS + options.steps] - times[WARM_UP_STEPS]
+    return sum(useful[WARM_UP_STEPS : WARM_UP_STEPS + options.steps]), seconds
 
 
 if __name__ == "__main__":

@@ -146,6 +146,7 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
     chance = random.Random(f"{SEED} language model")
     budget = Budget(epochs=1.0, effective_batch_examples=16, learning_rate=1e-2, validations_per_epoch=4, ema_decay=0.8)
     execution = Execution(micro_batch_examples=8, cpu_threads=1, checkpoint_every_steps=7, loader_workers=2)
+    execution = execution.model_copy(update={"gradient_checkpointing": True})
     config = TrainConfig(budget=budget, seed=42, execution=execution)
     runs = []
     for name in ("undisturbed", "killed"):

@@ -383,3 +383,24 @@ def test_a_checkpoint_that_was_passed_over_does_not_crowd_out_the_good_ones(chec
     checkpoints.prune(2)
     assert checkpoints.newest_verified().step == 20
     assert {15, 20} <= set(steps(folder)), "saved again, step 20 counts again"
+
+
+def test_what_this_attempt_read_is_kept_until_something_newer_was_read(checkpoints, folder):
+    """What was saved since was never read back: until then it is the only one known to be whole on the disk."""
+    save(checkpoints, 10)
+    assert checkpoints.newest_verified().step == 10
+    save(checkpoints, 20, 30, 40)
+    checkpoints.prune(1)
+    assert steps(folder) == [10, 40]
+    checkpoints.verified(40)
+    save(checkpoints, 50)
+    checkpoints.prune(1)
+    assert steps(folder) == [40, 50]
+
+
+def test_nothing_is_removed_when_it_cannot_be_told_what_a_kept_one_needs(checkpoints, folder):
+    save(checkpoints, 10, 20)
+    save(checkpoints, 30, needs=[10])
+    (folder / "30" / "manifest.json").write_text("")
+    checkpoints.prune(1)
+    assert steps(folder) == [10, 20, 30]

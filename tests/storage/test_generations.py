@@ -14,7 +14,7 @@ from tests.storage import runs
 def begin(run, inputs=None):
     """What an attempt does first: lock, look at the marker, record itself. Returns the present generation."""
     lock = locks.acquire(run.path / "locks")
-    generations.raise_for_new_attempt(run, runs.INPUTS if inputs is None else inputs)
+    generations.raise_for_new_attempt(run, runs.INPUTS if inputs is None else inputs, lock)
     record = attempts.AttemptRecord(run.attempts, lock.number, {}, [0, 0])
     return lock, record
 

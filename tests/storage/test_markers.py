@@ -450,3 +450,22 @@ def test_a_full_disk_leaves_no_marker(tmp_path):
         runs.finish(run)
     assert not run.marker_file.exists() and not runs.temporaries(run.path)
     assert runs.finish(run).holds
+
+
+def test_one_that_was_taken_over_while_it_read_its_outputs_back_leaves_the_new_marker_alone(tmp_path, monkeypatch):
+    run = runs.run_of(tmp_path)
+    runs.fill(run)
+    lock = locks.acquire(run.path / "locks")
+    check = markers.check
+
+    def taken_over_meanwhile(*arguments, **named):
+        monkeypatch.setattr(markers, "check", check)
+        (run.path / "locks" / f"{lock.number + 1}.json").write_text("{}")
+        run.marker_file.write_text('{"of": "the new holder"}')
+        return check(*arguments, **named)
+
+    monkeypatch.setattr(markers, "check", taken_over_meanwhile)
+    with pytest.raises(locks.LockLost):
+        markers.write(run, runs.OUTPUTS, runs.INPUTS, lock)
+    lock.release()
+    assert run.marker_file.read_text() == '{"of": "the new holder"}'

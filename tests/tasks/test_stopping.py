@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from storage import attempts, durable, generations, markers
 from storage.checkpoints import Checkpoints
 from tasks import progress
 from tasks.progress import DEADLINE, STOP_NOTE, StopRequest
+from tasks.training.__main__ import continue_run
 from tests.conftest import REPOSITORY
 from tests.tasks.tiny import HOOKS, SEEN, ToyConfig, toy_attempt, toy_directory, what_must_be_equal
 
@@ -91,6 +93,19 @@ def test_an_attempt_stops_before_its_deadline_by_what_its_steps_and_saves_took(t
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
 
 
+def test_work_that_is_done_is_not_thrown_away_because_its_deadline_is_near(tmp_path, monkeypatch):
+    """The steps took long, so the lead is long; but all that is left is the marker."""
+    monkeypatch.setattr(progress, "LEAD_SECONDS", 0.0)
+    real = StopRequest.check_signals
+
+    def late(self):
+        self._deadline = time.time() - 1.0
+        real(self)
+
+    monkeypatch.setattr(StopRequest, "check_signals", late)
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+
+
 def test_the_lead_time_grows_with_the_longest_way_between_two_safe_points_and_with_the_save():
     stop = StopRequest()
     assert not stop.requested
@@ -145,6 +160,24 @@ def test_an_attempt_that_hangs_is_ended_with_the_stacks_in_its_log_and_goes_on(t
     assert "Thread" in log and "in <lambda>" in log
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
+
+
+LAST_WORDS = """
+import sys, time
+from tasks import watchdog
+watchdog.LAST_WORDS_SECONDS = 0.5
+def say(seconds):
+    {say}
+with watchdog.ended_when_stalled(lambda: None, 0.2, say):
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("say", ["raise OSError(28, 'no space')", "time.sleep(60)"])
+def test_an_attempt_that_hangs_is_ended_even_when_nothing_can_be_written_any_more(say):
+    command = [sys.executable, "-c", LAST_WORDS.format(say=say)]
+    done = subprocess.run(command, cwd=REPOSITORY, timeout=30, check=False, capture_output=True)
+    assert done.returncode == 1
 
 
 def test_an_attempt_that_was_frozen_itself_is_not_taken_for_hung(tmp_path):
@@ -270,3 +303,17 @@ def test_a_checkpoint_of_another_configuration_is_passed_over_with_the_differenc
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
     log = (run.attempts / "0001.log").read_text()
     assert "checkpoint 7 is passed over" in log and "configuration.budget.epochs: 3.0 there, 2.0 here" in log
+
+
+# ------------------------------------------------------------------------------------------ the run directory's place
+
+
+def test_a_copy_of_a_run_directory_is_not_continued_in_the_place_of_the_original(tmp_path):
+    toy_attempt(tmp_path, TOY, max_steps_per_run=7)
+    run = toy_directory(tmp_path, TOY)
+    copy = run.path.parent.parent.parent / "backup" / "toy" / run.path.name
+    shutil.copytree(run.path, copy)
+    outcome = continue_run(copy)
+    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
+    assert f"{copy} is a copy of {run.path}" in outcome.message
+    assert len(records(tmp_path)) == 1

@@ -92,7 +92,7 @@ def toy_problem(config: ToyConfig) -> Problem:
         if config.poisoned_loss is not None:
             values = torch.where(indices == config.poisoned_loss, torch.inf, values)
         if config.poisoned_gradient in indices.tolist():
-            values = values + torch.sqrt(model.inner.weight.sum() * 0)  # 0 itself, with an infinite slope
+            values = values + torch.sqrt(model.outer.weight.sum() * 0)  # 0 itself, with an infinite slope
         return values
 
     @torch.no_grad()

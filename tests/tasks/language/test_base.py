@@ -74,7 +74,7 @@ def test_weights_of_another_shape_are_refused_with_what_differs(tmp_path: Path) 
 
 @pytest.mark.parametrize("place", ["nothing/here", "."])
 def test_a_place_without_weights_is_refused_before_any_work(tmp_path: Path, place: str) -> None:
-    with pytest.raises(BadInput, match="belongs to no run"):
+    with pytest.raises(BadInput, match="is no run directory"):
         handles_of(tmp_path / "runs", from_run(tmp_path / place))
     assert not (tmp_path / "runs").exists()
 

@@ -286,6 +286,7 @@ def test_the_parts_of_the_memory_estimate_by_hand(monkeypatch):
     model, settings = tiny_model(), Execution(micro_batch_examples=8)
     weights = 4 * sum(parameter.numel() for parameter in model.parameters())
     held = {"fp32 weights": weights, "gradients": weights, "two AdamW moments": 2 * weights}
+    held["the copy for checkpoints"] = 3 * weights
     tokens = 8 * 16
     logits = {"logits of a micro-batch": tokens * 61 * 12}
     layer = tokens * (14 * 16 + 6 * 32)
@@ -294,8 +295,8 @@ def test_the_parts_of_the_memory_estimate_by_hand(monkeypatch):
     kept = {"inputs of all layers": tokens * 4 * 16 * 2, "activations of one layer": layer}
     assert preflight.training_memory(model, 16, saving) == held | logits | kept
     monkeypatch.setattr(preflight, "device", lambda _: torch.device("cuda"))
-    one = settings.model_copy(update={"micro_batch_examples": 1})
-    assert preflight.training_memory(tiny_model(feed_forward_size=20000), 1, one).keys() == {*held, "AdamW's step"}
+    del held["the copy for checkpoints"]  # it lies in the host's memory
+    assert preflight.training_memory(model, 16, saving) == held | logits | kept
 
 
 @pytest.mark.parametrize(

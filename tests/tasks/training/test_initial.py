@@ -20,23 +20,16 @@ def read(folder):
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     root = tmp_path_factory.mktemp("source")
-    toy_attempt(root, TOY, checkpoint_every_steps=5, keep_checkpoints=9)
+    toy_attempt(root, TOY, checkpoint_every_steps=5)
     return toy_directory(root, TOY).path
 
 
-@pytest.mark.parametrize(("place", "file"), [(".", "model/model"), ("checkpoints/5", "checkpoints/5/model")])
-def test_every_weight_is_that_of_the_other_run(source, place, file):
+def test_every_weight_is_that_of_the_other_run(source):
     network = ToyNetwork(0.0)
-    told = load_weights(network, str(source / place), {}, read)
-    there = load_file(source / f"{file}.safetensors")
+    told = load_weights(network, str(source), {}, read)
+    there = read(source / "model")
     assert all(torch.equal(tensor, there[name]) for name, tensor in network.state_dict().items())
     assert (told["stage"], told["fingerprint"][:12]) == ("toy", source.name)
-
-
-def test_two_places_have_two_identities_and_the_same_place_one(source):
-    places = [str(source), str(source / "checkpoints" / "5"), str(source / "checkpoints" / "10")]
-    assert len({str(identity(place)) for place in places}) == 3
-    assert identity(places[1]) == identity(places[1])
 
 
 def test_weights_of_another_shape_are_refused_with_the_difference_of_the_two_configurations(source):
@@ -59,23 +52,21 @@ def test_missing_weights_are_refused_and_tied_ones_are_not_missing(source):
         load_weights(network, str(source), {}, read)
 
 
-def test_a_run_that_is_not_finished_is_refused_and_its_checkpoint_is_not(tmp_path):
+def test_a_run_that_is_not_finished_is_refused(tmp_path):
     toy_attempt(tmp_path, TOY, max_steps_per_run=5)
-    path = toy_directory(tmp_path, TOY).path
     with pytest.raises(BadInput, match="is not a finished run with a model"):
-        identity(str(path))
-    assert identity(str(path / "checkpoints" / "5"))
+        identity(str(toy_directory(tmp_path, TOY).path))
 
 
-def test_a_damaged_checkpoint_is_refused_by_name(tmp_path):
-    toy_attempt(tmp_path, TOY, max_steps_per_run=5)
-    place = toy_directory(tmp_path, TOY).checkpoints / "5"
-    file = place / "model.safetensors"
+def test_a_model_that_was_altered_is_refused_by_name(tmp_path):
+    toy_attempt(tmp_path, TOY)
+    path = toy_directory(tmp_path, TOY).path
+    file = path / "model" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
-    with pytest.raises(BadInput, match=r"model\.safetensors is torn or altered"):
-        load_weights(ToyNetwork(0.0), str(place), {}, read)
+    with pytest.raises(BadInput, match=r"model/model\.safetensors"):
+        load_weights(ToyNetwork(0.0), str(path), {}, read)
 
 
 def test_a_folder_that_is_no_run_is_refused_before_anything(tmp_path):
-    with pytest.raises(BadInput, match=r"belongs to no run.*name a finished run directory"):
+    with pytest.raises(BadInput, match=r"is no run directory.*name a finished run directory"):
         identity(str(tmp_path))

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from storage import durable, markers
+from storage.rows import Rows
 from tasks.training.__main__ import main as continue_from_run_directory
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
@@ -181,6 +182,21 @@ def test_a_good_checkpoint_is_never_pruned_in_favour_of_a_damaged_later_one(tmp_
     assert what_must_be_equal(run) == undisturbed
 
 
+def test_a_full_disk_while_it_restores_is_told_as_such_and_not_as_damage(tmp_path, undisturbed, monkeypatch):
+    toy_attempt(tmp_path, TOY, max_steps_per_run=7)
+    cut_back = Rows.cut_back
+
+    def fails(self, position):
+        raise OSError(28, "No space left on device", "metrics.jsonl")
+
+    monkeypatch.setattr(Rows, "cut_back", fails)
+    outcome = toy_attempt(tmp_path, TOY)
+    assert (outcome.end_state, outcome.diagnosis["category"]) == ("crashed", "disk full")
+    monkeypatch.setattr(Rows, "cut_back", cut_back)
+    toy_attempt(tmp_path, TOY)
+    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
+
+
 def test_the_attempt_s_log_names_the_damaged_checkpoint(tmp_path):
     toy_attempt(tmp_path, TOY, checkpoint_every_steps=1, max_steps_per_run=5)
     run = toy_directory(tmp_path, TOY)
@@ -271,7 +287,7 @@ def test_the_first_number_that_is_not_finite_stops_and_keeps_the_checkpoint(tmp_
     run = toy_directory(tmp_path, config)
 
     assert (outcome.end_state, outcome.exit_code) == ("numerical_failure", 1)
-    named = {"poisoned_loss": "the loss", "poisoned_gradient": "the gradient of inner.weight"}[what]
+    named = {"poisoned_loss": "the loss", "poisoned_gradient": "the gradient of outer.weight"}[what]
     assert outcome.message.startswith(f"{named} is not finite at step 3, batch examples [{poisoned}, ")
     assert not markers.check(run, {}).present
     assert {folder.name for folder in run.checkpoints.iterdir()} == {"1", "2"}
@@ -359,6 +375,9 @@ def test_an_undisturbed_result_says_nothing_of_numerics(undisturbed):
 def test_bf16_is_autocast_over_fp32_weights_and_optimizer(tmp_path):
     config = TOY.model_copy(update={"budget": BUDGET.model_copy(update={"precision": "bf16"})})
     toy_to_the_end(tmp_path / "bf16", config, max_steps_per_run=5)
+    toy_attempt(tmp_path / "in one piece", config)
+    pieces, whole = (what_must_be_equal(toy_directory(tmp_path / name, config)) for name in ("bf16", "in one piece"))
+    assert pieces == whole
     toy_attempt(tmp_path / "fp32", TOY)
     run = toy_directory(tmp_path / "bf16", config)
     for group in ("model", "optimizer"):
