@@ -62,7 +62,7 @@ class Checkpoints:
         self._configuration = configuration or {}
         self._passed_over: set[int] = set()
         self._unreadable: set[int] = set()
-        self._read: list[int] = []
+        self._read: int | None = None
 
     def save(
         self,
@@ -116,6 +116,7 @@ class Checkpoints:
                 for needed in checkpoint.needs:
                     self.verified(needed)
                 accept(checkpoint)
+                self._read = step
                 return checkpoint
             except OtherInputs as error:
                 LOG.info("checkpoint %s is passed over: %s", step, error)
@@ -140,34 +141,21 @@ class Checkpoints:
             theirs = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
             told = "; ".join(differences(theirs, {"configuration": self._configuration, **self._identity}))
             raise OtherInputs(f"{folder} was made for another configuration or other inputs: {told}")
-        self._read = sorted({*self._read, step})
         return Checkpoint(folder, step, durable.read_json(folder / STATE), manifest["needs"])
 
     def furthest(self) -> int:
-        """The highest step with a checkpoint for these inputs, complete by names and sizes (0: none); reads no tensor.
-
-        Cheap, so that every attempt can ask how far the one before it came; only `verified` is believed.
-        """
-        return max((step for step in self._steps() if self._looks_complete(self._directory / str(step))), default=0)
-
-    def _looks_complete(self, folder: Path) -> bool:
-        try:
-            manifest = durable.read_json(folder / MANIFEST)
-            sizes = {name: described["size"] for name, described in manifest["files"].items()}
-            present = all((folder / name).stat().st_size == size for name, size in sizes.items())
-            return present and manifest["identity"] == self._identity
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return False
+        """The highest step with a checkpoint for these inputs that looks complete; 0 when there is none."""
+        return furthest(self._directory, self._identity)
 
     def prune(self, keep: int) -> None:
-        """Keeps the newest `keep`, those that they need, and the newest that was read and verified by this attempt.
+        """Keeps the newest `keep`, those that they need, and the one that `newest_verified` found last.
 
         Those that were passed over do not count: they may be newer than all that can be continued from. One that the
         disk failed to give is left alone: it may be whole.
         """
         steps = [step for step in sorted(self._steps(), reverse=True) if step not in self._unreadable]
         good = [step for step in steps if step not in self._passed_over]
-        kept = {*good[: max(keep, 1)], *self._read[-1:]}
+        kept = {step for step in steps if step in good[: max(keep, 1)] or step == self._read}
         for step in sorted(kept):
             try:
                 kept |= set(durable.read_json(self._directory / str(step) / MANIFEST)["needs"])
@@ -180,9 +168,31 @@ class Checkpoints:
                 durable.remove_directory(self._directory / str(step))
 
     def _steps(self) -> list[int]:
-        if not self._directory.is_dir():
-            return []
-        return [int(folder.name) for folder in self._directory.iterdir() if re.fullmatch("[0-9]+", folder.name)]
+        return _steps(self._directory)
+
+
+def furthest(directory: Path, identity: dict[str, Any] | None = None) -> int:
+    """The highest step with a checkpoint (of `identity`, if given) that is complete by names and sizes; 0: none.
+
+    It reads no tensor, so that every attempt can ask how far the one before it came; only `verified` is believed.
+    """
+    return max((step for step in _steps(directory) if _looks_complete(directory / str(step), identity)), default=0)
+
+
+def _looks_complete(folder: Path, identity: dict[str, Any] | None) -> bool:
+    try:
+        manifest = durable.read_json(folder / MANIFEST)
+        sizes = {name: described["size"] for name, described in manifest["files"].items()}
+        present = all((folder / name).stat().st_size == size for name, size in sizes.items())
+        return present and identity in (None, manifest["identity"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _steps(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return [int(folder.name) for folder in directory.iterdir() if re.fullmatch("[0-9]+", folder.name)]
 
 
 def verify(folder: Path) -> dict[str, Any]:

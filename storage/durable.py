@@ -29,10 +29,9 @@ def canonical_json(value: Any) -> bytes:
     return text.encode()
 
 
-def write_json(path: Path, value: Any, sort_keys: bool = False) -> None:
-    """Durably writes `value` as JSON that a person can read; with `sort_keys`, equal values are equal bytes."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys)
-    write_bytes(path, (text + "\n").encode())
+def write_json(path: Path, value: Any) -> None:
+    """Durably writes `value` as JSON that a person can read."""
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:

@@ -31,12 +31,13 @@ class _Ours:
 class Rows:
     """An append-only file of JSON lines; with a `lock`, one that only its holder appends to."""
 
-    def __init__(self, path: Path, lock: Lock | None = None) -> None:
-        self._path, self._lock = path, lock
+    def __init__(self, path: Path, lock: Lock | None = None, positions: bool = True) -> None:
+        """Without `positions` none can be asked for, and what stands there already is never read."""
+        self._path, self._lock, self._positions = path, lock, positions
 
     @cached_property
     def _ours(self) -> _Ours:
-        """What stands there, read only when somebody asks for a position: timing rows are never read."""
+        """How much stands there, and its digest so far."""
         present = self._path.read_bytes() if self._path.exists() else b""
         return _Ours(len(present), hashlib.sha256(present))
 
@@ -44,13 +45,13 @@ class Rows:
         line = durable.canonical_json(row) + b"\n"
         if self._lock is not None:
             self._lock.check()
-            ours = self._ours  # what stood there before this row
+        ours = self._ours if self._positions else None  # what stood there before this row
         try:
             with self._path.open("ab") as file:
                 file.write(line)
         except OSError as error:
             raise durable.disk_full(error, self._path) or error from None
-        if self._lock is not None:
+        if ours is not None:
             ours.length += len(line)
             ours.digest.update(line)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from storage import attempts, durable, generations, locks, markers
-from storage.checkpoints import Checkpoints
+from storage.checkpoints import Checkpoints, furthest
 from storage.differences import differences
 from storage.errors import BadInput, CheckFailed, Held, NoProgress, NumericalFailure, Stop
 from storage.rows import RecordParts, Rows
@@ -144,7 +144,7 @@ class StageRun:
 
     @cached_property
     def timing(self) -> Rows:
-        return Rows(self.run.timing_file)
+        return Rows(self.run.timing_file, positions=False)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
@@ -234,8 +234,7 @@ def _attempt_with_lock(
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
             lock.check()
-            # a part that was saved and read again has its keys in another order
-            durable.write_json(run.result_file, _noted(result, run), sort_keys=True)
+            durable.write_json(run.result_file, _noted(result, run))
             markers.write(run, sorted(set(work.outputs)), digests, lock)
         outcome = Outcome("finished")
     except BaseException as error:
@@ -334,7 +333,7 @@ def _tell_of_what_is_not_continued(work: StageRun) -> None:
     """Why this stage begins anew beside unfinished work of the same name that a person may have meant to continue."""
     relatives = []
     for other in work.directory.parent.iterdir():
-        reached = Checkpoints(other / "checkpoints", {}, work.lock).furthest()
+        reached = furthest(other / "checkpoints")
         if reached and other != work.directory and not (other / "COMPLETE.json").exists():
             theirs = _known(other / "stage.json", work.log).get("scientific", {})
             relatives.append((differences(theirs, work.configuration), reached, other))

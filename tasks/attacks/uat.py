@@ -46,8 +46,9 @@ def uat(
                 "trigger_round_trips": round_trips(tokenizer, best),
                 "search_loss_clean_nats_per_token": mean_loss(target, [], search_texts),
                 "search_loss_nats_per_token": search.best()["search_loss_nats_per_token"],
-                "restarts": search.state["restarts"],
-                **search.state["count"],
+                # a state that was saved and read again has its keys in another order
+                "restarts": [dict(sorted(restart.items())) for restart in search.state["restarts"]],
+                **dict(sorted(search.state["count"].items())),
             }
             keys += _judge(run, name, target, judged, best, control_triggers(usable_V, attack, config.seed))
             del target, search  # or the next model would be loaded beside this one

@@ -39,10 +39,10 @@ class GradientNorms:
         return self.largest
 
     def row(self) -> dict[str, float]:
-        """What a metric row and the result say of the epoch."""
+        """What a metric row and the result say of the epoch, in the order in which a checkpoint gives it back."""
         return {
-            "gradient_norm_max": self.largest,
             "gradient_norm_90_percent_below": self.typical(),
+            "gradient_norm_max": self.largest,
             "gradient_steps_clipped_share": self.clipped / self.count,
         }
 

@@ -93,6 +93,8 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
         saver.finish()
     run.stop.check()  # what is left to do is done by the attempt that finds nothing left to train
     assert state.position.best_step is not None, "the last step is always validated"
+    last = run.checkpoints.newest_verified()  # read back, and with it what was best
+    assert last is not None and last.step == schedule.total_steps
     state.load_best(run.checkpoints.verified(state.position.best_step))
     run.checkpoints.prune(execution.keep_checkpoints)
     return state.position

@@ -21,6 +21,7 @@ PROFILES = settings.profile_names()
 EXECUTION_FIELDS = {
     "Study": {"name", "sweep_seeds", "execution"},
     "LocalFiles": {"paths"},
+    "FromScratch": {"init_from"},
     "PretrainedDirectory": {"path"},
     "SetupConfig": {"execution"},
     "BaseConfig": {"execution"},
@@ -69,6 +70,7 @@ SCIENTIFIC_FIELDS = {
         "max_gradient_norm",
         "precision",
         "validations_per_epoch",
+        "ema_decay",
     },
     "UnequalBudgets": {"reason", "monotonic"},
     "FromScratch": {
@@ -332,14 +334,16 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
 
 
 def test_unequal_budgets_need_a_reason() -> None:
-    monotonic = _smoke().budget.model_dump() | {"epochs": 2.0}
+    monotonic = _smoke().budget.model_dump(exclude_none=True) | {"epochs": 2.0}
     with pytest.raises(BadInput, match=r"unequal_budgets\.reason"):
         _smoke(unequal_budgets={"monotonic": monotonic})
     study = _smoke(unequal_budgets={"reason": "the constraint needs a warmer start", "monotonic": monotonic})
     assert study.for_training("monotonic").budget.epochs == 2.0
     assert study.for_training("baseline").budget == study.budget
     with pytest.raises(BadInput, match="equal to budget: leave unequal_budgets out"):
-        _smoke(unequal_budgets={"reason": "none in particular", "monotonic": _smoke().budget.model_dump()})
+        _smoke(
+            unequal_budgets={"reason": "none in particular", "monotonic": _smoke().budget.model_dump(exclude_none=True)}
+        )
 
 
 def test_two_arms_that_are_one_experiment_are_refused() -> None:

@@ -392,7 +392,7 @@ def test_what_this_attempt_read_is_kept_until_something_newer_was_read(checkpoin
     save(checkpoints, 20, 30, 40)
     checkpoints.prune(1)
     assert steps(folder) == [10, 40]
-    checkpoints.verified(40)
+    assert checkpoints.newest_verified().step == 40
     save(checkpoints, 50)
     checkpoints.prune(1)
     assert steps(folder) == [40, 50]

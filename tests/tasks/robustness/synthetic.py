@@ -93,6 +93,15 @@ def contents(configured: Study, seed: int = 0) -> dict[str, dict[str, Any]]:
         "best_step": 128,
         "best_validation_loss_nats_per_token": 4.1,
         "best_validation_perplexity": 60.0,
+        "gradients": [
+            {
+                "epoch": 0.2,
+                "gradient_norm_90_percent_below": 0.9,
+                "gradient_norm_max": 1.5,
+                "gradient_steps_clipped_share": 0.1,
+            }
+        ],
+        "gradient_advice": "10% of the steps were clipped to 1",
         "validations": [{"step": 128, "validation_loss_nats_per_token": 4.1}],
     }
     constraint = {
