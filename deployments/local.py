@@ -31,6 +31,7 @@ from prefect.states import State, StateType
 
 from deployments.dispatch import Handle, Walk
 from storage import attempts, durable
+from storage.differences import leaves
 from tasks.configuration import Configuration
 from tasks.progress import described
 from tasks.stage import Outcome, Stage, attempt
@@ -189,7 +190,7 @@ def _result_artifacts(handle: Handle) -> None:
         if handle.outcome is None or handle.outcome.end_state != "finished":
             return
         result = durable.read_json(handle.run.result_file)
-        rows = [{"what": name, "value": str(value)} for name, value in _flat(result)]
+        rows = [{"what": name, "value": str(value)} for name, value in leaves(result)]
         create_table_artifact(rows, key=_key(handle, "result"), description=f"`{handle.run.path}`")
         for table in result.get("tables", []):
             file = handle.run.path / table
@@ -216,11 +217,3 @@ def _figures(files: list[Path]) -> str:
 def _key(handle: Handle, what: str) -> str:
     """Prefect allows lower-case letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", f"{handle.run.study}-{handle.stage.name}-{what}".lower()).strip("-")
-
-
-def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value

@@ -1,8 +1,8 @@
 """Writes tensors as a safetensors file, and takes its sha256 from the same pass over memory.
 
-The library's own writer takes three to five times the processor time (tests/benchmarks), all of it taken from the
-training that goes on meanwhile, and its file would then have to be read again for its digest. Reading is the
-library's. Format: https://github.com/huggingface/safetensors (8 bytes length of the header, JSON header, data).
+Processor time of a write is taken from the training that goes on meanwhile: tests/benchmarks/README.md says how much
+the library's own writer, a second pass for the digest, and the page cache took. Reading is the library's. Format:
+https://github.com/huggingface/safetensors (8 bytes length of the header, JSON header, data).
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 def _give_up_cache(descriptor: int) -> None:
     """Lets the kernel use the same few pages again for what comes next.
 
-    Nobody will read this file soon, and finding and clearing new pages for all of it took three times as long as
-    hashing it.
+    Nobody will read this file soon, and where it was measured new pages for all of it cost five times what hashing it
+    did.
     """
     os.fdatasync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

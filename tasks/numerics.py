@@ -55,7 +55,7 @@ def _keep_freed_memory() -> None:
     """Lets malloc use again what was freed, however large, instead of returning it to the kernel.
 
     Every step allocates the same activations and logits. By default glibc maps each anew and the kernel clears every
-    page of it: a quarter of a CPU step of a small model (tests/benchmarks). No value depends on it.
+    page of it: a tenth of a CPU step of a small model (tests/benchmarks). No value depends on it.
     """
     with suppress(OSError, AttributeError):  # another C library: slower, and equal
         libc = ctypes.CDLL("libc.so.6")

@@ -102,7 +102,6 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
 
 def _restore(run: StageRun, state: State) -> None:
     """Continues from the newest checkpoint that verifies, or starts; the metrics file is cut back to it."""
-
     checkpoint = run.checkpoints.newest_verified(lambda found: run.metrics.cut_back(found.state["metrics"]))
     if checkpoint is None:
         run.metrics.cut_back(None)

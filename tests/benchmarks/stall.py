@@ -7,13 +7,13 @@ A block with checkpoints begins with one; all that it slows down (the copy, hash
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from storage import durable
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
 from tasks.training.loop import _optimizer_step
@@ -37,10 +37,9 @@ def main() -> None:
     rates: dict[bool, list[float]] = {True: [], False: []}
     with (
         tempfile.TemporaryDirectory(dir=options.folder) as folder,
-        Saver(stage_run(Path(folder)), settings, state) as saver,
+        Saver(run := stage_run(Path(folder)), settings, state) as saver,
         micro_batches(problem.batch, schedule, 0, 0, options.batch, 0) as batches,
     ):
-        run = saver._run
 
         def block(saves: bool, seconds: float) -> float:
             began, steps = time.monotonic(), 0
@@ -62,7 +61,7 @@ def main() -> None:
             told = [f"{rates[saves][-1]:.1f} tokens/s {'with' if saves else 'without'}" for saves in (False, True)]
             sys.stdout.write(", ".join(told) + "\n")
             sys.stdout.flush()
-        written = [row for row in map(durable.json.loads, run.run.timing_file.read_text().splitlines())][1:]
+        written = list(map(json.loads, run.run.timing_file.read_text().splitlines()))[1:]
     stalls = [1 - with_ / without for without, with_ in zip(rates[False], rates[True], strict=True)]
     parameters = sum(parameter.numel() for parameter in problem.model.parameters())
     middle = {key: statistics.median(row[key] for row in written) for key in ("copy_seconds", "write_seconds")}

@@ -22,21 +22,6 @@ from tests.tasks.tiny import HOOKS, SEEN, ToyConfig, toy_attempt, toy_directory,
 TOY = ToyConfig()
 
 
-@pytest.fixture(autouse=True)
-def _no_hooks():
-    HOOKS.clear()
-    SEEN.clear()
-    yield
-    HOOKS.clear()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    root = tmp_path_factory.mktemp("undisturbed")
-    toy_attempt(root, TOY)
-    return what_must_be_equal(toy_directory(root, TOY))
-
-
 @pytest.fixture
 def automatic(monkeypatch):
     monkeypatch.setenv(attempts.STARTED_BY, "automatic")

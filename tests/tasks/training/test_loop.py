@@ -33,22 +33,6 @@ OFTEN_VALIDATED = ToyConfig(budget=BUDGET.model_copy(update={"validations_per_ep
 STEPS = 12
 
 
-@pytest.fixture(autouse=True)
-def _no_hooks():
-    HOOKS.clear()
-    SEEN.clear()
-    yield
-    HOOKS.clear()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """What the toy leaves when nothing stops it."""
-    root = tmp_path_factory.mktemp("undisturbed")
-    assert [outcome.end_state for outcome in toy_to_the_end(root, TOY)] == ["finished"]
-    return what_must_be_equal(toy_directory(root, TOY))
-
-
 def tensors_of(root, config, step):
     return load_file(toy_directory(root, config).checkpoints / str(step) / "model.safetensors")
 
