@@ -15,6 +15,7 @@ from storage import attempts, durable, generations, markers
 from storage.checkpoints import Checkpoints
 from tasks import progress
 from tasks.progress import DEADLINE, STOP_NOTE, StopRequest
+from tasks.stage import StageRun
 from tasks.training.__main__ import continue_run
 from tests.conftest import REPOSITORY
 from tests.tasks.tiny import HOOKS, SEEN, ToyConfig, toy_attempt, toy_directory, what_must_be_equal
@@ -79,15 +80,14 @@ def test_an_attempt_stops_before_its_deadline_by_what_its_steps_and_saves_took(t
 
 
 def test_work_that_is_done_is_not_thrown_away_because_its_deadline_is_near(tmp_path, monkeypatch):
-    """The steps took long, so the lead is long; but all that is left is the marker."""
-    monkeypatch.setattr(progress, "LEAD_SECONDS", 0.0)
-    real = StopRequest.check_signals
+    """The deadline comes while the model is published: all that is left is the marker."""
+    publish = StageRun.publish
 
-    def late(self):
-        self._deadline = time.time() - 1.0
-        real(self)
+    def late(self, name):
+        self.stop._deadline = time.time() - 1.0
+        return publish(self, name)
 
-    monkeypatch.setattr(StopRequest, "check_signals", late)
+    monkeypatch.setattr(StageRun, "publish", late)
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
 
 
