@@ -101,10 +101,16 @@ def package_versions() -> dict[str, str]:
     return found
 
 
+SOURCE_FILE = "source.json"
+"""Beside the rooms in a staged copy of the source: the version that it was copied from."""
+
+
 @cache
 def source_version() -> dict[str, str | None]:
     """Commit of our own checkout, and the digest of what was changed in it and not committed."""
     folder = Path(__file__).parent
+    if (staged := folder.parent / SOURCE_FILE).is_file():
+        return durable.read_json(staged)
     commit = _git(folder, "rev-parse", "HEAD")
     changes = _git(folder, "diff", "HEAD") if commit else None
     return {

@@ -40,6 +40,7 @@ def process_identity() -> dict[str, Any]:
         "pid": os.getpid(),
         "process_start": _process_start(os.getpid()),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
+        "slurm_job_name": os.environ.get("SLURM_JOB_NAME"),
     }
 
 

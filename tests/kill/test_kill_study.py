@@ -18,7 +18,6 @@ from tests.conftest import REPOSITORY, RunHere
 
 SEED = 20261121
 STRIKES = [  # (stage, steps trained in that attempt before the kill; None: a random moment after it began)
-    ("setup", None),
     ("base", 12),
     ("uat", None),
 ]
