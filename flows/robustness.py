@@ -11,12 +11,14 @@ dispatcher's business.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from prefect import flow
 from prefect.states import State
 
 from deployments.dispatch import Dispatcher, Handle
 from deployments.local import Local
-from flows import command
+from flows import command, dispatched
 from tasks.stage import Stage
 from tasks.study import (
     AggregateConfig,
@@ -68,14 +70,17 @@ def page(study: Study, stage: Dispatcher) -> Handle:
 
 
 @flow(name="robustness", flow_run_name="{study.name}-s{study.seed}", persist_result=False)
-def robustness(study: Study, root: str = "runs") -> State:
-    """Runs the study here, stage by stage; finished stages are not run again.
+def robustness(study: Study, root: str = "", dispatch: Literal["local", "slurm"] = "local") -> State:
+    """Runs the study stage by stage; finished stages are not run again.
 
     Args:
         study: What is studied: model, text, arms, budgets, seed.
-        root: Folder that holds the run directories.
+        root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
+        dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
     """
-    here = Local(root, study.name, tags=[f"seed-{study.seed}"])
+    if dispatch == "slurm":
+        return dispatched.follow_in_flow("flows.robustness", study, root)
+    here = Local(root or "runs", study.name, tags=[f"seed-{study.seed}"])
     page(study, here)
     return here.final_state()
 

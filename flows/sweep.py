@@ -7,12 +7,14 @@ Each seed is the study's page with another seed; setup, base and constrain do no
 
 from __future__ import annotations
 
+from typing import Literal
+
 from prefect import flow
 from prefect.states import State
 
 from deployments.dispatch import Dispatcher, Handle
 from deployments.local import Local
-from flows import command, robustness
+from flows import command, dispatched, robustness
 from storage.errors import BadInput
 from tasks.stage import Stage
 from tasks.study import Study, SweepConfig
@@ -30,14 +32,17 @@ def page(study: Study, stage: Dispatcher) -> Handle:
 
 
 @flow(name="sweep", flow_run_name="{study.name}-sweep", persist_result=False)
-def sweep(study: Study, root: str = "runs") -> State:
-    """Runs the study here for each of its `sweep_seeds`; finished stages are not run again.
+def sweep(study: Study, root: str = "", dispatch: Literal["local", "slurm"] = "local") -> State:
+    """Runs the study for each of its `sweep_seeds`; finished stages are not run again.
 
     Args:
         study: What is studied; `seed` is replaced by each of `sweep_seeds`.
-        root: Folder that holds the run directories.
+        root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
+        dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
     """
-    here = Local(root, study.name, tags=[f"seed-{seed}" for seed in study.sweep_seeds])
+    if dispatch == "slurm":
+        return dispatched.follow_in_flow("flows.sweep", study, root)
+    here = Local(root or "runs", study.name, tags=[f"seed-{seed}" for seed in study.sweep_seeds])
     page(study, here)
     return here.final_state()
 

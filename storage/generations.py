@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from storage import attempts, durable, markers
+from storage import attempts, durable, locks, markers
 from storage.locks import Lock
 from storage.run_directory import RunDirectory
 
@@ -25,19 +25,42 @@ def current(run: RunDirectory) -> dict[str, Any]:
         return {"generation": 0, "history": []}
 
 
-def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str], lock: Lock) -> None:
-    """Raises the generation when this attempt begins the stage again; called by the holder of `lock`."""
+def raised_for_dispatch(run: RunDirectory, input_digests: dict[str, str], again: str = "") -> int:
+    """The generation that the next dispatch belongs to, raised when it begins the stage again.
+
+    `again` says why a person starts what had failed or was cancelled; empty when nobody does. Raises Held when
+    another process is at work on the stage.
+    """
+    if again or markers.check(run, input_digests).present:
+        lock = locks.acquire(run.path / "locks")
+        try:
+            raise_for_new_attempt(run, input_digests, lock, again)
+        finally:
+            lock.release()
+    return int(current(run)["generation"])
+
+
+def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str], lock: Lock, again: str = "") -> None:
+    """Raises the generation when this attempt begins the stage again; called by the holder of `lock`.
+
+    What a dispatch raised already after the newest attempt is not raised a second time by the attempt it started.
+    """
     verdict = markers.check(run, input_digests, full=True)
     before = attempts.newest(run.attempts)
+    now = current(run)
+    after = before["attempt"] if before else 0
     if verdict.present:
         reason = f"the marker was refused: {verdict.reason}"
+    elif again:
+        reason = again
     elif before and before.get("end_state") in STARTED_AGAIN_AFTER:
+        if any(entry.get("after_attempt") == after for entry in now["history"]):
+            return
         reason = f"started again after attempt {before['attempt']} ended {before['end_state']}"
     else:
         return
     lock.check()  # to look at every byte took its time
-    now = current(run)
     number = now["generation"] + 1
-    history = [*now["history"], {"generation": number, "reason": reason}]
+    history = [*now["history"], {"generation": number, "reason": reason, "after_attempt": after}]
     durable.write_json(run.generation_file, {"generation": number, "history": history})
     run.marker_file.unlink(missing_ok=True)  # only now: an attempt that dies before must find it again

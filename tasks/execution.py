@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.configuration import Configuration, execution
 
@@ -55,6 +55,11 @@ class Execution(Configuration):
     allow_numerics_change: bool = execution(
         False,
         description="Let a continuation run on other numerics (device, threads, ...); tables then say so.",
+    )
+    resources: dict[str, dict[str, Any]] = execution(
+        {},
+        description="What SLURM jobs of this study ask for where it differs from the site, by stage name or `all`: "
+        "{train-baseline: {time_limit_minutes: 600, memory_gb: 120}}.",
     )
     cache_folder: str = execution(
         "", description="Folder for extracted text and hub downloads; empty means .cache in the runs folder."

@@ -1,0 +1,168 @@
+"""What Ratchet asks of SLURM, and the commands that ask it: sbatch, squeue, sacct, scancel, scontrol.
+
+A protocol and one implementation; the tests' fake and this one pass one shared contract test. One call of `jobs`
+answers for every job of this user: nothing here is asked per job.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+CALL_SECONDS = 60.0
+"""A frozen controller answers after about 10 s with an error, a dead one after 9 to 18 s."""
+FIELDS = ("JobID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "Name")
+ACCOUNTED = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End", "JobName")
+SACCT_AT_ONCE = 200
+
+
+class SlurmError(Exception):
+    """SLURM did not do what was asked."""
+
+
+class Refused(SlurmError):
+    """SLURM looked at the request and refused it: nothing was queued."""
+
+
+class Unreachable(SlurmError):
+    """SLURM did not answer: what was asked may have been done."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What SLURM says of one job. Times are SLURM's own text (local time of the cluster)."""
+
+    id: str
+    name: str
+    state: str
+    reason: str = ""
+    exit_code: int = 0
+    signal: int = 0
+    node: str = ""
+    submitted: str = ""
+    started: str = ""
+    ended: str = ""
+
+
+class SlurmClient(Protocol):
+    """What the worker needs of SLURM."""
+
+    def submit(self, script: str) -> str:
+        """Queues the script; the job's id. Raises Refused, or Unreachable when it may have been queued."""
+
+    def jobs(self) -> dict[str, Job]:
+        """Every job of this user that the controller still knows, ended ones too, by id. Raises Unreachable."""
+
+    def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
+        """Those of `ids` that the accounting knows; empty where there is none or where it does not answer."""
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Ends jobs, queued or running; one that is gone already is no error. Raises Unreachable."""
+
+
+class SlurmCommands:
+    """SLURM through its command line, as the user who runs this process."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+        """How often each command was run: what a cluster's operators look at."""
+
+    def submit(self, script: str) -> str:
+        # a job inherits nothing of the worker's environment but what the script's --export names
+        done = self._run(["sbatch", "--parsable"], script)
+        if done.returncode:
+            raise _submit_error(done.stderr)
+        return done.stdout.strip().split(";")[0]
+
+    def jobs(self) -> dict[str, Job]:
+        form = ",".join(f"{field}:|" for field in FIELDS)
+        done = self._run(["squeue", "--noheader", "--me", "--states=all", "--array", f"--Format={form}"])
+        if done.returncode:
+            raise Unreachable(done.stderr.strip())
+        return _read(done.stdout)
+
+    def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
+        found: dict[str, Job] = {}
+        wanted = sorted(ids)
+        if not wanted or not shutil.which("sacct"):
+            return found
+        for first in range(0, len(wanted), SACCT_AT_ONCE):
+            some = ",".join(wanted[first : first + SACCT_AT_ONCE])
+            try:
+                done = self._run(
+                    ["sacct", "-X", "-n", "-P", "--delimiter=|", "-j", some, f"--format={','.join(ACCOUNTED)}"]
+                )
+            except Unreachable:
+                return found
+            if done.returncode == 0:
+                found |= _read(done.stdout)
+        return found
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        if not ids:
+            return
+        done = self._run(["scancel", *ids])
+        if done.returncode and "Invalid job id" not in done.stderr:
+            raise Unreachable(done.stderr.strip())
+
+    def _run(self, command: list[str], given: str | None = None) -> subprocess.CompletedProcess[str]:
+        self.calls[command[0]] = self.calls.get(command[0], 0) + 1
+        try:
+            return subprocess.run(
+                command,
+                input=given,
+                capture_output=True,
+                text=True,
+                timeout=CALL_SECONDS,
+                check=False,
+                env=os.environ | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+            )
+        except FileNotFoundError:
+            raise Unreachable(f"{command[0]} is not installed here, or not on PATH") from None
+        except subprocess.TimeoutExpired:
+            raise Unreachable(f"{command[0]} did not answer within {CALL_SECONDS:g} s") from None
+
+
+def _submit_error(text: str) -> SlurmError:
+    """What sbatch's words mean: only those that say so mean that nothing was queued."""
+    told = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
+    unclear = re.search(r"timed out|unable to contact|connection|communication|send/recv|munge|try again", told, re.I)
+    return Unreachable(told) if unclear or not told else Refused(told)
+
+
+def _read(text: str) -> dict[str, Job]:
+    """Jobs from lines of `FIELDS`, a bar after each; the name is the last and may hold anything."""
+    found = {}
+    for line in text.splitlines():
+        parts = line.split("|", len(FIELDS) - 1)
+        if len(parts) < len(FIELDS):
+            continue
+        id_, state, exit_, reason, node, submitted, started, ended, name = (part.strip() for part in parts)
+        code, signal = _exit(exit_)
+        found[id_] = Job(
+            id_,
+            name.removesuffix("|").strip(),
+            state.split()[0].rstrip("+") if state else "",  # sacct: "CANCELLED by 1000"
+            "" if reason in ("None", "(null)", "N/A") else reason,
+            code,
+            signal,
+            node,
+            submitted,
+            started,
+            ended,
+        )
+    return found
+
+
+def _exit(text: str) -> tuple[int, int]:
+    """(code, signal) from `3:0`, or from a raw wait status such as 768."""
+    code, colon, signal = text.partition(":")
+    if colon:
+        return int(code or 0), int(signal or 0)
+    status = int(code) if code.isdigit() else 0
+    return status >> 8, status & 0x7F

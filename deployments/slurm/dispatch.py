@@ -1,0 +1,205 @@
+"""Starts what is ready as flow runs of the pool `gpu`, each at most once; never waits.
+
+A stage is started when its inputs are finished, nobody works on it, and no flow run of it is under way. What is under
+way is read from the run directory first (its lock, the journal of its jobs) and from Prefect second, so that a lost
+database starts nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
+
+from deployments.dispatch import Handle, Walk
+from deployments.slurm.client import SlurmClient, Unreachable
+from deployments.slurm.diagnosis import ENDS
+from deployments.slurm.journal import Journal, Submission
+from deployments.slurm.resources import merged
+from deployments.slurm.site import Overrides, Site
+from storage import attempts, generations, locks
+from storage.errors import BadInput, Held
+from storage.run_directory import RunDirectory
+from tasks.configuration import Configuration
+from tasks.stage import Stage
+
+LOG = logging.getLogger("ratchet.slurm")
+Stand = Literal["finished", "waits", "under way", "failed", "cancelled"]
+FAILED = ("check_failed", "numerical_failure", "bad_input", "no_progress")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a stage stands, for a person and for what waits for it."""
+
+    stand: Stand
+    told: str
+    flow_run: str | None = None
+
+
+class Advance(Walk):
+    """Walks a page and starts what is ready. `standings` are those of `handles`, in page order."""
+
+    def __init__(
+        self,
+        site: Site,
+        study: str,
+        study_file: Path,
+        source: Path,
+        client: SyncPrefectClient,
+        slurm: SlurmClient,
+        person: bool = False,
+        root: str | Path | None = None,
+    ) -> None:
+        """`person`: a person asks, so what failed or was cancelled begins again; otherwise it stays as it is."""
+        super().__init__(root or site.root, study)
+        self._site, self._file, self._source, self._client = site, study_file, source, client
+        self._slurm, self._person = slurm, person
+        self.standings: dict[str, Standing] = {}
+
+    def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
+        handle = super().__call__(stage, config, **inputs)
+        if handle.run.fingerprint not in self.standings:
+            self.standings[handle.run.fingerprint] = self._stand(handle)
+        return handle
+
+    def standing(self, handle: Handle) -> Standing:
+        return self.standings[handle.run.fingerprint]
+
+    def _stand(self, handle: Handle) -> Standing:
+        if handle.finished:
+            return Standing("finished", str(handle.run.path))
+        if handle.waits_for:
+            return Standing("waits", f"waits for {', '.join(handle.waits_for)}")
+        entries = Journal(jobs_folder(handle.run)).all()
+        last = entries[-1] if entries else None
+        run = self._flow_run(last.flow_run) if last else None
+        if run is not None and run.state is not None and not run.state.is_final():
+            return _under_way(run, last)
+        if last is not None and last.live and run is None and self._has_job(last):
+            return Standing("under way", f"job {last.job_id}, of a flow run that this Prefect server does not know")
+        if holder := _held_by(handle.run):
+            return Standing("under way", holder)
+        stopped = _stopped(handle.run, last, run)
+        if stopped is None or self._person:
+            return self._start(handle, f"started again: {stopped.told}" if stopped else "")
+        return stopped
+
+    def _start(self, handle: Handle, again: str) -> Standing:
+        """A new flow run of the stage; the one that was made already for this generation, when it was."""
+        digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
+        try:
+            generation = generations.raised_for_dispatch(handle.run, digests, again)
+            run = self._flow_run_of(handle, generation)
+            if run.state is not None and run.state.is_final() and self._person and not again:
+                again = f"started again after its flow run was {run.state.name}"
+                run = self._flow_run_of(handle, generations.raised_for_dispatch(handle.run, digests, again))
+        except Held as held:
+            return Standing("under way", str(held))
+        if run.state is not None and run.state.is_final():  # it ended and left nothing on disk
+            stand: Stand = "cancelled" if run.state.is_cancelled() else "failed"
+            return Standing(stand, f"{run.state.name}: {run.state.message}", str(run.id))
+        return Standing("under way", "started", str(run.id))
+
+    def _flow_run_of(self, handle: Handle, generation: int) -> FlowRun:
+        """The flow run of a stage in a generation: one, however often this is called."""
+        name = handle.stage.name
+        key = f"{handle.run.study}:{name}:{handle.run.fingerprint}:{generation}"
+        deployment = self._client.read_deployment_by_name(f"stage/{name}")
+        seed = getattr(handle.config, "seed", None)
+        return self._client.create_flow_run_from_deployment(
+            deployment.id,
+            parameters={
+                "study_file": str(self._file),
+                "stage": name,
+                "root": str(self.root),
+                "fingerprint": handle.run.fingerprint,
+            },
+            name=f"{handle.run.study} {name} {handle.run.fingerprint[:12]}",
+            tags=[handle.run.study, name, *([f"seed-{seed}"] if seed is not None else [])],
+            idempotency_key=key,
+            job_variables=job_variables(self._site, handle, self._source),
+        )
+
+    def _flow_run(self, flow_run: str) -> FlowRun | None:
+        try:
+            return self._client.read_flow_run(UUID(flow_run))
+        except (ObjectNotFound, ValueError):
+            return None
+
+    def _has_job(self, entry: Submission) -> bool:
+        """Whether SLURM still has the job of a submission; without an answer it is taken to."""
+        try:
+            jobs = self._slurm.jobs().values()
+        except Unreachable:
+            return True
+        return any(job.name == entry.name and job.state not in ENDS for job in jobs)
+
+
+def jobs_folder(run: RunDirectory) -> Path:
+    """Where scripts, logs and the journal of a stage's jobs are kept."""
+    return run.path / "jobs"
+
+
+def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
+    """What the run of this stage is given: the site's and the study's resources, and where it works."""
+    name = handle.stage.name
+    own = getattr(getattr(handle.config, "execution", None), "resources", {})
+    for wanted, given in own.items():
+        try:
+            Overrides.model_validate(given)
+        except ValueError as error:
+            raise BadInput(f"execution.resources.{wanted}: {error}") from None
+    seed = getattr(handle.config, "seed", 0)
+    layers: Sequence[dict[str, Any]] = (
+        site.resources,
+        site.stages.get(name, {}),
+        own.get("all", {}),
+        own.get(name, {}),
+    )
+    return merged(*layers) | {
+        "folder": str(jobs_folder(handle.run)),
+        "label": site.job_name.format(study=handle.run.study, stage=name, seed=seed),
+        "directory": str(source),
+        "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
+    }
+
+
+def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | None) -> Standing | None:
+    """Why the stage does not go on by itself, as far as disk and Prefect say; None when it may."""
+    end = last.end if last else None
+    if last and end and end.follows in ("Cancelled", "Failed"):
+        return Standing("cancelled" if end.follows == "Cancelled" else "failed", end.message, last.flow_run)
+    if flow_run is not None and flow_run.state is not None and flow_run.state.is_cancelled():
+        return Standing("cancelled", flow_run.state.message or "cancelled", str(flow_run.id))
+    record = attempts.newest(run.attempts)
+    if record and record.get("end_state") in FAILED:
+        return Standing("failed", (record.get("diagnosis") or {}).get("summary", ""))
+    return None
+
+
+def _under_way(run: FlowRun, last: Submission | None) -> Standing:
+    state = run.state
+    job = f", job {last.job_id}" if last and last.live and last.job_id else ""
+    return Standing("under way", f"{state.name if state else ''}{job}", str(run.id))
+
+
+def _held_by(run: RunDirectory) -> str:
+    """Who works on the stage now, without any flow run that we know of; empty when nobody does."""
+    folder = run.path / "locks"
+    if locks.holder(folder) is None:
+        return ""
+    try:  # one on another host can only be watched
+        locks.acquire(folder).release()
+    except Held as held:
+        return str(held)
+    return ""

@@ -1,0 +1,105 @@
+"""The journal: what was submitted for a run, written before it was submitted.
+
+`jobs/NNNN.json` in the run's folder, beside the script and the log of the same job. An entry is made before sbatch is
+called, under a name that no other job has; the job id is added when sbatch told it, or when the job was found by its
+name; its end is added once, when it is decided what follows. One worker at a time writes (see `leader`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from storage import durable
+
+Follows = Literal["Completed", "AwaitingRetry", "Failed", "Cancelled"]
+"""What follows the end of a job: the name of the state that the flow run is set to."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a job ended and what follows; decided once."""
+
+    follows: Follows
+    message: str
+    diagnosis: dict[str, str] = field(default_factory=dict)
+    delay_seconds: float = 0.0
+    memory_gb: float | None = None
+    """What the next job asks for at least, after one that ran out of memory."""
+    exclude: list[str] = field(default_factory=list)
+    """Nodes that the next job must not run on."""
+    over_state: str = ""
+    """The flow run's state that this end was decided over: a later state is somebody's newer wish."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job of a flow run."""
+
+    number: int
+    name: str
+    flow_run: str
+    submitted_at: float
+    automatic: bool
+    """Whether it was started by Ratchet itself and not by a person."""
+    memory_gb: float
+    memory_cap_gb: float | None = None
+    job_id: str | None = None
+    end: End | None = None
+
+    @property
+    def live(self) -> bool:
+        """Whether its job may still be queued or running."""
+        return self.end is None
+
+
+class Journal:
+    """The submissions kept in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def all(self) -> list[Submission]:
+        """Every readable entry, oldest first."""
+        found = [self._read(file) for file in sorted(self.folder.glob("[0-9]*.json"))]
+        return [entry for entry in found if entry is not None]
+
+    def of(self, flow_run: str) -> list[Submission]:
+        """The entries of one flow run, oldest first."""
+        return [entry for entry in self.all() if entry.flow_run == flow_run]
+
+    def next_number(self) -> int:
+        """The number for a new entry; that of an entry which cannot be read is not given again."""
+        names = [file.stem for file in self.folder.glob("[0-9]*.*")]
+        return 1 + max((int(name) for name in names if name.isdigit()), default=0)
+
+    def write(self, entry: Submission) -> Submission:
+        """Keeps the entry durably; the same entry as it was given."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        durable.write_json(self.folder / f"{entry.number:04d}.json", asdict(entry))
+        return entry
+
+    def note_job(self, entry: Submission, job_id: str) -> Submission:
+        return self.write(replace(entry, job_id=job_id))
+
+    def note_end(self, entry: Submission, end: End) -> Submission:
+        return self.write(replace(entry, end=end))
+
+    def script(self, entry: Submission) -> Path:
+        """The text that was, or is about to be, submitted."""
+        return self.folder / f"{entry.number:04d}.sbatch"
+
+    def log(self, entry: Submission) -> Path:
+        """What the job says: output and errors."""
+        return self.folder / f"{entry.number:04d}.log"
+
+    @staticmethod
+    def _read(file: Path) -> Submission | None:
+        try:
+            values: dict[str, Any] = json.loads(file.read_text())
+            end = values.pop("end")
+            return Submission(**values, end=End(**end) if end else None)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None

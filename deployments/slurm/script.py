@@ -1,0 +1,132 @@
+"""The text of a job: a pure function of typed values. A person can read it, and run it by hand with sbatch."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployments.slurm.reconcile import SETUP_FAILED
+from deployments.slurm.resources import Resources
+
+DIRECTIVE_UNSAFE = set("\n\r\0")
+
+
+@dataclass(frozen=True)
+class JobText:
+    """Everything that the text of a job is made of."""
+
+    name: str
+    """Unique: the job is looked up by it."""
+    command: list[str]
+    """Argument vector; runs in `directory`."""
+    directory: Path
+    """The source snapshot."""
+    log: Path
+    stop_note: Path
+    resources: Resources
+    environment: dict[str, str] = field(default_factory=dict)
+    after_job: str | None = None
+    """The job before this one of the same run: it must have ended, however."""
+    automatic: bool = True
+    lead_seconds: float = 90.0
+    url: str = ""
+    """Where the run is shown."""
+
+
+def sbatch_text(job: JobText) -> str:
+    """The script that is submitted, byte for byte what the dry run prints."""
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
+    if job.url:
+        lines += [f"# {_comment(job.url)}"]
+    lines += [
+        "# A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE",
+        "set -u",
+        *(f"export {name}={shlex.quote(value)}" for name, value in sorted(_environment(job).items())),
+        'rm -f "$RATCHET_STOP_NOTE"',
+        "",
+    ]
+    if job.resources.setup_lines:
+        lines += [
+            "# The cluster's environment; a line that fails ends the job before any work.",
+            f'failed() {{ echo "ratchet: setup line failed ($1): $2" >&2; exit {SETUP_FAILED}; }}',
+            "set +u",
+        ]
+        for line in job.resources.setup_lines:
+            lines += [line, f"rc=$?; [ $rc -eq 0 ] || failed $rc {shlex.quote(line)}"]
+        lines += ["set -u", ""]
+    return "\n".join(lines) + _BODY.format(
+        seconds=60 * job.resources.time_limit_minutes,
+        directory=shlex.quote(str(job.directory)),
+        setup_failed=SETUP_FAILED,
+        command=shlex.join(job.command),
+    )
+
+
+_BODY = """\
+# When the job must end: asked once, else computed; the stage begins to save in time.
+end=$(squeue --noheader --job="$SLURM_JOB_ID" --format=%e 2>/dev/null) && end=$(date -d "$end" +%s 2>/dev/null)
+export RATCHET_DEADLINE="${{end:-$(($(date +%s) + {seconds}))}}"
+echo "ratchet: job $SLURM_JOB_ID on $(hostname), $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
+
+cd {directory} || exit {setup_failed}
+# USR1 comes some time before the limit: the stage sees the note, saves and stops. TERM reaches the stage by itself;
+# this shell only waits for it.
+trap 'touch "$RATCHET_STOP_NOTE"' USR1
+trap : TERM
+{command} &
+stage=$!
+while kill -0 "$stage" 2>/dev/null; do wait "$stage"; done
+wait "$stage"  # again: a wait that a trap broke off told the trap's code
+exit $?
+"""
+
+
+def _options(job: JobText) -> list[str]:
+    """The sbatch options. A value is one word, or quoted as sbatch reads it."""
+    asked = job.resources
+    gpus = f"gpu:{asked.gpu_model}:{asked.gpus}" if asked.gpu_model else f"gpu:{asked.gpus}"
+    lead = math.ceil(job.lead_seconds)
+    options = {
+        "job-name": job.name,
+        "partition": asked.partition,
+        "account": asked.account,
+        "qos": asked.qos,
+        "time": str(asked.time_limit_minutes),
+        "nodes": "1",
+        "ntasks": "1",
+        "cpus-per-task": str(asked.cpus),
+        "mem": f"{math.ceil(asked.memory_gb * 1024)}M",
+        "gres": gpus if asked.gpus else "",
+        "constraint": asked.constraint,
+        "exclude": ",".join(asked.exclude),
+        "reservation": asked.reservation,
+        "output": str(job.log),
+        "open-mode": "append",
+        "signal": f"B:USR1@{lead}",
+        "dependency": f"afterany:{job.after_job}" if job.after_job else "",
+        "export": ",".join(asked.pass_environment) or "NIL",
+    }
+    given = [f"--{name}={_quoted(value)}" for name, value in options.items() if value]
+    return [*given, "--no-requeue", *asked.extra_sbatch_lines]
+
+
+def _environment(job: JobText) -> dict[str, str]:
+    return job.environment | {
+        "RATCHET_STARTED_BY": "automatic" if job.automatic else "person",
+        "RATCHET_STOP_NOTE": str(job.stop_note),
+    }
+
+
+def _quoted(value: str) -> str:
+    """A value on an #SBATCH line: sbatch knows double quotes and the backslash, and nothing is expanded."""
+    if set(value) & DIRECTIVE_UNSAFE:
+        raise ValueError(f"{value!r} cannot stand on an #SBATCH line")
+    if not set(value) & set(" \t\"'\\#"):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _comment(text: str) -> str:
+    return text.replace("\n", " ")

@@ -1,0 +1,87 @@
+"""A study on SLURM: what its page says, dispatched; once (`look`) or until nothing is under way (`follow`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.states import State, StateType
+
+from deployments.dispatch import Handle
+from deployments.slurm.client import SlurmCommands
+from deployments.slurm.dispatch import Advance, Standing
+from deployments.slurm.site import Site
+from deployments.slurm.snapshot import stage_source
+
+LOG = logging.getLogger("ratchet.slurm")
+LOOK_EVERY_SECONDS = 10.0
+
+
+def root_of(site: Site, root: str = "") -> Path:
+    """The folder of the run directories: absolute, since jobs begin elsewhere."""
+    return Path(root or site.root).expanduser().absolute()
+
+
+def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person: bool = False) -> Advance:
+    """Starts what is ready and returns how every stage stands; the same call again starts nothing twice."""
+    with get_client(sync_client=True) as client:
+        walk = Advance(
+            site,
+            study.name,
+            study_file,
+            stage_source(root / ".sources"),
+            client,
+            SlurmCommands(),
+            person,
+            root,
+        )
+        page.page(study, walk)
+    return walk
+
+
+def follow(look_again: Callable[[bool], Advance], told: Callable[[Handle, Standing], None]) -> State[Any]:
+    """Looks until the study is finished or nothing is under way; `told` is called with each change of a stage.
+
+    The first look is a person's, the later ones are not: what fails now stays failed.
+    """
+    known: dict[str, Standing] = {}
+    person = True
+    while True:
+        try:
+            walk = look_again(person)
+        except (httpx.HTTPError, OSError) as error:  # the server or the disk is away: the jobs go on
+            LOG.warning("looked in vain: %s", error)
+            time.sleep(LOOK_EVERY_SECONDS)
+            continue
+        person = False
+        for handle in walk.handles:
+            now = walk.standing(handle)
+            if known.get(handle.run.fingerprint) != now:
+                known[handle.run.fingerprint] = now
+                told(handle, now)
+        if not any(standing.stand == "under way" for standing in walk.standings.values()):
+            return final_state(walk)
+        time.sleep(LOOK_EVERY_SECONDS)
+
+
+def final_state(walk: Advance) -> State[Any]:
+    """The study's state: failed before cancelled, before unfinished, before completed."""
+    stands = {stand: [handle.stage.name for handle in walk.handles if walk.standing(handle).stand == stand] for stand in
+              ("failed", "cancelled", "under way", "waits")}  # fmt: skip
+    told = "; ".join(
+        f"{handle.stage.name}: {walk.standing(handle).told}"
+        for handle in walk.handles
+        if walk.standing(handle).stand in ("failed", "cancelled")
+    )
+    if stands["failed"]:
+        return State(type=StateType.FAILED, name="Failed", message=told)
+    if stands["cancelled"]:
+        return State(type=StateType.CANCELLED, name="Cancelled", message=told)
+    if stands["under way"] or stands["waits"]:
+        return State(type=StateType.CANCELLED, name="AwaitingRetry", message="unfinished")
+    return State(type=StateType.COMPLETED, message=f"all {len(walk.handles)} stages are finished")

@@ -1,0 +1,215 @@
+"""The worker of type `slurm`: turns scheduled flow runs into SLURM jobs, and tells Prefect how they stand.
+
+    RATCHET_SITE=mycluster prefect worker start --pool gpu
+
+A thin shell around `Pool`. It submits and returns; one look at SLURM every few seconds serves all jobs; it keeps
+nothing that it could not find again, so it may be killed and started again at any moment. Jobs never talk to Prefect:
+a stage writes to its run directory, and this worker tells Prefect what stands there. Only one worker at a time serves
+a pool; a second one stands by.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+from prefect.client.schemas.objects import FlowRun
+from prefect.plugins import load_prefect_collections
+from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
+from pydantic import Field
+
+from deployments.slurm.client import Refused, SlurmCommands
+from deployments.slurm.pool import Plan, Pool
+from deployments.slurm.reconcile import Run, SetState
+from deployments.slurm.resources import Resources
+from deployments.slurm.runs import PrefectRuns
+from deployments.slurm.site import Site, read_site
+from storage import locks
+from storage.errors import Held
+
+LOG = logging.getLogger("ratchet.slurm")
+CANCEL_LOOK_SECONDS = 2.0
+STAND_BY_SECONDS = 10.0
+FEW_JOBS, MANY_JOBS = 20, 1000
+FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
+
+
+def interval_seconds(live_jobs: int) -> float:
+    """Between two looks at SLURM: 5 s up to 20 jobs, 30 s at 1,000, longer beyond."""
+    share = max(0.0, (live_jobs - FEW_JOBS) / (MANY_JOBS - FEW_JOBS))
+    return FEW_SECONDS + share * (MANY_SECONDS - FEW_SECONDS)
+
+
+class _Where(Resources):
+    """What a run's job is, beside its resources; `advance` fills it in."""
+
+    folder: str = Field(
+        "",
+        title="Folder",
+        description="Where scripts, logs and the journal of the run's jobs are kept; Ratchet sets it. Empty: below "
+        "the site's root.",
+    )
+    label: str = Field("", title="Job name", description="Beginning of the job's name. Empty: the flow run's name.")
+    directory: str = Field(
+        "", title="Source", description="Folder with the source that the job runs. Empty: the site's root."
+    )
+
+
+class SlurmVariables(BaseVariables, _Where):
+    """The pool's form."""
+
+
+class SlurmJobConfiguration(BaseJobConfiguration, _Where):
+    """One run's job, all layers merged."""
+
+
+class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerResult]):
+    """Runs stages as SLURM jobs."""
+
+    type = "slurm"
+    job_configuration = SlurmJobConfiguration
+    job_configuration_variables = SlurmVariables
+    _description = "Runs the stages of Ratchet studies as SLURM jobs that continue by themselves."
+    _display_name = "SLURM (Ratchet)"
+    _logo_url = "https://slurm.schedmd.com/slurm_logo.png"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._site: Site | None = None
+        self._lock: locks.Lock | None = None
+        self._jobs: Pool | None = None
+        self._runs: PrefectRuns | None = None
+        self._watching = anyio.CancelScope()
+
+    async def setup(self) -> None:
+        _refuse_another_of_this_type()
+        self._site = read_site()
+        await super().setup()
+        assert self._runs_task_group is not None
+        self._runs_task_group.start_soon(self._watch)
+
+    async def teardown(self, *exc_info: Any) -> None:
+        self._watching.cancel()
+        if self._lock is not None:
+            self._lock.release()
+        await super().teardown(*exc_info)
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """Nothing while another worker serves the pool."""
+        return await super().get_and_submit_flow_runs() if self._jobs is not None else []
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: SlurmJobConfiguration,
+        task_status: anyio.abc.TaskStatus[Any] | None = None,
+    ) -> BaseWorkerResult:
+        """Submits and returns. Status 0 always: Prefect's own late word over a run could overwrite a newer state."""
+        assert self._jobs is not None
+        job_id: str | None = None
+        try:
+            job_id = await anyio.to_thread.run_sync(self._jobs.submit, self._plan(flow_run, configuration))
+        except Refused as error:
+            await self._fail(flow_run, str(error))
+        if task_status is not None:
+            task_status.started(job_id)
+        return BaseWorkerResult(status_code=0, identifier=job_id or "")
+
+    async def _fail(self, flow_run: FlowRun, message: str) -> None:
+        now = await self.client.read_flow_run(flow_run.id)
+        if now.state is not None and not now.state.is_final():
+            run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name)
+            assert self._runs is not None
+            await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, "FAILED", "Failed", message))
+
+    def _plan(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> Plan:
+        assert self._site is not None
+        return Plan(
+            str(flow_run.id),
+            Path(configuration.folder or self._own_folder(flow_run)),
+            configuration.label or flow_run.name,
+            command(configuration.command or "", flow_run.parameters),
+            Path(configuration.directory or self._site.root),
+            Resources.model_validate(configuration.model_dump(include=set(Resources.model_fields))),
+            {name: value for name, value in configuration.env.items() if value and not name.startswith("PREFECT_")},
+            state_message=(flow_run.state.message or "") if flow_run.state else "",
+        )
+
+    def _folder_of(self, flow_run: FlowRun) -> Path:
+        return Path((flow_run.job_variables or {}).get("folder") or self._own_folder(flow_run))
+
+    def _own_folder(self, flow_run: FlowRun) -> Path:
+        assert self._site is not None
+        return Path(self._site.root) / ".slurm" / self._work_pool_name / str(flow_run.id) / "jobs"
+
+    async def _watch(self) -> None:
+        """Serves the pool while this worker holds it, and stands by while another one does."""
+        with self._watching:
+            while True:
+                try:
+                    if await self._serves():
+                        await anyio.to_thread.run_sync(self._round)
+                        await self._wait()
+                    else:
+                        await anyio.sleep(STAND_BY_SECONDS)
+                except Exception:
+                    LOG.exception("a look at the jobs failed; the next one follows")
+                    await anyio.sleep(STAND_BY_SECONDS)
+
+    async def _serves(self) -> bool:
+        """Whether this worker holds the pool; takes it when nobody does."""
+        assert self._site is not None
+        if self._lock is not None:
+            try:
+                self._lock.check()
+                return True
+            except locks.LockLost as lost:
+                LOG.warning("this worker stands by: %s", lost)
+                self._lock = self._jobs = None
+        folder = Path(self._site.root) / ".slurm" / self._work_pool_name / "locks"
+        try:
+            self._lock = await anyio.to_thread.run_sync(partial(locks.acquire, folder))
+        except Held as held:
+            LOG.info("this worker stands by: %s", held)
+            return False
+        self._runs = PrefectRuns(self._work_pool_name, self._folder_of)
+        self._jobs = Pool(SlurmCommands(), self._runs)
+        return True
+
+    def _round(self) -> None:
+        assert self._jobs is not None
+        self._jobs.round()
+
+    async def _wait(self) -> None:
+        """Until the next look at SLURM; a cancel does not wait for it."""
+        assert self._jobs is not None and self._runs is not None
+        until = anyio.current_time() + interval_seconds(len(self._jobs.live))
+        while (left := until - anyio.current_time()) > 0:
+            await anyio.sleep(min(left, CANCEL_LOOK_SECONDS))
+            cancelling = await anyio.to_thread.run_sync(self._runs.cancelling)
+            if cancelling:
+                await anyio.to_thread.run_sync(self._jobs.cancel_at_once, cancelling)
+
+
+def command(template: str, parameters: dict[str, Any]) -> list[str]:
+    """The job's argument vector: `{parameters}` in the template becomes the run's parameters as options."""
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in parameters.items() if value is not None]
+    return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
+
+
+def _refuse_another_of_this_type() -> None:
+    """Of two packages with a worker of this type Prefect takes the last one loaded, whichever that is."""
+    load_prefect_collections()
+
+    def below(cls: type) -> set[type]:
+        return {cls, *(deeper for sub in cls.__subclasses__() for deeper in below(sub))}
+
+    others = {cls for cls in below(BaseWorker) if getattr(cls, "type", None) == "slurm"} - {SlurmWorker}
+    if others:
+        names = ", ".join(sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in others))
+        raise RuntimeError(f"another package has a worker of type slurm too ({names}): uninstall it")

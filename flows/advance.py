@@ -1,0 +1,35 @@
+"""Starts what is ready in every study that was started here, and returns: a backstop on a schedule.
+
+A study goes on without its own flow run: what a person started is kept beside its runs (`study_file`), and this flow
+looks at each. It never starts again what failed or was cancelled.
+"""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from deployments.slurm import study as slurm_study
+from deployments.slurm.site import read_site
+from flows import study_file
+from storage.errors import BadInput
+
+
+@flow(name="advance", persist_result=False)
+def advance(root: str = "") -> None:
+    """Looks at every started study once.
+
+    Args:
+        root: Folder that holds the run directories; empty: the site's.
+    """
+    logger, site = get_run_logger(), read_site()
+    where = slurm_study.root_of(site, root)
+    for file in study_file.active(where):
+        try:
+            page, study = study_file.read(file)
+            walk = slurm_study.look(page, study, file, site, where)
+        except BadInput as error:
+            logger.warning("%s: %s", file.stem, error)
+            continue
+        stands = [f"{handle.stage.name} {walk.standing(handle).stand}" for handle in walk.handles]
+        logger.info("%s: %s", file.stem, ", ".join(stands))

@@ -1,0 +1,108 @@
+"""One stage as a flow of its own: what a SLURM job runs.
+
+    python -m flows.stage --study-file FILE --stage train-baseline --root ROOT --fingerprint 3fa9...
+
+It needs no Prefect server: it works on the run directory, and says with its exit code how it ended. The worker on the
+login node tells Prefect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.states import State
+
+from deployments.dispatch import Handle, Walk
+from deployments.local import STATES
+from flows import study_file
+from storage.errors import BadInput
+from tasks.stage import Outcome, attempt
+
+LOG = logging.getLogger("ratchet.job")
+HELD_MINUTES = 5.0
+"""How long a job waits for another process that holds its run directory: a frozen one is dead after a minute."""
+UNFINISHED, NOT_OURS = 75, 70
+
+
+@flow(name="stage", flow_run_name="{stage}", persist_result=False)
+def stage(study_file: str, stage: str, root: str, fingerprint: str | None = None) -> State[Any]:
+    """Runs one stage of a study.
+
+    Args:
+        study_file: The study, as `advance` keeps it below the root.
+        stage: Name of the stage.
+        root: Folder that holds the run directories.
+        fingerprint: Which of several stages of this name (a sweep has one for each seed); empty if there is one.
+    """
+    outcome = work(study_file, stage, root, fingerprint)
+    kind, name = STATES[outcome.end_state]
+    return State(type=kind, name=name, message=outcome.told)
+
+
+def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
+    """Does one attempt at the stage; waits for a run directory that is held. Raises BadInput when it cannot begin."""
+    page, study = study_file.read(Path(file))
+    walk = Walk(root, study.name)
+    page.page(study, walk)
+    handle = _find(walk.handles, name, fingerprint)
+    if handle.finished:
+        return Outcome("finished")
+    if handle.waits_for:
+        raise BadInput(
+            f"{name} reads what is not finished: {', '.join(handle.waits_for)}. Start the study, which runs them first"
+        )
+    inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+    until = time.monotonic() + 60 * HELD_MINUTES
+    while (outcome := attempt(handle.stage, handle.config, handle.run, inputs)).end_state == "held":
+        if time.monotonic() > until:
+            break
+        LOG.info("waits: %s", outcome.message)
+        time.sleep(10)
+    return outcome
+
+
+def _find(handles: list[Handle], name: str, fingerprint: str | None) -> Handle:
+    named = [handle for handle in handles if handle.stage.name == name]
+    found = [handle for handle in named if fingerprint in (None, "", handle.run.fingerprint)]
+    if len(found) == 1:
+        return found[0]
+    if not named:
+        raise BadInput(f"there is no stage {name!r} on this page: {', '.join(handle.stage.name for handle in handles)}")
+    known = ", ".join(handle.run.fingerprint for handle in named)
+    if not found:
+        raise BadInput(
+            f"{name} has the fingerprint {known} and not {fingerprint}: the source or a text changed since it was "
+            "dispatched; start the study again"
+        )
+    raise BadInput(f"there are several stages {name!r}: name one by its fingerprint ({known})")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The job: logs to standard error, which is the job's log; returns the attempt's exit code."""
+    options = argparse.ArgumentParser(prog="python -m flows.stage", allow_abbrev=False)
+    for name in ("study-file", "stage", "root"):
+        options.add_argument(f"--{name}", required=True)
+    options.add_argument("--fingerprint")
+    given = options.parse_args(arguments)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("ratchet").setLevel(logging.INFO)
+    try:
+        outcome = work(given.study_file, given.stage, given.root, given.fingerprint)
+    except BadInput as error:
+        LOG.error("bad input: %s", error)
+        return 2
+    except Exception:
+        LOG.exception("ended before the stage began")
+        return NOT_OURS
+    LOG.info("%s: %s", outcome.end_state, outcome.told)
+    return UNFINISHED if outcome.end_state == "held" else outcome.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
