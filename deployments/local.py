@@ -5,35 +5,25 @@ Prefect shows what happens and is asked nothing: what is finished is decided by 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import contextvars
 import logging
-import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from prefect import task
-from prefect.artifacts import (
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
-from prefect.runtime import flow_run
+from prefect.runtime import flow_run, task_run
 from prefect.states import State, StateType
 
+from deployments.artifacts import Artifacts
 from deployments.dispatch import Handle, Walk
-from storage import attempts, durable
-from storage.differences import leaves
+from storage import attempts
 from tasks.configuration import Configuration
-from tasks.progress import described
 from tasks.stage import Outcome, Stage, attempt
 
 LOG = logging.getLogger("ratchet.local")
@@ -119,9 +109,8 @@ def _run_as_task(handle: Handle) -> None:
     )
     def work() -> State[Any]:
         inputs = {role: given.as_input() for role, given in handle.inputs.items()}
-        with _logs_to_prefect(), _progress_artifact(handle):
+        with _logs_to_prefect(), _shown_while_working(handle):
             handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs)
-        _result_artifacts(handle)
         kind, state_name = STATES[handle.outcome.end_state]
         if handle.outcome.retryable:
             kind = StateType.FAILED  # Prefect retries no other
@@ -155,25 +144,20 @@ def _logs_to_prefect() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress_artifact(handle: Handle) -> Iterator[None]:
-    """Shows progress.json as a progress artifact, from a thread: a slow or absent server delays nothing."""
+def _shown_while_working(handle: Handle) -> Iterator[None]:
+    """Shows progress, and in the end the result, from a thread: a slow or absent server delays no work."""
     ended = threading.Event()
+    page = (str(flow_run.id), task_run.id)
 
     def report() -> None:
-        artifact = None
-        while not (last := ended.wait(REPORT_EVERY_SECONDS)) or artifact is not None:
-            try:
-                now = durable.read_json(handle.run.progress_file)
-                share = 100.0 * now["step"] / now["total"] if now["total"] else 0.0
-                said = f"{handle.stage.name}: {described(now)}"
-                if artifact is None:
-                    artifact = create_progress_artifact(share, key=_key(handle, "progress"), description=said)
-                else:
-                    update_progress_artifact(artifact, progress=share, description=said)
-            except Exception as error:  # the report is best effort: training must not care
-                LOG.debug("progress was not reported: %s", error)
-            if last:
-                return
+        with get_client(sync_client=True) as client:
+            shown = Artifacts(client, handle.run, *page)
+            while not ended.wait(REPORT_EVERY_SECONDS):
+                _best_effort(shown.progress)
+            if shown.shows("progress"):
+                _best_effort(shown.progress)
+            if handle.outcome and handle.outcome.end_state == "finished":
+                _best_effort(shown.results)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(report,), daemon=True)
     thread.start()
@@ -184,36 +168,9 @@ def _progress_artifact(handle: Handle) -> Iterator[None]:
         thread.join(LAST_REPORT_SECONDS)
 
 
-def _result_artifacts(handle: Handle) -> None:
-    """The stage's result as a table, the tables that it made, and its figures; failure to show them is only logged."""
+def _best_effort(show: Callable[[], None]) -> None:
+    """What cannot be shown is only logged: the work must not care."""
     try:
-        if handle.outcome is None or handle.outcome.end_state != "finished":
-            return
-        result = durable.read_json(handle.run.result_file)
-        rows = [{"what": name, "value": str(value)} for name, value in leaves(result)]
-        create_table_artifact(rows, key=_key(handle, "result"), description=f"`{handle.run.path}`")
-        for table in result.get("tables", []):
-            file = handle.run.path / table
-            create_markdown_artifact(file.read_text(), key=_key(handle, file.stem), description=f"`{file}`")
-        if figures := [handle.run.path / name for name in result.get("figures", [])]:
-            create_markdown_artifact(
-                _figures(figures), key=_key(handle, "figures"), description=f"`{figures[0].parent}`"
-            )
+        show()
     except Exception as error:
-        LOG.warning("the result of %s could not be shown in Prefect: %s", handle.stage.name, error)
-
-
-def _figures(files: list[Path]) -> str:
-    """SVG files as Markdown that holds them: an image artifact would also print the whole data URI below the image."""
-    shown = []
-    for file in files:
-        svg = file.read_bytes()
-        described = ElementTree.fromstring(svg).get("aria-label", "")
-        image = base64.b64encode(svg).decode()
-        shown.append(f"![{file.stem}](data:image/svg+xml;base64,{image})\n\n{described}")
-    return "\n\n".join(shown)
-
-
-def _key(handle: Handle, what: str) -> str:
-    """Prefect allows lower-case letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{handle.run.study}-{handle.stage.name}-{what}".lower()).strip("-")
+        LOG.debug("not shown in Prefect: %s", error)

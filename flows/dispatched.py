@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any
 
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.states import State
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
+from prefect.states import State, StateType
 
 from deployments.dispatch import Handle
 from deployments.slurm import study as slurm_study
@@ -14,21 +22,108 @@ from deployments.slurm.dispatch import Advance, Standing
 from deployments.slurm.site import read_site
 from flows import study_file
 
+STATES = {
+    "finished": (StateType.COMPLETED, "Completed"),
+    "failed": (StateType.FAILED, "Failed"),
+    "cancelled": (StateType.CANCELLED, "Cancelled"),
+}
+
 
 def look(module: str, study: Any, root: str = "", person: bool = True) -> Advance:
-    """Keeps the study below the root, starts what is ready, and says how each stage stands."""
+    """Starts what is ready and says how each stage stands. A person's look begins again what failed or was cancelled.
+
+    The study is kept below the root, where `advance` and the jobs read it.
+    """
     site = read_site()
-    walk_root = slurm_study.root_of(site, root)
-    file = study_file.keep(walk_root, module, study)
+    where = slurm_study.root_of(site, root)
+    file = study_file.keep(where, module, study) if person else study_file.path(where, module, study)
     page, _ = study_file.read(file)
-    return slurm_study.look(page, study, file, site, walk_root, person)
+    return slurm_study.look(page, study, file, site, where, person)
 
 
 def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
-    """Follows the study in the present flow run, which may die at any time: started again it attaches."""
-    logger = get_run_logger()
+    """Follows the study in the present flow run, each stage as a task of it.
 
-    def told(handle: Handle, standing: Standing) -> None:
-        logger.info("%s %s: %s. %s", handle.stage.name, handle.run.fingerprint[:12], standing.stand, standing.told)
+    The flow run may die at any time: the stages go on, and started again it attaches to them.
+    """
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(flow_run.id, tags=["ratchet", study.name, f"seed-{study.seed}"])
+    board = _Board()
+    try:
+        return slurm_study.follow(partial(look, module, study, root), board.tell)
+    finally:
+        board.close()
 
-    return slurm_study.follow(partial(look, module, study, root), told)
+
+def stop(module: str, study: Any, root: str) -> None:
+    """Ends a study that a person cancelled: its stages under way are cancelled, and `advance` starts none."""
+    site = read_site()
+    where = slurm_study.root_of(site, root)
+    file = study_file.path(where, module, study)
+    if file.exists():
+        study_file.stopped(file).touch()
+        page, _ = study_file.read(file)
+        slurm_study.cancel(page, study, where)
+
+
+def stop_cancelled(module: str, model: Any) -> Any:
+    """The hook of a study's flow for `on_cancellation`."""
+
+    def hook(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:  # Prefect gives them by name
+        if flow_run.parameters.get("dispatch") == "slurm":
+            stop(module, model.model_validate(flow_run.parameters["study"]), flow_run.parameters.get("root", ""))
+
+    return hook
+
+
+class _Board:
+    """How each stage stands, for the tasks that show it: one for each stage, from when it is first under way."""
+
+    def __init__(self) -> None:
+        self._standings: dict[str, Standing] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._tasks: dict[str, PrefectFuture[Any]] = {}
+        self._log = get_run_logger()
+
+    def tell(self, handle: Handle, standing: Standing) -> None:
+        print_ = handle.run.fingerprint
+        with self._changed:
+            self._standings[print_] = standing
+            self._changed.notify_all()
+        self._log.info("%s %s: %s. %s", handle.stage.name, print_[:12], standing.stand, standing.told)
+        if standing.stand != "waits" and print_ not in self._tasks:
+            self._tasks[print_] = self._task_of(handle).submit()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for shown in self._tasks.values():
+            shown.wait()
+
+    def _task_of(self, handle: Handle) -> Any:
+        name, print_ = handle.stage.name, handle.run.fingerprint
+
+        @task(name=name, task_run_name=f"{name} {print_[:12]}", cache_policy=NO_CACHE, persist_result=False)
+        def stage() -> State[Any]:
+            """Shows how the stage's own flow run stands; the work is done in its SLURM jobs."""
+            logger, shown = get_run_logger(), None
+            while True:
+                with self._changed:
+                    now = self._standings[print_]
+                    if now == shown and not self._closed:
+                        self._changed.wait(60)
+                        continue
+                    closed = self._closed
+                if now != shown:
+                    page = f" {PREFECT_UI_URL.value()}/runs/flow-run/{now.flow_run}" if now.flow_run else ""
+                    logger.info("%s: %s%s", now.stand, now.told, page)
+                    shown = now
+                if now.stand in STATES:
+                    kind, state = STATES[now.stand]
+                    return State(type=kind, name=state, message=now.told)
+                if closed:
+                    return State(type=StateType.CANCELLED, name="AwaitingRetry", message=now.told)
+
+        return stage

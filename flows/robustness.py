@@ -69,7 +69,12 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     )
 
 
-@flow(name="robustness", flow_run_name="{study.name}-s{study.seed}", persist_result=False)
+@flow(
+    name="robustness",
+    flow_run_name="{study.name}-s{study.seed}",
+    persist_result=False,
+    on_cancellation=[dispatched.stop_cancelled("flows.robustness", Study)],
+)
 def robustness(study: Study, root: str = "", dispatch: Literal["local", "slurm"] = "local") -> State:
     """Runs the study stage by stage; finished stages are not run again.
 

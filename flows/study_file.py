@@ -23,14 +23,22 @@ STOPPED = ".stopped"
 
 def keep(root: Path, module: str, study: Any) -> Path:
     """Writes the study below `root`; the same study always has the same file. Starting it again makes it active."""
-    values = {"page": module, "study": study.model_dump(mode="json")}
-    name = f"{module.rpartition('.')[2]}-s{study.seed}-{durable.sha256_json(values)[:8]}"
-    file = root / study.name / FOLDER / f"{name}.yaml"
+    file = path(root, module, study)
     stopped(file).unlink(missing_ok=True)
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
+        durable.write_bytes(file, yaml.safe_dump(_values(module, study), sort_keys=False).encode())
     return file
+
+
+def path(root: Path, module: str, study: Any) -> Path:
+    """Where `keep` writes the study."""
+    digest = durable.sha256_json(_values(module, study))[:8]
+    return root / study.name / FOLDER / f"{module.rpartition('.')[2]}-s{study.seed}-{digest}.yaml"
+
+
+def _values(module: str, study: Any) -> dict[str, Any]:
+    return {"page": module, "study": study.model_dump(mode="json")}
 
 
 def read(file: Path) -> tuple[ModuleType, Any]:
@@ -42,10 +50,12 @@ def read(file: Path) -> tuple[ModuleType, Any]:
         raise BadInput(f"there is no study file {file}") from None
     except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
         raise BadInput(f"{file} is not a study file ({error}): start the study again, which writes it") from None
-    if not module.startswith("flows."):
-        raise BadInput(f"{file} names the page {module!r}, which is none of flows")
-    page = importlib.import_module(module)
-    return page, settings.validated(page.Study, configuration, str(file))
+    try:
+        page = importlib.import_module(module)
+        model, _ = page.Study, page.page
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(f"{file} names {module!r}, which is not the page of a study: {error}") from None
+    return page, settings.validated(model, configuration, str(file))
 
 
 def active(root: Path) -> list[Path]:

@@ -31,7 +31,12 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(AGGREGATE_SEEDS, SweepConfig(study=study.name, evaluation=study.evaluation), **of_seed)
 
 
-@flow(name="sweep", flow_run_name="{study.name}-sweep", persist_result=False)
+@flow(
+    name="sweep",
+    flow_run_name="{study.name}-sweep",
+    persist_result=False,
+    on_cancellation=[dispatched.stop_cancelled("flows.sweep", Study)],
+)
 def sweep(study: Study, root: str = "", dispatch: Literal["local", "slurm"] = "local") -> State:
     """Runs the study for each of its `sweep_seeds`; finished stages are not run again.
 

@@ -100,8 +100,9 @@ class Advance(Walk):
         try:
             generation = generations.raised_for_dispatch(handle.run, digests, again)
             run = self._flow_run_of(handle, generation)
-            if run.state is not None and run.state.is_final() and self._person and not again:
-                again = f"started again after its flow run was {run.state.name}"
+            gone = run.state is not None and run.state.is_completed()  # a folder that was removed since
+            if run.state is not None and run.state.is_final() and (gone or (self._person and not again)):
+                again = f"started again: its flow run is {run.state.name}, and its folder has no marker"
                 run = self._flow_run_of(handle, generations.raised_for_dispatch(handle.run, digests, again))
         except Held as held:
             return Standing("under way", str(held))

@@ -71,6 +71,8 @@ class Pool:
         self.slurm, self.runs, self.limits, self._clock = slurm, runs, limits or Limits(), clock
         self.live: dict[str, Submission] = {}
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
+        self.seen: list[Seen] = []
+        """What the last look found, for showing it."""
         self._first: dict[tuple[str, str], float] = {}
         self._beats: dict[Path, tuple[float, float]] = {}
         self._cancelled: dict[str, float] = {}
@@ -160,6 +162,7 @@ class Pool:
             return []
         watched = self.runs.watched(self.live)
         seen = [self._seen(run, jobs) for run in watched]
+        self.seen = seen
         self._forget(seen)
         missing = {
             one.submissions[-1].job_id or ""

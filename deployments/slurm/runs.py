@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
@@ -32,11 +32,10 @@ ENDED_BY_OTHERS = [StateType.CANCELLED, StateType.CRASHED]
 
 
 class PrefectRuns:
-    """Flow runs of one work pool, through a synchronous client of the thread that made this."""
+    """Flow runs of one work pool."""
 
-    def __init__(self, pool: str, folder_of: Callable[[FlowRun], Path]) -> None:
-        self._pool, self._folder_of = pool, folder_of
-        self._client: SyncPrefectClient = get_client(sync_client=True)
+    def __init__(self, pool: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
+        self._pool, self._folder_of, self._client = pool, folder_of, client
         self._looked_back = False
 
     def watched(self, also: Iterable[str]) -> list[Run]:

@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.states import State, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelling, State, StateType
 
-from deployments.dispatch import Handle
+from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmCommands
-from deployments.slurm.dispatch import Advance, Standing
+from deployments.slurm.dispatch import Advance, Standing, jobs_folder
+from deployments.slurm.journal import Journal
 from deployments.slurm.site import Site
 from deployments.slurm.snapshot import stage_source
 
@@ -42,6 +45,23 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
         )
         page.page(study, walk)
     return walk
+
+
+def cancel(page: Any, study: Any, root: Path) -> None:
+    """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs."""
+    walk = Walk(root, study.name)
+    page.page(study, walk)
+    with get_client(sync_client=True) as client:
+        for handle in walk.handles:
+            entries = Journal(jobs_folder(handle.run)).all()
+            if not entries or handle.finished:
+                continue
+            try:
+                run = client.read_flow_run(UUID(entries[-1].flow_run))
+            except ObjectNotFound:
+                continue
+            if run.state is not None and not run.state.is_final():
+                client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
 
 
 def follow(look_again: Callable[[bool], Advance], told: Callable[[Handle, Standing], None]) -> State[Any]:

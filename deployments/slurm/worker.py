@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import logging
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.plugins import load_prefect_collections
 from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
 from pydantic import Field
 
 from deployments.slurm.client import Refused, SlurmCommands
+from deployments.slurm.mirror import Mirror
 from deployments.slurm.pool import Plan, Pool
-from deployments.slurm.reconcile import Run, SetState
+from deployments.slurm.reconcile import Finish, Run, SetState
 from deployments.slurm.resources import Resources
 from deployments.slurm.runs import PrefectRuns
 from deployments.slurm.site import Site, read_site
@@ -84,6 +87,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._lock: locks.Lock | None = None
         self._jobs: Pool | None = None
         self._runs: PrefectRuns | None = None
+        self._mirror: Mirror | None = None
         self._watching = anyio.CancelScope()
 
     async def setup(self) -> None:
@@ -177,13 +181,24 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         except Held as held:
             LOG.info("this worker stands by: %s", held)
             return False
-        self._runs = PrefectRuns(self._work_pool_name, self._folder_of)
+        client = get_client(sync_client=True)
+        self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
         self._jobs = Pool(SlurmCommands(), self._runs)
         return True
 
     def _round(self) -> None:
-        assert self._jobs is not None
-        self._jobs.round()
+        """One look: reconcile first, then show."""
+        assert self._jobs is not None and self._mirror is not None
+        actions = self._jobs.round()
+        ended = {
+            action.run.id: replace(action.submission, end=action.end)
+            for action in actions
+            if isinstance(action, Finish)
+        }
+        for one in self._jobs.seen:
+            if one.run.id in ended:
+                self._mirror.show_end(one, ended[one.run.id])
+        self._mirror.show([one for one in self._jobs.seen if one.run.id not in ended])
 
     async def _wait(self) -> None:
         """Until the next look at SLURM; a cancel does not wait for it."""

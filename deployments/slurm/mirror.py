@@ -1,0 +1,138 @@
+"""Shows on a flow run's page what its jobs write to disk: log, progress, jobs and nodes, diagnosis, results.
+
+Best effort and one way: nothing here is needed for the work, and a job never talks to Prefect.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import LogCreate
+
+from deployments.artifacts import Artifacts
+from deployments.slurm.journal import Journal, Submission
+from deployments.slurm.reconcile import Seen
+from storage.run_directory import RunDirectory
+
+LOG = logging.getLogger("ratchet.slurm")
+AT_ONCE_BYTES = 60_000
+TAIL_LINES = 30
+LEVELS = {"ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL, "WARNING": logging.WARNING}
+
+
+class Mirror:
+    """What was shown so far, of all runs that are looked at."""
+
+    def __init__(self, client: SyncPrefectClient) -> None:
+        self._client = client
+        self._artifacts: dict[str, Artifacts] = {}
+
+    def show(self, seen: Sequence[Seen]) -> None:
+        """Shows what is new of each run with a job; an error of one hides no other."""
+        for one in seen:
+            if one.submissions:
+                self._best_effort(one, self._show_log, one)
+                self._best_effort(one, self._show_state, one)
+        alive = {one.run.id for one in seen}
+        self._artifacts = {run: shown for run, shown in self._artifacts.items() if run in alive}
+
+    def show_end(self, seen: Seen, ended: Submission) -> None:
+        """The last of a job: the rest of its log, its diagnosis, and the results when it finished the stage."""
+        self._best_effort(seen, self._show_log, seen)
+        self._best_effort(seen, self._show_state, seen, ended)
+        if ended.end and ended.end.follows == "Completed":
+            self._best_effort(seen, self._of(seen).results)
+
+    def _of(self, seen: Seen) -> Artifacts:
+        if seen.run.id not in self._artifacts:
+            path = Path(seen.run.folder).parent
+            run = RunDirectory(path.parents[2], path.parents[1].name, path.parents[0].name, path.name)
+            self._artifacts[seen.run.id] = Artifacts(self._client, run, seen.run.id)
+        return self._artifacts[seen.run.id]
+
+    def _show_state(self, seen: Seen, ended: Submission | None = None) -> None:
+        shown, journal = self._of(seen), Journal(Path(seen.run.folder))
+        submissions = [*seen.submissions[:-1], ended or seen.submissions[-1]]
+        shown.text("jobs", jobs_markdown(journal, submissions, seen.attempt), f"`{journal.folder}`")
+        if (journal.folder.parent / "progress.json").exists():
+            shown.progress()
+
+    def _show_log(self, seen: Seen) -> None:
+        """The log's new lines. How far it was shown is kept beside it, so a new worker shows nothing twice."""
+        file = Journal(Path(seen.run.folder)).log(seen.submissions[-1])
+        mark = file.with_suffix(".shown")
+        try:
+            done = int(mark.read_text())
+        except (OSError, ValueError):
+            done = 0
+        try:
+            with file.open("rb") as log:
+                log.seek(done)
+                new = log.read(AT_ONCE_BYTES)
+        except FileNotFoundError:
+            return
+        whole = new[: new.rfind(b"\n") + 1]
+        if not whole:
+            return
+        lines = whole.decode(errors="replace").splitlines()
+        now = datetime.now(UTC)
+        self._client.create_logs(
+            [
+                LogCreate(
+                    name="ratchet.job",
+                    level=next((level for word, level in LEVELS.items() if f" {word} " in line), logging.INFO),
+                    message=line,
+                    timestamp=now,
+                    flow_run_id=UUID(seen.run.id),
+                )
+                for line in lines
+                if line.strip()
+            ]
+        )
+        mark.write_text(str(done + len(whole)))
+
+    @staticmethod
+    def _best_effort(seen: Seen, show: Callable[..., None], *given: Any) -> None:
+        try:
+            show(*given)
+        except Exception as error:
+            LOG.debug("flow run %s: not shown: %s", seen.run.id, error)
+
+
+def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: Any = None) -> str:
+    """A run's jobs, newest first, where their logs are, and of a failure the cause, what to do and the log's end."""
+    last = submissions[-1]
+    lines = []
+    if last.end and last.end.diagnosis.get("level") == "error":
+        told = last.end.diagnosis
+        lines += [f"### {told['category']}: {told['summary']}", "", f"{told['resolution']}", ""]
+        if told["detail"]:
+            lines += ["```", told["detail"].rstrip(), "```", ""]
+    if attempt:
+        numerics = attempt.get("numerics") or {}
+        device = numerics.get("device_name") or numerics.get("device") or ""
+        lines += [f"Attempt {attempt['attempt']} on {attempt.get('host')}{', ' + device if device else ''}", ""]
+    lines += ["| job | submitted | ended | what followed |", "|---|---|---|---|"]
+    for entry in reversed(submissions):
+        submitted = time.strftime("%m-%d %H:%M:%S", time.localtime(entry.submitted_at))
+        ended = entry.end.diagnosis.get("summary", "") if entry.end else "queued or running"
+        follows = entry.end.follows if entry.end else ""
+        lines.append(f"| {entry.job_id or 'not known yet'} | {submitted} | {ended} | {follows} |")
+    lines += ["", f"    tail -f {journal.log(last)}", "", f"Script: `{journal.script(last)}`"]
+    if last.end and last.end.follows == "Failed" and (tail := _tail(journal.log(last))):
+        lines += ["", "The end of the log:", "", "```", *tail, "```"]
+    return "\n".join(lines)
+
+
+def _tail(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+    except OSError:
+        return []

@@ -1,0 +1,97 @@
+"""A study of two stages for the real cluster: a training as long and as troublesome as wanted, and one that reads it.
+
+How long a step takes, and what comes in between, are execution fields: the toy ends with the same bytes however it got
+there, so that a run here without any delay says what a run through many jobs must give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.states import State
+from safetensors.torch import save_file
+from torch import nn
+
+from deployments.dispatch import Dispatcher, Handle
+from flows import dispatched
+from storage.errors import BadInput, CheckFailed
+from tasks.configuration import Configuration, execution, scientific
+from tasks.execution import Execution
+from tasks.stage import Stage, StageInput, StageRun
+from tasks.training.loop import train
+from tasks.training.schedule import Schedule
+from tests.tasks.tiny import ToyConfig, toy_problem
+
+STEPS_PER_EPOCH = 6
+
+
+class TrainingConfig(ToyConfig):
+    """The toy training of tests/tasks/tiny.py, slower."""
+
+    step_seconds: float = execution(0.0, description="How long each step rests.")
+    check_fails_while: str = execution("", description="A file; while it is there a check of the first step fails.")
+    bad_input_while: str = execution("", description="A file; while it is there the stage refuses to begin.")
+    memory_mb: int = execution(0, description="Memory that it takes beside what it needs.")
+    execution: Execution = execution(
+        Execution(micro_batch_examples=4, cpu_threads=1, checkpoint_every_steps=1), description="How."
+    )
+
+
+class TellConfig(Configuration):
+    """Nothing to choose."""
+
+
+class Study(Configuration):
+    """The toy as a study."""
+
+    name: str = scientific("toy", description="Name of the study.")
+    seed: int = scientific(3, description="Order of the examples.")
+    training: TrainingConfig = scientific(TrainingConfig(), description="The stage `toy-training`.")
+
+
+TRAIN = Stage("toy-training", TrainingConfig, "tests.slurm.toy:train_toy")
+TELL = Stage("toy-report", TellConfig, "tests.slurm.toy:tell")
+
+
+def page(study: Study, stage: Dispatcher) -> Handle:
+    return stage(TELL, TellConfig(), trained=stage(TRAIN, study.training))
+
+
+@flow(
+    name="toy",
+    flow_run_name="{study.name}",
+    persist_result=False,
+    on_cancellation=[dispatched.stop_cancelled("tests.slurm.toy", Study)],
+)
+def toy(study: Study, root: str, dispatch: str = "slurm") -> State:
+    return dispatched.follow_in_flow("tests.slurm.toy", study, root)
+
+
+def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
+    if config.bad_input_while and Path(config.bad_input_while).exists():
+        raise BadInput(f"{config.bad_input_while} is in the way")
+    ballast = b"x" * (config.memory_mb << 20)
+    problem = toy_problem(config)
+    problem.optimizer.register_step_post_hook(lambda *_: time.sleep(config.step_seconds))
+    if config.check_fails_while:
+        problem.checks = {1: [lambda model: _check(model, Path(config.check_fails_while))]}
+    position = train(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
+    del ballast
+    with run.publish("model") as folder:
+        save_file(problem.model.state_dict(), folder / "model.safetensors")
+    weights = (run.directory / "model" / "model.safetensors").read_bytes()
+    return {"weights_digest": hashlib.sha256(weights).hexdigest(), **asdict(position)}
+
+
+def _check(_model: nn.Module, obstacle: Path) -> None:
+    if obstacle.exists():
+        raise CheckFailed("the way is free", str(obstacle), "no file")
+
+
+def tell(run: StageRun, config: TellConfig, trained: StageInput) -> dict[str, Any]:
+    return {"told": trained.result["weights_digest"]}
