@@ -29,7 +29,7 @@ def prefect_server() -> Iterator[str]:
     from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
     if configured := PREFECT_API_URL.value():
-        _require_answer(configured)
+        require_answer(configured)
         yield configured
         return
     home = PREFECT_HOME.value()
@@ -71,8 +71,8 @@ def prefect_server() -> Iterator[str]:
         process.stdout.close()
 
 
-def _require_answer(address: str) -> None:
-    """A configured server that does not answer is a mistake to correct, not one to work around."""
+def require_answer(address: str) -> None:
+    """BadInput when the server does not answer: that is a mistake to correct, not one to work around."""
     try:
         httpx.get(f"{address}/health", timeout=20).raise_for_status()
     except httpx.HTTPError as error:

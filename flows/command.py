@@ -1,7 +1,7 @@
 """The command line of every study, and the only room that prints.
 
     python -m flows.robustness [--profile quick | FILE.yaml] [--root runs] [--set key=value ...] [--seed N]
-                               [--dispatch local] [--dry-run] [--status]
+                               [--dispatch local|slurm] [--wait] [--dry-run] [--status]
 
 The page is walked first, without a Prefect server and without torch: bad configuration, `--dry-run`, `--status` and
 a finished study answer within seconds. Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished (the same
@@ -14,6 +14,7 @@ import argparse
 import importlib
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -41,7 +42,7 @@ def parser(module: str) -> argparse.ArgumentParser:
         default="quick",
         help=f"profile ({', '.join(settings.profile_names())}) or a .yaml file (default: quick)",
     )
-    options.add_argument("--root", default="runs", help="folder of the run directories (default: runs)")
+    options.add_argument("--root", help="folder of the run directories (default: runs; on SLURM the site's)")
     options.add_argument(
         "--set",
         dest="changes",
@@ -53,7 +54,13 @@ def parser(module: str) -> argparse.ArgumentParser:
     options.add_argument("--seed", type=int, help="seed of the training order in both arms")
     if module == "flows.sweep":
         options.add_argument("--seeds", type=int, nargs="+", help="the seeds (default: the profile's sweep_seeds)")
-    options.add_argument("--dispatch", choices=["local"], default="local", help="where stages run")
+    options.add_argument(
+        "--dispatch",
+        choices=["local", "slurm"],
+        default="local",
+        help="where stages run: in this process, or as SLURM jobs (starts what is ready and returns with 75)",
+    )
+    options.add_argument("--wait", action="store_true", help="with --dispatch slurm: stay until the study has ended")
     look = options.add_mutually_exclusive_group()
     look.add_argument("--dry-run", action="store_true", help="print the stages and what would run, and stop")
     look.add_argument("--status", action="store_true", help="print how each stage stands, and stop")
@@ -78,20 +85,81 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
     if flow_name == "sweep" and options.seed is not None:
         raise BadInput("--seed is one seed, and a sweep runs several: give --seeds")
     changes = options.changes + ([f"sweep_seeds={options.seeds}"] if getattr(options, "seeds", None) else [])
+    if options.wait and options.dispatch != "slurm":
+        raise BadInput("--wait goes with --dispatch slurm: a study that runs here is waited for anyway")
     study = settings.read_study(study_module.Study, options.profile, changes, options.seed)
-    walk = Walk(options.root, study.name)
+    root = _root(options)
+    walk = Walk(root, study.name)
     study_module.page(study, walk)
     if options.dry_run or options.status:
         for handle in walk.handles:
             OUT.print(_dry_line(handle) if options.dry_run else _status_line(handle))
+        if options.dry_run and options.dispatch == "slurm":
+            _print_scripts(study_module.__name__, study, root)
         return 0 if options.dry_run or all(handle.finished for handle in walk.handles) else 75
     if not all(handle.finished for handle in walk.handles):
-        code = _run_here(getattr(study_module, flow_name), study, walk)
+        if options.dispatch == "slurm":
+            code = _run_on_slurm(study_module.__name__, study, root, options.wait)
+        else:
+            code = _run_here(getattr(study_module, flow_name), study, walk)
         if code:
             return code
-        walk = Walk(options.root, study.name)
+        walk = Walk(root, study.name)
         study_module.page(study, walk)
     return _show_result(walk)
+
+
+def _root(options: argparse.Namespace) -> str:
+    if options.root or options.dispatch == "local":
+        return options.root or "runs"
+    from deployments.slurm.site import read_site
+
+    return read_site().root
+
+
+def _run_on_slurm(module: str, study: Any, root: str, wait: bool) -> int:
+    """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
+    from deployments.slurm import study as slurm_study
+    from flows import dispatched
+
+    _require_server()
+
+    def told(handle: Handle, standing: Any) -> None:
+        OUT.print(
+            f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {standing.stand}: {standing.told}", markup=False
+        )
+
+    look = partial(dispatched.look, module, study, root)
+    state = slurm_study.follow(look, told, once=not wait)
+    code = {"Completed": 0, "Failed": 1, "Cancelled": 130}.get(state.name or "", 75)
+    if code == 75:
+        OUT.print("unfinished: the jobs go on by themselves; the same command shows how they stand", style="dim")
+    elif code:
+        OUT.print(f"{state.name}: {state.message}", style="bold red", markup=False)
+    return code
+
+
+def _require_server() -> None:
+    """Jobs outlive this command, so the server that shows them must too."""
+    from prefect.settings import PREFECT_API_URL
+
+    from deployments.embedded import require_answer
+
+    if not (address := PREFECT_API_URL.value()):
+        raise BadInput(
+            "--dispatch slurm needs a Prefect server that stays: start `prefect server start` on the login node and "
+            "set PREFECT_API_URL=http://127.0.0.1:4200/api"
+        )
+    require_answer(address)
+
+
+def _print_scripts(module: str, study: Any, root: str) -> None:
+    """The exact text of each job that would be submitted now."""
+    from flows import dispatched
+
+    _require_server()
+    for name, text in dispatched.scripts(module, study, root):
+        OUT.print(f"\n--- {name}\n{text}", markup=False)
 
 
 def _run_here(flow: Any, study: Any, walk: Walk) -> int:

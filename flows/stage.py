@@ -90,8 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.add_argument(f"--{name}", required=True)
     options.add_argument("--fingerprint")
     given = options.parse_args(arguments)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("ratchet").setLevel(logging.INFO)
+    _log_to_standard_error()
     try:
         outcome = work(given.study_file, given.stage, given.root, given.fingerprint)
     except BadInput as error:
@@ -100,8 +99,18 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception:
         LOG.exception("ended before the stage began")
         return NOT_OURS
-    LOG.info("%s: %s", outcome.end_state, outcome.told)
+    LOG.info("%s. %s", outcome.end_state, outcome.told if outcome.message else "")
     return UNFINISHED if outcome.end_state == "held" else outcome.exit_code
+
+
+def _log_to_standard_error() -> None:
+    """In the form that `deployments.slurm.mirror` reads; Prefect's own handlers would write each line again."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("ratchet")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    logger.propagate = False
 
 
 if __name__ == "__main__":

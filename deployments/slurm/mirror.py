@@ -6,6 +6,7 @@ Best effort and one way: nothing here is needed for the work, and a job never ta
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -24,7 +25,8 @@ from storage.run_directory import RunDirectory
 LOG = logging.getLogger("ratchet.slurm")
 AT_ONCE_BYTES = 60_000
 TAIL_LINES = 30
-LEVELS = {"ERROR": logging.ERROR, "CRITICAL": logging.CRITICAL, "WARNING": logging.WARNING}
+LINE = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<level>[A-Z]+) (?P<name>\S+): (?P<message>.*)")
+"""A line of the job's log as `flows.stage` writes it; whatever else is there is shown as it is."""
 
 
 class Mirror:
@@ -82,20 +84,7 @@ class Mirror:
         if not whole:
             return
         lines = whole.decode(errors="replace").splitlines()
-        now = datetime.now(UTC)
-        self._client.create_logs(
-            [
-                LogCreate(
-                    name="ratchet.job",
-                    level=next((level for word, level in LEVELS.items() if f" {word} " in line), logging.INFO),
-                    message=line,
-                    timestamp=now,
-                    flow_run_id=UUID(seen.run.id),
-                )
-                for line in lines
-                if line.strip()
-            ]
-        )
+        self._client.create_logs([_as_log(line, seen.run.id) for line in lines if line.strip()])
         mark.write_text(str(done + len(whole)))
 
     @staticmethod
@@ -129,6 +118,21 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
     if last.end and last.end.follows == "Failed" and (tail := _tail(journal.log(last))):
         lines += ["", "The end of the log:", "", "```", *tail, "```"]
     return "\n".join(lines)
+
+
+def _as_log(line: str, flow_run: str) -> LogCreate:
+    found = LINE.match(line)
+    if found is None:
+        return LogCreate(
+            name="job", level=logging.INFO, message=line, timestamp=datetime.now(UTC), flow_run_id=UUID(flow_run)
+        )
+    return LogCreate(
+        name=found["name"],
+        level=logging.getLevelNamesMapping().get(found["level"], logging.INFO),
+        message=found["message"],
+        timestamp=datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f").astimezone(),
+        flow_run_id=UUID(flow_run),
+    )
 
 
 def _tail(file: Path) -> list[str]:

@@ -38,6 +38,11 @@ class Site(BaseModel):
         description="Beginning of a job's name, as squeue shows it; a unique ending is added.",
     )
     gpu_pool: str = Field("gpu", description="Work pool of type slurm.")
+    notify: str = Field(
+        "",
+        description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "
+        'and RATCHET_SUBJECT set, such as: mail -s "$RATCHET_SUBJECT" me@example.edu',
+    )
     resources: dict[str, Any] = Field({}, description="Resources that all stages take here, such as the partition.")
     stages: dict[str, dict[str, Any]] = Field({}, description="Resources by stage name, where they differ here.")
 

@@ -64,7 +64,9 @@ def cancel(page: Any, study: Any, root: Path) -> None:
                 client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
 
 
-def follow(look_again: Callable[[bool], Advance], told: Callable[[Handle, Standing], None]) -> State[Any]:
+def follow(
+    look_again: Callable[[bool], Advance], told: Callable[[Handle, Standing], None], once: bool = False
+) -> State[Any]:
     """Looks until the study is finished or nothing is under way; `told` is called with each change of a stage.
 
     The first look is a person's, the later ones are not: what fails now stays failed.
@@ -84,24 +86,23 @@ def follow(look_again: Callable[[bool], Advance], told: Callable[[Handle, Standi
             if known.get(handle.run.fingerprint) != now:
                 known[handle.run.fingerprint] = now
                 told(handle, now)
-        if not any(standing.stand == "under way" for standing in walk.standings.values()):
+        if once or not any(standing.stand == "under way" for standing in walk.standings.values()):
             return final_state(walk)
         time.sleep(LOOK_EVERY_SECONDS)
 
 
 def final_state(walk: Advance) -> State[Any]:
     """The study's state: failed before cancelled, before unfinished, before completed."""
-    stands = {stand: [handle.stage.name for handle in walk.handles if walk.standing(handle).stand == stand] for stand in
-              ("failed", "cancelled", "under way", "waits")}  # fmt: skip
+    stands = {standing.stand for standing in walk.standings.values()}
     told = "; ".join(
         f"{handle.stage.name}: {walk.standing(handle).told}"
         for handle in walk.handles
         if walk.standing(handle).stand in ("failed", "cancelled")
     )
-    if stands["failed"]:
+    if "failed" in stands:
         return State(type=StateType.FAILED, name="Failed", message=told)
-    if stands["cancelled"]:
+    if "cancelled" in stands:
         return State(type=StateType.CANCELLED, name="Cancelled", message=told)
-    if stands["under way"] or stands["waits"]:
+    if stands != {"finished"}:
         return State(type=StateType.CANCELLED, name="AwaitingRetry", message="unfinished")
     return State(type=StateType.COMPLETED, message=f"all {len(walk.handles)} stages are finished")

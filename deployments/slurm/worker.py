@@ -11,7 +11,9 @@ a pool; a second one stands by.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
+import subprocess
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker
 from pydantic import Field
 
 from deployments.slurm.client import Refused, SlurmCommands
+from deployments.slurm.journal import Submission
 from deployments.slurm.mirror import Mirror
 from deployments.slurm.pool import Plan, Pool
 from deployments.slurm.reconcile import Finish, Run, SetState
@@ -37,6 +40,7 @@ from storage.errors import Held
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_LOOK_SECONDS = 2.0
+NOTIFY_SECONDS = 60.0
 STAND_BY_SECONDS = 10.0
 FEW_JOBS, MANY_JOBS = 20, 1000
 FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
@@ -120,6 +124,9 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             job_id = await anyio.to_thread.run_sync(self._jobs.submit, self._plan(flow_run, configuration))
         except Refused as error:
             await self._fail(flow_run, str(error))
+            if self._site is not None and self._site.notify:
+                subject = f"Ratchet: {flow_run.name} needs you"
+                await anyio.to_thread.run_sync(notify, self._site.notify, subject, str(error))
         if task_status is not None:
             task_status.started(job_id)
         return BaseWorkerResult(status_code=0, identifier=job_id or "")
@@ -198,7 +205,14 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         for one in self._jobs.seen:
             if one.run.id in ended:
                 self._mirror.show_end(one, ended[one.run.id])
+                self._notify(ended[one.run.id])
         self._mirror.show([one for one in self._jobs.seen if one.run.id not in ended])
+
+    def _notify(self, ended: Submission) -> None:
+        """Tells a person, by the site's command, of a stage that does not go on by itself."""
+        assert self._site is not None
+        if self._site.notify and ended.end is not None and ended.end.follows == "Failed":
+            notify(self._site.notify, f"Ratchet: {ended.name} needs you", ended.end.message)
 
     async def _wait(self) -> None:
         """Until the next look at SLURM; a cancel does not wait for it."""
@@ -215,6 +229,23 @@ def command(template: str, parameters: dict[str, Any]) -> list[str]:
     """The job's argument vector: `{parameters}` in the template becomes the run's parameters as options."""
     given = [f"--{name.replace('_', '-')}={value}" for name, value in parameters.items() if value is not None]
     return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
+
+
+def notify(shell_command: str, subject: str, message: str) -> None:
+    """Runs the site's command; one that fails is only logged."""
+    try:
+        subprocess.run(
+            shell_command,
+            shell=True,
+            input=message,
+            text=True,
+            timeout=NOTIFY_SECONDS,
+            check=True,
+            capture_output=True,
+            env=os.environ | {"RATCHET_SUBJECT": subject},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        LOG.warning("the site's notify command failed: %s", error)
 
 
 def _refuse_another_of_this_type() -> None:

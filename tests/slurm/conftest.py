@@ -1,0 +1,115 @@
+"""The real cluster, once a test run; the order of its tests, by chance; and how many jobs they submitted."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from tests.conftest import REPOSITORY
+from tests.slurm.harness import TALLY, Bench, Cluster, NoCluster
+
+REQUIRED, FLOOR, SEED = "RATCHET_SLURM_REQUIRED", "RATCHET_SLURM_FLOOR", "RATCHET_SLURM_SEED"
+"""1: no cluster is a failure. The fewest jobs a test run must submit. The seed of the order, to repeat one."""
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """These tests share a cluster, so an order that always holds could hide what one leaves to the next."""
+    places = [number for number, item in enumerate(items) if HERE in item.path.parents]
+    TALLY.seed = int(os.environ.get(SEED) or random.SystemRandom().randrange(10**6))
+    mine = [items[place] for place in places]
+    random.Random(TALLY.seed).shuffle(mine)
+    for place, item in zip(places, mine, strict=True):
+        items[place] = item
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if mine and reporter:
+        reporter.write_line(f"tests/slurm in random order: {SEED}={TALLY.seed}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    terminalreporter.line(f"real SLURM jobs submitted: {TALLY.submitted} ({SEED}={TALLY.seed})")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    floor = int(os.environ.get(FLOOR) or 0)
+    if TALLY.submitted < floor:
+        session.config.pluginmanager.get_plugin("terminalreporter").write_line(
+            f"{TALLY.submitted} real SLURM jobs were submitted, and {FLOOR} is {floor}", red=True
+        )
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def cluster_or_skip(**settings: Any) -> Cluster:
+    """A cluster; without SLURM the test is skipped, or fails where SLURM is required."""
+    try:
+        return Cluster(**settings)
+    except NoCluster as reason:
+        told = f"no SLURM cluster here ({reason}); tests/slurm/cluster.sh install gets the packages"
+        if os.environ.get(REQUIRED) == "1":
+            pytest.fail(told, pytrace=False)
+        pytest.skip(told)
+
+
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[Cluster]:
+    cluster = cluster_or_skip()
+    yield cluster
+    cluster.wipe()
+
+
+@pytest.fixture(scope="session")
+def _bench(_cluster: Cluster, prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The pools and deployments, made by the commands of the README."""
+    bench = Bench(_cluster, prefect_server, tmp_path_factory.mktemp("slurm"))
+    bench.prefect("work-pool", "create", "ratchet", "--type", "process")
+    bench.prefect("work-pool", "create", "gpu", "--type", "slurm")
+    bench.prefect("deploy", "--all")
+    bench.prefect("deploy", "--all", "--prefect-file", str((HERE / "prefect.yaml").relative_to(REPOSITORY)))
+    yield bench
+    bench.stop_workers()
+
+
+@pytest.fixture
+def bench(_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Cluster, server and the worker of the pool `gpu`, as if no test had used them before."""
+    with _at_hand(_bench, monkeypatch):
+        _bench.ensure_worker()
+        yield _bench
+
+
+@pytest.fixture
+def own_bench(_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
+    """Makes a bench whose cluster is this test's own, with other settings, in the place of the shared one."""
+    with ExitStack() as ends:
+
+        def make(resources: dict[str, Any] | None = None, **settings: Any) -> Bench:
+            cluster = cluster_or_skip(**settings)
+            ends.callback(cluster.wipe)
+            bench = Bench(cluster, _bench.address, tmp_path / "own", resources or {})
+            _bench.stop_workers("gpu")  # it serves the same pool
+            ends.callback(bench.stop_workers)
+            ends.enter_context(_at_hand(bench, monkeypatch))
+            bench.ensure_worker()
+            return bench
+
+        yield make
+
+
+@contextmanager
+def _at_hand(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process sees the bench too, so that a test can do what `advance` does."""
+    for name, value in bench.environment.items():
+        monkeypatch.setenv(name, value)
+    with temporary_settings({PREFECT_API_URL: bench.address}):
+        try:
+            yield
+        finally:
+            bench.put_right()

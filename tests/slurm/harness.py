@@ -1,0 +1,465 @@
+"""A real cluster, real workers and a real Prefect server in one hand: what the tests of this folder take hold of.
+
+Everything is asked from outside: SLURM by its commands, Prefect by its HTTP interface, the stages by what lies in
+their run directories. Whatever does not come in time fails with what each of the three says.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import yaml
+
+from deployments.dispatch import Handle
+from deployments.slurm.dispatch import Advance, jobs_folder
+from deployments.slurm.journal import Journal, Submission
+from flows import dispatched
+from storage import attempts, durable
+from tests.conftest import REPOSITORY
+from tests.slurm import toy
+
+SCRIPT = Path(__file__).parent / "cluster.sh"
+PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+POLL_SECONDS = 0.3
+PORTS_OF_ONE = 20
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+Found = TypeVar("Found")
+
+
+@dataclass
+class Tally:
+    """What this test run did, for its last lines."""
+
+    submitted: int = 0
+    seed: int = 0
+
+
+TALLY = Tally()
+
+
+class NoCluster(Exception):
+    """SLURM cannot be started here."""
+
+
+class Cluster:
+    """One cluster of cluster.sh, with a folder and ports of its own, so that several can run at once."""
+
+    def __init__(self, **settings: Any) -> None:
+        """`settings` are those of cluster.sh, in lower case. Raises NoCluster saying why."""
+        # not pytest's folder: sockets have short paths, and munge demands parents that others cannot write in
+        self.root = Path(tempfile.mkdtemp(prefix="ratchet-slurm-"))
+        self.root.chmod(0o755)  # and that it may pass through
+        asked = {f"CLUSTER_{name.upper()}": str(value) for name, value in settings.items()}
+        self._asked = asked | {"CLUSTER_ROOT": str(self.root), "CLUSTER_PORT": str(_free_ports())}
+        self.environment = {"SLURM_CONF": str(self.root / "etc" / "slurm.conf")}
+        done = self._script("up")
+        if done.returncode:
+            self._script("wipe")
+            raise NoCluster(done.stderr.strip())
+
+    def script(self, *arguments: str) -> str:
+        """A verb of cluster.sh."""
+        done = self._script(*arguments)
+        assert done.returncode == 0, f"cluster.sh {arguments}: {done.stderr}"
+        return done.stdout.strip()
+
+    def slurm(self, *command: str) -> str:
+        """One of SLURM's commands, which must work."""
+        done = subprocess.run(
+            command, env=os.environ | self.environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout.strip()
+
+    def jobs(self, name: str = "") -> dict[str, str]:
+        """State by id of every job that SLURM remembers whose name begins with `name`."""
+        lines = self.slurm("squeue", "-h", "-t", "all", "-o", "%i|%T|%j").splitlines()
+        found = [line.split("|", 2) for line in lines]
+        return {id_: state for id_, state, called in found if called.startswith(name)}
+
+    def submitted(self) -> int:
+        """How many jobs it was ever given: ids are counted up from one."""
+        lines = self.slurm("scontrol", "show", "config").splitlines()
+        return next(int(line.split("=")[1]) for line in lines if line.startswith("NEXT_JOB_ID")) - 1
+
+    def hold(self) -> None:
+        """From now on jobs are queued and not started."""
+        self.slurm("scontrol", "update", "partitionname=cpu", "state=down")
+
+    def release(self) -> None:
+        self.slurm("scontrol", "update", "partitionname=cpu", "state=up")
+
+    @contextmanager
+    def frozen_controller(self) -> Iterator[None]:
+        """The controller does not answer, and has every command in its ear when it wakes."""
+        pid = int(self.script("pid", "slurmctld"))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    def put_right(self) -> None:
+        """After a test: no jobs, all nodes back."""
+        self.script("up")
+        self.release()
+        live = [job for job, state in self.jobs().items() if state in ("PENDING", "RUNNING", "SUSPENDED")]
+        if live:
+            self.slurm("scancel", *live)
+        self.script("up")
+
+    def wipe(self) -> None:
+        """Ends it and counts what it was given."""
+        with suppress(AssertionError, subprocess.TimeoutExpired):
+            TALLY.submitted += self.submitted()
+        self.script("wipe")
+
+    def _script(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SCRIPT, *arguments], env=os.environ | self._asked, capture_output=True, text=True, timeout=120, check=False
+        )
+
+
+def _free_ports() -> int:
+    """The first of a block of free ports, below those that the kernel gives away by itself."""
+    for _ in range(100):
+        first = random.SystemRandom().randrange(12000, 32000, PORTS_OF_ONE)
+        if all(_is_free(port) for port in range(first, first + PORTS_OF_ONE)):
+            return first
+    raise NoCluster("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class Worker:
+    """A worker process as `prefect worker start` makes it."""
+
+    def __init__(self, pool: str, log: Path, environment: dict[str, str]) -> None:
+        self.pool, self.log, self._begins_at = pool, log, log.stat().st_size if log.exists() else 0
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [*PREFECT, "worker", "start", "--pool", pool],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                cwd=REPOSITORY,
+                env=os.environ | environment,
+                start_new_session=True,
+                # a process started in the background by a shell ignores SIGINT, and Prefect turns SIGTERM into SIGINT
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def started(self) -> bool:
+        assert self.alive, f"the worker of {self.pool} ended: {self.told()}"
+        return "started!" in self.told()
+
+    def told(self) -> str:
+        """What this process, and not one before it, said."""
+        with self.log.open("rb") as file:
+            file.seek(self._begins_at)
+            return file.read().decode(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL of the worker alone: what it started lives on."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Ends it and everything that it started."""
+        below = _below(self._process.pid)
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        for child in below:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+            os.close(child)
+
+
+def _below(pid: int) -> list[int]:
+    """Handles of all processes that descend from this one: a handle never means another process that came later."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    handles = []
+    for child in found[1:]:
+        with suppress(ProcessLookupError):
+            handles.append(os.pidfd_open(child))
+    return handles
+
+
+@dataclass
+class Run:
+    """A flow run as the server shows it."""
+
+    bench: Bench
+    id: str
+
+    def read(self) -> dict[str, Any]:
+        return self.bench.api("GET", f"/flow_runs/{self.id}")
+
+    @property
+    def state(self) -> str:
+        return self.read()["state"]["name"]
+
+    @property
+    def message(self) -> str:
+        return self.read()["state"]["message"] or ""
+
+    def history(self) -> list[str]:
+        """Names of all its states, oldest first."""
+        states = self.bench.api("GET", f"/flow_run_states/?flow_run_id={self.id}")
+        return [state["name"] for state in sorted(states, key=lambda state: state["timestamp"])]
+
+    def wait(self, *names: str, seconds: float) -> str:
+        """The first of these states that it comes to; fails at any other end."""
+
+        def look() -> str | None:
+            now = self.read()["state"]
+            assert now["name"] in names or now["type"] not in ENDED, (
+                f"the run is {now['name']} and not {' or '.join(names)}: {now['message']}\n{self.bench.told()}"
+            )
+            return now["name"] if now["name"] in names else None
+
+        return self.bench.until(f"flow run {self.id} is {' or '.join(names)}", look, seconds)
+
+    def set_state(self, type_: str, name: str, force: bool = False) -> None:
+        given = {"state": {"type": type_, "name": name}, "force": force}
+        self.bench.api("POST", f"/flow_runs/{self.id}/set_state", given)
+
+    def cancel(self) -> None:
+        """As the Cancel button does."""
+        self.set_state("CANCELLING", "Cancelling")
+
+    def retry(self) -> None:
+        """As a person does."""
+        self.bench.prefect("flow-run", "retry", self.id)
+
+
+@dataclass
+class Dispatched:
+    """A toy study that was started."""
+
+    bench: Bench
+    study: toy.Study
+    root: Path
+    training: Handle
+    run: Run
+
+    @property
+    def folder(self) -> Path:
+        return self.training.run.path
+
+    def look(self, person: bool = False) -> Advance:
+        """As `advance` does every ten minutes; `person`: as somebody who starts the study."""
+        return dispatched.look("tests.slurm.toy", self.study, str(self.root), person)
+
+    def submissions(self) -> list[Submission]:
+        """The journal's entries, oldest first."""
+        return Journal(jobs_folder(self.training.run)).all()
+
+    def jobs(self) -> dict[str, str]:
+        """State by id of all jobs of the training, by SLURM's own word."""
+        return self.bench.cluster.jobs(f"{self.study.name}-s{self.study.seed}-toy-training.")
+
+    def job(self, *states: str, seconds: float = 30, number: int = 1) -> str:
+        """The id of the `number`th job when it is known and, if some are given, in one of these states."""
+
+        def look() -> str | None:
+            entries = self.submissions()
+            job = entries[number - 1].job_id if len(entries) >= number else None
+            now = self.jobs().get(job) if job else None
+            return job if job and (not states or now in states) else None
+
+        return self.bench.until(f"job {number} is {' or '.join(states) or 'known'}", look, seconds)
+
+    def training_began(self, seconds: float = 60) -> int:
+        """Waits until a checkpoint is there; its step."""
+        return self.bench.until("a first checkpoint", lambda: self.step() or None, seconds)
+
+    def step(self) -> int:
+        """The newest checkpoint's."""
+        return max((int(found.name) for found in self.training.run.checkpoints.glob("[0-9]*")), default=0)
+
+    def record(self) -> dict[str, Any]:
+        """The newest attempt's."""
+        return attempts.newest(self.training.run.attempts) or {}
+
+    def records(self) -> list[dict[str, Any]]:
+        return [durable.read_json(file) for file in sorted(self.training.run.attempts.glob("*.json"))]
+
+    @property
+    def digest(self) -> str:
+        return durable.read_json(self.training.run.result_file)["weights_digest"]
+
+
+@dataclass
+class Bench:
+    """One cluster, the pools of one Prefect server, and the workers that join them."""
+
+    cluster: Cluster
+    address: str
+    folder: Path
+    resources: dict[str, Any] = field(default_factory=dict)
+    workers: dict[str, Worker] = field(default_factory=dict)
+    dispatched: list[Dispatched] = field(default_factory=list)
+    _started: int = 0
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.site = self.folder / "site.yaml"
+        resources = {"partition": "cpu", "cpus": 1, "memory_gb": 2, "gpus": 0, "gpu_model": "", "lead_seconds": 60}
+        site = {"root": str(self.folder / "runs"), "resources": resources | self.resources}
+        # the toy is no part of the source that a job is given: it is found in the checkout, behind that
+        site["resources"]["pass_environment"] = ["PYTHONPATH"]
+        self.site.write_text(yaml.safe_dump(site))
+        self.environment = self.cluster.environment | {
+            "PREFECT_API_URL": self.address,
+            "RATCHET_SITE": str(self.site),
+            "PYTHONPATH": str(REPOSITORY),
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "DO_NOT_TRACK": "1",
+        }
+
+    # ------------------------------------------------------------------------------------------------- Prefect
+
+    def prefect(self, *arguments: str) -> str:
+        """The command `prefect ...`, which must work."""
+        done = subprocess.run(
+            [*PREFECT, *arguments],
+            cwd=REPOSITORY,
+            env=os.environ | self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"prefect {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def api(self, method: str, path: str, given: Any = None) -> Any:
+        answer = httpx.request(method, f"{self.address}{path}", json=given, timeout=30)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def runs_of(self, name: str) -> list[Run]:
+        """Flow runs whose name begins so, oldest first."""
+        wanted = {"flow_runs": {"name": {"like_": name}}, "sort": "START_TIME_ASC"}
+        found = self.api("POST", "/flow_runs/filter", wanted)
+        return [Run(self, run["id"]) for run in found if run["name"].startswith(name)]
+
+    # ------------------------------------------------------------------------------------------------- workers
+
+    def start_worker(self, pool: str = "gpu", key: str = "") -> Worker:
+        """One more worker process; `key` names it where a pool has two."""
+        key = key or pool
+        worker = self.workers[key] = Worker(pool, self.folder / f"worker-{key}.log", self.environment)
+        self.until(f"the worker {key} started", lambda: worker.started, 60)
+        return worker
+
+    def ensure_worker(self, pool: str = "gpu") -> Worker:
+        worker = self.workers.get(pool)
+        return worker if worker and worker.alive else self.start_worker(pool)
+
+    def stop_workers(self, *keys: str) -> None:
+        for key in keys or list(self.workers):
+            if worker := self.workers.pop(key, None):
+                worker.stop()
+
+    # --------------------------------------------------------------------------------------------------- toys
+
+    def dispatch(
+        self, root: Path, name: str = "", resources: dict[str, Any] | None = None, **fields: Any
+    ) -> Dispatched:
+        """Starts a toy study below `root`; `fields` are those of its training, `resources` what its jobs ask for."""
+        self._started += 1
+        study = toy_study(name or f"toy{self._started}", resources, **fields)
+        walk = dispatched.look("tests.slurm.toy", study, str(root), person=True)
+        training = walk.handles[0]
+        run = walk.standing(training).flow_run
+        assert run, walk.standing(training)
+        self.dispatched.append(Dispatched(self, study, root, training, Run(self, run)))
+        return self.dispatched[-1]
+
+    # -------------------------------------------------------------------------------------------------- waiting
+
+    def until(self, what: str, look: Callable[[], Found | None], seconds: float) -> Found:
+        """What `look` finds, as soon as it finds something."""
+        end = time.monotonic() + seconds
+        while True:
+            if found := look():
+                return found
+            if time.monotonic() > end:
+                raise AssertionError(f"not within {seconds:g} s: {what}\n{self.told()}")
+            time.sleep(POLL_SECONDS)
+
+    def told(self) -> str:
+        """What SLURM, the workers, the flow runs and the jobs say, for the message of a failure."""
+        parts = []
+        with suppress(AssertionError, subprocess.TimeoutExpired):
+            parts.append(self.cluster.slurm("squeue", "-t", "all", "-o", "%i %T %r %N %j"))
+            parts.append(self.cluster.slurm("sinfo", "-N", "-o", "%N %T %P"))
+        for one in self.dispatched[-2:]:
+            parts.append(f"--- {one.study.name}: {one.run.history()}, {one.run.read()['state']}")
+            logs = [*sorted(jobs_folder(one.training.run).glob("*.log"))[-2:]]
+            parts += [f"--- {log}\n{_end(log.read_text(errors='replace'))}" for log in logs]
+        for key, worker in self.workers.items():
+            parts.append(f"--- worker {key}, {'alive' if worker.alive else 'dead'}\n{_end(worker.told())}")
+        return "\n".join(parts)
+
+    # ------------------------------------------------------------------------------------------------- tidying
+
+    def put_right(self) -> None:
+        """After a test, however it ended: no run goes on, no job is left, all nodes are there."""
+        wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED", "PENDING", "RUNNING", "CANCELLING"]}}}}
+        for run in self.api("POST", "/flow_runs/filter", wanted | {"work_pools": {"name": {"any_": ["gpu"]}}}):
+            Run(self, run["id"]).set_state("CANCELLED", "Cancelled", force=True)
+        self.dispatched.clear()
+        self.cluster.put_right()
+
+
+def _end(text: str, lines: int = 25) -> str:
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def toy_study(name: str = "toy", resources: dict[str, Any] | None = None, **fields: Any) -> toy.Study:
+    """A toy; `steps` is how many its training has, the other `fields` are those of its configuration."""
+    steps = fields.pop("steps", toy.STEPS_PER_EPOCH)
+    training = toy.TrainingConfig()
+    budget = training.budget.model_copy(update={"epochs": steps / toy.STEPS_PER_EPOCH})
+    execution = training.execution.model_copy(update={"resources": {"all": resources or {}}})
+    given = {"budget": budget, "execution": execution} | fields
+    return toy.Study(name=name, training=toy.TrainingConfig.model_validate(training.model_copy(update=given)))
