@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from functools import partial
 from typing import Any
@@ -53,6 +54,14 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
         return slurm_study.follow(partial(look, module, study, root), board.tell)
     finally:
         board.close()
+
+
+def scripts(module: str, study: Any, root: str) -> list[tuple[str, str]]:
+    """Name and exact script of each stage that would be submitted now; starts and writes nothing."""
+    site = read_site()
+    where = slurm_study.root_of(site, root)
+    page = importlib.import_module(module)
+    return slurm_study.scripts(page, study, study_file.path(where, module, study), site, where)
 
 
 def stop(module: str, study: Any, root: str) -> None:

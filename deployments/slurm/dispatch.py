@@ -119,12 +119,7 @@ class Advance(Walk):
         seed = getattr(handle.config, "seed", None)
         return self._client.create_flow_run_from_deployment(
             deployment.id,
-            parameters={
-                "study_file": str(self._file),
-                "stage": name,
-                "root": str(self.root),
-                "fingerprint": handle.run.fingerprint,
-            },
+            parameters=stage_parameters(handle, self._file),
             name=f"{handle.run.study} {name} {handle.run.fingerprint[:12]}",
             tags=[handle.run.study, name, *([f"seed-{seed}"] if seed is not None else [])],
             idempotency_key=key,
@@ -151,6 +146,16 @@ def jobs_folder(run: RunDirectory) -> Path:
     return run.path / "jobs"
 
 
+def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
+    """What the flow `stage` is called with."""
+    return {
+        "study_file": str(study_file),
+        "stage": handle.stage.name,
+        "root": str(handle.run.root),
+        "fingerprint": handle.run.fingerprint,
+    }
+
+
 def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
     """What the run of this stage is given: the site's and the study's resources, and where it works."""
     name = handle.stage.name
@@ -160,7 +165,8 @@ def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
             Overrides.model_validate(given)
         except ValueError as error:
             raise BadInput(f"execution.resources.{wanted}: {error}") from None
-    seed = getattr(handle.config, "seed", 0)
+    seed = getattr(handle.config, "seed", None)
+    label = site.job_name if seed is not None else site.job_name.replace("-s{seed}", "")  # shared by all seeds
     layers: Sequence[dict[str, Any]] = (
         site.resources,
         site.stages.get(name, {}),
@@ -169,7 +175,7 @@ def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
     )
     return merged(*layers) | {
         "folder": str(jobs_folder(handle.run)),
-        "label": site.job_name.format(study=handle.run.study, stage=name, seed=seed),
+        "label": label.format(study=handle.run.study, stage=name, seed=seed),
         "directory": str(source),
         "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
     }

@@ -46,6 +46,9 @@ class Submission:
     """Whether it was started by Ratchet itself and not by a person."""
     memory_gb: float
     memory_cap_gb: float | None = None
+    cpus: int = 1
+    gpus: int = 0
+    time_limit_minutes: int = 0
     job_id: str | None = None
     end: End | None = None
 

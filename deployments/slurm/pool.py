@@ -6,6 +6,7 @@ Prefect worker (worker.py) is a thin shell around it.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -53,7 +54,6 @@ class Plan:
     directory: Path
     resources: Resources
     environment: dict[str, str] = field(default_factory=dict)
-    url: str = ""
     state_message: str = ""
     """The message of the scheduled state that asked for this job."""
 
@@ -87,7 +87,7 @@ class Pool:
         last = mine[-1] if mine else None
         if last and last.live:
             return last.job_id
-        entry, text = self._next(plan, journal, last)
+        entry, text = _next(plan, journal, last)
         plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a word
         durable.write_bytes(journal.script(entry), text.encode())
         self.live[plan.flow_run] = journal.write(entry)
@@ -109,48 +109,6 @@ class Pool:
             return None
         self.live[plan.flow_run] = journal.note_job(entry, job_id)
         return job_id
-
-    def preview(self, plan: Plan) -> str:
-        """The text that `submit` would submit now."""
-        journal = Journal(plan.folder)
-        mine = journal.of(plan.flow_run)
-        return self._next(plan, journal, mine[-1] if mine else None)[1]
-
-    def _next(self, plan: Plan, journal: Journal, last: Submission | None) -> tuple[Submission, str]:
-        number, before = journal.next_number(), journal.all()
-        end = last.end if last else None
-        asked = plan.resources
-        asked = asked.model_copy(
-            update={
-                "memory_gb": max(asked.memory_gb, (end and end.memory_gb) or 0),
-                "exclude": sorted({*asked.exclude, *(end.exclude if end else [])}),
-            }
-        )
-        entry = Submission(
-            number,
-            f"{plan.label}.{plan.flow_run[:6]}.{number}",
-            plan.flow_run,
-            time.time(),
-            automatic=end is None or (end.follows == "AwaitingRetry" and end.message == plan.state_message),
-            memory_gb=asked.memory_gb,
-            memory_cap_gb=asked.memory_cap_gb,
-        )
-        text = sbatch_text(
-            JobText(
-                entry.name,
-                plan.command,
-                plan.directory,
-                journal.log(entry),
-                journal.log(entry).with_suffix(".stop"),
-                asked,
-                plan.environment,
-                next((old.job_id for old in reversed(before) if old.job_id), None),
-                entry.automatic,
-                asked.lead_seconds + _measured_lead(plan.folder.parent),
-                plan.url,
-            )
-        )
-        return entry, text
 
     def round(self) -> list[Action]:
         """Looks at SLURM once and at every watched run, and does what follows. Nothing when SLURM does not answer."""
@@ -259,6 +217,53 @@ class Pool:
             LOG.warning("scancel: %s", error)
             return
         self._cancelled |= dict.fromkeys(new, now)
+
+
+def preview(plan: Plan) -> str:
+    """The text that `Pool.submit` would submit now."""
+    journal = Journal(plan.folder)
+    mine = journal.of(plan.flow_run)
+    return _next(plan, journal, mine[-1] if mine else None)[1]
+
+
+def _next(plan: Plan, journal: Journal, last: Submission | None) -> tuple[Submission, str]:
+    """The entry and the text of the run's next job."""
+    number, before = journal.next_number(), journal.all()
+    end = last.end if last else None
+    asked = plan.resources
+    asked = asked.model_copy(
+        update={
+            "memory_gb": max(asked.memory_gb, (end and end.memory_gb) or 0),
+            "exclude": sorted({*asked.exclude, *(end.exclude if end else [])}),
+        }
+    )
+    entry = Submission(
+        number,
+        f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
+        plan.flow_run,
+        time.time(),
+        automatic=end is None or (end.follows == "AwaitingRetry" and end.message == plan.state_message),
+        memory_gb=asked.memory_gb,
+        memory_cap_gb=asked.memory_cap_gb,
+        cpus=asked.cpus,
+        gpus=asked.gpus,
+        time_limit_minutes=asked.time_limit_minutes,
+    )
+    text = sbatch_text(
+        JobText(
+            entry.name,
+            plan.command,
+            plan.directory,
+            journal.log(entry),
+            journal.log(entry).with_suffix(".stop"),
+            asked,
+            plan.environment,
+            next((old.job_id for old in reversed(before) if old.job_id), None),
+            entry.automatic,
+            asked.lead_seconds + _measured_lead(plan.folder.parent),
+        )
+    )
+    return entry, text
 
 
 def _attempt_of(run_directory: Path, submission: Submission) -> dict[str, Any] | None:

@@ -31,15 +31,11 @@ class JobText:
     """The job before this one of the same run: it must have ended, however."""
     automatic: bool = True
     lead_seconds: float = 90.0
-    url: str = ""
-    """Where the run is shown."""
 
 
 def sbatch_text(job: JobText) -> str:
     """The script that is submitted, byte for byte what the dry run prints."""
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
-    if job.url:
-        lines += [f"# {_comment(job.url)}"]
     lines += [
         "# A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE",
         "set -u",
@@ -126,7 +122,3 @@ def _quoted(value: str) -> str:
     if not set(value) & set(" \t\"'\\#"):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _comment(text: str) -> str:
-    return text.replace("\n", " ")

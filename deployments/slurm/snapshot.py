@@ -9,7 +9,12 @@ from storage import attempts, durable
 
 REPOSITORY = Path(__file__).parent.parent.parent
 ROOMS = ("flows", "tasks", "deployments", "storage")
-KEPT = {".py", ".yaml", ".json", ".html", ".css", ".j2", ".jinja", ".mplstyle", ".md", ".txt"}
+KEPT = {".py", ".yaml"}
+
+
+def staged(folder: Path, repository: Path = REPOSITORY) -> Path:
+    """Where the present source is, or would be, kept below `folder`."""
+    return folder / _digest(_contents(repository))
 
 
 def stage_source(folder: Path, repository: Path = REPOSITORY) -> Path:
@@ -18,17 +23,8 @@ def stage_source(folder: Path, repository: Path = REPOSITORY) -> Path:
     Python finds modules in the working directory first, so a job that starts there runs this copy and not the
     installed one.
     """
-    files = sorted(
-        file
-        for room in ROOMS
-        for file in (repository / room).rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts and file.suffix in KEPT
-    )
-    contents = [(file.relative_to(repository), file.read_bytes()) for file in files]
-    digest = hashlib.sha256()
-    for name, content in contents:
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    target = folder / digest.hexdigest()[:16]
+    contents = _contents(repository)
+    target = folder / _digest(contents)
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
@@ -38,3 +34,20 @@ def stage_source(folder: Path, repository: Path = REPOSITORY) -> Path:
             (made / name).write_bytes(content)
         durable.write_json(made / attempts.SOURCE_FILE, attempts.source_version())
     return target
+
+
+def _contents(repository: Path) -> list[tuple[Path, bytes]]:
+    files = sorted(
+        file
+        for room in ROOMS
+        for file in (repository / room).rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts and file.suffix in KEPT
+    )
+    return [(file.relative_to(repository), file.read_bytes()) for file in files]
+
+
+def _digest(contents: list[tuple[Path, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, content in contents:
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]

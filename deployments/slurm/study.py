@@ -18,11 +18,13 @@ from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmCommands
 from deployments.slurm.dispatch import Advance, Standing, jobs_folder
 from deployments.slurm.journal import Journal
+from deployments.slurm.plan import script_of
 from deployments.slurm.site import Site
-from deployments.slurm.snapshot import stage_source
+from deployments.slurm.snapshot import stage_source, staged
 
 LOG = logging.getLogger("ratchet.slurm")
 LOOK_EVERY_SECONDS = 10.0
+SOURCES = ".sources"
 
 
 def root_of(site: Site, root: str = "") -> Path:
@@ -37,7 +39,7 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
             site,
             study.name,
             study_file,
-            stage_source(root / ".sources"),
+            stage_source(root / SOURCES),
             client,
             SlurmCommands(),
             person,
@@ -45,6 +47,16 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
         )
         page.page(study, walk)
     return walk
+
+
+def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> list[tuple[str, str]]:
+    """Name and exact script of each stage that is ready."""
+    walk = Walk(root, study.name)
+    page.page(study, walk)
+    source = staged(root / SOURCES)
+    ready = [handle for handle in walk.handles if not handle.finished and not handle.waits_for]
+    with get_client(sync_client=True) as client:
+        return [(handle.stage.name, script_of(client, site, handle, study_file, source)) for handle in ready]
 
 
 def cancel(page: Any, study: Any, root: Path) -> None:

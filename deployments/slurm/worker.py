@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 import subprocess
 from dataclasses import replace
 from functools import partial
@@ -21,18 +20,18 @@ from typing import Any
 
 import anyio
 import anyio.abc
+import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.plugins import load_prefect_collections
-from prefect.workers.base import BaseJobConfiguration, BaseVariables, BaseWorker, BaseWorkerResult
-from pydantic import Field
+from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.client import Refused, SlurmCommands
 from deployments.slurm.journal import Submission
 from deployments.slurm.mirror import Mirror
+from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, plan_of
 from deployments.slurm.pool import Plan, Pool
 from deployments.slurm.reconcile import Finish, Run, SetState
-from deployments.slurm.resources import Resources
 from deployments.slurm.runs import PrefectRuns
 from deployments.slurm.site import Site, read_site
 from storage import locks
@@ -52,29 +51,6 @@ def interval_seconds(live_jobs: int) -> float:
     return FEW_SECONDS + share * (MANY_SECONDS - FEW_SECONDS)
 
 
-class _Where(Resources):
-    """What a run's job is, beside its resources; `advance` fills it in."""
-
-    folder: str = Field(
-        "",
-        title="Folder",
-        description="Where scripts, logs and the journal of the run's jobs are kept; Ratchet sets it. Empty: below "
-        "the site's root.",
-    )
-    label: str = Field("", title="Job name", description="Beginning of the job's name. Empty: the flow run's name.")
-    directory: str = Field(
-        "", title="Source", description="Folder with the source that the job runs. Empty: the site's root."
-    )
-
-
-class SlurmVariables(BaseVariables, _Where):
-    """The pool's form."""
-
-
-class SlurmJobConfiguration(BaseJobConfiguration, _Where):
-    """One run's job, all layers merged."""
-
-
 class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerResult]):
     """Runs stages as SLURM jobs."""
 
@@ -92,10 +68,12 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._jobs: Pool | None = None
         self._runs: PrefectRuns | None = None
         self._mirror: Mirror | None = None
+        self._standing_by = ""
         self._watching = anyio.CancelScope()
 
     async def setup(self) -> None:
         _refuse_another_of_this_type()
+        logging.getLogger("ratchet").setLevel(logging.INFO)
         self._site = read_site()
         await super().setup()
         assert self._runs_task_group is not None
@@ -118,8 +96,11 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         task_status: anyio.abc.TaskStatus[Any] | None = None,
     ) -> BaseWorkerResult:
         """Submits and returns. Status 0 always: Prefect's own late word over a run could overwrite a newer state."""
-        assert self._jobs is not None
         job_id: str | None = None
+        if self._jobs is None:  # lost a moment ago; the worker that serves the pool now finds the run unsubmitted
+            if task_status is not None:
+                task_status.started(None)
+            return BaseWorkerResult(status_code=0, identifier="")
         try:
             job_id = await anyio.to_thread.run_sync(self._jobs.submit, self._plan(flow_run, configuration))
         except Refused as error:
@@ -140,16 +121,9 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     def _plan(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> Plan:
         assert self._site is not None
-        return Plan(
-            str(flow_run.id),
-            Path(configuration.folder or self._own_folder(flow_run)),
-            configuration.label or flow_run.name,
-            command(configuration.command or "", flow_run.parameters),
-            Path(configuration.directory or self._site.root),
-            Resources.model_validate(configuration.model_dump(include=set(Resources.model_fields))),
-            {name: value for name, value in configuration.env.items() if value and not name.startswith("PREFECT_")},
-            state_message=(flow_run.state.message or "") if flow_run.state else "",
-        )
+        message = (flow_run.state.message or "") if flow_run.state else ""
+        own = self._own_folder(flow_run)
+        return plan_of(configuration, self._site, str(flow_run.id), flow_run.name, flow_run.parameters, own, message)
 
     def _folder_of(self, flow_run: FlowRun) -> Path:
         return Path((flow_run.job_variables or {}).get("folder") or self._own_folder(flow_run))
@@ -168,6 +142,9 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                         await self._wait()
                     else:
                         await anyio.sleep(STAND_BY_SECONDS)
+                except httpx.HTTPError as error:
+                    LOG.warning("the Prefect server does not answer (%s); the jobs go on", error)
+                    await anyio.sleep(STAND_BY_SECONDS)
                 except Exception:
                     LOG.exception("a look at the jobs failed; the next one follows")
                     await anyio.sleep(STAND_BY_SECONDS)
@@ -186,8 +163,12 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         try:
             self._lock = await anyio.to_thread.run_sync(partial(locks.acquire, folder))
         except Held as held:
-            LOG.info("this worker stands by: %s", held)
+            if str(held) != self._standing_by:
+                LOG.info("this worker stands by: %s", held)
+            self._standing_by = str(held)
             return False
+        LOG.info("this worker serves the pool %s", self._work_pool_name)
+        self._standing_by = ""
         client = get_client(sync_client=True)
         self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
         self._jobs = Pool(SlurmCommands(), self._runs)
@@ -223,12 +204,6 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             cancelling = await anyio.to_thread.run_sync(self._runs.cancelling)
             if cancelling:
                 await anyio.to_thread.run_sync(self._jobs.cancel_at_once, cancelling)
-
-
-def command(template: str, parameters: dict[str, Any]) -> list[str]:
-    """The job's argument vector: `{parameters}` in the template becomes the run's parameters as options."""
-    given = [f"--{name.replace('_', '-')}={value}" for name, value in parameters.items() if value is not None]
-    return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
 
 
 def notify(shell_command: str, subject: str, message: str) -> None:

@@ -6,8 +6,10 @@ their run directories. Whatever does not come in time fails with what each of th
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -32,7 +34,7 @@ from tests.conftest import REPOSITORY
 from tests.slurm import toy
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
-PREFECT = [sys.executable, "-m", "prefect", "--no-prompt"]
+PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
 POLL_SECONDS = 0.3
 PORTS_OF_ONE = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -342,13 +344,15 @@ class Bench:
         self.site = self.folder / "site.yaml"
         resources = {"partition": "cpu", "cpus": 1, "memory_gb": 2, "gpus": 0, "gpu_model": "", "lead_seconds": 60}
         site = {"root": str(self.folder / "runs"), "resources": resources | self.resources}
-        # the toy is no part of the source that a job is given: it is found in the checkout, behind that
+        # the toy is no part of the source that a job is given: it is found here, and nothing else of the checkout is
+        (self.folder / "path").mkdir(exist_ok=True)
+        (self.folder / "path" / "tests").symlink_to(REPOSITORY / "tests")
         site["resources"]["pass_environment"] = ["PYTHONPATH"]
         self.site.write_text(yaml.safe_dump(site))
         self.environment = self.cluster.environment | {
             "PREFECT_API_URL": self.address,
             "RATCHET_SITE": str(self.site),
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": str(self.folder / "path"),
             "PREFECT_WORKER_QUERY_SECONDS": "2",
             "DO_NOT_TRACK": "1",
         }
@@ -369,6 +373,14 @@ class Bench:
         )
         assert done.returncode == 0, f"prefect {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
+
+    def run_deployment(self, name: str, **parameters: Any) -> Run:
+        """`prefect deployment run`; the flow run that it made."""
+        given = [word for key, value in parameters.items() for word in ("--param", f"{key}={json.dumps(value)}")]
+        said = self.prefect("deployment", "run", name, *given)
+        found = re.search(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", said)
+        assert found, said
+        return Run(self, found[0])
 
     def api(self, method: str, path: str, given: Any = None) -> Any:
         answer = httpx.request(method, f"{self.address}{path}", json=given, timeout=30)

@@ -17,8 +17,7 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     root = tmp_path / "runs"
     shutil.copytree(smoke_root / ".cache", root / ".cache")
     bench.ensure_worker("ratchet")
-    bench.prefect("deployment", "run", "robustness/smoke", "--param", f"root={root}")
-    (study,) = bench.runs_of("smoke-s42") or bench.runs_of("")
+    study = bench.run_deployment("robustness/smoke", root=str(root))
     study.wait("Completed", seconds=300)
 
     stages = bench.runs_of("smoke ")

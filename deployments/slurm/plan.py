@@ -1,0 +1,92 @@
+"""From the layers of a job's variables to its plan: what the worker submits, and what the dry run prints."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound
+from prefect.workers.base import BaseJobConfiguration, BaseVariables
+from pydantic import Field
+
+from deployments.dispatch import Handle
+from deployments.slurm.dispatch import job_variables, stage_parameters
+from deployments.slurm.journal import Journal
+from deployments.slurm.pool import Plan, preview
+from deployments.slurm.resources import Resources
+from deployments.slurm.site import Site
+from storage.errors import BadInput
+
+
+class _Where(Resources):
+    """What a run's job is, beside its resources; the dispatch fills it in."""
+
+    folder: str = Field(
+        "",
+        title="Folder",
+        description="Where scripts, logs and the journal of the run's jobs are kept; Ratchet sets it. Empty: below "
+        "the site's root.",
+    )
+    label: str = Field("", title="Job name", description="Beginning of the job's name. Empty: the flow run's name.")
+    directory: str = Field(
+        "", title="Source", description="Folder with the source that the job runs. Empty: the site's root."
+    )
+
+
+class SlurmVariables(BaseVariables, _Where):
+    """Resources of one SLURM job. What a cluster needs everywhere belongs into the site file."""
+
+
+class SlurmJobConfiguration(BaseJobConfiguration, _Where):
+    """One run's job, all layers merged."""
+
+
+def plan_of(
+    configuration: SlurmJobConfiguration,
+    site: Site,
+    flow_run: str,
+    name: str,
+    parameters: dict[str, Any],
+    own_folder: Path,
+    state_message: str = "",
+) -> Plan:
+    """The plan of a flow run's next job. `own_folder` is for a run whose variables name none."""
+    return Plan(
+        flow_run,
+        Path(configuration.folder or own_folder),
+        configuration.label or name,
+        command(configuration.command or "", parameters),
+        Path(configuration.directory or site.root),
+        Resources.model_validate(configuration.model_dump(include=set(Resources.model_fields))),
+        {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")},
+        state_message,
+    )
+
+
+def command(template: str, parameters: dict[str, Any]) -> list[str]:
+    """The job's argument vector: `{parameters}` in the template becomes the run's parameters as options."""
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in parameters.items() if value is not None]
+    return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
+
+
+def script_of(client: SyncPrefectClient, site: Site, handle: Handle, study_file: Path, source: Path) -> str:
+    """The exact text that would be submitted for a stage now; nothing is written or started."""
+    name = handle.stage.name
+    try:
+        template = client.read_work_pool(site.gpu_pool).base_job_template
+        deployment = client.read_deployment_by_name(f"stage/{name}")
+    except ObjectNotFound:
+        raise BadInput(
+            f"this Prefect server has no work pool {site.gpu_pool!r} or no deployment 'stage/{name}': run "
+            f"`prefect work-pool create {site.gpu_pool} --type slurm` and `prefect deploy --all`"
+        ) from None
+    variables = job_variables(site, handle, source)
+    values = (deployment.job_variables or {}) | variables
+    configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
+    entries = Journal(Path(variables["folder"])).all()
+    flow_run = entries[-1].flow_run if entries else ""
+    parameters = stage_parameters(handle, study_file)
+    return preview(plan_of(configuration, site, flow_run, name, parameters, Path(variables["folder"])))
