@@ -94,8 +94,8 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
     if options.dry_run or options.status:
         for handle in walk.handles:
             OUT.print(_dry_line(handle) if options.dry_run else _status_line(handle))
-        if options.dry_run and options.dispatch == "slurm":
-            _print_scripts(study_module.__name__, study, root)
+        if options.dispatch == "slurm":
+            _tell_of_jobs(study_module.__name__, study, root, walk, options.dry_run)
         return 0 if options.dry_run or all(handle.finished for handle in walk.handles) else 75
     if not all(handle.finished for handle in walk.handles):
         if options.dispatch == "slurm":
@@ -153,10 +153,15 @@ def _require_server() -> None:
     require_answer(address)
 
 
-def _print_scripts(module: str, study: Any, root: str) -> None:
-    """The exact text of each job that would be submitted now."""
+def _tell_of_jobs(module: str, study: Any, root: str, walk: Walk, dry_run: bool) -> None:
+    """What the jobs used so far; in a dry run the exact text of each one that would be submitted now."""
+    from deployments.slurm import efficiency
     from flows import dispatched
 
+    if not dry_run:
+        if used := efficiency.table(walk.handles):
+            OUT.print(Markdown(used) if OUT.is_terminal else f"\n{used}", markup=False)
+        return
     _require_server()
     for name, text in dispatched.scripts(module, study, root):
         OUT.print(f"\n--- {name}\n{text}", markup=False)

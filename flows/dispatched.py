@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import threading
-from functools import partial
 from typing import Any
 
 from prefect import task
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
@@ -18,6 +18,7 @@ from prefect.settings import PREFECT_UI_URL
 from prefect.states import State, StateType
 
 from deployments.dispatch import Handle
+from deployments.slurm import efficiency
 from deployments.slurm import study as slurm_study
 from deployments.slurm.dispatch import Advance, Standing
 from deployments.slurm.site import read_site
@@ -50,10 +51,19 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
     with get_client(sync_client=True) as client:
         client.update_flow_run(flow_run.id, tags=["ratchet", study.name, f"seed-{study.seed}"])
     board = _Board()
+    last: list[Advance] = []
+
+    def look_again(person: bool) -> Advance:
+        last[:] = [look(module, study, root, person)]
+        return last[0]
+
     try:
-        return slurm_study.follow(partial(look, module, study, root), board.tell)
+        return slurm_study.follow(look_again, board.tell)
     finally:
         board.close()
+        if last and (used := efficiency.table(last[0].handles)):
+            key = f"{study.name}-efficiency".lower().replace("_", "-").replace(".", "-")
+            create_markdown_artifact(used, key=key, description="What the jobs cost, and what of it was used")
 
 
 def scripts(module: str, study: Any, root: str) -> list[tuple[str, str]]:

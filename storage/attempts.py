@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import resource
 import subprocess
 import time
 from functools import cache
@@ -52,7 +53,16 @@ class AttemptRecord:
         durable.write_json(self._file, self._record)
 
     def end(self, end_state: str, exit_code: int, diagnosis: dict[str, str] | None) -> None:
-        self.note(ended_at=time.time(), end_state=end_state, exit_code=exit_code, diagnosis=diagnosis)
+        """How the attempt ended, and what it used of the machine (this process and those it waited for)."""
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        self.note(
+            ended_at=time.time(),
+            end_state=end_state,
+            exit_code=exit_code,
+            diagnosis=diagnosis,
+            cpu_seconds=sum(one.ru_utime + one.ru_stime for one in used),
+            peak_memory_bytes=1024 * max(one.ru_maxrss for one in used),
+        )
 
 
 def newest(folder: Path) -> dict[str, Any] | None:

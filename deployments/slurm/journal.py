@@ -8,6 +8,7 @@ name; its end is added once, when it is decided what follows. One worker at a ti
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -51,6 +52,8 @@ class Submission:
     time_limit_minutes: int = 0
     job_id: str | None = None
     end: End | None = None
+    ended_at: float = 0.0
+    """When the end was seen, seconds since 1970."""
 
     @property
     def live(self) -> bool:
@@ -88,7 +91,7 @@ class Journal:
         return self.write(replace(entry, job_id=job_id))
 
     def note_end(self, entry: Submission, end: End) -> Submission:
-        return self.write(replace(entry, end=end))
+        return self.write(replace(entry, end=end, ended_at=time.time()))
 
     def script(self, entry: Submission) -> Path:
         """The text that was, or is about to be, submitted."""

@@ -106,7 +106,7 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
             lines += ["```", told["detail"].rstrip(), "```", ""]
     if attempt:
         numerics = attempt.get("numerics") or {}
-        device = numerics.get("device_name") or numerics.get("device") or ""
+        device = numerics.get("device_model") or ""
         lines += [f"Attempt {attempt['attempt']} on {attempt.get('host')}{', ' + device if device else ''}", ""]
     lines += ["| job | submitted | ended | what followed |", "|---|---|---|---|"]
     for entry in reversed(submissions):
