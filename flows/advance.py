@@ -15,7 +15,7 @@ from flows import study_file
 from storage.errors import BadInput
 
 
-@flow(name="advance", persist_result=False)
+@flow(name="advance", flow_run_name="advance", persist_result=False)
 def advance(root: str = "") -> None:
     """Looks at every started study once.
 

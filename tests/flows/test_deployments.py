@@ -1,0 +1,56 @@
+"""`prefect.yaml` says what the profiles and the pages say."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from prefect.flows import load_flow_from_entrypoint
+
+from deployments.slurm.site import Overrides
+from flows import robustness, settings, sweep
+from tasks.stage import Stage
+from tasks.study import Study
+from tests.conftest import REPOSITORY
+
+DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]
+STUDIES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.robustness.robustness"]
+STAGES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.stage.stage"]
+
+
+def test_there_is_one_for_each_profile_and_each_stage_name() -> None:
+    assert sorted(one["name"] for one in STUDIES) == settings.profile_names()
+    pages = {value.name for page in (robustness, sweep) for value in vars(page).values() if isinstance(value, Stage)}
+    assert sorted(one["name"] for one in STAGES) == sorted(pages)
+
+
+@pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: one["name"])
+def test_a_study_s_parameters_are_its_profile(deployment: dict[str, Any]) -> None:
+    given = settings.validated(Study, deployment["parameters"]["study"], "prefect.yaml")
+    assert given == settings.read_study(Study, deployment["name"], [], None)
+    flow = load_flow_from_entrypoint(deployment["entrypoint"])
+    flow.validate_parameters(deployment["parameters"])
+    assert deployment["parameters"]["dispatch"] == "slurm" and deployment["work_pool"]["name"] == "ratchet"
+
+
+@pytest.mark.parametrize("deployment", STAGES, ids=lambda one: one["name"])
+def test_a_stage_s_resources_are_fields_of_the_pool(deployment: dict[str, Any]) -> None:
+    variables = dict(deployment["work_pool"]["job_variables"])
+    assert variables.pop("command") == "python -m flows.stage {parameters}"
+    assert Overrides.model_validate(variables).time_limit_minutes
+    assert deployment["work_pool"]["name"] == "gpu"
+
+
+def test_every_entrypoint_is_a_module_s() -> None:
+    """The form `path.py:function` puts the file's folder first on the import path, and loads classes twice."""
+    for deployment in DEPLOYMENTS:
+        assert re.fullmatch(r"flows\.\w+\.\w+", deployment["entrypoint"])
+        assert load_flow_from_entrypoint(deployment["entrypoint"]).name
+
+
+def test_advance_is_a_backstop_and_not_a_flood() -> None:
+    (advance,) = [one for one in DEPLOYMENTS if one["name"] == "advance"]
+    (schedule,) = advance["schedules"]
+    assert schedule["interval"] >= 600 and advance["work_pool"]["name"] == "ratchet"
