@@ -24,7 +24,8 @@ from deployments.artifacts import Artifacts
 from deployments.dispatch import Handle, Walk
 from storage import attempts
 from tasks.configuration import Configuration
-from tasks.stage import Outcome, Stage, attempt
+from tasks.progress import FOR_THE_TERMINAL
+from tasks.stage import Outcome, Stage, attempt, outcome_of, said
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
@@ -76,8 +77,7 @@ class Local(Walk):
             "AwaitingRetry",
         )
         kind = next(kind for kind, named in STATES.values() if named == name)
-        told = "; ".join(f"{handle.stage.name}: {handle.outcome.told}" for handle in tried if handle.outcome)
-        return State(type=kind, name=name, message=told or "unfinished")
+        return State(type=kind, name=name, message="\n".join(_told(tried)) or "unfinished")
 
     def _told_to_stop(self) -> bool:
         """A signal stops the study, and so does another process at work on it, whose next stage we would take.
@@ -108,9 +108,13 @@ def _run_as_task(handle: Handle) -> None:
         persist_result=False,
     )
     def work() -> State[Any]:
-        inputs = {role: given.as_input() for role, given in handle.inputs.items()}
-        with _logs_to_prefect(), _shown_while_working(handle):
-            handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs)
+        try:
+            inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+            with _logs_to_prefect(), _shown_while_working(handle):
+                handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs)
+        except Exception as error:  # outside the attempt, so that no record tells of it
+            LOG.exception("%s ended outside an attempt", name, extra=FOR_THE_TERMINAL)
+            handle.outcome = outcome_of(error)
         kind, state_name = STATES[handle.outcome.end_state]
         if handle.outcome.retryable:
             kind = StateType.FAILED  # Prefect retries no other
@@ -128,9 +132,26 @@ def _message(handle: Handle, outcome: Outcome) -> str:
     """Cause, remedy and log, on the task run's page."""
     if outcome.end_state == "finished":
         return str(handle.run.path)
+    return f"{said(outcome.end_state)}: {outcome.told}" + "".join(f" Log: {log}" for log in _logs(handle))
+
+
+def _told(handles: list[Handle]) -> list[str]:
+    """A line for each cause: the stages that it ended, what to do, and where the logs of a failure are."""
+    by_cause: dict[str, list[Handle]] = {}
+    for handle in handles:
+        if handle.outcome:
+            by_cause.setdefault(handle.outcome.told, []).append(handle)
+    lines = []
+    for told, ended in by_cause.items():
+        lines.append(f"{', '.join(handle.stage.name for handle in ended)}: {told}")
+        lines += [f"log: {log}" for handle in ended for log in _logs(handle) if handle.outcome.diagnosis]
+    return lines
+
+
+def _logs(handle: Handle) -> list[Path]:
+    """The log of the newest attempt; none where there was no attempt."""
     record = attempts.newest(handle.run.attempts)
-    log = f" Log: {handle.run.attempts / format(record['attempt'], '04d')}.log" if record else ""
-    return f"{outcome.end_state}: {outcome.told}{log}"
+    return [handle.run.attempts / f"{record['attempt']:04d}.log"] if record else []
 
 
 @contextlib.contextmanager

@@ -25,9 +25,9 @@ from deployments.slurm.client import SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS
 from deployments.slurm.journal import Journal, Submission
 from deployments.slurm.resources import merged
-from deployments.slurm.site import Overrides, Site
+from deployments.slurm.site import Site, overrides
 from storage import attempts, generations, locks
-from storage.errors import BadInput, Held
+from storage.errors import Held
 from storage.run_directory import RunDirectory
 from tasks.configuration import Configuration
 from tasks.stage import Stage
@@ -59,11 +59,15 @@ class Advance(Walk):
         slurm: SlurmClient,
         person: bool = False,
         root: str | Path | None = None,
+        own: dict[str, dict[str, Any]] | None = None,
     ) -> None:
-        """`person`: a person asks, so what failed or was cancelled begins again; otherwise it stays as it is."""
+        """`person`: a person asks, so what failed or was cancelled begins again; otherwise it stays as it is.
+
+        `own` are the study's own resources (see `own_resources`).
+        """
         super().__init__(root or site.root, study)
         self._site, self._file, self._source, self._client = site, study_file, source, client
-        self._slurm, self._person = slurm, person
+        self._slurm, self._person, self._own = slurm, person, own or {}
         self.standings: dict[str, Standing] = {}
 
     def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
@@ -123,7 +127,7 @@ class Advance(Walk):
             name=f"{handle.run.study} {name} {handle.run.fingerprint[:12]}",
             tags=[handle.run.study, name, *([f"seed-{seed}"] if seed is not None else [])],
             idempotency_key=key,
-            job_variables=job_variables(self._site, handle, self._source),
+            job_variables=job_variables(self._site, handle, self._source, self._own),
         )
 
     def _flow_run(self, flow_run: str) -> FlowRun | None:
@@ -156,15 +160,9 @@ def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
     }
 
 
-def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
-    """What the run of this stage is given: the site's and the study's resources, and where it works."""
+def job_variables(site: Site, handle: Handle, source: Path, own: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the run of this stage is given: the site's and the study's own resources, and where it works."""
     name = handle.stage.name
-    own = getattr(getattr(handle.config, "execution", None), "resources", {})
-    for wanted, given in own.items():
-        try:
-            Overrides.model_validate(given)
-        except ValueError as error:
-            raise BadInput(f"execution.resources.{wanted}: {error}") from None
     seed = getattr(handle.config, "seed", None)
     label = site.job_name if seed is not None else site.job_name.replace("-s{seed}", "")  # shared by all seeds
     layers: Sequence[dict[str, Any]] = (
@@ -192,6 +190,12 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     if record and record.get("end_state") in FAILED:
         return Standing("failed", (record.get("diagnosis") or {}).get("summary", ""))
     return None
+
+
+def own_resources(study: Any) -> dict[str, dict[str, Any]]:
+    """What the study itself asks for, by stage name or `all`. BadInput when it is nothing that a job can ask for."""
+    given = getattr(getattr(study, "execution", None), "resources", {})
+    return {name: overrides(some, f"execution.resources.{name}") for name, some in given.items()}
 
 
 def _under_way(run: FlowRun, last: Submission | None) -> Standing:

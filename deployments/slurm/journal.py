@@ -2,14 +2,16 @@
 
 `jobs/NNNN.json` in the run's folder, beside the script and the log of the same job. An entry is made before sbatch is
 called, under a name that no other job has; the job id is added when sbatch told it, or when the job was found by its
-name; its end is added once, when it is decided what follows. One worker at a time writes (see `leader`).
+name; its end is added once, when it is decided what follows, and then the entry never changes again. One worker at a
+time writes: the one that holds the pool's lock.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,7 +52,13 @@ class Submission:
     cpus: int = 1
     gpus: int = 0
     time_limit_minutes: int = 0
+    attempts_before: int = 0
+    """Number of the newest attempt when this was submitted: its own has a higher one."""
+    state_id: str = ""
+    """The flow run's Pending state that this job was last asked for by; empty when it is not known."""
     job_id: str | None = None
+    cancelled: bool = False
+    """Whether we asked SLURM to end it: a later wish of a person for this run is not about this job."""
     end: End | None = None
     ended_at: float = 0.0
     """When the end was seen, seconds since 1970."""
@@ -66,11 +74,19 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._ended: dict[int, Submission] = {}
 
     def all(self) -> list[Submission]:
-        """Every readable entry, oldest first."""
-        found = [self._read(file) for file in sorted(self.folder.glob("[0-9]*.json"))]
-        return [entry for entry in found if entry is not None]
+        """Every entry that can be understood, oldest first. Raises OSError when the disk does not give one: without
+        the newest entry a second job would be submitted beside the first."""
+        found = []
+        for number in sorted({number for number, suffix in self._names() if suffix == "json"}):
+            entry = self._ended.get(number) or self._read(self.folder / f"{number:04d}.json")
+            if entry is not None:
+                found.append(entry)
+                if entry.end is not None:
+                    self._ended[number] = entry
+        return found
 
     def of(self, flow_run: str) -> list[Submission]:
         """The entries of one flow run, oldest first."""
@@ -78,13 +94,13 @@ class Journal:
 
     def next_number(self) -> int:
         """The number for a new entry; that of an entry which cannot be read is not given again."""
-        names = [file.stem for file in self.folder.glob("[0-9]*.*")]
-        return 1 + max((int(name) for name in names if name.isdigit()), default=0)
+        return 1 + max((number for number, _ in self._names()), default=0)
 
     def write(self, entry: Submission) -> Submission:
         """Keeps the entry durably; the same entry as it was given."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        durable.write_json(self.folder / f"{entry.number:04d}.json", asdict(entry))
+        values = vars(entry) | {"end": vars(entry.end) if entry.end else None}
+        durable.write_json(self.folder / f"{entry.number:04d}.json", values)
         return entry
 
     def note_job(self, entry: Submission, job_id: str) -> Submission:
@@ -101,11 +117,19 @@ class Journal:
         """What the job says: output and errors."""
         return self.folder / f"{entry.number:04d}.log"
 
+    def _names(self) -> list[tuple[int, str]]:
+        """(number, suffix) of all files of jobs."""
+        try:
+            names = [name.partition(".") for name in os.listdir(self.folder)]
+        except FileNotFoundError:
+            return []
+        return [(int(stem), suffix) for stem, _, suffix in names if stem.isdigit()]
+
     @staticmethod
     def _read(file: Path) -> Submission | None:
         try:
-            values: dict[str, Any] = json.loads(file.read_text())
+            values: dict[str, Any] = json.loads(file.read_bytes())
             end = values.pop("end")
             return Submission(**values, end=End(**end) if end else None)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None

@@ -15,7 +15,7 @@ from pydantic import Field
 from deployments.dispatch import Handle
 from deployments.slurm.dispatch import job_variables, stage_parameters
 from deployments.slurm.journal import Journal
-from deployments.slurm.pool import Plan, preview
+from deployments.slurm.pool import Plan
 from deployments.slurm.resources import Resources
 from deployments.slurm.site import Site
 from storage.errors import BadInput
@@ -72,8 +72,15 @@ def command(template: str, parameters: dict[str, Any]) -> list[str]:
     return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
 
 
-def script_of(client: SyncPrefectClient, site: Site, handle: Handle, study_file: Path, source: Path) -> str:
-    """The exact text that would be submitted for a stage now; nothing is written or started."""
+def plan_for(
+    client: SyncPrefectClient,
+    site: Site,
+    handle: Handle,
+    study_file: Path,
+    source: Path,
+    own: dict[str, dict[str, Any]],
+) -> Plan:
+    """The plan of a stage's next job as the worker will make it; nothing is written or started."""
     name = handle.stage.name
     try:
         template = client.read_work_pool(site.gpu_pool).base_job_template
@@ -83,10 +90,10 @@ def script_of(client: SyncPrefectClient, site: Site, handle: Handle, study_file:
             f"this Prefect server has no work pool {site.gpu_pool!r} or no deployment 'stage/{name}': run "
             f"`prefect work-pool create {site.gpu_pool} --type slurm` and `prefect deploy --all`"
         ) from None
-    variables = job_variables(site, handle, source)
+    variables = job_variables(site, handle, source, own)
     values = (deployment.job_variables or {}) | variables
     configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
     entries = Journal(Path(variables["folder"])).all()
     flow_run = entries[-1].flow_run if entries else ""
     parameters = stage_parameters(handle, study_file)
-    return preview(plan_of(configuration, site, flow_run, name, parameters, Path(variables["folder"])))
+    return plan_of(configuration, site, flow_run, name, parameters, Path(variables["folder"]))

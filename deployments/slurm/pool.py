@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import re
+import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from deployments.slurm.client import Job, Refused, SlurmClient, Unreachable
-from deployments.slurm.diagnosis import Diagnosis
-from deployments.slurm.journal import End, Journal, Submission
-from deployments.slurm.reconcile import Action, Adopt, Cancel, Finish, Limits, Run, Seen, SetState, reconcile
+from deployments.slurm.diagnosis import ENDS, QUEUED, Diagnosis
+from deployments.slurm.journal import End, Follows, Journal, Submission
+from deployments.slurm.reconcile import Action, Adopt, Attach, Cancel, Finish, Limits, Run, Seen, SetState, reconcile
 from deployments.slurm.resources import Resources
 from deployments.slurm.script import JobText, sbatch_text
 from storage import attempts, durable, locks
@@ -25,6 +29,8 @@ from storage import attempts, durable, locks
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
 MEMORY_WORDS = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Out Of Memory")
+CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
+"""slurmstepd's last word after a scancel; of a time limit, a preemption or a dead node it says DUE TO what."""
 LOG_END_BYTES = 8192
 
 
@@ -56,6 +62,9 @@ class Plan:
     environment: dict[str, str] = field(default_factory=dict)
     state_message: str = ""
     """The message of the scheduled state that asked for this job."""
+    state_id: str = ""
+    """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
+    lives cannot be told from its first start."""
 
 
 class Pool:
@@ -73,24 +82,45 @@ class Pool:
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
         self.seen: list[Seen] = []
         """What the last look found, for showing it."""
+        self._untold: set[str] = set()
+        """Runs whose newest job's end is in the journal and perhaps not in Prefect."""
         self._first: dict[tuple[str, str], float] = {}
-        self._beats: dict[Path, tuple[float, float]] = {}
+        self._beats: dict[Path, tuple[Path, float, float]] = {}
         self._cancelled: dict[str, float] = {}
+        self._journals: dict[Path, Journal] = {}
+        self._busy: dict[Path, threading.Lock] = {}
+        self._guard = threading.Lock()
 
     def submit(self, plan: Plan) -> str | None:
         """Submits the run's next job unless one of its jobs may still live; the job's id if it is known.
 
-        None: SLURM gave no answer; `round` finds the job by its name, or has it submitted again. Raises Refused.
+        None: SLURM gave no answer; `round` finds the job by its name, or has it submitted again. Raises Refused, also
+        when there is no job that could be submitted. May be called from several threads.
         """
-        journal = Journal(plan.folder)
-        mine = journal.of(plan.flow_run)
-        last = mine[-1] if mine else None
-        if last and last.live:
-            return last.job_id
-        entry, text = _next(plan, journal, last)
-        plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a word
-        durable.write_bytes(journal.script(entry), text.encode())
-        self.live[plan.flow_run] = journal.write(entry)
+        with self._alone(plan.folder):
+            try:
+                journal = self._journal(plan.folder)
+                entries = journal.all()
+                after = self._job_before(entries)
+            except (OSError, Unreachable) as error:
+                LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
+                return None
+            mine = [entry for entry in entries if entry.flow_run == plan.flow_run]
+            last = mine[-1] if mine else None
+            if last and last.live:
+                return last.job_id
+            try:
+                entry, text = _next(plan, journal, last, after)
+                plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a word
+                durable.write_bytes(journal.script(entry), text.encode())
+                self.live[plan.flow_run] = journal.write(entry)
+            except (OSError, ValueError) as error:
+                told = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
+                raise Refused(told.told) from error
+            return self._submitted(plan, journal, entry, text, last.end if last else None)
+
+    def _submitted(self, plan: Plan, journal: Journal, entry: Submission, text: str, before: End | None) -> str | None:
+        """Submits what the journal says; the job's id when SLURM tells it."""
         try:
             job_id = self.slurm.submit(text)
         except Refused as error:
@@ -101,14 +131,47 @@ class Pool:
                 str(journal.script(entry)),
                 "Correct the resources (site file, deployment or study), then retry the run.",
             )
-            journal.note_end(entry, End("Failed", told.told, told.as_dict()))
+            memory = before.memory_gb if before else None
+            if before and before.exclude:  # perhaps the nodes that failed are all that there are
+                advice = f"Nothing to do: {', '.join(before.exclude)} may be used again."
+                told = replace(told, level="warning", resolution=advice)
+            follows: Follows = "AwaitingRetry" if before and before.exclude else "Failed"
+            end = End(follows, told.told, told.as_dict(), memory_gb=memory, over_state=plan.state_id)
+            journal.note_end(entry, end)
             self.live.pop(plan.flow_run, None)
+            if follows == "AwaitingRetry":
+                return None
             raise Refused(told.told) from None
         except Unreachable as error:
             LOG.warning("%s: SLURM gave no answer (%s); it is looked for by its name first", entry.name, error)
             return None
-        self.live[plan.flow_run] = journal.note_job(entry, job_id)
+        try:
+            self.live[plan.flow_run] = journal.note_job(entry, job_id)
+        except OSError as error:
+            LOG.warning("%s: job %s could not be noted (%s); it is looked for by its name", entry.name, job_id, error)
         return job_id
+
+    def _job_before(self, entries: list[Submission]) -> str | None:
+        """The newest job of this folder, of whatever flow run: the next one waits until it has ended. Raises
+        Unreachable when there may be one whose id only SLURM can tell."""
+        for entry in reversed(entries):
+            if entry.job_id is None and entry.live:
+                if found := [job.id for job in self.slurm.jobs().values() if job.name == entry.name]:
+                    return found[0]
+            elif entry.job_id is not None:
+                return entry.job_id
+        return None
+
+    @contextmanager
+    def _alone(self, folder: Path) -> Iterator[None]:
+        """One submission at a time in a folder; `round` leaves it alone meanwhile."""
+        with self._guard:
+            lock = self._busy.setdefault(folder, threading.Lock())
+        with lock:
+            yield
+
+    def _journal(self, folder: Path) -> Journal:
+        return self._journals.setdefault(folder, Journal(folder))
 
     def round(self) -> list[Action]:
         """Looks at SLURM once and at every watched run, and does what follows. Nothing when SLURM does not answer."""
@@ -118,8 +181,8 @@ class Pool:
             LOG.warning("SLURM does not answer: %s", error)
             self._first.clear()  # what was not looked at was not absent
             return []
-        watched = self.runs.watched(self.live)
-        seen = [self._seen(run, jobs) for run in watched]
+        watched = self.runs.watched({*list(self.live), *self._untold})
+        seen = [one for one in (self._seen(run, jobs) for run in watched) if one is not None]
         self.seen = seen
         self._forget(seen)
         missing = {
@@ -130,40 +193,52 @@ class Pool:
         accounted = self.slurm.accounted(missing - {""})
         actions = reconcile(seen, jobs, accounted, self.limits)
         for action in actions:
-            self._execute(action)
+            try:
+                self._execute(action)
+            except OSError as error:  # the disk of one run stops no other
+                LOG.warning("flow run %s: %s", action.run.id, error)
         return actions
 
     def cancel_at_once(self, runs: Iterable[Run]) -> None:
         """Ends the jobs of runs that are being cancelled without waiting for the next round."""
-        ids = [
-            self.live[run.id].job_id
-            for run in runs
-            if run.type in ("CANCELLING", "CANCELLED") and run.id in self.live and self.live[run.id].job_id
-        ]
-        self._cancel([job_id for job_id in ids if job_id])
+        for run in runs:
+            entry = self.live.get(run.id)
+            if run.type in ("CANCELLING", "CANCELLED") and entry is not None and entry.job_id is not None:
+                self._cancel(run, entry)
 
-    def _seen(self, run: Run, jobs: dict[str, Job]) -> Seen:
-        now = self._clock()
+    def _seen(self, run: Run, jobs: dict[str, Job]) -> Seen | None:
+        """What is known of a run; None when it is not looked at now."""
+        now, folder = self._clock(), Path(run.folder)
+        if folder in self._busy and self._busy[folder].locked():
+            return None
         in_state_for = now - self._first.setdefault(("state", run.state_id), now)
-        submissions = Journal(Path(run.folder)).of(run.id) if run.folder else []
-        if not submissions:
-            self.live.pop(run.id, None)
-            return Seen(run, in_state_for=in_state_for)
-        last = submissions[-1]
-        if not last.live:
+        try:
+            submissions = self._journal(folder).of(run.id) if run.folder else []
+        except OSError as error:
+            LOG.warning("flow run %s: its journal cannot be read: %s", run.id, error)
+            return None
+        last = submissions[-1] if submissions else None
+        if last is None or not last.live:
             self.live.pop(run.id, None)
             return Seen(run, submissions, in_state_for=in_state_for)
         self.live[run.id] = last
-        folder = Path(run.folder)
-        known = last.job_id in jobs and jobs[last.job_id].name == last.name
+        job = jobs.get(last.job_id or "")
+        known = job is not None and job.name == last.name
         absent_since = self._first.setdefault(("absent", last.name), now)
         if known:
             self._first.pop(("absent", last.name), None)
+        if known and job is not None and job.state in QUEUED:
+            return Seen(run, submissions, in_state_for=in_state_for)
+        attempt = _attempt_of(folder.parent, last)
+        if known and job is not None and job.state not in ENDS:
+            return Seen(run, submissions, attempt, in_state_for=in_state_for)
+        end = _end_of(self._journal(folder).log(last))
         return Seen(
             run,
             submissions,
-            _attempt_of(folder.parent, last),
-            _told_of_memory(Journal(folder).log(last)),
+            attempt,
+            any(word in end for word in MEMORY_WORDS),
+            CANCEL_WORDS.search(end) is not None,
             self._beats_lately(folder.parent / "locks"),
             in_state_for,
             0.0 if known else now - absent_since,
@@ -175,6 +250,10 @@ class Pool:
         names = {("absent", one.submissions[-1].name) for one in seen if one.submissions}
         for key in [key for key in self._first if key not in states | names]:
             del self._first[key]
+        folders = {Path(one.run.folder) for one in seen}
+        for folder in [folder for folder in self._journals if folder not in folders]:
+            self._journals.pop(folder, None)
+            self._beats.pop(folder.parent / "locks", None)
 
     def _beats_lately(self, folder: Path) -> bool:
         """Whether the run directory's lock is held and its heartbeat moved within the time after which it is dead."""
@@ -187,48 +266,58 @@ class Pool:
         except OSError:
             return False
         now = self._clock()
-        last, since = self._beats.get(alive, (0.0, now))
-        if beat != last:
+        whose, last, since = self._beats.get(folder, (alive, 0.0, now))
+        if (whose, last) != (alive, beat):
             since = now
-        self._beats[alive] = (beat, since)
+        self._beats[folder] = (alive, beat, since)
         return now - since <= locks.DEAD_AFTER_SECONDS
 
     def _execute(self, action: Action) -> None:
-        journal = Journal(Path(action.run.folder))
+        run, journal = action.run, self._journal(Path(action.run.folder))
         if isinstance(action, Adopt):
-            self.live[action.run.id] = journal.note_job(action.submission, action.job_id)
-            self.runs.set_job(action.run.id, action.job_id)
+            self.live[run.id] = journal.note_job(action.submission, action.job_id)
+            self.runs.set_job(run.id, action.job_id)
+        elif isinstance(action, Attach):
+            self.live[run.id] = journal.write(replace(action.submission, state_id=run.state_id))
         elif isinstance(action, Finish):
+            self._untold.add(run.id)
             journal.note_end(action.submission, action.end)
-            self.live.pop(action.run.id, None)
+            self.live.pop(run.id, None)
             if action.state is not None:
                 self.runs.set_state(action.state)
+            self._untold.discard(run.id)
         elif isinstance(action, SetState):
             self.runs.set_state(action)
+            self._untold.discard(run.id)
         elif isinstance(action, Cancel):
-            self._cancel([action.job_id])
+            self._cancel(run, action.submission)
 
-    def _cancel(self, ids: list[str]) -> None:
+    def _cancel(self, run: Run, entry: Submission) -> None:
         now = self._clock()
-        new = [job for job in ids if now - self._cancelled.get(job, -CANCEL_AGAIN_SECONDS) >= CANCEL_AGAIN_SECONDS]
+        if entry.job_id is None or now - self._cancelled.get(entry.name, -CANCEL_AGAIN_SECONDS) < CANCEL_AGAIN_SECONDS:
+            return
+        if not entry.cancelled:
+            self.live[run.id] = self._journal(Path(run.folder)).write(replace(entry, cancelled=True))
         try:
-            self.slurm.cancel(new)
+            self.slurm.cancel([entry.job_id])
         except Unreachable as error:
             LOG.warning("scancel: %s", error)
             return
-        self._cancelled |= dict.fromkeys(new, now)
+        self._cancelled[entry.name] = now
 
 
 def preview(plan: Plan) -> str:
     """The text that `Pool.submit` would submit now."""
     journal = Journal(plan.folder)
-    mine = journal.of(plan.flow_run)
-    return _next(plan, journal, mine[-1] if mine else None)[1]
+    entries = journal.all()
+    mine = [entry for entry in entries if entry.flow_run == plan.flow_run]
+    after = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
+    return _next(plan, journal, mine[-1] if mine else None, after)[1]
 
 
-def _next(plan: Plan, journal: Journal, last: Submission | None) -> tuple[Submission, str]:
-    """The entry and the text of the run's next job."""
-    number, before = journal.next_number(), journal.all()
+def _next(plan: Plan, journal: Journal, last: Submission | None, after: str | None) -> tuple[Submission, str]:
+    """The entry and the text of the run's next job, which waits for the job `after`. ValueError if it has none."""
+    number = journal.next_number()
     end = last.end if last else None
     asked = plan.resources
     asked = asked.model_copy(
@@ -248,6 +337,8 @@ def _next(plan: Plan, journal: Journal, last: Submission | None) -> tuple[Submis
         cpus=asked.cpus,
         gpus=asked.gpus,
         time_limit_minutes=asked.time_limit_minutes,
+        attempts_before=_newest_attempt(plan.folder.parent),
+        state_id=plan.state_id,
     )
     text = sbatch_text(
         JobText(
@@ -258,7 +349,7 @@ def _next(plan: Plan, journal: Journal, last: Submission | None) -> tuple[Submis
             journal.log(entry).with_suffix(".stop"),
             asked,
             plan.environment,
-            next((old.job_id for old in reversed(before) if old.job_id), None),
+            after,
             entry.automatic,
             asked.lead_seconds + _measured_lead(plan.folder.parent),
         )
@@ -268,16 +359,28 @@ def _next(plan: Plan, journal: Journal, last: Submission | None) -> tuple[Submis
 
 def _attempt_of(run_directory: Path, submission: Submission) -> dict[str, Any] | None:
     """The record of the attempt that this submission's job made, if it made one."""
-    for file in sorted((run_directory / "attempts").glob("[0-9]*.json"), reverse=True):
+    for number in reversed(_attempt_numbers(run_directory)):
+        if number <= submission.attempts_before:
+            return None
         try:
-            record = durable.read_json(file)
+            record = durable.read_json(run_directory / "attempts" / f"{number:04d}.json")
         except (OSError, ValueError):
             continue
         if record.get("slurm_job_name") == submission.name:
             return record
-        if record.get("started_at", 0) < submission.submitted_at - 600:
-            return None
     return None
+
+
+def _attempt_numbers(run_directory: Path) -> list[int]:
+    try:
+        names = [name.partition(".") for name in os.listdir(run_directory / "attempts")]
+    except OSError:
+        return []
+    return sorted(int(stem) for stem, _, suffix in names if stem.isdigit() and suffix == "json")
+
+
+def _newest_attempt(run_directory: Path) -> int:
+    return max(_attempt_numbers(run_directory), default=0)
 
 
 def _measured_lead(run_directory: Path) -> float:
@@ -286,12 +389,11 @@ def _measured_lead(run_directory: Path) -> float:
     return 2 * (float(record.get("step_seconds") or 0) + float(record.get("save_seconds") or 0))
 
 
-def _told_of_memory(log: Path) -> bool:
-    """Whether the log's end tells of a kill for memory."""
+def _end_of(log: Path) -> bytes:
+    """The last lines of a job's log; empty when it has none."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
-            end = file.read()
+            return file.read()
     except OSError:
-        return False
-    return any(word in end for word in MEMORY_WORDS)
+        return b""

@@ -20,6 +20,7 @@ from deployments.slurm.journal import End, Follows, Submission
 SETUP_FAILED, BAD_INPUT, HELD = 71, 2, 75
 """Exit codes of a job that ended before its attempt began: setup lines, the study file, a held run directory."""
 CONTINUES_LATER = "Nothing to do: the next job looks again in some minutes."
+ASKED_AGAIN = "the run was asked for again after the job before was doomed or had ended"
 STOPS = frozenset({"check_failed", "no_progress", "numerical_failure", "bad_input"})
 BEFORE_THE_STAGE = 3
 """Jobs in a row that may end before the stage began."""
@@ -67,6 +68,8 @@ class Seen:
     """The attempt's record that the newest submission's job wrote, if any."""
     memory_exceeded: bool = False
     """Whether the end of the job's log tells of a kill for memory (clusters without cgroups)."""
+    told_cancelled: bool = False
+    """Whether the end of the job's log tells of a scancel (all that is left of it when SLURM forgot the job)."""
     heartbeat: bool = False
     """Whether the run directory's lock is held and its heartbeat moved lately."""
     in_state_for: float = 0.0
@@ -81,6 +84,14 @@ class Adopt:
     run: Run
     submission: Submission
     job_id: str
+
+
+@dataclass(frozen=True)
+class Attach:
+    """A person asked for the run again while its job lives: from now on this job is what was asked for."""
+
+    run: Run
+    submission: Submission
 
 
 @dataclass(frozen=True)
@@ -104,11 +115,13 @@ class SetState:
 
 @dataclass(frozen=True)
 class Cancel:
+    """Note that it is doomed, then end it."""
+
     run: Run
-    job_id: str
+    submission: Submission
 
 
-Action = Adopt | Finish | SetState | Cancel
+Action = Adopt | Attach | Finish | SetState | Cancel
 
 TYPES = {"Completed": "COMPLETED", "AwaitingRetry": "SCHEDULED", "Failed": "FAILED", "Cancelled": "CANCELLED"}
 
@@ -145,23 +158,34 @@ def _of_run(
     job = jobs.get(last.job_id)
     if job is None or job.name != last.name:  # an id that a restarted controller forgot is given again
         job = accounted.get(last.job_id)
-        if job is None or job.name != last.name:
+        if job is None or job.name != last.name or job.state not in diagnosis.ENDS:  # what it forgot never ends there
             return _vanished(seen, last, limits)
     if job.state in diagnosis.ENDS:
         return _finish(seen, last, job, limits)
-    if run.type in ("CANCELLING", "CANCELLED"):
-        return Cancel(run, last.job_id)
-    return _alive(run, job)
+    asked_again = _asked_again(run, last)
+    if run.type in ("CANCELLING", "CANCELLED") or (asked_again and last.cancelled):
+        return Cancel(run, last)
+    return Attach(run, last) if asked_again else _alive(run, job)
+
+
+def _asked_again(run: Run, last: Submission) -> bool:
+    """Whether the run waits for a job since a person retried it, and not for this one, which is older than that wish.
+
+    A Pending state of our own name was set over one that asked for this job.
+    """
+    ours = run.name == "InfrastructurePending" or not last.state_id or run.state_id == last.state_id
+    return run.type == "PENDING" and not ours
 
 
 def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action | None:
     """No job: none was submitted, or the newest one has ended."""
     run = seen.run
     end = last.end if last else None
+    open_ = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
+    if end and open_ and (run.type == "RUNNING" or run.state_id == end.over_state):
+        return _told(run, end)  # the worker died between its journal and Prefect
     if run.type == "CANCELLING":
         return SetState(run, "CANCELLED", "Cancelled", end.message if end else "")
-    if end and (run.type == "RUNNING" or (run.type == "PENDING" and run.state_id == end.over_state)):
-        return _told(run, end)  # the worker died between its journal and Prefect
     if run.type == "PENDING" and seen.in_state_for > limits.unsubmitted:
         return SetState(run, "SCHEDULED", "AwaitingRetry", "its worker ended before it submitted a job")
     return None
@@ -171,8 +195,8 @@ def _unanswered(seen: Seen, last: Submission, named: Mapping[str, Job], limits: 
     """sbatch gave no answer, or its answer was lost with the worker."""
     if job := named.get(last.name):
         return Adopt(seen.run, last, job.id)
-    if seen.attempt is not None:
-        return Adopt(seen.run, last, str(seen.attempt.get("slurm_job_id")))
+    if seen.attempt is not None and seen.attempt.get("slurm_job_id"):
+        return Adopt(seen.run, last, str(seen.attempt["slurm_job_id"]))
     if seen.absent_for <= limits.submit_grace:
         return None
     told = Diagnosis(
@@ -183,12 +207,13 @@ def _unanswered(seen: Seen, last: Submission, named: Mapping[str, Job], limits: 
 
 def _vanished(seen: Seen, last: Submission, limits: Limits) -> Action | None:
     """SLURM answers and does not know the job: what it wrote decides, or time and a heartbeat that stands still."""
-    ended = seen.attempt is not None and seen.attempt.get("end_state")
+    told_cancelled = seen.told_cancelled and not seen.heartbeat
+    ended = told_cancelled or (seen.attempt is not None and seen.attempt.get("end_state"))
     if not ended and (seen.heartbeat or seen.absent_for <= limits.vanished):
         return None
-    job = Job(last.job_id or "", last.name, "FAILED", "forgotten by SLURM", 0, 0)
     if ended:
-        return _finish(seen, last, job, limits)
+        state = "CANCELLED" if told_cancelled else "FAILED"
+        return _finish(seen, last, Job(last.job_id or "", last.name, state, "forgotten by SLURM"), limits)
     told = Diagnosis(
         "warning",
         "lost",
@@ -221,7 +246,8 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
     end_state = record.get("end_state")
     where = f"job {job.id}" + (f" on {job.node}" if job.node else "")
     own = Diagnosis(**record["diagnosis"]) if record.get("diagnosis") else None
-    if end_state == "finished":
+    # a stage that is finished already leaves no record, and what is not finished never exits 0
+    if end_state == "finished" or (job.state == "COMPLETED" and not end_state):
         return _ended(seen, last, Diagnosis("info", "finished", f"{where} finished the stage"), "Completed")
     if end_state in STOPS:
         assert end_state is not None
@@ -230,23 +256,25 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
         return _ended(seen, last, diagnosis.of_end(replace(job, state="CANCELLED", reason="")), "Cancelled")
     if _out_of_memory(seen, job, end_state):
         return _more_memory(seen, last, job)
+    if job.state in ("DEADLINE", "REVOKED"):
+        return _ended(seen, last, diagnosis.of_end(job), "Failed")
+    if job.state in diagnosis.ON_THE_NODE:  # also when the stage saved before it: the node is what failed
+        delay = 0.0 if job.state == "NODE_FAIL" else limits.crash_delay
+        away = [job.node] if job.node else []
+        return _ended(seen, last, diagnosis.of_end(job), "AwaitingRetry", delay, exclude=away)
     if end_state in ("out_of_time", "sigterm"):
         told = Diagnosis("info", "time limit", f"{where} saved and stopped in time", "", diagnosis.CONTINUES)
         return _ended(seen, last, told, "AwaitingRetry")
     if end_state == "crashed":
         return _ended(seen, last, own or diagnosis.of_end(job), "AwaitingRetry", limits.crash_delay)
-    if not record and job.state not in diagnosis.ON_THE_NODE | {"TIMEOUT", "PREEMPTED"}:
+    if not record and job.state != "PREEMPTED":
         return _before_the_stage(seen, last, job, limits)
-    told = diagnosis.of_end(job)
-    if job.state in ("DEADLINE", "REVOKED"):
-        return _ended(seen, last, told, "Failed")
-    away = [job.node] if job.state in diagnosis.ON_THE_NODE and job.node else []
-    delay = 0.0 if job.state in ("TIMEOUT", "PREEMPTED", "NODE_FAIL") else limits.crash_delay
-    return _ended(seen, last, told, "AwaitingRetry", delay, exclude=away)
+    delay = 0.0 if job.state in ("TIMEOUT", "PREEMPTED") else limits.crash_delay
+    return _ended(seen, last, diagnosis.of_end(job), "AwaitingRetry", delay)
 
 
 def _out_of_memory(seen: Seen, job: Job, end_state: str | None) -> bool:
-    killed = job.state == "FAILED" and end_state in (None, "crashed") and seen.memory_exceeded
+    killed = job.state == "FAILED" and end_state in (None, "crashed", "sigterm") and seen.memory_exceeded
     return job.state == "OUT_OF_MEMORY" or killed
 
 
@@ -277,15 +305,22 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
         return _ended(seen, last, told, "AwaitingRetry", limits.held_delay)
     told = diagnosis.of_end(job)
     told = replace(told, summary=f"{told.summary}, before the stage began")
-    row = 1
-    for earlier in reversed(seen.submissions[:-1]):
-        if earlier.end is None or "before the stage began" not in earlier.end.message:
-            break
-        row += 1
+    row = _row_before_the_stage(seen.submissions)
     if row >= BEFORE_THE_STAGE:
-        told = replace(told, resolution=f"{row} jobs in a row ended so. Read the job's log, then retry the run.")
+        advice = told.resolution if told.category == "output folder" else "Read the job's log, then retry the run."
+        told = replace(told, resolution=f"{row} jobs in a row ended so. {advice}")
         return _ended(seen, last, told, "Failed")
     return _ended(seen, last, told, "AwaitingRetry", limits.crash_delay)
+
+
+def _row_before_the_stage(submissions: Sequence[Submission]) -> int:
+    """How many jobs in a row ended before the stage, the newest included; a job that a person asked for begins it."""
+    row = 1
+    for later, earlier in zip(reversed(submissions), reversed(submissions[:-1]), strict=False):
+        if not later.automatic or earlier.end is None or "before the stage began" not in earlier.end.message:
+            return row
+        row += 1
+    return row
 
 
 def _ended(
@@ -299,10 +334,12 @@ def _ended(
 ) -> Finish:
     """The end of a submission; Prefect is told unless somebody set a state of their own meanwhile.
 
-    More memory and excluded nodes stay for all later jobs of the run.
+    More memory and excluded nodes stay for all later jobs of the run. A run that a person retried before this end was
+    seen goes on, whatever the end was: the wish is the newer one.
     """
     run = seen.run
     before = seen.submissions[-2].end if len(seen.submissions) > 1 else None
+    asked_again = follows != "Completed" and _asked_again(run, submission)
     end = End(
         follows,
         told.told,
@@ -310,9 +347,11 @@ def _ended(
         delay_seconds,
         memory_gb or (before.memory_gb if before else None),
         sorted({*exclude, *(before.exclude if before else [])}),
-        run.state_id,
+        "" if asked_again else run.state_id,
     )
-    tell = run.type in ("PENDING", "RUNNING", "CANCELLING") or (run.type == "CRASHED" and follows != "Cancelled")
+    if asked_again:
+        return Finish(run, submission, end, SetState(run, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN))
+    tell = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
     return Finish(run, submission, end, _told(run, end) if tell else None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ class Site(BaseModel):
         description="Beginning of a job's name, as squeue shows it; a unique ending is added.",
     )
     gpu_pool: str = Field("gpu", description="Work pool of type slurm.")
+    strict_lead: bool = Field(
+        True, description="Refuse a lead time of more than a third of the time limit; off only for tests."
+    )
     notify: str = Field(
         "",
         description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "
@@ -53,16 +57,6 @@ class Site(BaseModel):
         if value and not os.path.isabs(value):
             raise ValueError("must be an absolute path")
         return value
-
-    @field_validator("resources")
-    @classmethod
-    def _are_resources(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return Overrides.model_validate(value).model_dump(exclude_unset=True)
-
-    @field_validator("stages")
-    @classmethod
-    def _are_resources_of_stages(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {name: Overrides.model_validate(some).model_dump(exclude_unset=True) for name, some in value.items()}
 
 
 def read_site(name: str | None = None) -> Site:
@@ -80,7 +74,34 @@ def read_site(name: str | None = None) -> Site:
     except (OSError, yaml.YAMLError) as error:
         raise BadInput(f"{file} cannot be read as YAML: {error}") from None
     try:
-        return Site.model_validate(values)
+        site = Site.model_validate(values)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise BadInput(f"{file} is not a valid site:\n  " + "\n  ".join(lines)) from None
+    return site.model_copy(
+        update={
+            "resources": overrides(site.resources, f"{file}: resources"),
+            "stages": {name: overrides(some, f"{file}: stages.{name}") for name, some in site.stages.items()},
+        }
+    )
+
+
+def overrides(given: dict[str, Any], where: str) -> dict[str, Any]:
+    """The resources that are set in `given`. BadInput names the key and what would be valid."""
+    try:
+        return Overrides.model_validate(given).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        raise BadInput(f"{where}: {_explained(error)}") from None
+
+
+def _explained(error: ValidationError) -> str:
+    told = []
+    for item in error.errors():
+        key = ".".join(map(str, item["loc"]))
+        if item["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(str(item["loc"][-1]), list(Resources.model_fields), n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            told.append(f"{key}: unknown; {hint}valid: {', '.join(Resources.model_fields)}")
+        else:
+            told.append(f"{key}: {item['msg']}")
+    return "; ".join(told)

@@ -10,17 +10,21 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling, State, StateType
 
 from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmCommands
-from deployments.slurm.dispatch import Advance, Standing, jobs_folder
+from deployments.slurm.cluster import read_cluster
+from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
 from deployments.slurm.journal import Journal
-from deployments.slurm.plan import script_of
+from deployments.slurm.plan import plan_for
+from deployments.slurm.pool import preview
+from deployments.slurm.preflight import require
 from deployments.slurm.site import Site
 from deployments.slurm.snapshot import stage_source, staged
+from storage.errors import BadInput
 
 LOG = logging.getLogger("ratchet.slurm")
 LOOK_EVERY_SECONDS = 10.0
@@ -33,8 +37,13 @@ def root_of(site: Site, root: str = "") -> Path:
 
 
 def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person: bool = False) -> Advance:
-    """Starts what is ready and returns how every stage stands; the same call again starts nothing twice."""
+    """Starts what is ready and returns how every stage stands; the same call again starts nothing twice.
+
+    For a person every stage's job is looked at first, the last one too: BadInput before any of them is started.
+    """
     with get_client(sync_client=True) as client:
+        if person:
+            _require_runnable(page, study, study_file, site, root, client)
         walk = Advance(
             site,
             study.name,
@@ -44,19 +53,42 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
             SlurmCommands(),
             person,
             root,
+            own_resources(study),
         )
         page.page(study, walk)
     return walk
+
+
+def _require_runnable(
+    page: Any, study: Any, study_file: Path, site: Site, root: Path, client: SyncPrefectClient
+) -> None:
+    """BadInput when the job of any unfinished stage could not run on this cluster."""
+    walk = Walk(root, study.name)
+    page.page(study, walk)
+    own = own_resources(study)
+    _require_known_stages(walk, own)
+    cluster, source = read_cluster(), staged(root / SOURCES)
+    for handle in walk.handles:
+        if not handle.finished:
+            asked = plan_for(client, site, handle, study_file, source, own).resources
+            require(asked, cluster, handle.run.path, handle.stage.name, strict_lead=site.strict_lead)
+
+
+def _require_known_stages(walk: Walk, own: dict[str, Any]) -> None:
+    """BadInput for resources of a stage that no page has: they would be given to nobody."""
+    known = {handle.stage.name for handle in walk.handles} | {"all"}
+    if unknown := sorted(set(own) - known):
+        raise BadInput(f"execution.resources.{unknown[0]}: no stage has this name; known: {', '.join(sorted(known))}")
 
 
 def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> list[tuple[str, str]]:
     """Name and exact script of each stage that is ready."""
     walk = Walk(root, study.name)
     page.page(study, walk)
-    source = staged(root / SOURCES)
+    source, own = staged(root / SOURCES), own_resources(study)
     ready = [handle for handle in walk.handles if not handle.finished and not handle.waits_for]
     with get_client(sync_client=True) as client:
-        return [(handle.stage.name, script_of(client, site, handle, study_file, source)) for handle in ready]
+        return [(one.stage.name, preview(plan_for(client, site, one, study_file, source, own))) for one in ready]
 
 
 def cancel(page: Any, study: Any, root: Path) -> None:

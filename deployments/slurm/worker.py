@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,19 +28,22 @@ from prefect.plugins import load_prefect_collections
 from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.client import Refused, SlurmCommands
-from deployments.slurm.journal import Submission
+from deployments.slurm.cluster import Cluster, read_cluster
+from deployments.slurm.journal import Journal, Submission
 from deployments.slurm.mirror import Mirror
 from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, plan_of
 from deployments.slurm.pool import Plan, Pool
+from deployments.slurm.preflight import require
 from deployments.slurm.reconcile import Finish, Run, SetState
 from deployments.slurm.runs import PrefectRuns
 from deployments.slurm.site import Site, read_site
 from storage import locks
-from storage.errors import Held
+from storage.errors import BadInput, Held
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_LOOK_SECONDS = 2.0
 NOTIFY_SECONDS = 60.0
+CLUSTER_SECONDS = 300.0
 STAND_BY_SECONDS = 10.0
 FEW_JOBS, MANY_JOBS = 20, 1000
 FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
@@ -69,6 +73,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._runs: PrefectRuns | None = None
         self._mirror: Mirror | None = None
         self._standing_by = ""
+        self._cluster: tuple[float, Cluster] | None = None
         self._watching = anyio.CancelScope()
 
     async def setup(self) -> None:
@@ -102,8 +107,10 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                 task_status.started(None)
             return BaseWorkerResult(status_code=0, identifier="")
         try:
-            job_id = await anyio.to_thread.run_sync(self._jobs.submit, self._plan(flow_run, configuration))
-        except Refused as error:
+            plan = self._plan(flow_run, configuration)
+            await anyio.to_thread.run_sync(self._require_runnable, plan)
+            job_id = await anyio.to_thread.run_sync(self._jobs.submit, plan)
+        except (Refused, BadInput) as error:
             await self._fail(flow_run, str(error))
             if self._site is not None and self._site.notify:
                 subject = f"Ratchet: {flow_run.name} needs you"
@@ -124,6 +131,21 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         message = (flow_run.state.message or "") if flow_run.state else ""
         own = self._own_folder(flow_run)
         return plan_of(configuration, self._site, str(flow_run.id), flow_run.name, flow_run.parameters, own, message)
+
+    def _require_runnable(self, plan: Plan) -> None:
+        """BadInput when the job could not run here; the cluster is asked at most every few minutes."""
+        assert self._site is not None
+        if self._cluster is None or time.monotonic() - self._cluster[0] > CLUSTER_SECONDS:
+            self._cluster = (time.monotonic(), read_cluster())
+        continuing = bool(Journal(plan.folder).of(plan.flow_run))
+        require(
+            plan.resources,
+            self._cluster[1],
+            plan.folder,
+            plan.label,
+            strict_lead=self._site.strict_lead,
+            continuing=continuing,
+        )
 
     def _folder_of(self, flow_run: FlowRun) -> Path:
         return Path((flow_run.job_variables or {}).get("folder") or self._own_folder(flow_run))

@@ -1,0 +1,219 @@
+"""`Advance` on a real Prefect server: what is started, what is left alone, and that nothing is started twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelled, Completed, Failed, Running
+
+from deployments.slurm.client import Job, Unreachable
+from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
+from deployments.slurm.journal import End, Journal, Submission
+from deployments.slurm.site import Site
+from storage import attempts, generations, locks
+from storage.errors import BadInput
+from tasks.execution import Execution
+from tasks.stage import Stage, attempt
+from tests.deployments.toy import ToyConfig
+
+FIRST = Stage("first", ToyConfig, "tests.deployments.toy:work")
+SECOND = Stage("second", ToyConfig, "tests.deployments.toy:work")
+
+
+class Scripted:
+    """A SLURM that knows the jobs that the test says."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Job] | None = {}
+
+    def jobs(self) -> dict[str, Job]:
+        if self.known is None:
+            raise Unreachable("it is away")
+        return self.known
+
+
+@pytest.fixture(scope="module")
+def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        pool = f"pool-{uuid4().hex[:8]}"
+        client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+        flow_id = client.create_flow(flow(lambda: None, name="stage"))
+        for name in (FIRST.name, SECOND.name):
+            client.create_deployment(flow_id, name, work_pool_name=pool, enforce_parameter_schema=False)
+        yield client
+
+
+class World:
+    """One study of two stages, looked at as often as wanted."""
+
+    def __init__(self, client: SyncPrefectClient, root: Path) -> None:
+        self.client, self.root, self.slurm = client, root, Scripted()
+        self.study = f"toy-{uuid4().hex[:8]}"  # the server is shared, and keys hold the study's name
+        self.config = ToyConfig(ends="finished")
+        self.own: dict[str, dict[str, object]] = {}
+
+    def look(self, person: bool = False) -> Advance:
+        site = Site(root=str(self.root))
+        source = self.root / ".sources" / "abc"
+        walk = Advance(
+            site, self.study, self.root / "study.yaml", source, self.client, self.slurm, person, own=self.own
+        )
+        first = walk(FIRST, self.config)
+        walk(SECOND, self.config, given=first)
+        return walk
+
+    def stands(self, person: bool = False) -> tuple[Standing, Standing]:
+        walk = self.look(person)
+        first, second = (walk.standing(handle) for handle in walk.handles)
+        return first, second
+
+    @property
+    def first(self):
+        return self.look_only().handles[0]
+
+    def look_only(self):
+        from deployments.dispatch import Walk
+
+        walk = Walk(self.root, self.study)
+        first = walk(FIRST, self.config)
+        walk(SECOND, self.config, given=first)
+        return walk
+
+    def entry(self, flow_run: str, end: End | None = None, number: int = 1, job_id: str | None = "7") -> Submission:
+        entry = Submission(number, f"toy.{number}", flow_run, 0.0, True, 4.0, job_id=job_id, end=end)
+        return Journal(jobs_folder(self.first.run)).write(entry)
+
+
+@pytest.fixture
+def world(client: SyncPrefectClient, tmp_path: Path) -> World:
+    return World(client, tmp_path)
+
+
+def test_only_what_is_ready_is_started_and_only_once(world: World) -> None:
+    first, second = world.stands()
+    assert (first.stand, first.told) == ("under way", "started") and first.flow_run
+    assert second == Standing("waits", "waits for first")
+    assert world.stands()[0].flow_run == first.flow_run, "a second look made a second flow run"
+
+
+def test_a_run_is_given_where_it_works_and_what_it_asks_for(world: World) -> None:
+    world.own = {"all": {"partition": "gpu", "cpus": 2}, "first": {"cpus": 4}}
+    run = world.client.read_flow_run(world.stands()[0].flow_run)
+    variables = run.job_variables
+    assert (variables["partition"], variables["cpus"]) == ("gpu", 4)
+    assert variables["folder"] == str(world.first.run.path / "jobs")
+    assert variables["directory"] == str(world.root / ".sources" / "abc")
+    assert variables["label"] == f"{world.study}-first", "a stage that has no seed names none"
+    assert run.parameters == {
+        "study_file": str(world.root / "study.yaml"),
+        "stage": "first",
+        "root": str(world.root),
+        "fingerprint": world.first.run.fingerprint,
+    }
+
+
+def test_resources_that_do_not_exist_are_bad_input() -> None:
+    study = ToyConfig(ends="finished", execution=Execution(resources={"first": {"gpu": 2}}))
+    with pytest.raises(BadInput, match=r"execution\.resources\.first: gpu: unknown; did you mean 'gpus'"):
+        own_resources(study)
+
+
+def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> None:
+    handle = world.first
+    attempt(handle.stage, handle.config, handle.run, {})
+    first, second = world.stands()
+    assert first.stand == "finished" and (second.stand, second.told) == ("under way", "started")
+
+
+def test_a_held_run_directory_is_left_alone(world: World) -> None:
+    lock = locks.acquire(world.first.run.path / "locks")
+    first, _ = world.stands()
+    lock.release()
+    assert first.stand == "under way" and "held by a live process" in first.told
+    assert world.stands()[0].told == "started"
+
+
+def test_a_lost_database_starts_nothing_twice_while_the_job_lives(world: World) -> None:
+    entry = world.entry(str(uuid4()))
+    world.slurm.known = {"7": Job("7", entry.name, "RUNNING")}
+    assert "that this Prefect server does not know" in world.stands()[0].told
+    world.slurm.known = None
+    assert "that this Prefect server does not know" in world.stands()[0].told, "no answer is not: no job"
+    world.slurm.known = {"7": Job("7", "of-somebody-else", "RUNNING")}
+    assert world.stands()[0].told == "started"
+
+
+def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started)
+    world.client.set_flow_run_state(started, Running(), force=True)
+    lock = locks.acquire(world.first.run.path / "locks")
+    generations.raise_for_new_attempt(world.first.run, {}, lock, "for the test")
+    lock.release()
+    first, _ = world.stands()
+    assert (first.stand, first.flow_run) == ("under way", started) and "job 7" in first.told
+
+
+@pytest.mark.parametrize(("follows", "stand"), [("Failed", "failed"), ("Cancelled", "cancelled")])
+def test_what_stopped_stays_so_until_a_person_starts_it_again(world: World, follows: str, stand: str) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End(follows, "the cause"))
+    world.client.set_flow_run_state(started, (Failed if follows == "Failed" else Cancelled)(), force=True)
+    assert world.stands()[0] == Standing(stand, "the cause", started)
+    again, _ = world.stands(person=True)
+    assert (again.stand, again.told) == ("under way", "started") and again.flow_run != started
+    assert "the cause" in generations.current(world.first.run)["history"][0]["reason"]
+    world.entry(again.flow_run, number=2)
+    assert world.stands(person=True)[0].flow_run == again.flow_run, "a person's second look began it a third time"
+
+
+def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End("Failed", "the cause"))
+    world.client.set_flow_run_state(started, Running(), force=True)
+    assert (world.stands()[0].stand, world.stands()[0].flow_run) == ("under way", started)
+
+
+def test_a_failure_on_disk_alone_is_believed(world: World) -> None:
+    world.config = replace_end(world.config, "check_failed")
+    handle = world.first
+    attempt(handle.stage, handle.config, handle.run, {})
+    first, _ = world.stands()
+    assert first.stand == "failed" and "weights moved" in first.told
+
+
+def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_its_attempt(world: World) -> None:
+    world.config = replace_end(world.config, "check_failed")
+    handle = world.first
+    attempt(handle.stage, handle.config, handle.run, {})
+    assert world.stands(person=True)[0].told == "started"
+    assert generations.current(handle.run)["generation"] == 1
+    attempt(handle.stage, handle.config, handle.run, {})
+    assert generations.current(handle.run)["generation"] == 1
+    assert attempts.newest(handle.run.attempts)["end_state"] == "check_failed"
+
+
+def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.client.set_flow_run_state(started, Completed(), force=True)
+    again, _ = world.stands()
+    assert (again.stand, again.told) == ("under way", "started") and again.flow_run != started
+
+
+def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world: World) -> None:
+    from prefect.states import Crashed
+
+    started = world.stands()[0].flow_run
+    world.client.set_flow_run_state(started, Crashed(message="its worker failed"), force=True)
+    assert world.stands()[0] == Standing("failed", "Crashed: its worker failed", started)
+
+
+def replace_end(config: ToyConfig, ends: str) -> ToyConfig:
+    return config.model_copy(update={"ends": ends})
