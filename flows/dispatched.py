@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -21,7 +22,7 @@ from deployments.dispatch import Handle
 from deployments.slurm import efficiency
 from deployments.slurm import study as slurm_study
 from deployments.slurm.dispatch import Advance, Standing
-from deployments.slurm.site import read_site
+from deployments.slurm.site import Site, read_site
 from flows import study_file
 
 STATES = {
@@ -36,11 +37,19 @@ def look(module: str, study: Any, root: str = "", person: bool = True) -> Advanc
 
     The study is kept below the root, where `advance` and the jobs read it.
     """
-    site = read_site()
-    where = slurm_study.root_of(site, root)
+    site, where, study = _at_site(study, root)
     file = study_file.keep(where, module, study) if person else study_file.path(where, module, study)
     page, _ = study_file.read(file)
     return slurm_study.look(page, study, file, site, where, person)
+
+
+def _at_site(study: Any, root: str) -> tuple[Site, Path, Any]:
+    """The site, the root, and the study with what it leaves to the site: where text and downloads are kept."""
+    site = read_site()
+    if site.cache and hasattr(study, "execution") and not study.execution.cache_folder:
+        execution = study.execution.model_copy(update={"cache_folder": site.cache})
+        study = study.model_copy(update={"execution": execution})
+    return site, slurm_study.root_of(site, root), study
 
 
 def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
@@ -68,16 +77,14 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
 
 def scripts(module: str, study: Any, root: str) -> list[tuple[str, str]]:
     """Name and exact script of each stage that would be submitted now; starts and writes nothing."""
-    site = read_site()
-    where = slurm_study.root_of(site, root)
+    site, where, study = _at_site(study, root)
     page = importlib.import_module(module)
     return slurm_study.scripts(page, study, study_file.path(where, module, study), site, where)
 
 
 def stop(module: str, study: Any, root: str) -> None:
     """Ends a study that a person cancelled: its stages under way are cancelled, and `advance` starts none."""
-    site = read_site()
-    where = slurm_study.root_of(site, root)
+    _, where, study = _at_site(study, root)
     file = study_file.path(where, module, study)
     if file.exists():
         study_file.stopped(file).touch()

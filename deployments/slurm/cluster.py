@@ -27,7 +27,7 @@ class Partition:
     """Where SLURM puts the jobs while this one takes none."""
     is_default: bool = False
     hidden: bool = False
-    max_minutes: float | None = None
+    max_minutes: int | None = None
     max_memory_mb: int | None = None
     max_memory_mb_per_cpu: int | None = None
     max_cpus: int | None = None
@@ -216,15 +216,15 @@ def _gpus(gres: str) -> dict[str, int] | None:
     return found
 
 
-def _minutes(text: str) -> float | None:
+def _minutes(text: str) -> int | None:
     """Minutes of `1-12:30:00`, `1-12`, `36:30:00`, `30:00` (minutes first) or `90`; None for UNLIMITED and the like."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if not match:
         return None
     days, first, second, third = (part and int(part) for part in match.groups())
     if days is None and third is None:
-        return first + (second or 0) / 60
-    return (days or 0) * 1440 + first * 60 + (second or 0) + (third or 0) / 60
+        return first  # second: seconds
+    return (days or 0) * 1440 + first * 60 + (second or 0)
 
 
 def _number(text: str) -> int | None:
@@ -248,6 +248,5 @@ def _within(node: Node, limits: Partition) -> Node:
     )
 
 
-def _least(value: int | None, *limits: int | None) -> int | None:
-    """A value within its limits; unknown when it is unknown."""
-    return None if value is None else min([value, *(limit for limit in limits if limit is not None)])
+def _least(*values: int | None) -> int | None:
+    return min((value for value in values if value is not None), default=None)

@@ -83,12 +83,12 @@ def plan_for(
     """The plan of a stage's next job as the worker will make it; nothing is written or started."""
     name = handle.stage.name
     try:
-        template = client.read_work_pool(site.gpu_pool).base_job_template
         deployment = client.read_deployment_by_name(f"stage/{name}")
+        template = client.read_work_pool(deployment.work_pool_name or "").base_job_template
     except ObjectNotFound:
         raise BadInput(
-            f"this Prefect server has no work pool {site.gpu_pool!r} or no deployment 'stage/{name}': run "
-            f"`prefect work-pool create {site.gpu_pool} --type slurm` and `prefect deploy --all`"
+            f"this Prefect server has no deployment 'stage/{name}', or not its work pool: run "
+            "`prefect work-pool create gpu --type slurm` and `prefect deploy --all`"
         ) from None
     variables = job_variables(site, handle, source, own)
     values = (deployment.job_variables or {}) | variables

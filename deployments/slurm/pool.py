@@ -87,6 +87,7 @@ class Pool:
         self._first: dict[tuple[str, str], float] = {}
         self._beats: dict[Path, tuple[Path, float, float]] = {}
         self._cancelled: dict[str, float] = {}
+        self._sought: dict[str, float] = {}
         self._journals: dict[Path, Journal] = {}
         self._busy: dict[Path, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -98,17 +99,16 @@ class Pool:
         when there is no job that could be submitted. May be called from several threads.
         """
         with self._alone(plan.folder):
+            journal = self._journal(plan.folder)
             try:
-                journal = self._journal(plan.folder)
                 entries = journal.all()
+                last = _last_of(plan, entries)
+                if last and last.live:
+                    return last.job_id
                 after = self._job_before(entries)
             except (OSError, Unreachable) as error:
                 LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
                 return None
-            mine = [entry for entry in entries if entry.flow_run == plan.flow_run]
-            last = mine[-1] if mine else None
-            if last and last.live:
-                return last.job_id
             try:
                 entry, text = _next(plan, journal, last, after)
                 plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a word
@@ -153,11 +153,14 @@ class Pool:
 
     def _job_before(self, entries: list[Submission]) -> str | None:
         """The newest job of this folder, of whatever flow run: the next one waits until it has ended. Raises
-        Unreachable when there may be one whose id only SLURM can tell."""
+        Unreachable while there may be one whose id only SLURM can tell."""
         for entry in reversed(entries):
             if entry.job_id is None and entry.live:
                 if found := [job.id for job in self.slurm.jobs().values() if job.name == entry.name]:
                     return found[0]
+                now = self._clock()
+                if now - self._sought.setdefault(entry.name, now) <= self.limits.submit_grace:
+                    raise Unreachable(f"{entry.name} may have been queued before it")
             elif entry.job_id is not None:
                 return entry.job_id
         return None
@@ -310,9 +313,13 @@ def preview(plan: Plan) -> str:
     """The text that `Pool.submit` would submit now."""
     journal = Journal(plan.folder)
     entries = journal.all()
-    mine = [entry for entry in entries if entry.flow_run == plan.flow_run]
     after = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
-    return _next(plan, journal, mine[-1] if mine else None, after)[1]
+    return _next(plan, journal, _last_of(plan, entries), after)[1]
+
+
+def _last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
+    """The newest of the entries that is of this flow run."""
+    return next((entry for entry in reversed(entries) if entry.flow_run == plan.flow_run), None)
 
 
 def _next(plan: Plan, journal: Journal, last: Submission | None, after: str | None) -> tuple[Submission, str]:

@@ -163,7 +163,7 @@ def _limit_problems(resources: Resources, partition: Partition, continuing: bool
     if most is not None and limit > most and not resources.qos:  # a QOS may lift the limit
         found.append(
             f"time_limit_minutes: {limit} ({_h_min(limit)}) is more than partition {name} allows "
-            f"({_h_min(most)}): ask for at most {math.floor(most)} (a training goes on in the next job)"
+            f"({_h_min(most)}): ask for at most {most} (a training goes on in the next job)"
         )
     for field, value, allowed, denied in (
         ("account", resources.account, partition.accounts, partition.denied_accounts),
@@ -374,8 +374,8 @@ def _gb(megabytes: int) -> str:
     return f"{math.floor(megabytes * 100 / 1024) / 100:.10g}"
 
 
-def _h_min(minutes: float) -> str:
-    return f"{int(minutes) // 60}:{int(minutes) % 60:02} h"
+def _h_min(minutes: int) -> str:
+    return f"{minutes // 60}:{minutes % 60:02} h"
 
 
 def _some(names: Iterable[str]) -> str:

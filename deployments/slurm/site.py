@@ -38,7 +38,6 @@ class Site(BaseModel):
         "{study}-s{seed}-{stage}",
         description="Beginning of a job's name, as squeue shows it; a unique ending is added.",
     )
-    gpu_pool: str = Field("gpu", description="Work pool of type slurm.")
     strict_lead: bool = Field(
         True, description="Refuse a lead time of more than a third of the time limit; off only for tests."
     )
