@@ -19,6 +19,7 @@ CALL_SECONDS = 60.0
 FIELDS = ("JobID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "Name")
 ACCOUNTED = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End", "JobName")
 SACCT_AT_ONCE = 200
+OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_")
 
 
 class SlurmError(Exception):
@@ -120,12 +121,18 @@ class SlurmCommands:
                 text=True,
                 timeout=CALL_SECONDS,
                 check=False,
-                env=os.environ | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+                env=_environment(),
             )
         except FileNotFoundError:
             raise Unreachable(f"{command[0]} is not installed here, or not on PATH") from None
         except subprocess.TimeoutExpired:
             raise Unreachable(f"{command[0]} did not answer within {CALL_SECONDS:g} s") from None
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would change a command behind its options (SBATCH_PARTITION overrides the script)."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OVERRIDING)}
+    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
 
 
 def _submit_error(text: str) -> SlurmError:

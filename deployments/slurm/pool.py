@@ -245,6 +245,7 @@ class Pool:
             self._beats_lately(folder.parent / "locks"),
             in_state_for,
             0.0 if known else now - absent_since,
+            (folder.parent / "COMPLETE.json").exists(),
         )
 
     def _forget(self, seen: list[Seen]) -> None:

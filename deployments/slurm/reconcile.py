@@ -75,6 +75,8 @@ class Seen:
     in_state_for: float = 0.0
     absent_for: float = 0.0
     """How long SLURM answered without knowing the newest submission's job."""
+    marker: bool = False
+    """Whether the stage's marker is there."""
 
 
 @dataclass(frozen=True)
@@ -169,12 +171,14 @@ def _of_run(
 
 
 def _asked_again(run: Run, last: Submission) -> bool:
-    """Whether the run waits for a job since a person retried it, and not for this one, which is older than that wish.
+    """Whether a person retried the run, and this job, which still lived, is not what that wish asked for.
 
-    A Pending state of our own name was set over one that asked for this job.
+    It is older than the run's present Pending state (one of our own name was set over one that asked for this job), or
+    it was cancelled for a wish that no longer stands.
     """
     ours = run.name == "InfrastructurePending" or not last.state_id or run.state_id == last.state_id
-    return run.type == "PENDING" and not ours
+    doomed = last.cancelled and run.type in ("PENDING", "RUNNING", "CRASHED")
+    return doomed or (run.type == "PENDING" and not ours)
 
 
 def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action | None:
@@ -246,8 +250,8 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
     end_state = record.get("end_state")
     where = f"job {job.id}" + (f" on {job.node}" if job.node else "")
     own = Diagnosis(**record["diagnosis"]) if record.get("diagnosis") else None
-    # a stage that is finished already leaves no record, and what is not finished never exits 0
-    if end_state == "finished" or (job.state == "COMPLETED" and not end_state):
+    # a stage that is finished already leaves no record; exit code 0 alone is not believed
+    if end_state == "finished" or (job.state == "COMPLETED" and not end_state and seen.marker):
         return _ended(seen, last, Diagnosis("info", "finished", f"{where} finished the stage"), "Completed")
     if end_state in STOPS:
         assert end_state is not None

@@ -1,7 +1,8 @@
 """What is told before a job is submitted, from answers as SLURM gives them, and of the folder of the run.
 
-`PARTITION_22` and the nodes of `REAL` were printed by a real SLURM 22.05.8; `SAID_BY_SBATCH` is what its sbatch then
-said to the same requests. The forms of later versions are put together from pages that show them.
+`PARTITION_22` and the nodes of `REAL` were printed by a real SLURM 22.05.8, and `TAKEN` and `NOT_TAKEN` are what its
+sbatch and its scheduler did with the same requests. The forms of later versions are put together from pages that show
+them.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ REAL = cluster(
     ],
 )
 
-# What sbatch did with the same words: it took the job, refused it, or queued it where it would never start.
+# What sbatch did: it took the job, or it refused it, or queued it where it would not start as things stood.
 TAKEN = [
     {},
     {"partition": "gpu,cpu"},
@@ -201,6 +202,7 @@ def test_what_sbatch_refused_or_never_started_is_one_problem_of_its_field(field:
             {"partition": "gup"},
             r"partition: gup is not a partition of this cluster: name one of gpu, (?!.*hid).*cpu.*",
         ),
+        ({"partition": "CPU"}, r"partition: CPU is not a partition of this cluster: name one of cpu, .*"),
         (
             {"partition": "percpu", "time_limit_minutes": 2941},
             r"time_limit_minutes: 2941 \(49:01 h\) is more than partition percpu allows \(1:30 h\): ask for at most "
@@ -239,6 +241,7 @@ def test_what_sbatch_refused_or_never_started_is_one_problem_of_its_field(field:
         ),
         ({"partition": "low", "constraint": "volta"}, r"constraint: .*low has volta: .*: cpu, gpu, short, percpu"),
         ({"constraint": "volt"}, r"constraint: .* has the feature volt: name one of volta, .*"),
+        ({"partition": "percpu,gpu", "constraint": "volt"}, r"constraint: .* has the feature volt: name one of .*"),
         (
             {"partition": "physics", "account": "Biology"},
             r"account: partition physics takes no jobs of Biology: name one of chem, physics, or name .*: cpu, .*quick",
@@ -258,6 +261,61 @@ def test_what_sbatch_refused_or_never_started_is_one_problem_of_its_field(field:
 def test_a_message_says_what_is_wrong_where_and_what_to_do(given: dict[str, Any], told: str) -> None:
     (text,) = problems(asking(**given), REAL)
     assert re.fullmatch(told, text), text
+
+
+def test_the_nodes_that_lack_the_least_are_told_one_of_each_kind() -> None:
+    nodes = [
+        node("a1", "gpu*", CPUs="4", Memory="2048"),
+        node("a2", "gpu*", CPUs="2", Memory="8192"),
+        node("b1", "gpu*", CPUs="16", Memory="2048", Gres="gpu:2"),
+        node("b2", "gpu*", CPUs="16", Memory="2048", Gres="gpu:2"),
+        node("c1", "gpu*", CPUs="16", Memory="8192", Features="volta"),
+        node("d1", "gpu*", CPUs="1", Memory="2048"),
+    ]
+    here = cluster([partition("gpu", Default="YES", TotalNodes="6")], nodes)
+    (told,) = problems(asking(cpus=8, memory_gb=4.0, gpus=1), here)
+    assert told == (
+        "cpus, memory_gb, gpus: no node of partition gpu has all at once: 8 CPUs, 4 GB, 1 GPUs (b1 has 16 CPUs, 2 GB, "
+        "2 GPUs: too little memory_gb; c1 has 16 CPUs, 8 GB: too little gpus; a2 has 2 CPUs, 8 GB: too little cpus, "
+        "gpus): ask for less"
+    )
+    (told,) = problems(asking(cpus=8, memory_gb=7.9, constraint="volta"), cluster(
+        [partition("gpu", Default="YES", TotalNodes="2")], [nodes[1], node("e1", "gpu*", Features="volta", Memory="9")]
+    ))  # fmt: skip
+    assert told.startswith("cpus, memory_gb, constraint: no node of partition gpu has all at once: 8 CPUs, 7.9 GB, con")
+
+
+def test_models_like_the_one_asked_for_are_told_first_and_gpus_without_a_model_are_not_told() -> None:
+    here = cluster(
+        [partition("gpu", Default="YES", TotalNodes="3")],
+        [
+            node("n1", "gpu*", Gres="gpu:a30:2"),
+            node("n2", "gpu*", Gres="gpu:nvidia_a100_80gb_pcie:2"),
+            node("n3", "gpu*", Gres="gpu:2"),
+        ],
+    )
+    assert problems(asking(gpus=1, gpu_model="A100"), here) == [
+        "gpu_model: no node of partition gpu has GPUs of model A100: name one of nvidia_a100_80gb_pcie, a30"
+    ]
+
+
+def test_of_many_partitions_a_dozen_are_named() -> None:
+    names = [f"p{i:02}" for i in range(20)]
+    here = cluster([partition(name) for name in names], [node("n1", " ".join(names))])
+    (told,) = problems(asking(partition="p77"), here)
+    assert len(re.findall(r"\bp\d\d\b", told)) == 13 and told.endswith(" and 8 more")
+
+
+def test_where_no_node_has_a_feature_the_constraint_is_to_be_left_empty() -> None:
+    assert problems(asking(constraint="volta"), one()) == [
+        "constraint: no node of this cluster has the feature volta: leave it empty, no node has any"
+    ]
+
+
+def test_memory_is_asked_for_as_the_jobs_text_asks_for_it() -> None:
+    """In whole megabytes, rounded up."""
+    assert not problems(asking(memory_gb=16000 / 1024), one())
+    assert problems(asking(memory_gb=16000.5 / 1024), one())
 
 
 def test_a_job_without_gpus_here_is_told_where_there_are_some() -> None:
@@ -338,6 +396,7 @@ def test_the_third_of_the_time_limit_is_the_limit_of_the_lead_unless_it_is_allow
         ("gpu:2", 3, "", False),
         ("gpu:2(S:0-1)", 3, "", False),
         ("gpu:a100:no_consume:2", 2, "a100", True),
+        ("gpu:a100:no_consume:2", 3, "a100", False),
         ("gpu:nvidia_a100_80gb_pcie:2", 1, "nvidia_a100_80gb_pcie", True),
         ("gpu:nvidia_a100_80gb_pcie:2", 1, "a100", False),
         ("gpu:1g.5gb:7,shard:40", 8, "", False),
@@ -412,6 +471,7 @@ def test_limits_of_a_partition_are_read_in_every_version(
 def test_accounts_and_qos_are_compared_as_slurm_keeps_them_and_one_allowed_qos_of_several_is_enough() -> None:
     here = one(AllowAccounts="physics,chem", AllowQos="normal,long")
     assert not problems(asking(account="Physics", qos="LONG"), here)
+    assert not problems(asking(account="physics"), one(AllowAccounts="Physics"))
     assert not problems(asking(account="chem", qos="scav,long"), here)
     assert len(problems(asking(account="physic", qos="scav,idle"), here)) == 2
     denied = one(AllowAccounts="", AllowQos="", DenyQos="scav")
@@ -432,7 +492,7 @@ def test_a_subaccount_of_an_allowed_account_is_not_refused_where_slurm_takes_it(
         ("ib&volta", False),
         ("ib|volta", True),
         ("ib", False),
-        ("ib&volta|nvlink", True),  # what binds closer is not for us to say
+        ("ib&opa|opa", True),  # what binds closer is not for us to say
         ("[volta|nope]", True),
         ("(nope&volta)", True),
         ("volta*2", True),
@@ -445,7 +505,7 @@ def test_a_subaccount_of_an_allowed_account_is_not_refused_where_slurm_takes_it(
 def test_constraints_of_plain_words_are_looked_at_and_others_are_not(constraint: str, fits: bool) -> None:
     here = cluster(
         [partition("gpu", Default="YES"), partition("other")],
-        [node("n1", "gpu*", Features="volta,nvlink"), node("n2", "other", Features="ib")],
+        [node("n1", "gpu*", Features="volta,nvlink"), node("n2", "other", Features="ib,opa")],
     )
     assert (not problems(asking(constraint=constraint), here)) is fits
 
@@ -490,6 +550,14 @@ def test_a_nodes_field_that_is_not_understood_silences_its_own_check_only(
     limits = {"MaxTime": "10", "AllowAccounts": "physics"}
     assert fields_of(problems(asking(**MUCH), one(**limits))) == all_fields
     assert fields_of(problems(asking(**MUCH), one(changed, **limits))) == all_fields - silent
+
+
+def test_what_a_partition_allows_is_known_where_its_nodes_are_not() -> None:
+    unknown = {"Memory": "16000+", "CPUs": "8+"}
+    limits = {"MaxMemPerNode": "8000", "MaxCPUsPerNode": "4"}
+    assert not problems(asking(memory_gb=7.5, cpus=4), one(unknown, **limits))
+    assert fields_of(problems(asking(memory_gb=8.5, cpus=5), one(unknown, **limits))) == {"memory_gb", "cpus"}
+    assert not problems(asking(memory_gb=99.0), one(unknown, MaxMemPerNode="", MaxMemPerCPU="1"))
 
 
 @pytest.mark.parametrize("word", re.findall(r"(\w+)=", PARTITION_22.split("TRES=")[0]))
@@ -539,7 +607,7 @@ def test_a_command_that_fails_or_babbles_makes_no_problem(dead: str, failure: An
         return failure
 
     assert problems(asking(**MUCH), read_cluster(run)) == []
-    assert notes(asking(partition="gpu"), read_cluster(run)) == []
+    assert notes(asking(partition="gpu", exclude=["n1"]), read_cluster(run)) == []
 
 
 def test_the_cluster_is_asked_twice_whatever_the_person_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +652,7 @@ def test_an_alternate_takes_the_jobs_of_a_partition_that_takes_none() -> None:
 
 
 def test_excluded_nodes_that_are_not_shown_are_noted_and_not_refused() -> None:
-    resources = asking(partition="low", exclude=["n1,zz[1-3]", "big0[1-2]", "/etc/a,file", "n9"])
+    resources = asking(partition="low", exclude=["n1,zz[1-3]", "big0[1-2],n[1,2]", "/etc/a,file", "n9"])
     assert problems(resources, REAL) == []
     assert [re.search(r"no node (\S+);", text)[1] for text in notes(resources, REAL)] == ["zz[1-3]", "n9"]  # type: ignore[index]
 
@@ -599,6 +667,11 @@ def test_a_job_whose_nodes_are_all_down_now_is_noted_and_not_refused() -> None:
         [partition("gpu", Default="YES", TotalNodes="2")], [node("n1", "gpu*", StateLong="down"), node("n2", "gpu*")]
     )
     assert not notes(asking(), two)
+    two = cluster(
+        [partition("gpu", Default="YES", TotalNodes="2")],
+        [node("n1", "gpu*", StateLong="down", CPUs="9"), node("n2", "gpu*")],
+    )
+    assert notes(asking(cpus=9), two)
     assert not notes(asking(cpus=99), two), "what fits nowhere is a problem, and no note"
 
 
@@ -752,17 +825,18 @@ def test_a_disk_that_does_not_tell_its_room_is_no_problem(tmp_path: Path, monkey
         ("/dev/sda / ext4 rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n", "in this machine's memory (tmpfs)"),
         ("tmpfs /tmp tmpfs rw 0 0\nserver:/tmp /tmp nfs4 rw 0 0\n", ""),
         ("server:/ / nfs4 rw 0 0\n", ""),
-        ("/dev/sda / ext4 rw 0 0\nserver:/x /tmp/{folder} lustre rw 0 0\n", ""),
+        ("tmpfs /tmp tmpfs rw 0 0\nserver:/ / nfs4 rw 0 0\n", "in this machine's memory (tmpfs)"),
+        ("/dev/sda / ext4 rw 0 0\nserver:/x /tmp lustre rw 0 0\n", ""),
         ("/dev/sda / ext4 rw 0 0\ntmpfs /tm tmpfs rw 0 0\nx /tmp beegfs_nodev rw 0 0\n", ""),
         ("x@y:/ / fuse.unheard-of rw 0 0\n", ""),
         ("", ""),
     ],
 )
 def test_a_folder_that_other_hosts_do_not_have_is_told_when_there_are_other_hosts(
-    tmp_path_factory: pytest.TempPathFactory, mounted: Callable[[str], None], mounts: str, told: str
+    mounted: Callable[[str], None], mounts: str, told: str
 ) -> None:
     folder = Path("/tmp/ratchet-preflight-of-a-test")  # need not exist
-    mounted(mounts.format(folder=""))
+    mounted(mounts)
     assert folder_problems(folder) == []
     found = folder_problems(folder, several_hosts=True)
     assert [told in text for text in found] == ([True] if told else [])
@@ -786,7 +860,8 @@ def test_the_temporary_folder_is_the_nodes_own_unless_it_is_on_a_shared_disk(
         found = folder_problems(tmp_path / "mine" / "runs", several_hosts=True)
         assert [f"below $TMPDIR on this machine's own disk ({kind})" in text for text in found] == [True] * is_local
         assert not folder_problems(tmp_path / "shared", several_hosts=True)
-        for nowhere in ("", "/", "relative"):
+        for nowhere in ("", "/", "mine"):
+            monkeypatch.chdir(tmp_path)
             monkeypatch.setenv("TMPDIR", nowhere)
             assert not folder_problems(tmp_path / "mine" / "runs", several_hosts=True)
 
