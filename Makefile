@@ -2,6 +2,8 @@
 #   make study PROFILE=smoke     another profile      make study ARGS="--seed 1337"     more options
 #   make test ARGS="-k locks"    part of the tests
 #   make test-kill               kills trainings 200 times; `make test` kills them about 30 times
+#   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
+#                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
 #   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -16,7 +18,7 @@ export TOKENIZERS_PARALLELISM = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 export DO_NOT_TRACK = 1
 
-.PHONY: study test test-kill lint assets clean
+.PHONY: study test test-kill test-slurm lint assets clean
 
 study: .venv/installed
 	.venv/bin/python -m flows.robustness --profile $(PROFILE) --root $(ROOT) $(ARGS)
@@ -26,6 +28,9 @@ test: .venv/installed
 
 test-kill: .venv/installed
 	RATCHET_KILLS=200 .venv/bin/python -m pytest tests/kill/test_kill_training.py $(ARGS)
+
+test-slurm: .venv/installed
+	.venv/bin/python -m pytest tests/slurm -m "" $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/ruff check . && .venv/bin/ruff format --check .

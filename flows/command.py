@@ -15,6 +15,7 @@ import importlib
 import os
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +23,7 @@ from rich.markdown import Markdown
 
 from deployments.dispatch import Handle, Walk
 from flows import settings
-from flows.display import Display, standing
+from flows.display import Display, seeds_of, standing
 from storage import attempts
 from storage.errors import BadInput
 
@@ -63,7 +64,9 @@ def parser(module: str) -> argparse.ArgumentParser:
     options.add_argument("--wait", action="store_true", help="with --dispatch slurm: stay until the study has ended")
     look = options.add_mutually_exclusive_group()
     look.add_argument("--dry-run", action="store_true", help="print the stages and what would run, and stop")
-    look.add_argument("--status", action="store_true", help="print how each stage stands, and stop")
+    look.add_argument(
+        "--status", action="store_true", help="print how each stage stands, and stop (75: not all are finished)"
+    )
     return options
 
 
@@ -89,11 +92,13 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
         raise BadInput("--wait goes with --dispatch slurm: a study that runs here is waited for anyway")
     study = settings.read_study(study_module.Study, options.profile, changes, options.seed)
     root = _root(options)
+    if Path(root).expanduser().is_file():
+        raise BadInput(f"--root {root} is a file: name the folder of the run directories, which may be a new one")
     walk = Walk(root, study.name)
     study_module.page(study, walk)
     if options.dry_run or options.status:
         for handle in walk.handles:
-            OUT.print(_dry_line(handle) if options.dry_run else _status_line(handle))
+            OUT.print((_dry_line(handle) if options.dry_run else _status_line(handle)) + _of_seed(handle, walk))
         if options.dispatch == "slurm":
             _tell_of_jobs(study_module.__name__, study, root, walk, options.dry_run)
         return 0 if options.dry_run or all(handle.finished for handle in walk.handles) else 75
@@ -179,7 +184,9 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect's usage statistics; clusters forbid such traffic
     setup_logging(incremental=False)
-    OUT.print(f"study {study.name}, seed {study.seed}, in {walk.root / study.name}")
+    seeds = sorted({seed for handle in walk.handles for seed in seeds_of(handle)})
+    told = f"seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}"
+    OUT.print(f"study {study.name}, {told}, in {walk.root / study.name}")
     OUT.print(
         f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
         "are finished) ..."
@@ -196,7 +203,12 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
         return 75
     code = EXIT_CODES.get(state.name or "", 1)
     if code:
-        OUT.print(f"{state.name}: {state.message}", style="bold red" if code in (1, 2) else "yellow", markup=False)
+        ended = {"BadInput": "bad input", "AwaitingRetry": "unfinished", "Cancelled": "interrupted"}
+        OUT.print(
+            f"{ended.get(state.name or '', 'failed')}: {state.message}",
+            style="bold red" if code in (1, 2) else "yellow",
+            markup=False,
+        )
         kept = "the same command goes on" if code in (75, 130) else "after the correction the same command goes on"
         OUT.print(f"exit code {code}; what is finished is kept, and {kept}", style="dim")
     return code
@@ -231,6 +243,14 @@ def _dry_line(handle: Handle) -> str:
 def _status_line(handle: Handle) -> str:
     stands = standing(handle, attempts.newest(handle.run.attempts))
     return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
+
+
+def _of_seed(handle: Handle, walk: Walk) -> str:
+    """Where stages recur, which seed this one belongs to; empty where there is one seed."""
+    seeds, of = {seed for other in walk.handles for seed in seeds_of(other)}, seeds_of(handle)
+    if len(seeds) < 2:
+        return ""
+    return f"  (seed {of.pop()})" if len(of) == 1 else "  (all seeds)"
 
 
 def _refuse(message: str, code: int = 2) -> int:

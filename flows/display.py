@@ -5,6 +5,7 @@ The display knows only the files that every stage writes, so it shows a stage in
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -15,7 +16,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from deployments.dispatch import Handle
 from storage import attempts, durable, locks
+from storage.checkpoints import furthest
 from tasks.progress import described
+from tasks.stage import said
 
 LOOK_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0
@@ -41,9 +44,11 @@ class Display:
         self._done: set[Path] = set()
         self._line_at = 0.0
         self._ended = threading.Event()
+        self._lines = _Lines(console)
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Display:
+        logging.getLogger("ratchet").addHandler(self._lines)
         self._bar.start()
         self._thread.start()
         return self
@@ -53,6 +58,7 @@ class Display:
         self._thread.join()
         self._look()
         self._bar.stop()
+        logging.getLogger("ratchet").removeHandler(self._lines)
 
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_EVERY_SECONDS):
@@ -87,6 +93,19 @@ class Display:
         self._console.print(f"{self._labels[path]:<16} finished in {seconds:.1f} s", markup=False)
 
 
+class _Lines(logging.Handler):
+    """Shows the few log lines that a person should see at once; an error is told at the end, and the log has all."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING or hasattr(record, "for_the_terminal"):
+            label = record.name.removeprefix("ratchet.")
+            self._console.print(f"{label:<16} {self.format(record)}", markup=False)
+
+
 def _labels(handles: list[Handle]) -> dict[Path, str]:
     """What each run is called: its stage, and in a sweep, where stages recur, its run directory too."""
     names = [handle.stage.name for handle in handles]
@@ -101,18 +120,33 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     if handle.finished:
         return "finished"
     refused = f"marker refused ({handle.verdict.reason}); " if handle.verdict.present else ""
+    number, end_state = (attempt or {}).get("attempt"), (attempt or {}).get("end_state")
+    if attempt and end_state is None and locks.holder(handle.run.path / "locks"):
+        return f"{refused}running, attempt {number}: {described(_progress(handle))}"
+    if handle.waits_for:
+        return refused + handle.verdict.reason
     if attempt is None:
-        return refused + (handle.verdict.reason if handle.waits_for else "not started")
-    far = described(_progress(handle))
-    if attempt.get("end_state") is None:
-        doing = (
-            "running" if locks.holder(handle.run.path / "locks") else "died without an end; the same command goes on"
-        )
-        return f"{refused}{doing}, attempt {attempt['attempt']}: {far}"
+        return refused + "not started"
+    if end_state == "finished":
+        return refused + "the same command runs it again"
+    far = described(_far(_progress(handle)))
+    if end_state is None:
+        saved = furthest(handle.run.checkpoints)
+        step = f" from step {saved:,}" if saved else ""
+        return f"{refused}attempt {number} was killed at {far}; the same command goes on{step}"
     summary = (attempt.get("diagnosis") or {}).get("summary", "")
-    return f"{refused}{attempt['end_state']} in attempt {attempt['attempt']}, {far}" + (
-        f": {summary}" if summary else ""
-    )
+    return f"{refused}{said(end_state)} in attempt {number}, {far}" + (f": {summary}" if summary else "")
+
+
+def seeds_of(handle: Handle) -> set[int]:
+    """The seeds on which the stage depends, by itself or by what it reads."""
+    own = getattr(handle.config, "seed", None)
+    return {own} if own is not None else {seed for given in handle.inputs.values() for seed in seeds_of(given)}
+
+
+def _far(now: dict[str, Any]) -> dict[str, Any]:
+    """How far, without what is left: nothing is under way."""
+    return {key: value for key, value in now.items() if key in ("step", "total", "unit")}
 
 
 def _progress(handle: Handle) -> dict[str, Any]:

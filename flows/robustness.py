@@ -40,7 +40,7 @@ TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.language.arms:tra
 EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.language.evaluate:evaluate", version=1)
 UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=1)
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=1)
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=1)
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=2)
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

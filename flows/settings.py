@@ -102,11 +102,28 @@ def _explained(model: type[BaseModel], item: Any) -> str:
         if between_keys:  # the message names them, and the input is the whole study
             return item["msg"].removeprefix("Value error, ")
         shown = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
+        if item["type"] == "list_type":
+            shown += f": write a list, such as [{item['input']}]"
         return f"{key or model.__name__}: {item['msg']}{shown}"
     valid = sorted(_fields_at(model, item["loc"][:-1]))
-    close = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    close = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1) or _elsewhere(model, str(item["loc"][-1]))
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return f"{key}: unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
+
+
+def _elsewhere(model: type[BaseModel], name: str) -> list[str]:
+    """The keys with the name that is most like `name`, with their groups, wherever in the configuration they stand."""
+    schema = model.model_json_schema()
+    paths = sorted(_paths(schema, schema))
+    alike = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=0.7)
+    return [path for path in paths if path.rpartition(".")[2] in alike]
+
+
+def _paths(place: dict[str, Any], schema: dict[str, Any], group: str = "") -> set[str]:
+    """Every key below a place of the schema, as `group.key`."""
+    properties = [item for option in _options(place, schema) for item in option.get("properties", {}).items()]
+    below = [_paths(inner, schema, f"{group}{name}.") for name, inner in properties]
+    return {group + name for name, _ in properties}.union(*below)
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:

@@ -19,7 +19,7 @@ from storage.errors import BadInput
 from tasks.stage import Stage
 from tasks.study import Study, SweepConfig
 
-AGGREGATE_SEEDS = Stage("aggregate", SweepConfig, "tasks.robustness.sweep:aggregate_seeds", version=1)
+AGGREGATE_SEEDS = Stage("aggregate", SweepConfig, "tasks.robustness.sweep:aggregate_seeds", version=2)
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -2,7 +2,7 @@
 
 python -m storage verify ROOT            hash every output of every finished stage; exit 1 when one does not hold
 python -m storage prune ROOT [--yes]     remove what finished stages no longer need: checkpoints, record parts
-python -m storage export ROOT FOLDER     copy results (no weights, no checkpoints) with a manifest of digests
+python -m storage export ROOT FOLDER     copy results (no weights, text, checkpoints) with a manifest of digests
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from storage.run_directory import RunDirectory, find_runs
 
 EXPORTED = ("stage.json", "result.json", "COMPLETE.json", "generation.json", "metrics.jsonl", "timing.jsonl")
 EXPORTED_SUFFIXES = (".md", ".json", ".txt", ".html", ".parquet")
+LEFT_OUT = ("model", "initial", "text")
+"""Output folders that an export does not hold: weights, and text, which may not be ours to hand on."""
+MANIFEST = "MANIFEST.json"
 PRUNED = ("checkpoints", "records")
 
 
@@ -26,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, text in (
         ("verify", "hash every output of every finished stage"),
         ("prune", "remove checkpoints and record parts of finished stages"),
-        ("export", "copy results, without weights and checkpoints, to a folder"),
+        ("export", "copy results, without weights, text and checkpoints, to a folder"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("root", type=Path, help="folder that holds the run directories")
@@ -49,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def verify(root: Path) -> int:
     """One line for each run: verified, unfinished, or what does not hold. Exit 1 when a marker does not hold."""
+    if (root / MANIFEST).is_file():
+        return _verify_copy(root)
     runs, wrong = _runs(root)
     for run in runs:
         verdict = _verdict(run)
@@ -60,6 +65,30 @@ def verify(root: Path) -> int:
         else:
             _say(f"unfinished  {run.path.relative_to(root)}")
     return 1 if wrong else 0
+
+
+def _verify_copy(root: Path) -> int:
+    """An export lacks weights and text, so it is held against its manifest, and each output against its marker."""
+    try:
+        manifest, wrong = dict(durable.read_json(root / MANIFEST)), 0
+    except (ValueError, TypeError) as error:
+        return _say(f"error: {root / MANIFEST} is not that of an export: {error}", 1)
+    for place in (name.removesuffix("/COMPLETE.json") for name in manifest if name.endswith("/COMPLETE.json")):
+        copied = {name: digest for name, digest in manifest.items() if name.startswith(f"{place}/")}
+        if differing := [name for name, digest in copied.items() if _digest(root / name) != digest]:
+            reason = f"{differing[0]} is not what was exported"
+        else:
+            outputs = durable.read_json(root / place / "COMPLETE.json")["outputs"]
+            listed = {f"{place}/{name}": described["sha256"] for name, described in outputs.items()}
+            differing = [name for name in copied if listed.get(name, copied[name]) != copied[name]]
+            reason = f"{differing[0]} is not what its marker lists" if differing else ""
+        wrong += bool(reason)
+        _say(f"REFUSED     {place}: {reason}" if reason else f"verified    {place} (exported copy)")
+    return 1 if wrong else 0
+
+
+def _digest(file: Path) -> str:
+    return durable.sha256_file(file) if file.is_file() else ""
 
 
 def prune(root: Path, really: bool) -> int:
@@ -81,7 +110,7 @@ def prune(root: Path, really: bool) -> int:
 
 
 def export(root: Path, folder: Path) -> int:
-    """Copies the small files of every finished run, and `MANIFEST.json` with the digest of each copy.
+    """Copies what every finished run made, without LEFT_OUT, and `MANIFEST.json` with the digest of each copy.
 
     A run whose marker does not fully verify is refused, and then nothing is written under the final name.
     """
@@ -104,7 +133,7 @@ def export(root: Path, folder: Path) -> int:
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, copy / name)
                     manifest[name] = durable.sha256_file(copy / name)
-        durable.write_json(copy / "MANIFEST.json", manifest)
+        durable.write_json(copy / MANIFEST, manifest)
     return _say(f"{len(manifest)} files in {folder}", 0)
 
 
@@ -112,7 +141,9 @@ def _exported(run: Path) -> list[Path]:
     attempts = sorted((run / "attempts").glob("*"))
     named = [run / name for name in EXPORTED]
     produced = [file for file in run.iterdir() if file.is_file() and file.suffix in EXPORTED_SUFFIXES]
-    return sorted({file for file in [*named, *produced, *attempts] if file.is_file()})
+    outputs = [run / name for name in durable.read_json(run / "COMPLETE.json")["outputs"]]
+    outputs = [file for file in outputs if file.relative_to(run).parts[0] not in LEFT_OUT]
+    return sorted({file for file in [*named, *produced, *outputs, *attempts] if file.is_file()})
 
 
 def _runs(root: Path) -> tuple[list[RunDirectory], int]:

@@ -13,13 +13,16 @@ from types import FrameType
 from typing import Any
 
 from storage import durable
-from storage.errors import Stop
+from storage.errors import BadInput, Stop
 
 WRITE_EVERY_SECONDS = 1.0
 NOTE_EVERY_SECONDS = 1.0
 LEAD_SECONDS, SAFETY = 10.0, 2.0
 STOP_NOTE, DEADLINE = "RATCHET_STOP_NOTE", "RATCHET_DEADLINE"
 """Set by a batch script: the file that it leaves when its time is nearly up, and when it ends (seconds since 1970)."""
+
+FOR_THE_TERMINAL = {"for_the_terminal": True}
+"""`extra` of a log line, below a warning, that a person at the terminal should see too."""
 
 
 class Progress:
@@ -93,9 +96,9 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._cause = ""
+        self._cause, self._because = "", ""
         self._note = os.environ.get(STOP_NOTE)
-        self._deadline = float(os.environ[DEADLINE]) if os.environ.get(DEADLINE) else None
+        self._deadline: float | None = None
         self._note_looked_at = 0.0
         self._looked_at: float | None = None
         self.longest_seconds = 0.0
@@ -112,19 +115,21 @@ class StopRequest:
         if self._looked_at is not None:
             self.longest_seconds = max(self.longest_seconds, now - self._looked_at)
         self._looked_at = now
-        if not self._cause and (self._noted() or self._late()):
-            self._cause = "out_of_time"
+        if not self._cause and self._noted():
+            self._cause, self._because = "out_of_time", f"{self._note} exists: remove it to go on"
+        elif not self._cause and self._late():
+            self._cause, self._because = "out_of_time", f"the time that {DEADLINE} names is nearly up"
         return bool(self._cause)
 
-    def check(self) -> None:
-        """Raises Stop when a stop was asked for. Call where nothing is half done."""
+    def check(self, after: str = "") -> None:
+        """Raises Stop when a stop was asked for. Call where nothing is half done; `after` says where that is."""
         if self.requested:
-            self.check_signals()
+            self.check_signals(after)
 
-    def check_signals(self) -> None:
+    def check_signals(self, after: str = "") -> None:
         """Raises Stop when one was seen already; asks neither clock nor note: for the end, when all work is done."""
         if self._cause:
-            raise Stop(self._cause, f"stopped at a safe point ({self._cause})")
+            raise Stop(self._cause, f"stopped{after and ' after '}{after} because {self._because}")
 
     def _noted(self) -> bool:
         """Whether the stop note is there; looked for once a second, since shared disks are slow to ask."""
@@ -140,22 +145,24 @@ class StopRequest:
     def listening(self) -> Iterator[StopRequest]:
         """Listens to SIGINT, SIGTERM, SIGHUP and SIGUSR1 while the block runs, in the main thread only.
 
-        An ignored SIGHUP stays ignored: nohup means that a closed terminal ends nothing.
+        An ignored SIGHUP stays ignored: nohup means that a closed terminal ends nothing. The deadline is read here, so
+        that the attempt's record can say what is wrong with it: BadInput unless it is a number.
         """
+        self._deadline = _deadline()
         if threading.current_thread() is not threading.main_thread():
             yield self
             return
         causes = {
-            signal.SIGINT: "interrupted",
-            signal.SIGTERM: "sigterm",
-            signal.SIGHUP: "sigterm",  # a terminal that was closed, an ssh that was lost
-            signal.SIGUSR1: "out_of_time",
+            signal.SIGINT: ("interrupted", "of Ctrl-C (SIGINT)"),
+            signal.SIGTERM: ("sigterm", "of SIGTERM"),
+            signal.SIGHUP: ("sigterm", "the terminal was closed, or the connection to it lost (SIGHUP)"),
+            signal.SIGUSR1: ("out_of_time", "of SIGUSR1"),
         }
 
         def note(number: int, _frame: FrameType | None) -> None:
             if number == signal.SIGINT and self._cause == "interrupted":
                 raise KeyboardInterrupt  # asked twice: the person does not want to wait for the next safe point
-            self._cause = causes[signal.Signals(number)]
+            self._cause, self._because = causes[signal.Signals(number)]
 
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             del causes[signal.SIGHUP]
@@ -165,3 +172,14 @@ class StopRequest:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _deadline() -> float | None:
+    """When the attempt must have ended, in seconds since 1970; None when nothing says so."""
+    given = os.environ.get(DEADLINE)
+    try:
+        return float(given) if given else None
+    except ValueError:
+        raise BadInput(
+            f"{DEADLINE} is {given!r}: it must be seconds since 1970, such as $(date -d '+2 hours' +%s)"
+        ) from None

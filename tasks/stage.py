@@ -28,7 +28,7 @@ from storage.run_directory import RunDirectory, fingerprint
 from tasks import numerics
 from tasks.configuration import Configuration
 from tasks.execution import Execution
-from tasks.progress import Progress, StopRequest
+from tasks.progress import FOR_THE_TERMINAL, Progress, StopRequest
 from tasks.watchdog import ended_when_stalled
 
 EXIT_CODES = {
@@ -43,6 +43,13 @@ EXIT_CODES = {
     "held": 2,
     "crashed": 1,
 }
+
+UNFINISHED = ("out_of_time", "sigterm")
+
+
+def said(end_state: str) -> str:
+    """An end state for people: what is to be continued is unfinished, whatever asked it to stop."""
+    return "unfinished" if end_state in UNFINISHED else end_state.replace("_", " ")
 
 
 @dataclass(frozen=True)
@@ -172,7 +179,7 @@ class StageRun:
             summary = f"no step for {seconds / 60:.3g} minutes (execution.stall_minutes is {minutes:g})"
             advice = "The log shows where every thread stood. Look at the disk and the GPU; the same command goes on."
             outcome = _diagnosed("crashed", "stalled", summary, advice)
-            self.log.error("%s: %s", outcome.end_state, outcome.told)
+            self.log.error("%s: %s", said(outcome.end_state), outcome.told)
             if self.record is None:
                 return sys.stderr
             self.record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
@@ -194,8 +201,8 @@ def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict
         return Outcome("held", str(error))
     except OSError as error:
         if durable.disk_full(error, run.path):
-            return _outcome_of(error)
-        return _outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
+            return outcome_of(error)
+        return outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
     try:
         return _attempt_with_lock(stage, config, run, inputs, lock)
     finally:
@@ -240,9 +247,9 @@ def _attempt_with_lock(
     except BaseException as error:
         if not isinstance(error, Exception | KeyboardInterrupt):
             raise
-        outcome = _outcome_of(_lost(lock) or error)
+        outcome = outcome_of(_lost(lock) or error)
         level = logging.ERROR if outcome.diagnosis else logging.INFO
-        work.log.log(level, "%s: %s", outcome.end_state, outcome.told)
+        work.log.log(level, "%s: %s", said(outcome.end_state), outcome.told)
         if outcome.diagnosis and outcome.diagnosis["detail"]:
             work.log.error("%s", outcome.diagnosis["detail"])
     finally:
@@ -342,8 +349,9 @@ def _tell_of_what_is_not_continued(work: StageRun) -> None:
         work.log.info(
             "begins anew: %s, which stands at step %s, is another stage: %s",
             other,
-            reached,
+            f"{reached:,}",
             "; ".join(told) or "its inputs differ",
+            extra=FOR_THE_TERMINAL,
         )
 
 
@@ -394,7 +402,7 @@ def _log_to(file: Path) -> logging.Handler:
     return handler
 
 
-def _outcome_of(error: BaseException) -> Outcome:
+def outcome_of(error: BaseException) -> Outcome:
     """The end state that an exception stands for, with a diagnosis that says what to do."""
     if isinstance(error, Stop):
         return Outcome(error.cause, str(error))

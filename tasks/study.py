@@ -7,11 +7,13 @@ retrain a model.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from storage import external
+from storage import durable, external
 from tasks.configuration import Configuration, execution, scientific
 from tasks.execution import Execution
 from tasks.training.budget import Budget
@@ -157,6 +159,11 @@ class BaseChecks(Configuration):
     )
 
 
+_PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
+VARIANTS = {"gpt_neox": _PLAIN, "gpt2": _PLAIN, "llama": _GATED, "qwen2": _GATED, "qwen3": _GATED}
+"""Architecture, as `model_type` in a model's config.json names it -> the variants that it has."""
+
+
 class Constraint(Configuration):
     """Which weights are made non-negative, as W = softplus(V)."""
 
@@ -244,7 +251,20 @@ class Study(Configuration):
         if self.hotflip.documents > self.splits.attack_evaluation_documents:
             raise ValueError(
                 f"hotflip.documents {self.hotflip.documents} is more than splits.attack_evaluation_documents "
-                f"{self.splits.attack_evaluation_documents}"
+                f"{self.splits.attack_evaluation_documents}: raise that key, which makes another text, so that "
+                "everything from setup on runs anew, or lower hotflip.documents"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _variant_exists(self) -> Study:
+        """Asked of a hub model and a GGUF file by constrain, which loads them: here nothing is downloaded."""
+        architecture = _architecture(self.model)
+        variant, known = self.constraint.variant, VARIANTS.get(architecture)
+        if known and variant not in known:
+            raise ValueError(
+                f"constraint.variant {variant} does not exist in a model of architecture {architecture}, which has "
+                f"{', '.join(known)}"
             )
         return self
 
@@ -293,6 +313,16 @@ class Study(Configuration):
             evaluation=self.evaluation,
             unequal_budgets=self.unequal_budgets,
         )
+
+
+def _architecture(model: Model) -> str:
+    """What is known of the model's architecture before it is loaded; empty for nothing."""
+    if isinstance(model, FromScratch):
+        return "gpt_neox"
+    if isinstance(model, PretrainedDirectory):
+        with suppress(OSError, ValueError, AttributeError):  # what is wrong with the folder, the page says
+            return str(durable.read_json(Path(model.path).expanduser() / "config.json").get("model_type"))
+    return ""
 
 
 # ------------------------------------------------------------------------------- one configuration a stage

@@ -73,4 +73,5 @@ def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None
 
 def test_every_named_file_exists() -> None:
     for name in re.findall(r"`((?:flows|tasks|storage|tests|deployments)/[\w/.-]*)`", README):
-        assert (REPOSITORY / name).exists(), name
+        yours = name == "deployments/sites/cluster.yaml"  # which the README says to make
+        assert yours or (REPOSITORY / name).exists(), name

@@ -19,6 +19,13 @@ CALL_SECONDS = 60.0
 FIELDS = ("JobID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "Name")
 ACCOUNTED = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End", "JobName")
 SACCT_AT_ONCE = 200
+UNCLEAR = re.compile(
+    r"timed out|unable to (contact|process|establish)|connection|communication|send/recv|zero bytes|munge|"
+    r"message (send|rec)|unexpected message|authentication|credential|standby|temporarily|try again|not responding|"
+    r"shut ?down|broken pipe|i/o error|configuration (source|file)|unspecified error",
+    re.I,
+)
+"""sbatch's words for not having been heard, or not having heard the answer. Anything else is a refusal."""
 OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_")
 
 
@@ -78,7 +85,10 @@ class SlurmCommands:
         done = self._run(["sbatch", "--parsable"], script)
         if done.returncode:
             raise _submit_error(done.stderr)
-        return done.stdout.strip().split(";")[0]
+        told = re.search(r"^(\d+)(;\S+)?\s*\Z", done.stdout, re.M)  # with several clusters: id;cluster
+        if told is None:
+            raise Unreachable(f"sbatch told no job id but {done.stdout.strip()!r}")
+        return told[1]
 
     def jobs(self) -> dict[str, Job]:
         form = ",".join(f"{field}:|" for field in FIELDS)
@@ -108,8 +118,10 @@ class SlurmCommands:
         if not ids:
             return
         done = self._run(["scancel", *ids])
-        if done.returncode and "Invalid job id" not in done.stderr:
-            raise Unreachable(done.stderr.strip())
+        gone = re.compile(r"invalid job id|already complet", re.I)
+        told = [line for line in done.stderr.splitlines() if not gone.search(line)]
+        if done.returncode and (told or not done.stderr):
+            raise Unreachable("; ".join(told))
 
     def _run(self, command: list[str], given: str | None = None) -> subprocess.CompletedProcess[str]:
         self.calls[command[0]] = self.calls.get(command[0], 0) + 1
@@ -118,7 +130,8 @@ class SlurmCommands:
                 command,
                 input=given,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",  # another job of this user may have any name
                 timeout=CALL_SECONDS,
                 check=False,
                 env=_environment(),
@@ -138,8 +151,7 @@ def _environment() -> dict[str, str]:
 def _submit_error(text: str) -> SlurmError:
     """What sbatch's words mean: only those that say so mean that nothing was queued."""
     told = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
-    unclear = re.search(r"timed out|unable to contact|connection|communication|send/recv|munge|try again", told, re.I)
-    return Unreachable(told) if unclear or not told else Refused(told)
+    return Unreachable(told) if UNCLEAR.search(told) or not told else Refused(told)
 
 
 def _read(text: str) -> dict[str, Job]:
@@ -149,11 +161,11 @@ def _read(text: str) -> dict[str, Job]:
         parts = line.split("|", len(FIELDS) - 1)
         if len(parts) < len(FIELDS):
             continue
-        id_, state, exit_, reason, node, submitted, started, ended, name = (part.strip() for part in parts)
+        id_, state, exit_, reason, node, submitted, started, ended = (part.strip() for part in parts[:-1])
         code, signal = _exit(exit_)
         found[id_] = Job(
             id_,
-            name.removesuffix("|").strip(),
+            parts[-1].removesuffix("|"),
             state.split()[0].rstrip("+") if state else "",  # sacct: "CANCELLED by 1000"
             "" if reason in ("None", "(null)", "N/A") else reason,
             code,
@@ -167,9 +179,7 @@ def _read(text: str) -> dict[str, Job]:
 
 
 def _exit(text: str) -> tuple[int, int]:
-    """(code, signal) from `3:0`, or from a raw wait status such as 768."""
-    code, colon, signal = text.partition(":")
-    if colon:
-        return int(code or 0), int(signal or 0)
-    status = int(code) if code.isdigit() else 0
-    return status >> 8, status & 0x7F
+    """(code, signal) from `3:0`, or from a raw wait status such as 768; zeros when it is neither."""
+    first, colon, second = text.partition(":")
+    code, signal = (int(part) if part.isdecimal() else 0 for part in (first, second))
+    return (code, signal) if colon else (code >> 8, code & 0x7F)

@@ -105,7 +105,7 @@ class Pool:
                 last = _last_of(plan, entries)
                 if last and last.live:
                     return last.job_id
-                after = self._job_before(entries)
+                after = self._jobs_before(entries)
             except (OSError, Unreachable) as error:
                 LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
                 return None
@@ -151,19 +151,20 @@ class Pool:
             LOG.warning("%s: job %s could not be noted (%s); it is looked for by its name", entry.name, job_id, error)
         return job_id
 
-    def _job_before(self, entries: list[Submission]) -> str | None:
-        """The newest job of this folder, of whatever flow run: the next one waits until it has ended. Raises
-        Unreachable while there may be one whose id only SLURM can tell."""
-        for entry in reversed(entries):
-            if entry.job_id is None and entry.live:
-                if found := [job.id for job in self.slurm.jobs().values() if job.name == entry.name]:
-                    return found[0]
+    def _jobs_before(self, entries: list[Submission]) -> list[str]:
+        """The jobs of this folder, of whatever flow run, that may live; the next one waits until they have ended.
+
+        Raises Unreachable while there may be one whose id only SLURM can tell.
+        """
+        found = _known_before(entries)
+        for entry in entries:
+            if entry.live and entry.job_id is None:
+                told = [job.id for job in self.slurm.jobs().values() if job.name == entry.name]
                 now = self._clock()
-                if now - self._sought.setdefault(entry.name, now) <= self.limits.submit_grace:
+                if not told and now - self._sought.setdefault(entry.name, now) <= self.limits.submit_grace:
                     raise Unreachable(f"{entry.name} may have been queued before it")
-            elif entry.job_id is not None:
-                return entry.job_id
-        return None
+                found += told
+        return found
 
     @contextmanager
     def _alone(self, folder: Path) -> Iterator[None]:
@@ -314,8 +315,14 @@ def preview(plan: Plan) -> str:
     """The text that `Pool.submit` would submit now."""
     journal = Journal(plan.folder)
     entries = journal.all()
-    after = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
-    return _next(plan, journal, _last_of(plan, entries), after)[1]
+    return _next(plan, journal, _last_of(plan, entries), _known_before(entries))[1]
+
+
+def _known_before(entries: list[Submission]) -> list[str]:
+    """Ids of the jobs of these entries that may live, and of the newest one."""
+    ids = [entry.job_id for entry in entries if entry.job_id and entry.live]
+    newest = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
+    return ids if newest is None or newest in ids else [*ids, newest]
 
 
 def _last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
@@ -323,8 +330,8 @@ def _last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
     return next((entry for entry in reversed(entries) if entry.flow_run == plan.flow_run), None)
 
 
-def _next(plan: Plan, journal: Journal, last: Submission | None, after: str | None) -> tuple[Submission, str]:
-    """The entry and the text of the run's next job, which waits for the job `after`. ValueError if it has none."""
+def _next(plan: Plan, journal: Journal, last: Submission | None, after: list[str]) -> tuple[Submission, str]:
+    """The entry and the text of the run's next job, which waits for the jobs `after`. ValueError if it has none."""
     number = journal.next_number()
     end = last.end if last else None
     asked = plan.resources

@@ -296,15 +296,16 @@ def _more_memory(seen: Seen, last: Submission, job: Job) -> Action:
 def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action:
     """The job ended and left no attempt's record: its setup failed, or the node could not run it."""
     where = f"job {job.id} on {job.node}"
-    if job.exit_code == SETUP_FAILED:
+    exit_code = job.exit_code if job.state == "FAILED" else None
+    if exit_code == SETUP_FAILED:
         advice = "Read the job's log; correct setup_lines in the site file, then retry the run."
         told = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
         return _ended(seen, last, told, "Failed")
-    if job.exit_code == BAD_INPUT:
+    if exit_code == BAD_INPUT:
         advice = "The end of the job's log says what and where; correct it, then start the study again."
         told = Diagnosis("error", "bad input", "the stage could not begin", where, advice)
         return _ended(seen, last, told, "Failed")
-    if job.exit_code == HELD:
+    if exit_code == HELD:
         told = Diagnosis("warning", "held", "another process is at work on this stage", where, CONTINUES_LATER)
         return _ended(seen, last, told, "AwaitingRetry", limits.held_delay)
     told = diagnosis.of_end(job)

@@ -7,6 +7,7 @@ file, the study.
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field
@@ -16,7 +17,9 @@ OURS = {
     "export-file", "chdir", "parsable", "array", "wrap", "time", "partition", "account", "qos", "cpus-per-task",
     "mem", "gres", "gpus", "constraint", "exclude", "reservation", "nodes", "ntasks", "wait", "hold", "begin",
     "deadline", "time-min", "mail-type", "mail-user", "mem-per-cpu", "mem-per-gpu", "gpus-per-node", "gpus-per-task",
-    "gpus-per-socket", "ntasks-per-node", "cpus-per-gpu", "tres-per-job", "no-shell",
+    "gpus-per-socket", "ntasks-per-node", "cpus-per-gpu", "tres-per-job", "no-shell", "tres-per-task", "clusters",
+    "cluster", "test-only", "uid", "gid", "help", "usage", "version", "quiet", "ntasks-per-gpu", "ntasks-per-core",
+    "ntasks-per-socket", "input",
 }  # fmt: skip
 """sbatch options that have a field of their own, or that would break what Ratchet relies on."""
 
@@ -30,19 +33,23 @@ def _word(value: str) -> str:
 
 
 def _one_line(value: str) -> str:
-    if "\n" in value or "\0" in value:
+    if len(value.splitlines()) > 1 or set(value) & set("\n\r\0"):
         raise ValueError("must be one line")
     return value
 
 
 def _not_ours(value: str) -> str:
     _one_line(value)
-    option = re.fullmatch(r"--([A-Za-z][A-Za-z-]*)(=.*)?", value.strip())
+    try:
+        words = shlex.split(value)  # as sbatch does it: a space outside of quotes begins another option
+    except ValueError as error:
+        raise ValueError(f"{value!r}: {error}") from None
+    option = re.fullmatch(r"--([A-Za-z][A-Za-z-]*)(=.*)?", words[0]) if len(words) == 1 else None
     if not option:
-        raise ValueError(f"{value!r} is not one long sbatch option, such as --mem-bind=local")
-    if taken := [name for name in OURS if name.startswith(option[1])]:  # sbatch takes any unique beginning
+        raise ValueError(f"{value!r} is not one long sbatch option, such as --mem-bind=local or --comment='two words'")
+    if taken := sorted(name for name in OURS if name.startswith(option[1])):  # sbatch takes any unique beginning
         raise ValueError(f"--{taken[0]} is set by Ratchet: use the field of that name where there is one")
-    return value.strip()
+    return value
 
 
 Word = Annotated[str, AfterValidator(_word)]

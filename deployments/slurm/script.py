@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from deployments.slurm.reconcile import SETUP_FAILED
 from deployments.slurm.resources import Resources
 
-DIRECTIVE_UNSAFE = set("\n\r\0")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+/=&|()\[\]*!-]*")
 
 
 @dataclass(frozen=True)
@@ -27,20 +29,22 @@ class JobText:
     stop_note: Path
     resources: Resources
     environment: dict[str, str] = field(default_factory=dict)
-    after_job: str | None = None
-    """The job before this one of the same run: it must have ended, however."""
+    after_jobs: list[str] = field(default_factory=list)
+    """The jobs before this one of the same stage: they must have ended, however."""
     automatic: bool = True
     lead_seconds: float = 90.0
 
 
 def sbatch_text(job: JobText) -> str:
-    """The script that is submitted, byte for byte what the dry run prints."""
+    """The script that is submitted, byte for byte what the dry run prints. ValueError for what no script can hold."""
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
     lines += [
         "# A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE",
         "set -u",
         *(f"export {name}={shlex.quote(value)}" for name, value in sorted(_environment(job).items())),
         'rm -f "$RATCHET_STOP_NOTE"',
+        "# USR1 comes some time before the limit: the stage sees the note, saves and stops.",
+        "trap 'touch \"$RATCHET_STOP_NOTE\"' USR1",
         "",
     ]
     if job.resources.setup_lines:
@@ -49,8 +53,8 @@ def sbatch_text(job: JobText) -> str:
             f'failed() {{ echo "ratchet: setup line failed ($1): $2" >&2; exit {SETUP_FAILED}; }}',
             "set +u",
         ]
-        for line in job.resources.setup_lines:
-            lines += [line, f"rc=$?; [ $rc -eq 0 ] || failed $rc {shlex.quote(line)}"]
+        for line in map(shlex.quote, job.resources.setup_lines):
+            lines += [f"eval {line} || failed $? {line}"]  # one that is no shell at all fails alone, and by name
         lines += ["set -u", ""]
     return "\n".join(lines) + _BODY.format(
         seconds=60 * job.resources.time_limit_minutes,
@@ -62,14 +66,13 @@ def sbatch_text(job: JobText) -> str:
 
 _BODY = """\
 # When the job must end: asked once, else computed; the stage begins to save in time.
-end=$(squeue --noheader --job="$SLURM_JOB_ID" --format=%e 2>/dev/null) && end=$(date -d "$end" +%s 2>/dev/null)
+end=$(SLURM_TIME_FORMAT=standard squeue --noheader --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
+end=$([ -n "$end" ] && date -d "$end" +%s 2>/dev/null)
 export RATCHET_DEADLINE="${{end:-$(($(date +%s) + {seconds}))}}"
 echo "ratchet: job $SLURM_JOB_ID on $(hostname), $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
 
 cd {directory} || exit {setup_failed}
-# USR1 comes some time before the limit: the stage sees the note, saves and stops. TERM reaches the stage by itself;
-# this shell only waits for it.
-trap 'touch "$RATCHET_STOP_NOTE"' USR1
+# TERM reaches the stage by itself; this shell only waits for it.
 trap : TERM
 {command} &
 stage=$!
@@ -98,17 +101,32 @@ def _options(job: JobText) -> list[str]:
         "constraint": asked.constraint,
         "exclude": ",".join(asked.exclude),
         "reservation": asked.reservation,
-        "output": str(job.log),
+        "output": _log_file(job.log),
         "open-mode": "append",
         "signal": f"B:USR1@{lead}",
-        "dependency": f"afterany:{job.after_job}" if job.after_job else "",
+        "dependency": ":".join(["afterany", *job.after_jobs]) if job.after_jobs else "",
         "export": ",".join(asked.pass_environment) or "NIL",
     }
     given = [f"--{name}={_quoted(value)}" for name, value in options.items() if value]
-    return [*given, "--no-requeue", *asked.extra_sbatch_lines]
+    return [*given, "--no-requeue", *(_extra(line) for line in asked.extra_sbatch_lines)]
+
+
+def _extra(line: str) -> str:
+    name, is_, value = shlex.split(line)[0].partition("=")
+    return name + is_ + _quoted(value)
+
+
+def _log_file(log: Path) -> str:
+    """sbatch fills in what stands after a percent sign, and drops backslashes."""
+    if "\\" in str(log):
+        raise ValueError(f"{str(log)!r} cannot be the log of a job: SLURM drops the backslash")
+    return str(log).replace("%", "%%")
 
 
 def _environment(job: JobText) -> dict[str, str]:
+    for name, value in job.environment.items():
+        if not VARIABLE.fullmatch(name) or "\0" in value:
+            raise ValueError(f"{name!r} cannot be a variable of the environment, or has a value that cannot be")
     return job.environment | {
         "RATCHET_STARTED_BY": "automatic" if job.automatic else "person",
         "RATCHET_STOP_NOTE": str(job.stop_note),
@@ -117,8 +135,8 @@ def _environment(job: JobText) -> dict[str, str]:
 
 def _quoted(value: str) -> str:
     """A value on an #SBATCH line: sbatch knows double quotes and the backslash, and nothing is expanded."""
-    if set(value) & DIRECTIVE_UNSAFE:
+    if len(value.splitlines()) > 1 or set(value) & set("\n\r\0"):
         raise ValueError(f"{value!r} cannot stand on an #SBATCH line")
-    if not set(value) & set(" \t\"'\\#"):
+    if PLAIN.fullmatch(value):
         return value
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -5,10 +5,11 @@ from __future__ import annotations
 import difflib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic.fields import FieldInfo
 
 from deployments.slurm.resources import Line, Resources
 from storage.errors import BadInput
@@ -17,10 +18,17 @@ SITES = Path(__file__).parent.parent / "sites"
 VARIABLE = "RATCHET_SITE"
 """Names the site: a file, or the name of one in `deployments/sites/`."""
 
+
+def _optional(field: FieldInfo) -> Any:
+    """The field's type with its limits, or None."""
+    limited: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    return limited | None
+
+
 Overrides: type[BaseModel] = create_model(
     "Overrides",
     __config__=ConfigDict(extra="forbid"),
-    **{name: (field.annotation | None, None) for name, field in Resources.model_fields.items()},
+    **{name: (_optional(field), None) for name, field in Resources.model_fields.items()},
 )
 """Any of `Resources`; what is left out stays as the pool and the deployment have it."""
 
@@ -55,6 +63,17 @@ class Site(BaseModel):
         value = os.path.expanduser(os.path.expandvars(value))
         if value and not os.path.isabs(value):
             raise ValueError("must be an absolute path")
+        if "$" in value:
+            raise ValueError(f"names a variable that is not set here: {value}")
+        return value
+
+    @field_validator("job_name")
+    @classmethod
+    def _fillable(cls, value: str) -> str:
+        try:
+            value.format(study="study", seed=42, stage="stage")
+        except (KeyError, IndexError, ValueError) as error:
+            raise ValueError(f"can hold {{study}}, {{seed}} and {{stage}} only ({error!r})") from None
         return value
 
 
@@ -70,7 +89,7 @@ def read_site(name: str | None = None) -> Site:
             f"there is no site file {file}: copy {SITES / 'example.yaml'} to it and say what belongs to this cluster, "
             f"or name another one in {VARIABLE} (known: {known})"
         ) from None
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"{file} cannot be read as YAML: {error}") from None
     try:
         site = Site.model_validate(values)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
+import uuid
 from pathlib import Path
 
 from storage import attempts, durable
@@ -28,11 +31,18 @@ def stage_source(folder: Path, repository: Path = REPOSITORY) -> Path:
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with durable.new_directory(target) as made:
+    own = folder / f"{durable.TEMPORARY_PREFIX}{target.name}-{uuid.uuid4().hex[:8]}"
+    with durable.new_directory(own) as made:
         for name, content in contents:
             (made / name).parent.mkdir(parents=True, exist_ok=True)
             (made / name).write_bytes(content)
         durable.write_json(made / attempts.SOURCE_FILE, attempts.source_version())
+    try:
+        os.rename(own, target)
+    except OSError:  # another process was first: jobs may run there by now, so it is never replaced
+        shutil.rmtree(own, ignore_errors=True)
+        if not target.is_dir():
+            raise
     return target
 
 

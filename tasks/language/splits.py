@@ -55,7 +55,7 @@ def cut(
 
     within = _within(candidates["train"], max_characters, _characters(evaluation))
     clean = [document for document in within if overlap.share(document.text) <= splits.max_shared_shingles]
-    _require_enough({"train": clean}, splits, ["train"])
+    _require_enough(candidates | {"train": clean}, splits, ["train"])
     chosen["train"] = clean[: splits.train_documents]
 
     proof = _proof(chosen, splits)
@@ -122,11 +122,16 @@ def _require_enough(candidates: dict[str, list[Document]], splits: Splits, names
         if found < (asked if asked is not None else 1):
             share = "smaller" if name == "train" else "larger"
             short.append(
-                f"split {name}: {asked or 1} documents are asked for and {found} are there: give more text, lower "
+                f"  split {name}: {asked or 1} documents are asked for and {found} are there: lower "
                 f"splits.{name.replace('-', '_')}_documents, or set a {share} splits.evaluation_share"
             )
     if short:
-        raise BadInput("; ".join(short))
+        documents = [document for named in candidates.values() for document in named]
+        raise BadInput(
+            f"{len(documents):,} different documents of {len({document.source for document in documents}):,} sources "
+            "were read, and whole sources go to a split: give more text (a .txt file is one document and one source), "
+            "or\n" + "\n".join(short)
+        )
 
 
 def _asked(splits: Splits, name: str) -> int | None:

@@ -34,7 +34,11 @@ nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: 1
 .lead { color: var(--faint); }
 .facts { background: var(--side); border-left: .25rem solid var(--series-2); padding: .5rem 1rem; margin: 1rem 0; }
 .facts ul { max-width: 52rem; }
-.scroll { overflow-x: auto; margin: 0 0 1rem; max-width: 100%; }
+.scroll { overflow-x: auto; margin: 0 0 1rem; max-width: 100%;  /* a shadow at the side where there is more */
+  background: linear-gradient(to right, var(--paper), var(--paper)) left / 1.5rem 100% no-repeat local,
+    linear-gradient(to left, var(--paper), var(--paper)) right / 1.5rem 100% no-repeat local,
+    linear-gradient(to right, var(--faint), transparent) left / .6rem 100% no-repeat scroll,
+    linear-gradient(to left, var(--faint), transparent) right / .6rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 .caption { color: var(--faint); font-size: .9rem; margin: 1.25rem 0 .35rem; break-after: avoid; }
 th, td { padding: .3rem 1.1rem .3rem 0; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
@@ -57,7 +61,7 @@ summary { cursor: pointer; color: var(--link); }
   html { font-size: 9.5pt; }
   body { max-width: none; padding: 0; }
   nav { display: none; }
-  .scroll, pre { overflow: visible; max-height: none; }
+  .scroll, pre { overflow: visible; max-height: none; background: none; }
   th, td { white-space: normal; padding-right: .5rem; }
   td.code, pre { white-space: pre-wrap; overflow-wrap: anywhere; }
   figure, tr, .facts { break-inside: avoid; }

@@ -65,4 +65,4 @@ def markdown_text(text: str) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell in ("", "-") or cell.lstrip("+-").rstrip(" %").replace(",", "").replace(".", "", 1).isdigit()
+    return cell in ("", "-") or re.fullmatch(r"(> )?[+-]?[\d,]*\.?\d+(e-?\d+)?( ?%)?", cell) is not None

@@ -23,6 +23,9 @@ from tasks.study import AggregateConfig
 TRAININGS = {"base": "base", "baseline": "train-baseline", "monotonic": "train-monotonic"}
 """Model -> the stage that trained it."""
 
+BASE_FACTS = ("architecture", "parameters", "source", "trained_check", "init_from")
+"""What is told of the base model; `init_from` only where it began with the weights of another run."""
+
 PAIRS = (("baseline", "base"), ("monotonic", "base"), ("monotonic", "baseline"))
 
 
@@ -72,7 +75,7 @@ def aggregate(
         "unequal_budgets_reason": config.unequal_budgets.reason if config.unequal_budgets else None,
         "constraint": monotonic.result["constraint"],
         "share_of_signs_changed": constrained.result["share_of_signs_changed"],
-        "base": {key: base.result[key] for key in ("architecture", "parameters", "source", "trained_check")},
+        "base": {key: base.result[key] for key in BASE_FACTS if key in base.result},
         "text": text.result["splits"],
         "text_proof": {
             key: text.result[key]

@@ -18,6 +18,7 @@ def provenance(stages: dict[str, StageInput]) -> dict[str, Any]:
             "stage_version": described["version"],
             "outputs_digest": given.outputs_digest,
             "numerics": described["numerics"],
+            "external": described["external"],
         }
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from storage import durable
 from tasks.report.page import Figure, Section, page
 from tasks.report.table import Table
 from tasks.robustness.tables import (
@@ -19,13 +20,20 @@ from tasks.robustness.tables import (
 from tasks.robustness.words import (
     ATTACK_TITLES,
     LIMITS,
+    QUESTION,
     attack_cautions,
     cautions,
     facts,
     how_attacked,
+    models,
+    perplexity,
+    the_text,
     verified,
     what_was_studied,
 )
+
+SHOWN_FILES = 20
+"""More files than these are told by their number and one digest."""
 
 
 def report(results: dict[str, Any], drawn: dict[str, Figure], sources: dict[str, dict[str, Any]]) -> str:
@@ -33,6 +41,7 @@ def report(results: dict[str, Any], drawn: dict[str, Figure], sources: dict[str,
     sections = [
         Section(
             "Perplexity on the test split",
+            points=models(results),
             figures=[drawn["differences-test"]],
             tables=perplexity_tables(results),
         ),
@@ -49,7 +58,7 @@ def report(results: dict[str, Any], drawn: dict[str, Figure], sources: dict[str,
         _provenance_section(results, sources),
     ]
     title = f"{results['study']}: non-negative feed-forward weights under two attacks"
-    return page(title, what_was_studied(results), facts(results), sections)
+    return page(title, f"{QUESTION} {what_was_studied(results)}", facts(results), sections)
 
 
 def _attack_section(name: str, results: dict[str, Any], drawn: dict[str, Figure]) -> Section:
@@ -112,12 +121,12 @@ def _checks_section(results: dict[str, Any]) -> Section:
         tables=[
             Table(
                 f"That the base model ({base['source']}) is a trained one: its validation perplexity "
-                f"({perplexities['base']:,.2f}) as a multiple of that of what it is compared with.",
+                f"({perplexity(perplexities['base'])}) as a multiple of that of what it is compared with.",
                 ["compared with", "perplexity", "base / this", "required at most", "run"],
                 [
                     [
                         reference,
-                        f"{perplexities[reference]:,.2f}",
+                        perplexity(perplexities[reference]),
                         f"{checked['ratio_of_perplexities'][reference]:.4f}",
                         f"{limit:g}",
                         run_of(results, "base"),
@@ -135,11 +144,12 @@ def _text_section(results: dict[str, Any]) -> Section:
     return Section(
         "The text and its splits",
         texts=[
+            the_text(results),
             f"{proof['duplicates_dropped_documents']:,} documents were dropped as duplicates, and "
             f"{proof['contaminated_dropped_documents']:,} train documents because they shared too much with an "
             "evaluation split. Counted again afterwards: no two splits share a document or a source, and no train "
             f"document has more than {proof['largest_shared_shingles']:.1%} of its word sequences in an evaluation "
-            "split."
+            "split.",
         ],
         tables=[
             Table(
@@ -184,6 +194,17 @@ def _provenance_section(results: dict[str, Any], sources: dict[str, dict[str, An
                     for stage, place in results["runs"].items()
                 ],
             ),
+            Table(
+                "What the stages read from outside: packages by version, files by digest.",
+                ["stage", "key", "name", "version or digest"],
+                [
+                    [stage, key, *named]
+                    for stage, found in results["provenance"].items()
+                    for key, read in found["external"].items()
+                    for listed in read.values()
+                    for named in _named(listed)
+                ],
+            ),
             _by_stage(
                 "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
                 {stage: found["numerics"] for stage, found in results["provenance"].items()},
@@ -208,6 +229,14 @@ def _provenance_section(results: dict[str, Any], sources: dict[str, dict[str, An
             ("The configuration of the study", json.dumps(results["configuration"], indent=2, ensure_ascii=False)),
         ),
     )
+
+
+def _named(listed: Any) -> list[list[str]]:
+    """Name and version or digest of each package or file; many files as one digest over all."""
+    pairs = [entry.split("==") for entry in listed] if isinstance(listed, list) else sorted(listed.items())
+    if len(pairs) > SHOWN_FILES:
+        return [[f"{len(pairs):,} files", durable.sha256_json(listed)[:12]]]
+    return [[name, version[:12]] for name, version in pairs]
 
 
 def _by_stage(caption: str, found: dict[str, dict[str, Any]]) -> Table:

@@ -7,10 +7,13 @@ from typing import Any
 
 from tasks.robustness.words import (
     LIMITS,
+    QUESTION,
     attack_cautions,
     cautions,
     facts,
     how_attacked,
+    models,
+    the_text,
     verified,
     what_was_studied,
 )
@@ -23,11 +26,9 @@ def summary(results: dict[str, Any]) -> str:
     plain = [said.replace("**", "") for said in cautions(results)]
     blocks = [
         f"{results['study']}, seed {results['seeds'][0]}",
-        _paragraph(
-            "Does forcing the feed-forward weights of a language model to be non-negative make it harder to attack? "
-            + what_was_studied(results)
-        ),
-        "WHAT WAS DONE\n\n" + _points([how_attacked(name, results) for name in results["attacks"]]),
+        _paragraph(f"{QUESTION} {what_was_studied(results)}"),
+        "WHAT WAS DONE\n\n"
+        + _points([the_text(results), *models(results), *(how_attacked(name, results) for name in results["attacks"])]),
         "MAIN NUMBERS\n\n" + _points(facts(results)),
         "TO KEEP IN MIND\n\n" + _points([*plain, verified(results), *attack_cautions(results), *LIMITS]),
         "WHERE IT IS\n\n"

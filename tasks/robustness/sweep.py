@@ -9,7 +9,21 @@ from storage.errors import CheckFailed
 from tasks.report.publish import publish, require_verified
 from tasks.report.table import Table
 from tasks.robustness.tables import run_of
-from tasks.robustness.words import NATS, RATE_DIFFERENCE, SHARE, cautions, how_attacked, model_and_text, span
+from tasks.robustness.words import (
+    NATS,
+    QUESTION,
+    RATE,
+    SHARE,
+    cautions,
+    how_attacked,
+    model_and_text,
+    models,
+    perplexity,
+    rate_points,
+    share_points,
+    span,
+    the_text,
+)
 from tasks.stage import StageInput, StageRun
 from tasks.statistics.seeds import mean_over_seeds
 from tasks.study import SweepConfig
@@ -54,6 +68,7 @@ def table(results: dict[str, Any]) -> str:
     blocks = [
         f"# {results['study']}: test perplexity and attacks over {difference['seeds']} seeds",
         _what_was_studied(results),
+        "\n".join(f"- {said}" for said in models(next(iter(results["of_seed"].values())))),
         _seed_table(results).markdown(),
         _attack_table(results).markdown(),
         f"monotonic - baseline: {difference['mean']:+.4f} nats per token, "
@@ -75,7 +90,9 @@ def table(results: dict[str, Any]) -> str:
 def _what_was_studied(results: dict[str, Any]) -> str:
     """Model and text, the same for all seeds."""
     first = next(iter(results["of_seed"].values()))
-    return model_and_text(first) + ". " + " ".join(how_attacked(name, first) for name in first["attacks"])
+    return f"{QUESTION} {model_and_text(first)}. {the_text(first)} " + " ".join(
+        how_attacked(name, first) for name in first["attacks"]
+    )
 
 
 def _seed_table(results: dict[str, Any]) -> Table:
@@ -86,10 +103,10 @@ def _seed_table(results: dict[str, Any]) -> Table:
             [
                 result["seeds"][0],
                 *(
-                    f"{result['models'][model]['perplexity']:,.2f}"
+                    perplexity(result["models"][model]["perplexity"])
                     for model in ("base", "constrained-untrained", *ARMS)
                 ),
-                NATS.format(result["differences"][-1]["difference_nats_per_token"]),
+                NATS(result["differences"][-1]["difference_nats_per_token"]),
                 run_of(results, role),
             ]
             for role, result in results["of_seed"].items()
@@ -108,10 +125,10 @@ def _attack_table(results: dict[str, Any]) -> Table:
                 result["seeds"][0],
                 attack,
                 arm,
-                NATS.format(effect["increase_nats_per_token"]["value"]),
+                NATS(effect["increase_nats_per_token"]["value"]),
                 f"{effect['clean_loss_nats_per_token']:.4f}",
-                SHARE.format(effect["relative_increase"]["value"]),
-                f"{effect['success_rate']['value']:.1%}" if "success_rate" in effect else "-",
+                SHARE(effect["relative_increase"]["value"]),
+                RATE(effect["success_rate"]["value"]) if "success_rate" in effect else "-",
                 run_of(results, role),
             ]
             for role, result in results["of_seed"].items()
@@ -126,17 +143,18 @@ def _mean_table(results: dict[str, Any]) -> Table:
     told = {
         "increase_nats_per_token": ("increase, nats per token", NATS),
         "attack_minus_control_nats_per_token": ("attack - control, nats per token", NATS),
-        "relative_increase": ("relative increase", SHARE),
-        "success_rate": ("success rate", RATE_DIFFERENCE),
+        "relative_increase": ("relative increase, percentage points", share_points),
+        "success_rate": ("success rate, percentage points", rate_points),
     }
     rows = []
     for attack, compared in results["attacks_monotonic_minus_baseline"].items():
         for what, mean in compared.items():
             name, form = told[what]
-            rows.append([attack, name, form.format(mean["mean"]), span(mean["interval"], form), mean["seeds"]])
+            rows.append([attack, name, form(mean["mean"]), span(mean["interval"], form), mean["seeds"]])
     level = results["monotonic_minus_baseline_nats_per_token"]["confidence_level"]
     return Table(
-        f"Attacks, monotonic - baseline: mean over seeds with the {level:.0%} interval of Student's t.",
+        f"Attacks, monotonic - baseline: mean over seeds with the {level:.0%} interval of Student's t "
+        "(- where every seed gave the same).",
         ["attack", "difference of", "mean", "interval", "seeds"],
         rows,
     )

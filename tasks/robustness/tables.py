@@ -1,6 +1,6 @@
 """The study's tables: the same rows for the terminal, the Prefect UI and the report.
 
-Every row ends with the name of the run directory that it came from; the last table says where these lie.
+Every row ends with the name of the run directory that its numbers came from; the last table says where these lie.
 """
 
 from __future__ import annotations
@@ -11,35 +11,41 @@ from tasks.report.table import Table, markdown_text, visible
 from tasks.robustness.words import (
     ATTACK_TITLES,
     NATS,
+    QUESTION,
     RATE,
-    RATE_DIFFERENCE,
     SHARE,
     attack_cautions,
     cautions,
     how_attacked,
+    models,
+    perplexity,
+    rate_points,
+    share_points,
     span,
+    the_text,
     value,
     verified,
     what_was_studied,
 )
 
 STAGE_OF = {
-    "unigram": "evaluate",
+    "unigram": "setup",
     "untrained": "base",
     "base": "base",
     "constrained-untrained": "constrain",
     "baseline": "train-baseline",
     "monotonic": "train-monotonic",
 }
-"""Model of evaluate -> the stage that made it."""
+"""Model of evaluate -> the stage that made it; its loss on the test split is evaluate's."""
 
 
 def tables(results: dict[str, Any]) -> str:
     """`table.md`: everything that was measured, how sure it is, and where it comes from."""
     blocks = [
         f"# {results['study']}: perplexity, and what two attacks did",
-        what_was_studied(results),
+        f"{QUESTION} {what_was_studied(results)}",
         "## Perplexity on the test split",
+        "\n".join(f"- {said}" for said in [*models(results), the_text(results)]),
         *(table.markdown() for table in perplexity_tables(results)),
     ]
     for name in results["attacks"]:
@@ -78,15 +84,16 @@ def perplexity_tables(results: dict[str, Any]) -> list[Table]:
     differences = results["differences"]
     return [
         Table(
-            "Loss of every model on the same tokens.",
-            ["model", "perplexity", "nats per token", "tokens scored", "run"],
+            "Loss of every model on the same tokens; model from: the run that made the model.",
+            ["model", "perplexity", "nats per token", "tokens scored", "model from", "run"],
             [
                 [
                     name,
-                    f"{model['perplexity']:,.2f}",
+                    perplexity(model["perplexity"]),
                     f"{model['loss_nats_per_token']:.4f}",
                     f"{model['tokens_scored']:,}",
                     run_of(results, STAGE_OF[name]),
+                    run_of(results, "evaluate"),
                 ]
                 for name, model in results["models"].items()
             ],
@@ -97,7 +104,7 @@ def perplexity_tables(results: dict[str, Any]) -> list[Table]:
             [
                 [
                     f"{row['model']} - {row['reference']}",
-                    NATS.format(row["difference_nats_per_token"]),
+                    NATS(row["difference_nats_per_token"]),
                     span(row["interval_nats_per_token"], NATS),
                     len(results["seeds"]),
                     run_of(results, "evaluate"),
@@ -197,10 +204,10 @@ def _share_difference_table(differences: list[dict[str, Any]], run: str) -> Tabl
         [
             [
                 f"{row['model']} - {row['reference']}",
-                value(row["relative_increase"], SHARE),
-                span(row["relative_increase"]["interval"], SHARE),
-                *([value(row["success_rate"], RATE_DIFFERENCE)] if rates else []),
-                *([span(row["success_rate"]["interval"], RATE_DIFFERENCE)] if rates else []),
+                value(row["relative_increase"], share_points),
+                span(row["relative_increase"]["interval"], share_points),
+                *([value(row["success_rate"], rate_points)] if rates else []),
+                *([span(row["success_rate"]["interval"], rate_points)] if rates else []),
                 run,
             ]
             for row in differences
@@ -212,8 +219,10 @@ def _success_table(attack: dict[str, Any], run: str) -> Table:
     threshold = attack["attack"]["success_relative_increase"]
     return Table(
         f"Successes: texts whose loss per token rose by more than {threshold:.0%} of the clean loss that the model has "
-        "on the whole text (its mean in the second column).",
-        ["model", "clean", "success", "interval", "control", "interval", "attack - control", "run"],
+        "on the whole text (its mean in the second column); excess is success - control, in percentage points. "
+        "Intervals of rates and of their differences reach as far as the farther of two: the bootstrap over sources, "
+        "and the exact one (Clopper and Pearson) that counts each source as one trial.",
+        ["model", "clean", "success", "interval", "control", "interval", "excess", "interval", "run"],
         [
             [
                 model,
@@ -222,7 +231,8 @@ def _success_table(attack: dict[str, Any], run: str) -> Table:
                 span(effect["success_rate"]["interval"], RATE),
                 value(effect["control_success_rate"], RATE),
                 span(effect["control_success_rate"]["interval"], RATE),
-                value(effect["success_rate_minus_control"], RATE_DIFFERENCE),
+                value(effect["success_rate_minus_control"], rate_points),
+                span(effect["success_rate_minus_control"]["interval"], rate_points),
                 run,
             ]
             for model, effect in attack["effects"].items()
@@ -252,8 +262,9 @@ def arm_table(results: dict[str, Any]) -> Table:
 def cost_table(results: dict[str, Any]) -> Table:
     """Equal for every model, or aggregate would have refused."""
     return Table(
-        "Cost of the searches, counted: sequences that went through a model until its attack was found.",
-        ["attack", "model", "forwards", "backwards", "documents", "run"],
+        "Cost of the searches, counted: sequences that went through a model until its attack was found; and on how "
+        "many documents that was then judged.",
+        ["attack", "model", "forwards", "backwards", "documents judged", "run"],
         [
             [
                 name,

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from storage.run_directory import SHORT_FINGERPRINT
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
 
+MOST_PERPLEXITY = 1e300
+"""Just below e^700, at which perplexities are capped."""
+
+QUESTION = "Does forcing the feed-forward weights of a language model to be non-negative make it harder to attack?"
+
 ATTACK_TITLES = {
-    "uat": "uat: one trigger in front of every text",
+    "uat": "uat (universal adversarial trigger): one trigger in front of every text",
     "hotflip": "hotflip: a few tokens of each text replaced",
 }
+
+MODELS = {
+    "unigram": "not a network: predicts every token by how often it occurs in the train split",
+    "untrained": "the network with random weights, before its pretraining",
+    "base": "the trained model that both arms start from",
+    "constrained-untrained": "base with its weights made non-negative, before any further training",
+    "baseline": "base trained further, without constraint",
+    "monotonic": "constrained-untrained trained further, its weights kept non-negative",
+}
+"""Model -> what it is."""
+
+
+def models(results: dict[str, Any]) -> list[str]:
+    """A line for each model of this study: what its name means."""
+    return [f"{name}: {MODELS[name]}" for name in results["models"]]
+
+
+def the_text(results: dict[str, Any]) -> str:
+    """What kind of text it is, and what a source of it is."""
+    text = results["configuration"]["text"]
+    if text["source"] == "package-docs":
+        packages = ", ".join(["Python's standard library", *text["packages"]])
+        return f"The text: docstrings of {packages}, each a document. A source is a module file, to which they belong."
+    if text["source"] == "files":
+        return (
+            "The text: local files. A text file is one document and one source; in a table each row is a document "
+            "and a source of its own."
+        )
+    return (
+        f"The text: {text['dataset']} of the Hugging Face hub, revision {text['revision']}; each document is a source."
+    )
 
 
 def what_was_studied(results: dict[str, Any]) -> str:
@@ -38,8 +76,9 @@ def facts(results: dict[str, Any]) -> list[str]:
     models, (*_, cost) = results["models"], results["differences"]
     low, high = cost["interval_nats_per_token"]
     said = [
-        f"Test perplexity: {models['base']['perplexity']:,.2f} (base), {models['baseline']['perplexity']:,.2f} "
-        f"(baseline arm), {models['monotonic']['perplexity']:,.2f} (monotonic arm). The monotonic arm's loss minus the "
+        f"Test perplexity: {perplexity(models['base']['perplexity'])} (base), "
+        f"{perplexity(models['baseline']['perplexity'])} (baseline arm), "
+        f"{perplexity(models['monotonic']['perplexity'])} (monotonic arm). The monotonic arm's loss minus the "
         f"baseline arm's is {cost['difference_nats_per_token']:+.4f} nats per token "
         f"({cost['confidence_level']:.0%} interval {low:+.4f} to {high:+.4f})."
     ]
@@ -74,9 +113,9 @@ def _attack_facts(name: str, attack: dict[str, Any]) -> list[str]:
         *said,
         f"{name}, monotonic minus baseline: increase {estimate(difference['increase_nats_per_token'], NATS)} nats per "
         f"token; beyond the random control {estimate(difference['attack_minus_control_nats_per_token'], NATS)}; "
-        f"relative increase {estimate(difference['relative_increase'], SHARE)}"
+        f"in percentage points, relative increase {estimate(difference['relative_increase'], share_points)}"
         + (
-            f"; success rate {estimate(difference['success_rate'], RATE_DIFFERENCE)}"
+            f", success rate {estimate(difference['success_rate'], rate_points)}"
             if "success_rate" in difference
             else ""
         )
@@ -98,6 +137,9 @@ def cautions(results: dict[str, Any]) -> list[str]:
     reason = results["unequal_budgets_reason"]
     said = [f"**The arms had unequal budgets:** {reason}" if reason else "Both arms had the same budget."]
     said += worse_than_frequencies(results)
+    if begun := results["base"].get("init_from"):
+        place = f"{begun['study']}/{begun['stage']}/{begun['fingerprint'][:SHORT_FINGERPRINT]}"
+        said.append(f"**The pretraining of base began with the weights of {place}** (model.init_from).")
     if results["numerics_changes"]:
         stages = ", ".join(results["numerics_changes"])
         said.append(f"**Numerics changed between attempts of {stages}:** not the bytes of one undisturbed run.")
@@ -184,33 +226,54 @@ def how_attacked(name: str, results: dict[str, Any]) -> str:
     )
     if name == "uat":
         return (
-            f"One trigger of {given['trigger_tokens']} tokens for each model, searched on attack-search "
+            f"A universal adversarial trigger (Wallace et al. 2019, arXiv 1908.07125): one of "
+            f"{given['trigger_tokens']} tokens for each model, searched on attack-search "
             f"(restarts x iterations: {given['restarts']} x {given['iterations']}) and judged on {judged}. Only the "
             f"text's own tokens are scored, the first {given['text_tokens']} of each. The control is the mean of "
             f"{given['control_triggers']} random triggers of the same length."
         )
     return (
-        f"Up to {given['flips']} tokens of each text replaced, searched for each text and model, on {judged}, the "
-        f"first {given['text_tokens']} tokens of each. Only tokens that were not replaced are scored, the same before "
-        f"and after. The control is the mean of {given['control_draws']} draws of {given['flips']} random replacements "
+        f"HotFlip (Ebrahimi et al. 2018, arXiv 1712.06751), for tokens: up to {given['flips']} of each text replaced, "
+        f"searched for each text and model, on {judged}, the first {given['text_tokens']} tokens of each. Only tokens "
+        "that were not replaced are scored, the same before and after. The control is the mean of "
+        f"{given['control_draws']} draws of {given['flips']} random replacements "
         "at random positions."
     )
 
 
-NATS, SHARE, RATE, RATE_DIFFERENCE = "{:+z.4f}", "{:+z.2%}", "{:.1%}", "{:+z.1%}"
-"""How increases of a loss, relative increases, rates and their differences are written; zero has no minus."""
+NATS, SHARE, RATE = "{:+z.4f}".format, "{:+z.2%}".format, "{:.1%}".format
+"""How increases of a loss, relative increases and rates are written; zero has no minus."""
 
 
-def span(interval: Sequence[float] | None, form: str) -> str:
-    """An interval as text; documents of a single source have none."""
-    return "none (one source)" if interval is None else " to ".join(form.format(bound) for bound in interval)
+def share_points(share: float) -> str:
+    """A difference of relative increases, in percentage points."""
+    return f"{100 * share:+z.2f}"
 
 
-def value(found: dict[str, Any], form: str) -> str:
-    return form.format(found["value"])
+def rate_points(share: float) -> str:
+    """A difference of rates, in percentage points."""
+    return f"{100 * share:+z.1f}"
 
 
-def estimate(found: dict[str, Any], form: str) -> str:
+def perplexity(value: float) -> str:
+    """A perplexity; a model that diverged has one of hundreds of digits, and beyond e^700 it was capped."""
+    if value >= MOST_PERPLEXITY:
+        return "> 1e300"
+    return f"{value:,.2f}" if value < 1e6 else f"{value:.2e}".replace("e+0", "e").replace("e+", "e")
+
+
+def span(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
+    """An interval as text; documents of a single source have none, and one without width tells nothing."""
+    if interval is None:
+        return "none (one source)"
+    return "-" if interval[0] == interval[1] else " to ".join(map(form, interval))
+
+
+def value(found: dict[str, Any], form: Callable[[float], str]) -> str:
+    return form(found["value"])
+
+
+def estimate(found: dict[str, Any], form: Callable[[float], str]) -> str:
     return f"{value(found, form)} (interval {span(found['interval'], form)})"
 
 

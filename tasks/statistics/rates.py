@@ -1,7 +1,8 @@
 """Rates over sources, with intervals that do not vanish where nothing was hit.
 
-A bootstrap has nothing to resample when every source has the same rate: no success in 40 texts would get an interval
-without width. There the exact binomial interval stands instead, each source counted once.
+A bootstrap knows only what it saw: with no success in any source its interval has no width, and with one success in
+one source nearly none. The exact binomial interval, each source counted as one trial, knows how few sources there
+were. So the interval reaches as far as the farther of the two.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from tasks.statistics.resampling import interval
 
 
 def rate(hits: np.ndarray, trials: np.ndarray, resamples: int, confidence_level: float) -> dict[str, Any]:
-    """{"value", "interval"} of sum(hits) / sum(trials), both float64 [sources]: bootstrap over sources.
+    """{"value", "interval"} of sum(hits) / sum(trials), both float64 [sources]; the interval is None for one source.
 
-    Where every source has the same rate, Clopper and Pearson's exact interval (1934) for as many trials as sources.
+    It spans the bootstrap over sources and Clopper and Pearson's exact interval (1934) for as many trials as sources.
     """
     value = float(hits.sum() / trials.sum())
     bounds = interval(lambda hit, tried: hit / tried, [hits, trials], resamples, confidence_level)
-    if bounds is not None and bounds[0] == bounds[1]:
+    if bounds is not None:
         exact = binomtest(round(value * len(trials)), len(trials)).proportion_ci(confidence_level, method="exact")
-        bounds = [min(float(exact.low), value), max(float(exact.high), value)]
+        bounds = [min(float(exact.low), bounds[0], value), max(float(exact.high), bounds[1], value)]
     return {"value": value, "interval": bounds}
 
 
@@ -32,18 +33,19 @@ def rate_difference(
 ) -> dict[str, Any]:
     """{"value", "interval"} of the rate of `hits` minus that of `reference`, on the same trials (paired).
 
-    Where no resample differs, both rates' own intervals are combined (Newcombe 1998, method 10; without the
-    correlation, so rather too wide).
+    It spans the paired bootstrap and what the intervals of two shares give: that of the texts which only `hits` has,
+    less that which only `reference` has, counted net in each source (combined as by Newcombe 1998, method 10).
     """
     value = float((hits - reference).sum() / trials.sum())
     bounds = interval(
         lambda difference, tried: difference / tried, [hits - reference, trials], resamples, confidence_level
     )
-    if bounds is not None and bounds[0] == bounds[1]:
-        one, other = (rate(each, trials, resamples, confidence_level) for each in (hits, reference))
+    if bounds is not None:
+        net = (np.maximum(hits - reference, 0.0), np.maximum(reference - hits, 0.0))
+        one, other = (rate(each, trials, resamples, confidence_level) for each in net)
         (low, high), (other_low, other_high) = one["interval"], other["interval"]
         bounds = [
-            value - float(np.hypot(one["value"] - low, other_high - other["value"])),
-            value + float(np.hypot(high - one["value"], other["value"] - other_low)),
+            min(bounds[0], value - float(np.hypot(one["value"] - low, other_high - other["value"]))),
+            max(bounds[1], value + float(np.hypot(high - one["value"], other["value"] - other_low))),
         ]
     return {"value": value, "interval": bounds}

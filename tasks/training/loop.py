@@ -22,6 +22,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from storage.errors import BadInput, NumericalFailure, Stop
 from tasks.execution import Execution
+from tasks.progress import FOR_THE_TERMINAL
 from tasks.stage import StageRun
 from tasks.training.budget import Budget
 from tasks.training.gradients import GradientNorms, advice
@@ -79,8 +80,11 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
         while state.position.step < schedule.total_steps:
             if state.position.step >= limit or run.stop.requested:
                 saver.finish()
-                run.stop.check()
-                raise Stop("out_of_time", f"this run's share is done at step {limit}; the same command goes on")
+                run.stop.check(f"step {state.position.step:,}")
+                raise Stop(
+                    "out_of_time",
+                    f"stopped after step {limit:,}, this run's share (execution.max_steps_per_run, max_epochs_per_run)",
+                )
             started = time.monotonic()
             with out_of_memory_explained(problem.model, execution):
                 _optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples)
@@ -107,7 +111,7 @@ def _restore(run: StageRun, state: State) -> None:
         run.metrics.cut_back(None)
         return
     state.restore(checkpoint)
-    run.log.info("continuing from the checkpoint of step %s", checkpoint.step)
+    run.log.info("goes on from the checkpoint of step %s", f"{checkpoint.step:,}", extra=FOR_THE_TERMINAL)
 
 
 def _last_step_of_this_run(began_at: int, schedule: Schedule, execution: Execution) -> int:

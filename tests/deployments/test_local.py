@@ -81,6 +81,27 @@ def test_a_task_run_shows_its_stage_state_cause_and_log(tmp_path: Path) -> None:
     assert "weights moved: measured 0, required more than 0" in shown[2] and str(tmp_path) in shown[2]
 
 
+def test_what_fails_outside_an_attempt_is_a_crash_that_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a bug of ours")
+
+    monkeypatch.setattr("deployments.local.attempt", broken)
+    _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
+    assert (state.name, EXIT_CODES[state.name or ""]) == ("Crashed", 1)
+    assert "only: KeyError: 'a bug of ours'" in (state.message or "")
+
+
+def test_a_failure_names_its_log_and_what_ended_two_stages_is_said_once(tmp_path: Path) -> None:
+    def page(stage: Local) -> None:
+        for name in ("first", "second"):
+            stage(toy_stage(name), ToyConfig(ends="bad_input", fails_until=len(name)))
+
+    here, state = run_page(tmp_path, page)
+    first, *logs = (state.message or "").splitlines()
+    assert first == "first, second: the file is empty. Correct the input and start the same command."
+    assert logs == [f"log: {handle.run.attempts / '0001.log'}" for handle in here.handles]
+
+
 def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_path: Path) -> None:
     def page(stage: Local) -> None:
         first = stage(toy_stage("first"), ToyConfig(ends="finished"))

@@ -24,7 +24,7 @@ def test_the_options_are_frozen() -> None:
     def options(module: str) -> set[str]:
         return {option for action in command.parser(module)._actions for option in action.option_strings}
 
-    study = {"-h", "--help", "--profile", "--root", "--set", "--seed", "--dispatch", "--dry-run", "--status"}
+    study = {"-h", "--help", "--profile", "--root", "--set", "--seed", "--dispatch", "--wait", "--dry-run", "--status"}
     assert options("flows.robustness") == study
     assert options("flows.sweep") == study | {"--seeds"}
 
@@ -45,7 +45,8 @@ def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: P
         (["budget.epoch=1"], "did you mean 'epochs'"),
         (["seed=abc"], "seed: Input should be a valid integer (it is 'abc')"),
         (["text.packages=[no-such-package]"], "'no-such-package', which is not installed"),
-        (["text={source: files, paths: [/no/such/file]}"], "there is no file or folder /no/such/file"),
+        (["text={source: files, paths: [/no/such/file]}"], "text.paths: there is no file or folder /no/such/file"),
+        (["text={source: files, paths: [assets/no.jsonl]}"], "assets/no.jsonl: `make assets` fetches it"),
     ],
 )
 def test_a_wrong_configuration_is_refused_before_anything_runs(
@@ -55,6 +56,20 @@ def test_a_wrong_configuration_is_refused_before_anything_runs(
     code, printed = run_here("--root", tmp_path / "runs", *sets)
     assert code == 2 and message in printed and printed.startswith("error: ")
     assert not (tmp_path / "runs").exists() and "Prefect" not in printed
+
+
+def test_a_root_that_is_a_file_is_refused_before_anything_runs(run_here: RunHere, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    code, printed = run_here("--root", tmp_path / "notes.txt")
+    assert code == 2 and printed.startswith(f"error: --root {tmp_path}/notes.txt is a file: name the folder")
+
+
+def test_a_deadline_that_is_no_number_is_bad_input(
+    run_here: RunHere, new_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RATCHET_DEADLINE", "tomorrow")
+    code, printed = run_here("--root", new_root, "--seed", "5")
+    assert code == 2 and "bad input: setup: RATCHET_DEADLINE is 'tomorrow'" in printed, printed
 
 
 def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_here: RunHere, tmp_path: Path) -> None:
@@ -111,19 +126,26 @@ def test_a_failed_check_fails_the_study_with_exit_code_1_and_says_what_was_measu
 ) -> None:
     code, printed = run_here("--root", new_root, "--set", "base_checks.max_ratio_to_unigram=0.001")
     assert code == 1 and "the base model is trained" in printed and "required at most 0.001" in printed
+    (log,) = new_root.glob("smoke/base/*/attempts/0001.log")
+    assert "failed: base: check failed: " in printed and f"log: {log}" in printed
     code, printed = run_here("--root", new_root, "--set", "base_checks.max_ratio_to_unigram=0.001", "--status")
-    assert "check_failed in attempt 1, 52/52 steps" in printed and "waits for base" in printed
+    assert "check failed in attempt 1, 52/52 steps" in printed and "waits for base" in printed
 
 
 def test_a_bounded_run_is_unfinished_with_exit_code_75_and_the_same_command_goes_on(
     run_here: RunHere, smoke_root: Path, new_root: Path
 ) -> None:
+    said = ""
     for _ in range(12):
         code, printed = run_here("--root", new_root, "--set", "execution.max_steps_per_run=40")
+        said += printed
         if code == 0:
             break
         assert code == 75 and "the same command goes on" in printed
     assert code == 0
+    assert "unfinished: base: stopped after step 40, this run's share" in said
+    assert "base             goes on from the checkpoint of step 40" in said
+    assert "AwaitingRetry" not in said and "out_of_time" not in said
     attempts = len(list(new_root.glob("smoke/base/*/attempts/*.json")))
     assert attempts >= 2
     for stage in ("base", "train-baseline", "train-monotonic"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -284,6 +285,31 @@ def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
         _smoke(atacks=1)
 
 
+def test_a_key_that_stands_in_a_group_is_found_there() -> None:
+    with pytest.raises(BadInput, match=r"micro_batch: unknown key.*did you mean 'execution\.micro_batch_examples'\? "):
+        _smoke(micro_batch=4)
+    with pytest.raises(BadInput, match=r"did you mean 'budget\.epochs' or 'model\.pretraining\.epochs' or 'unequal"):
+        _smoke(epochs=1)
+
+
+def test_a_value_where_a_list_belongs_is_told_as_a_list() -> None:
+    with pytest.raises(BadInput, match=r"text\.packages: .*\(it is 'numpy'\): write a list, such as \[numpy\]"):
+        _smoke(**{"text.packages": "numpy"})
+
+
+def test_a_variant_that_the_model_does_not_have_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    told = "constraint.variant {} does not exist in a model of architecture {}, which has {}"
+    with pytest.raises(BadInput, match=told.format("gated_all", "gpt_neox", "mlp_in, mlp_both, mlp_in_attn_out")):
+        _smoke(**{"constraint.variant": "gated_all"})
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    model = f"{{source: directory, path: {tmp_path}}}"
+    with pytest.raises(BadInput, match=told.format("mlp_both", "llama", "gated_updown, gated_all")):
+        _smoke(model=model)
+    for unknown in ('{"model_type": "mamba"}', "[]", "{}", "nonsense"):  # what it is, base and constrain find out
+        (tmp_path / "config.json").write_text(unknown)
+        assert _smoke(model=model).constraint.variant == "mlp_both"
+
+
 def test_a_key_of_another_source_is_unknown() -> None:
     with pytest.raises(BadInput, match="paths: unknown key"):
         _smoke(**{"text.paths": "[a.txt]"})
@@ -324,7 +350,12 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
         ("uat.text_tokens", 30, "uat.trigger_tokens and uat.text_tokens are 33 tokens together"),
         ("hotflip.text_tokens", 33, "hotflip.text_tokens 33 is more than sequence_length 32"),
         ("hotflip.flips", 13, "hotflip.flips 13 is more than half of hotflip.text_tokens 24"),
-        ("hotflip.documents", 11, "hotflip.documents 11 is more than splits.attack_evaluation_documents 10"),
+        (
+            "hotflip.documents",
+            11,
+            "hotflip.documents 11 is more than splits.attack_evaluation_documents 10: raise that key, which makes "
+            "another text, so that everything from setup on runs anew, or lower hotflip.documents",
+        ),
     ],
 )
 def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str, value: int, message: str) -> None:

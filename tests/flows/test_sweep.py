@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
 ) -> None:
     root = Path(shutil.copytree(smoke_root, tmp_path / "runs"))
     code, printed = run_here("--root", root, "--seeds", "42", "7", module="flows.sweep")
-    assert code == 0 and "over 2 seeds" in printed, printed
+    assert code == 0 and "over 2 seeds" in printed and "study smoke, seeds 7, 42, in " in printed, printed
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
     assert runs == {
         "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "uat": 2,
@@ -30,6 +31,13 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     difference = results["monotonic_minus_baseline_nats_per_token"]
     assert results["seeds"] == [42, 7] and difference["seeds"] == 2
     assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
+
+
+def test_a_dry_run_says_which_seed_each_stage_belongs_to(run_here: RunHere, tmp_path: Path) -> None:
+    code, printed = run_here("--root", tmp_path, "--seeds", "42", "7", "--dry-run", module="flows.sweep")
+    told = [line.rpartition("  ")[2] for line in printed.splitlines()]
+    assert code == 0
+    assert Counter(told) == {"(seed 42)": 6, "(seed 7)": 6, "(all seeds)": 4}, printed
 
 
 @pytest.mark.parametrize("seeds", [["42"], ["42", "42"]])

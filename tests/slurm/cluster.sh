@@ -266,7 +266,7 @@ start_controller() {
 start_node() { launch "slurmd-$1" slurmd -D -N "$1" -f "$SLURM_CONF"; }
 
 all_ready() { # a node in any other state, or with a flag such as * (does not respond), is not ready
-    [ "$(sinfo -h -N -o '%N %T' 2>/dev/null | sort -u | grep -cE ' (idle|mixed|allocated)$')" = "$NODES" ]
+    [ "$(sinfo -h -N -o '%N %T' 2>/dev/null | sort -u | grep -cE ' (idle|mixed|allocated|reserved|planned)$')" = "$NODES" ]
 }
 
 up() {
@@ -363,9 +363,10 @@ settings "$([ "${1:-}" = up ] && echo asked || echo noted)"
 case ${1:-} in
     install) install_packages ;;
     up)
-        (up)  # a start that fails takes down what it began; one that found another at work touches nothing
+        ran=$(alive slurmctld && echo yes)
+        (up)  # a start that fails takes down what it began, and nothing that ran before
         code=$?
-        [ $code = 0 ] || [ $code = $LOCKED_BY_ANOTHER ] || (settings noted; down)
+        [ $code = 0 ] || [ $code = $LOCKED_BY_ANOTHER ] || [ -n "$ran" ] || (settings noted; down)
         exit $code
         ;;
     down) down ;;

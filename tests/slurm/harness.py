@@ -30,6 +30,7 @@ from deployments.slurm.dispatch import Advance, jobs_folder
 from deployments.slurm.journal import Journal, Submission
 from flows import dispatched
 from storage import attempts, durable
+from tasks.execution import Execution
 from tests.conftest import REPOSITORY
 from tests.slurm import toy
 
@@ -98,11 +99,13 @@ class Cluster:
         return next(int(line.split("=")[1]) for line in lines if line.startswith("NEXT_JOB_ID")) - 1
 
     def hold(self) -> None:
-        """From now on jobs are queued and not started."""
-        self.slurm("scontrol", "update", "partitionname=cpu", "state=down")
+        """From now on jobs are queued and not started: every node is reserved for somebody else."""
+        given = ("starttime=now", "duration=60", "nodes=ALL", "users=nobody", "flags=ignore_jobs")
+        self.slurm("scontrol", "create", "reservation", "reservationname=held", *given)
 
     def release(self) -> None:
-        self.slurm("scontrol", "update", "partitionname=cpu", "state=up")
+        if "held" in self.slurm("scontrol", "show", "reservations", "-o"):
+            self.slurm("scontrol", "delete", "reservationname=held")
 
     @contextmanager
     def frozen_controller(self) -> Iterator[None]:
@@ -121,7 +124,6 @@ class Cluster:
         live = [job for job, state in self.jobs().items() if state in ("PENDING", "RUNNING", "SUSPENDED")]
         if live:
             self.slurm("scancel", *live)
-        self.script("up")
 
     def wipe(self) -> None:
         """Ends it and counts what it was given."""
@@ -251,7 +253,8 @@ class Run:
         def look() -> str | None:
             now = self.read()["state"]
             assert now["name"] in names or now["type"] not in ENDED, (
-                f"the run is {now['name']} and not {' or '.join(names)}: {now['message']}\n{self.bench.told()}"
+                f"the run is {now['name']} and not {' or '.join(names)}: {now['message']}\n"
+                f"{self.history()}\n{self.bench.told()}"
             )
             return now["name"] if now["name"] in names else None
 
@@ -343,7 +346,8 @@ class Bench:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.site = self.folder / "site.yaml"
         resources = {"partition": "cpu", "cpus": 1, "memory_gb": 2, "gpus": 0, "gpu_model": "", "lead_seconds": 60}
-        site = {"root": str(self.folder / "runs"), "resources": resources | self.resources}
+        # limits of two minutes, of which a real site could not spare one for saving
+        site = {"root": str(self.folder / "runs"), "strict_lead": False, "resources": resources | self.resources}
         # the toy is no part of the source that a job is given: it is found here, and nothing else of the checkout is
         (self.folder / "path").mkdir(exist_ok=True)
         (self.folder / "path" / "tests").symlink_to(REPOSITORY / "tests")
@@ -463,7 +467,7 @@ class Bench:
         self.cluster.put_right()
 
 
-def _end(text: str, lines: int = 25) -> str:
+def _end(text: str, lines: int = 14) -> str:
     return "\n".join(text.splitlines()[-lines:])
 
 
@@ -472,6 +476,6 @@ def toy_study(name: str = "toy", resources: dict[str, Any] | None = None, **fiel
     steps = fields.pop("steps", toy.STEPS_PER_EPOCH)
     training = toy.TrainingConfig()
     budget = training.budget.model_copy(update={"epochs": steps / toy.STEPS_PER_EPOCH})
-    execution = training.execution.model_copy(update={"resources": {"all": resources or {}}})
-    given = {"budget": budget, "execution": execution} | fields
-    return toy.Study(name=name, training=toy.TrainingConfig.model_validate(training.model_copy(update=given)))
+    training = toy.TrainingConfig.model_validate(training.model_copy(update={"budget": budget} | fields))
+    asked = Execution(resources={"all": resources} if resources else {})
+    return toy.Study(name=name, training=training, execution=asked)

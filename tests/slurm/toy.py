@@ -52,6 +52,7 @@ class Study(Configuration):
     name: str = scientific("toy", description="Name of the study.")
     seed: int = scientific(3, description="Order of the examples.")
     training: TrainingConfig = scientific(TrainingConfig(), description="The stage `toy-training`.")
+    execution: Execution = execution(Execution(), description="What its jobs ask for.")
 
 
 TRAIN = Stage("toy-training", TrainingConfig, "tests.slurm.toy:train_toy")

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from storage import attempts, durable, generations, locks, markers
+from tasks.stage import said
 from tests.storage import runs, toy
 
 # --------------------------------------------------------------------------------------------------- records
@@ -110,7 +111,7 @@ def test_an_attempt_that_does_not_finish_says_how_it_ended_and_leaves_no_marker(
     assert not run.marker_file.exists()
     assert (run.path / "locks" / "1.released").exists()
     level = "ERROR" if category else "INFO"
-    assert f"{level} ratchet.toy: {end_state}" in (run.attempts / "0001.log").read_text()
+    assert f"{level} ratchet.toy: {said(end_state)}" in (run.attempts / "0001.log").read_text()
 
     assert toy.try_once(tmp_path).end_state == "finished"
     assert markers.check(run, {}, full=True).holds
@@ -141,7 +142,11 @@ def test_a_refused_marker_makes_the_stage_run_again_and_the_generation_says_why(
     (run.path / "model" / "weights").write_bytes(b"edited")
     assert toy.try_once(tmp_path).end_state == "finished"
     assert generations.current(run)["history"] == [
-        {"generation": 1, "reason": "the marker was refused: model/weights has 6 bytes, the marker says 400000"}
+        {
+            "generation": 1,
+            "reason": "the marker was refused: model/weights has 6 bytes, the marker says 400000",
+            "after_attempt": 1,
+        }
     ]
     assert markers.check(run, {}, full=True).holds
 

@@ -211,6 +211,11 @@ def test_export_copies_results_of_finished_runs_with_a_manifest_and_no_weights(r
         durable.write_json(run.attempts / "0001.json", {}) if run.attempts.exists() else run.attempts.mkdir()
         (run.attempts / "0001.json").write_text("{}")
         (run.path / "table.md").write_text("| a |")
+        (run.path / "figures").mkdir()
+        (run.path / "figures" / "losses.svg").write_text("<svg/>")
+        lock = locks.acquire(run.path / "locks")
+        markers.write(run, [*runs.OUTPUTS, "figures"], runs.INPUTS, lock)
+        lock.release()
     code, said = said_by(capsys, "export", root, tmp_path / "copies" / "first")
     folder = tmp_path / "copies" / "first"
     assert code == 0
@@ -221,8 +226,37 @@ def test_export_copies_results_of_finished_runs_with_a_manifest_and_no_weights(r
     assert {name: runs.tree(root)[name] for name in copied} == copied
     of_train = run_in(root).path.relative_to(root).as_posix()
     names = {name.removeprefix(of_train + "/") for name in copied if name.startswith(of_train)}
-    assert names == {"stage.json", "result.json", "COMPLETE.json", "metrics.jsonl", "table.md", "attempts/0001.json"}
+    of_marker = {"stage.json", "result.json", "metrics.jsonl", "figures/losses.svg"}
+    assert names == of_marker | {"COMPLETE.json", "table.md", "attempts/0001.json"}
     assert not any(run_in(root, seed=2).path.name in name for name in copied), "unfinished"
+
+
+@pytest.fixture
+def exported(root, tmp_path, capsys):
+    assert said_by(capsys, "export", root, tmp_path / "copy")[0] == 0
+    return tmp_path / "copy"
+
+
+def test_an_export_is_verified_by_its_manifest_and_called_a_copy(root, exported, capsys):
+    code, said = said_by(capsys, "verify", exported)
+    places = [run_in(root, stage).path.relative_to(root).as_posix() for stage in ("base", "train")]
+    assert code == 0 and said.splitlines() == [f"verified    {place} (exported copy)" for place in places]
+
+
+def test_an_export_that_was_edited_is_refused_with_the_name_of_the_file(root, exported, capsys):
+    place = run_in(root).path.relative_to(root).as_posix()
+    (exported / place / "result.json").write_text("{}")
+    code, said = said_by(capsys, "verify", exported)
+    assert code == 1 and f"REFUSED     {place}: {place}/result.json is not what was exported" in said
+    manifest = json.loads((exported / "MANIFEST.json").read_text())
+    manifest[f"{place}/result.json"] = durable.sha256_file(exported / place / "result.json")
+    (exported / "MANIFEST.json").write_text(json.dumps(manifest))
+    code, said = said_by(capsys, "verify", exported)
+    assert code == 1 and f"REFUSED     {place}: {place}/result.json is not what its marker lists" in said
+    (exported / place / "result.json").unlink()
+    assert said_by(capsys, "verify", exported)[0] == 1
+    (exported / "MANIFEST.json").write_text("[")
+    assert said_by(capsys, "verify", exported)[0] == 1
 
 
 def test_export_refuses_a_folder_that_is_there(root, tmp_path, capsys):

@@ -50,6 +50,37 @@ def test_a_stop_note_ends_the_attempt_at_the_next_step_as_out_of_time(tmp_path, 
     assert what_must_be_equal(run) == undisturbed
 
 
+def test_a_deadline_that_is_no_number_is_bad_input_that_says_what_would_be_one(tmp_path, monkeypatch):
+    monkeypatch.setenv(DEADLINE, "tomorrow")
+    outcome = toy_attempt(tmp_path, TOY)
+    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
+    assert "RATCHET_DEADLINE is 'tomorrow': it must be seconds since 1970, such as $(date -d" in outcome.message
+    assert [record["end_state"] for record in records(tmp_path)] == ["bad_input"]
+
+
+def test_a_stop_says_after_which_step_and_what_asked_for_it(tmp_path, monkeypatch):
+    """A note that somebody left ends every attempt: it must be named, or nobody finds it."""
+    note = tmp_path / "stop"
+    monkeypatch.setenv(STOP_NOTE, str(note))
+    monkeypatch.setattr(progress, "NOTE_EVERY_SECONDS", 0.0)
+    HOOKS["batch"] = lambda: note.touch() if len(SEEN) == 7 else None
+    said = [toy_attempt(tmp_path, TOY).message]
+    HOOKS.clear()
+    note.unlink()
+    monkeypatch.setenv(DEADLINE, str(time.time()))
+    said.append(toy_attempt(tmp_path, TOY).message)
+    monkeypatch.delenv(DEADLINE)
+    said.append(toy_attempt(tmp_path, TOY, max_steps_per_run=2).message)
+    HOOKS["batch"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    said.append(toy_attempt(tmp_path, TOY).message)
+    assert said == [
+        f"stopped after step 4 because {note} exists: remove it to go on",
+        "stopped after step 4 because the time that RATCHET_DEADLINE names is nearly up",
+        "stopped after step 6, this run's share (execution.max_steps_per_run, max_epochs_per_run)",
+        "stopped after step 7 because of SIGTERM",
+    ]
+
+
 def test_the_note_is_asked_for_at_most_once_a_second(tmp_path, monkeypatch):
     monkeypatch.setenv(STOP_NOTE, str(tmp_path / "stop"))
     stop = StopRequest()
@@ -260,13 +291,14 @@ def test_an_attempt_that_a_person_ended_is_passed_over(tmp_path, automatic):
 # ------------------------------------------------------------------------------- resume is not another run
 
 
-def test_a_stage_that_begins_anew_says_which_unfinished_work_it_does_not_continue_and_why(tmp_path):
+def test_a_stage_that_begins_anew_says_which_unfinished_work_it_does_not_continue_and_why(tmp_path, caplog):
     longer = TOY.model_copy(update={"budget": TOY.budget.model_copy(update={"epochs": 3.0})})
     toy_attempt(tmp_path, TOY, max_steps_per_run=7)
     toy_attempt(tmp_path, longer, max_steps_per_run=1)
     log = (toy_directory(tmp_path, longer).attempts / "0001.log").read_text()
     assert f"begins anew: {toy_directory(tmp_path, TOY).path}, which stands at step 7, is another stage: " in log
     assert "budget.epochs: 2.0 there, 3.0 here" in log
+    assert any("begins anew" in line.message and hasattr(line, "for_the_terminal") for line in caplog.records)
     again = (toy_directory(tmp_path, TOY).attempts / "0001.log").read_text()
     assert "begins anew" not in again
 

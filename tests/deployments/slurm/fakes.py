@@ -18,10 +18,11 @@ from pathlib import Path
 
 from deployments.slurm.client import Job, Refused, Unreachable
 from deployments.slurm.reconcile import Run, SetState
-from storage import durable
 
 NODES = ("n1", "n2", "n3", "n4")
 PARTITIONS = ("", "cpu", "gpu")
+FOREIGN = "notebook"
+"""Name of other jobs of the same user, which have nothing to do with us."""
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
@@ -149,6 +150,7 @@ class FakeJob:
     forgotten: bool = False
     """The controller lost it; its processes may live."""
     working: bool = False
+    waits_for: list[FakeJob] = field(default_factory=list)
     cancelled_by: str = ""
 
     @property
@@ -179,6 +181,7 @@ class FakeSlurm:
     ) -> None:
         self.clock, self.fate, self.stage, self.rng = clock, fate, stage, rng or random.Random(0)
         self.min_job_age, self.accounting = min_job_age, accounting
+        self.kill_wait = 30.0
         self.mood = "well"
         """`down`: nothing is done and nothing answers. `frozen`: a job is queued, and the answer is lost."""
         self.queue_seconds: Callable[[], float] = lambda: 1.0
@@ -202,7 +205,7 @@ class FakeSlurm:
         self.queue(job)
         self.clock.moment()
         if self.mood == "frozen":
-            job.visible_at = self.clock.now + self.rng.uniform(0, 20)
+            job.visible_at = float("inf")
             self._count("lost replies")
             raise Unreachable("Socket timed out on send/recv operation")
         return job.id
@@ -235,25 +238,42 @@ class FakeSlurm:
 
     # ------------------------------------------------------------------ what happens to it
 
+    def fall(self, mood: str) -> None:
+        """The controller goes down or freezes; what it had not seen to yet waits until it wakes."""
+        self.mood = mood
+        for job in self.known.values():
+            if job.visible_at > self.clock.now:
+                job.visible_at = float("inf")
+
+    def wake(self) -> None:
+        """The controller answers again, and sees to what it was asked meanwhile, some seconds later at last."""
+        self.mood = "well"
+        for job in self.known.values():
+            if job.visible_at == float("inf"):
+                job.visible_at = self.clock.now + self.rng.uniform(0, 45)
+
     def scancel(self, job: FakeJob) -> None:
         """A person's own scancel."""
         self._end_by_cancel(job, "person")
 
     def queue(self, job: FakeJob) -> None:
         """Takes a job in without any checks."""
+        self.known = {id_: known for id_, known in self.known.items() if self._remembered(known)}
+        while str(self._next) in self.known:
+            self._next += 1
         job.id = str(self._next)
         self._next += 1
         job.starts_after = self.clock.now + self.queue_seconds()
         self.when_queued(job)
-        if job.options.get("dependency", "").rpartition(":")[2] not in self.known:
-            job.options.pop("dependency", None)  # one on a job that is not known counts as satisfied
+        _, *before = job.options.get("dependency", "").split(":")
+        job.waits_for = [self.known[id_] for id_ in before if id_ in self.known]  # what is not known is satisfied
         self.known[job.id] = job
         self.all.append(job)
         self._count("submitted")
 
     def foreign(self, state: str = "COMPLETED") -> FakeJob:
         """Another job of the same user, which has nothing to do with us."""
-        job = FakeJob("", "notebook", {}, "sleep 1", self.clock.now, state=state, started=self.clock.now, fate=Fate())
+        job = FakeJob("", FOREIGN, {}, "sleep 1", self.clock.now, state=state, started=self.clock.now, fate=Fate())
         self.queue(job)
         if state == "RUNNING":
             job.fate = Fate(seconds=100.0)
@@ -270,9 +290,11 @@ class FakeSlurm:
             job.forgotten = True
             if job.started is None:
                 job.ended = self.clock.now
-            elif job.fate is not None and self.rng.random() < 0.7:  # the node's daemon ends what nobody knows
+            elif job.fate is not None and self.rng.random() < 0.6:  # the node's daemon ends what nobody knows
                 job.fate.seconds = min(job.fate.seconds, self.clock.now - job.started + self.rng.uniform(0, 30))
                 job.fate.end_state = None
+            elif job.fate is not None and job.fate.begins_after is not None:
+                job.fate.seconds += self.rng.uniform(0, 600)
         if lost:
             self._next = min(int(job.id) for job in lost)
         self._count("state losses")
@@ -295,10 +317,8 @@ class FakeSlurm:
 
     def _next_event(self, job: FakeJob) -> float:
         if job.started is None:
-            before = job.options.get("dependency", "").rpartition(":")[2]
-            if before and before in self.known and self.known[before].live:
-                return float("inf")
-            return job.starts_after
+            waits = any(before.live and not before.forgotten for before in job.waits_for)
+            return float("inf") if waits else job.starts_after
         if job.fate is None:
             return float("inf")
         begins = job.fate.begins_after
@@ -347,7 +367,7 @@ class FakeSlurm:
                 "CANCELLED",
                 0 if not saves else 75,
                 15,
-                seconds=self.clock.now - job.started + self.rng.uniform(0, 5),
+                seconds=self.clock.now - job.started + self.rng.uniform(0, self.kill_wait),
                 end_state="sigterm" if saves else None,
                 log=f"slurmstepd: error: *** JOB {job.id} ON {job.node} CANCELLED AT 2026-11-21T19:00:12 ***\n",
                 shown="COMPLETING",
@@ -515,9 +535,3 @@ class FakeRuns:
         if away == fails:
             raise ServerAway
         return away
-
-
-def moments(clock: Clock) -> Callable[[str, Path], None]:
-    """Stands in for `durable.reached`: each step of a durable write is a moment at which the worker may end."""
-    assert durable.reached("", Path()) is None
-    return clock.moment

@@ -6,18 +6,27 @@ for anything more, and time passes. `Broken` names what did not hold.
 
 from __future__ import annotations
 
+import json
+import logging
 import random
 import shutil
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+from deployments.slurm import pool
 from deployments.slurm.client import Refused
 from deployments.slurm.pool import Plan, Pool
 from deployments.slurm.reconcile import STOPS, Limits
 from deployments.slurm.resources import Resources
+from storage import durable
 from tests.deployments.slurm.fakes import (
     FINAL,
+    FOREIGN,
     Clock,
     FakeJob,
     FakePrefect,
@@ -30,6 +39,8 @@ from tests.deployments.slurm.fakes import (
     ServerAway,
 )
 
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+"""Where histories are played: files that never reach a disk."""
 LIMITS = Limits(vanished=150.0)
 STEPS = (1.0, 3.0, 10.0, 30.0, 80.0, 200.0, 500.0)
 QUIET_STEP, QUIET_STEPS = 90.0, 60
@@ -75,7 +86,7 @@ FATES: dict[str, tuple[float, Callable[..., Fate]]] = {
     "held": (0.4, _early("FAILED", 75)),
     "no log": (0.3, _early("FAILED", 0, 53)),
 }
-QUIET = {name: FATES[name] for name in ("finishes", "out of time")}
+QUIET = {"finishes": FATES["finishes"], "out of time": (1.0, FATES["out of time"][1])}
 
 
 class History:
@@ -90,20 +101,24 @@ class History:
         )
         self.slurm.queue_seconds = lambda: 1.0 if self.quiet else rng.choice((0.0, 1.0, 5.0, 60.0, 300.0))
         self.slurm.when_queued, self.slurm.when_started = self._queued, self._started
-        self.slurm.refuses = lambda job: "" if self.quiet or rng.random() > 0.02 else "Invalid account"
+        self.slurm.refuses = self._refuses
         self.server.meanwhile = lambda: self._people() if not self.quiet and rng.random() < 0.04 else None
         self.quiet = False
         self.fates: dict[str, str] = {}
         self.wished: dict[str, list[tuple[float, str]]] = {}
-        self.refused: dict[str, float] = {}
+        self.stopped: dict[str, float] = {}
+        """When a run was refused by SLURM, or by a worker that stumbled before it submitted anything."""
+        self.owner: dict[str, FakeRun] = {}
+        self.asking: FakeRun | None = None
+        self.looks: list[float] = []
+        """When the worker looked at everything and was answered."""
         for number in range(rng.choice((1, 1, 1, 2))):
-            run = self.server.add(f"run{number}-{seed}", folder / f"run{number}" / "jobs")
-            self.wished[run.id] = []
+            self._add(folder / f"stage{number}" / "jobs")
         self.restart()
 
     def live_through(self) -> Counter[str]:
         """Plays it to its end; raises Broken."""
-        for _ in range(self.rng.randint(5, 10)):
+        for _ in range(self.rng.randint(5, 9)):
             self.slurm.advance(self.rng.choice(STEPS))
             self._trouble()
             if self.rng.random() < 0.85:
@@ -111,7 +126,7 @@ class History:
             if self.rng.random() < 0.1:
                 self._worker(self._cancel_at_once)
             if self.rng.random() < 0.85:
-                self._worker(self.pool.round)
+                self._worker(self._look)
         self.settle()
         if self.rng.random() < 0.2:  # whatever it was: a person retries, and now it goes on to its end
             for run in self.server.runs.values():
@@ -152,17 +167,29 @@ class History:
         self._window()
         self.server.pending(run.id, "Submitting")
         self._window()
+        if self._stumbles(run):
+            return
         plan = Plan(run.id, Path(run.folder), "toy", ["work"], self.folder, RESOURCES, {}, asked, run.state_id)
+        self.asking = run
         try:
             job_id = self.pool.submit(plan)
         except Refused as error:
-            self.refused[run.id] = self.clock.now
-            self.tally["refused"] += 1
             if run.type not in FINAL:
                 self.server.put(run.id, "FAILED", "Failed", str(error))
             return
         if job_id is not None:
             run.job_id = job_id
+        self._stumbles(run)
+
+    def _stumbles(self, run: FakeRun) -> bool:
+        """An error in the worker, not in the pool: Prefect's own code calls the run Crashed."""
+        if self.quiet or self.rng.random() > 0.02 or run.type != "PENDING":
+            return False
+        if run.id not in self.pool.live:  # nothing will ever be heard of it: a person must look
+            self.stopped[run.id] = self.clock.now
+        self.server.put(run.id, "CRASHED", "Crashed", "Failed to submit flow run to infrastructure")
+        self.tally["called Crashed"] += 1
+        return True
 
     def _window(self) -> None:
         """Between any two steps others go on."""
@@ -172,6 +199,11 @@ class History:
         if not self.quiet and self.rng.random() < 0.05:
             self.pool.round()
 
+    def _look(self) -> None:
+        self.pool.round()
+        if self.slurm.mood == "well":
+            self.looks.append(self.clock.now)
+
     def _cancel_at_once(self) -> None:
         self.pool.cancel_at_once([run.as_run() for run in self.server.runs.values() if run.type == "CANCELLING"])
 
@@ -179,15 +211,18 @@ class History:
 
     def _trouble(self) -> None:
         rng, chance = self.rng, self.rng.random
-        self.slurm.mood = "well" if chance() < 0.75 else rng.choice(("down", "frozen", "frozen"))
+        if chance() < 0.7:
+            self.slurm.wake()
+        else:
+            self.slurm.fall(rng.choice(("down", "frozen", "frozen")))
         away = chance() < 0.1
         self.server.away = lambda: rng.choice(("", "before", "after")) if away and not self.quiet else ""
         self.clock.fuse = rng.randrange(40) if chance() < 0.2 else None
         if chance() < 0.05:
             self.restart()
-        if chance() < 0.06:
+        if chance() < 0.08:
             self.slurm.lose_state(rng.choice((3.0, 30.0)))
-            if chance() < 0.7:
+            if chance() < 0.8:
                 self.slurm.foreign(rng.choice(("COMPLETED", "FAILED", "RUNNING", "CANCELLED", "TIMEOUT")))
         if chance() < 0.05:
             self.clock.jump = rng.choice((-86400.0, -3600.0, 0.0, 3600.0, 86400.0))
@@ -201,6 +236,9 @@ class History:
         if run.type in FINAL:
             if what < 0.7:
                 self._retry(run)
+            elif what < 0.85 and run.type != "COMPLETED" and len(self.server.runs) < 4:
+                self._add(Path(run.folder))  # the study is started again: a new flow run for the same stage
+                self.tally["started again"] += 1
         elif what < 0.4:
             self.server.cancel(run.id, at_once=what < 0.15)
             self._wish(run, "cancels")
@@ -209,6 +247,10 @@ class History:
                 if job.live and self._run_of(job) is run:
                     self.slurm.scancel(job)
                     self._wish(run, "scancels")
+
+    def _add(self, folder: Path) -> None:
+        run = self.server.add(f"run{len(self.server.runs)}", folder)
+        self.wished[run.id] = []
 
     def _retry(self, run: FakeRun) -> None:
         if self.server.retry(run.id):
@@ -221,12 +263,10 @@ class History:
     # --------------------------------------------------------------------------------------------- the jobs
 
     def _run_of(self, job: FakeJob) -> FakeRun | None:
-        return next((run for run in self.server.runs.values() if f"{run.folder}/" in job.text), None)
+        return self.owner.get(job.name)
 
     def _stage(self, job: FakeJob) -> FakeStage:
-        run = self._run_of(job)
-        assert run is not None
-        return FakeStage(Path(run.folder).parent, job.id, job.name, self.clock)
+        return FakeStage(Path(self.owner[job.name].folder).parent, job.id, job.name, self.clock)
 
     def _fate(self, job: FakeJob) -> Fate:
         assert job.stage is not None
@@ -246,28 +286,64 @@ class History:
         return fate
 
     def _queued(self, job: FakeJob) -> None:
-        run = self._run_of(job)
-        if run is None:
+        if job.name == FOREIGN:
             return
-        self._must(all(other.name != job.name for other in self.slurm.all), f"{job.name} was submitted twice")
-        for other in self.slurm.known.values():
-            if other.live and self._run_of(other) is run:
-                raise Broken(f"{job.name} was submitted while {other.name} ({other.id}) is {other.state}")
+        self._must(job.name not in self.owner, f"{job.name} was submitted twice")
+        assert self.asking is not None
+        run = self.owner[job.name] = self.asking
+        self._must_be_wished(run, job)
+        live = [other for other in self.slurm.known.values() if other.live and self._folder_of(other) == run.folder]
+        for other in live:
+            told = f"{job.name} was submitted while {other.name} ({other.id}) is {other.state}"
+            self._must(self.owner[other.name] is not run, told)
+            waits = other.id in job.options.get("dependency", "").split(":")  # of another flow run of this stage
+            self._must(waits, f"{job.name} does not wait for {other.name} ({other.id})")
+
+    def _must_be_wished(self, run: FakeRun, job: FakeJob) -> None:
+        """No job goes on by itself after one that ended for a cause that stops."""
+        for other in self.slurm.all:
+            stopped = other.fate is not None and not other.live and other.fate.end_state in STOPS
+            if stopped and self.owner.get(other.name) is run:
+                again = any(what == "retries" and when >= other.submitted for when, what in self.wished[run.id])
+                self._must(again, f"{job.name} goes on though {other.name} ended {self.fates[other.name]}")
 
     def _started(self, job: FakeJob) -> None:
+        run = self.owner.get(job.name)
+        if run is not None and run.type in ("CANCELLING", "CANCELLED") and not job.forgotten:
+            since = max(
+                job.submitted, job.visible_at, *(when for when, what in self.wished[run.id] if what != "retries")
+            )
+            looks = sum(look > since for look in self.looks)
+            self._must(
+                looks < 3, f"{job.name} begins though its run was cancelled, and the worker looked {looks} times"
+            )
         for other in self.slurm.all:
-            if other is not job and other.working and self._run_of(other) is self._run_of(job):
-                raise Broken(f"{job.name} began to work while {other.name} works")
+            if other is not job and other.working and self._folder_of(other) == self._folder_of(job):
+                # which two flow runs and a controller that forgot one's job cannot know of: the stage's lock is for it
+                known = self.owner[other.name] is self.owner[job.name] or not other.forgotten
+                self._must(not known, f"{job.name} began to work while {other.name} works")
+
+    def _refuses(self, job: FakeJob) -> str:
+        if self.quiet or self.rng.random() > 0.02:
+            return ""
+        assert self.asking is not None
+        self.stopped[self.asking.id] = self.clock.now
+        self.tally["refused"] += 1
+        return "Batch job submission failed: Invalid account or account/partition combination specified"
+
+    def _folder_of(self, job: FakeJob) -> str:
+        return self.owner[job.name].folder if job.name in self.owner else ""
 
     # ---------------------------------------------------------------------------------------------- the end
 
     def settle(self) -> None:
         """Everything answers, nobody wishes anything, time passes: each run must come to a true end."""
-        self.quiet, self.slurm.mood, self.clock.fuse = True, "well", None
+        self.quiet, self.clock.fuse = True, None
+        self.slurm.wake()
         for _ in range(QUIET_STEPS):
             self.slurm.advance(QUIET_STEP)
             self.pick_up()
-            self.pool.round()
+            self._look()
             if self._settled():
                 break
         for run in self.server.runs.values():
@@ -297,9 +373,9 @@ class History:
             early = sum(all_fates[name] for name in ("crashes early", "no log", "time limit, early"))
             memory = all_fates["memory"] + all_fates["memory, told"]
             stops = {"check fails", "not finite", "bad input", "setup fails", "cannot begin"} & set(after)
-            true = bool(stops) or early >= 3 or memory >= 2 or self.refused.get(run.id, -1.0) >= asked
+            true = bool(stops) or early >= 3 or memory >= 2 or self.stopped.get(run.id, -1.0) >= asked
         else:
-            true = False
+            true = self.stopped.get(run.id, -1.0) >= asked
         self.tally[f"ended {run.type}"] += 1
         told = f"{run.id} is {run.type} ({run.message}) after {wishes} and {[*all_fates.elements()]}, now {after}"
         self._must(true, told)
@@ -309,14 +385,41 @@ class History:
             raise Broken(told)
 
 
+@contextmanager
+def _world_of(clock: Clock) -> Iterator[None]:
+    """Each step of a durable write is a moment of this world, and `time.time()` its wall clock; nothing is synced."""
+    before = durable.reached, durable._fsync, pool.time
+    durable.reached, durable._fsync = clock.moment, lambda path: None
+    pool.time = SimpleNamespace(time=lambda: clock.wall)
+    try:
+        yield
+    finally:
+        durable.reached, durable._fsync, pool.time = before
+
+
 def play(seed: int, root: Path) -> Counter[str]:
     """The history of this seed, in a folder of its own below `root`, which is gone afterwards."""
     folder = root / str(seed)
     folder.mkdir()
+    history = History(seed, folder)
     try:
-        return History(seed, folder).live_through() + Counter(histories=1)
+        with _world_of(history.clock):
+            return history.live_through() + Counter(histories=1)
+    except (Broken, AssertionError) as error:
+        raise Broken(f"history {seed}: {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-assert {"check_failed", "numerical_failure", "bad_input"} <= STOPS
+def main(first: int, count: int) -> None:
+    """Plays some histories and prints what happened in them, as JSON."""
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as root:
+        total = Counter[str]()
+        for seed in range(first, first + count):
+            total += play(seed, Path(root))
+    sys.stdout.write(json.dumps(total))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

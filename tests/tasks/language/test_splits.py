@@ -265,9 +265,19 @@ def test_proof_refuses_contaminated_train_documents():
 
 
 def test_every_split_that_is_too_small_is_named_at_once():
-    with pytest.raises(BadInput, match=r"split validation: 4000 .*; split attack-search: 5000 .*") as caught:
+    with pytest.raises(BadInput, match=r"\n  split validation: 4000 .*\n  split attack-search: 5000 .*$") as caught:
         cut(corpus(), settings(validation_documents=4000, attack_search_documents=5000))
     assert "split test" not in str(caught.value)
+
+
+def test_too_little_text_says_first_how_much_was_read_and_what_a_source_is():
+    few = [Document(f"{name}.txt", f"the text of {name}, and some words") for name in ("one", "two", "three")]
+    with pytest.raises(BadInput) as caught:
+        cut([*few, few[0]], Splits())
+    first, *splits = str(caught.value).splitlines()
+    assert first.startswith("3 different documents of 3 sources were read, and whole sources go to a split: ")
+    assert "a .txt file is one document and one source" in first
+    assert [line.split(":")[0] for line in splits] == [f"  split {name}" for name in SPLITS if name != "train"]
 
 
 @pytest.mark.parametrize("name", SPLITS)

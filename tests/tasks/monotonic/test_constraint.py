@@ -11,6 +11,7 @@ from torch.nn.functional import softplus
 from transformers import OPTConfig, OPTForCausalLM
 
 from storage.errors import BadInput, CheckFailed
+from tasks import study
 from tasks.language import model as language
 from tasks.monotonic import constraint
 from tasks.monotonic.constraint import Softplus
@@ -133,6 +134,11 @@ def test_a_variant_of_another_architecture_is_bad_input_that_names_the_valid_one
     )
     with pytest.raises(BadInput, match=told):
         constraint.constrain(model, variant)
+
+
+def test_the_configuration_knows_the_variants_of_every_architecture():
+    """It refuses a variant before anything runs, and may not import torch to know."""
+    assert {name: tuple(variants) for name, variants in constraint.ARCHITECTURES.items()} == study.VARIANTS
 
 
 @pytest.mark.parametrize("called", ["Optimized", "as before"])

@@ -79,6 +79,14 @@ def test_every_table_can_be_scrolled_by_itself_also_with_the_keyboard():
     assert re.search(r"\.scroll \{[^}]*overflow-x: auto", STYLE)
 
 
+def test_a_table_that_goes_on_beside_the_screen_shows_a_shadow_there():
+    """The covers scroll with the table and hide the shadows at its ends: seen on a screen of 420 pixels."""
+    (style,) = re.findall(r"\.scroll \{([^}]*)\}", STYLE.split("@media print")[0])
+    for side in ("left", "right"):
+        assert re.search(rf"var\(--paper\)\) {side} / \S+ 100% no-repeat local", style)
+        assert re.search(rf"transparent\) {side} / \S+ 100% no-repeat scroll", style)
+
+
 def colours(block: str) -> dict[str, str]:
     return dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
 

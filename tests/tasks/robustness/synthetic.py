@@ -58,6 +58,7 @@ NUMERICS = {
     "transformers": "5.23.0",
 }
 
+EXTERNAL = {"text": {"packages": ["numpy==2.4.6", "pandas==3.0.1", "python==3.11.11"]}}
 
 PINNED = (
     "evaluation.bootstrap_resamples=200",  # an interval that costs little
@@ -205,7 +206,8 @@ def written(folder: Path, stages: dict[str, dict[str, Any]], name: str = "quick"
         run = RunDirectory(folder / "runs", name, stage, durable.sha256_json(stage))
         run.path.mkdir(parents=True)
         stands, outputs = stages[stage], ["stage.json", "result.json"]
-        durable.write_json(run.stage_file, {"stage": stage, "version": 1, "numerics": stands.get("numerics", NUMERICS)})
+        described = {"stage": stage, "version": 1, "numerics": stands.get("numerics", NUMERICS)}
+        durable.write_json(run.stage_file, described | {"external": EXTERNAL if stage == "setup" else {}})
         durable.write_json(run.result_file, stands["result"])
         if "rows" in stands:
             pq.write_table(pa.Table.from_pylist(stands["rows"]), run.path / "records.parquet")

@@ -13,8 +13,9 @@ import pytest
 from storage import durable
 from storage.errors import CheckFailed
 from tasks.robustness.tables import STAGE_OF, tables
-from tasks.robustness.words import attack_cautions, cautions, facts, what_was_studied
+from tasks.robustness.words import NATS, attack_cautions, cautions, facts, span, what_was_studied
 from tasks.statistics.effects import attack_effect, paired_effects
+from tasks.statistics.losses import summary
 from tasks.study import AggregateConfig, UnequalBudgets
 from tests.tasks.robustness.synthetic import (
     ATTACKED,
@@ -170,6 +171,67 @@ def test_the_success_rate_is_counted_from_the_records(made: Made):
         assert line[2] == f"{share:.1%}"
 
 
+def test_every_rate_and_every_difference_of_rates_has_an_interval_and_its_rule_is_told(made: Made):
+    rows = rows_of(made.table, "model     |  clean | success")
+    effects = made.numbers["attacks"]["hotflip"]["effects"]
+    for line in rows:
+        low, high = effects[line[0]]["success_rate_minus_control"]["interval"]
+        assert line[7] == f"{100 * low:+.1f} to {100 * high:+.1f}" and all(" to " in line[place] for place in (3, 5, 7))
+    assert "as far as the farther of two: the bootstrap over sources, and the exact one (Clopper and" in made.table
+
+
+def test_an_interval_without_width_is_no_interval():
+    assert span([0.0, 0.0], NATS) == "-" and span([0.0, 0.5], NATS) == "+0.0000 to +0.5000"
+
+
+def test_a_perplexity_of_a_model_that_diverged_fits_its_column(made: Made, numbers: dict[str, Any]):
+    """Seen at a learning rate of 100: 305 digits, the same for both arms, since e^700 is the most that is kept."""
+    capped = summary([{"model": "m", "tokens_scored": 1, "loss_sum_nats": loss} for loss in (7e4,)], "m")
+    numbers["models"]["baseline"] |= {"perplexity": capped["perplexity"]}
+    numbers["models"]["monotonic"] |= {"perplexity": 1_234_567.0}
+    rows = {line[0]: line[1] for line in rows_of(tables(numbers), "model                 | perplexity")}
+    assert rows["baseline"] == "> 1e300" and rows["monotonic"] == "1.23e6"
+    assert rows["base"] == f"{numbers['models']['base']['perplexity']:,.2f}"
+    assert "1.23e6 (monotonic arm)" in facts(numbers)[0]
+    assert "    > 1e300 |" in tables(numbers), "the column still stands right"
+
+
+def test_every_name_of_a_model_is_explained_and_the_question_asked(made: Made):
+    for name, said in made.said.items():
+        text = " ".join(said.split())
+        assert "Does forcing the feed-forward weights of a language model to be non-negative" in text, name
+        for model in made.numbers["models"]:
+            assert f"{model}: " in text, (name, model)
+        assert "untrained: the network with random weights" in text and "Wallace et al. 2019" in text
+        assert "universal adversarial trigger" in text and "Ebrahimi et al. 2018" in text
+
+
+def test_the_text_is_told_with_what_a_source_of_it_is(made: Made, numbers: dict[str, Any]):
+    for said in made.said.values():
+        assert "standard library, numpy, pandas, each a document" in " ".join(said.split())
+    numbers["configuration"]["text"] = {"source": "files", "text_column": "text"}
+    assert "A text file is one document and one source" in tables(numbers)
+    numbers["configuration"]["text"] = {"source": "hub", "dataset": "a/b", "revision": "0" * 40}
+    assert f"a/b of the Hugging Face hub, revision {'0' * 40}" in tables(numbers)
+
+
+def test_a_base_that_began_with_the_weights_of_another_run_is_told_in_every_text(made: Made, tmp_path: Path):
+    said = f"pretraining of base began with the weights of other/base/{'d' * 12} (model.init_from)"
+
+    def edit(stages: dict[str, Any]) -> None:
+        begun = {"study": "other", "stage": "base", "fingerprint": "d" * 64, "outputs": "e" * 64}
+        stages["base"]["result"]["init_from"] = begun
+
+    for text in Made(tmp_path, edit).said.values():
+        assert said in " ".join(text.replace("**", "").split())
+    assert "began with the weights" not in made.table
+
+
+def test_differences_of_shares_are_in_percentage_points_and_not_percent(made: Made):
+    for line in rows_of(made.table, "difference           | relative"):
+        assert not [cell for cell in line if "%" in cell]
+
+
 # ------------------------------------------------------------------------------------------------- tables
 
 
@@ -193,7 +255,7 @@ def test_every_row_names_a_run_and_the_last_table_says_where_it_lies(made: Made)
 def test_rows_come_from_the_stage_that_made_the_number(made: Made):
     runs = {stage: place.rsplit("/", 1)[-1] for stage, place in made.numbers["runs"].items()}
     for line in rows_of(made.table, "model                 | perplexity"):
-        assert line[-1] == runs[STAGE_OF[line[0]]]
+        assert line[-2:] == [runs[STAGE_OF[line[0]]], runs["evaluate"]]  # the loss is evaluate's, whoever's the model
     for line in rows_of(made.table, "arm"):
         assert line[-1] == runs[f"train-{line[0]}"]
     for line in rows_of(made.table, "attack"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from storage import durable
+from tasks.robustness import report
 from tests.tasks.report.test_page import Reader
 from tests.tasks.robustness.synthetic import NUMERICS, TRIGGERS, aggregated, changed, contents, study, written
 
@@ -77,6 +78,17 @@ def test_provenance_names_runs_fingerprints_commits_versions_numerics_and_config
         assert numbers["provenance"][stage]["outputs_digest"] in text
     assert text.count("cbb315000000") >= 8 and "3.11.11" in text and "CPU with AVX2" in text
     assert '"trigger_tokens": 5' in text and '"success_relative_increase": 0.15' in text
+
+
+def test_what_was_read_from_outside_is_told_by_version(html: str):
+    text = Reader(html).text
+    assert "packages by version, files by digest" in text and "2.4.6" in text and "3.0.1" in text
+
+
+def test_many_files_are_told_by_one_digest():
+    files = {f"{number}.txt": f"{number:064x}" for number in range(21)}
+    assert report._named(files) == [["21 files", durable.sha256_json(files)[:12]]]
+    assert report._named({"a.txt": "b" * 64}) == [["a.txt", "b" * 12]]
 
 
 def test_numerics_that_differ_between_stages_are_shown_by_stage(tmp_path: Path):

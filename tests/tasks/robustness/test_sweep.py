@@ -94,11 +94,17 @@ def test_each_attack_has_the_mean_difference_between_the_arms(both: tuple[dict[s
     values = [effect["monotonic"][what]["value"] - effect["baseline"][what]["value"] for effect in effects]
     told = found["attacks_monotonic_minus_baseline"][attack][what]
     require_mean(told, values)
-    form = "{:+.1%}" if what == "success_rate" else "{:+.4f}"
-    (line,) = [
-        line for line in table.splitlines() if line.startswith(f"| {attack} ") and form.format(told["mean"]) in line
-    ]
-    assert " to ".join(map(form.format, told["interval"])) in line
+    form, scale = ("{:+.1f}", 100) if what == "success_rate" else ("{:+.4f}", 1)
+    mean, *bounds = [form.format(scale * number) for number in (told["mean"], *told["interval"])]
+    (line,) = [line for line in table.splitlines() if line.startswith(f"| {attack} ") and f" {mean} " in line]
+    assert " to ".join(bounds) in line
+
+
+def test_seeds_that_all_gave_the_same_have_no_interval(both: tuple[dict[str, Any], str]):
+    found, _ = both
+    found["attacks_monotonic_minus_baseline"]["hotflip"]["success_rate"] |= {"mean": 0.0, "interval": [0.0, 0.0]}
+    (line,) = [line for line in sweep.table(found).splitlines() if "success rate, percentage points" in line]
+    assert [cell.strip() for cell in line.split("|")[3:5]] == ["+0.0", "-"]
 
 
 def test_both_effects_and_the_clean_loss_of_every_seed_and_arm_stand_in_the_table(both: tuple[dict[str, Any], str]):
@@ -151,6 +157,7 @@ def test_a_seed_s_results_that_were_edited_are_refused(tmp_path: Path, of_seed: 
 def test_the_table_says_what_was_studied_and_calls_a_toy_a_toy(both: tuple[dict[str, Any], str]):
     _, table = both
     assert "toy size" in table and "GPTNeoXForCausalLM" in table and "random triggers of the same length" in table
+    assert "- constrained-untrained: base with" in table and "docstrings of Python's standard library" in table
     assert "attack - control, nats per token" in table and "relative increase" in table
 
 

@@ -149,7 +149,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_and_nothing_is_lost(tmp_path
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
     run = toy_directory(tmp_path, TOY)
     log = (run.attempts / "0002.log").read_text()
-    assert "continuing from the checkpoint of step 7" in log
+    assert "goes on from the checkpoint of step 7" in log
     assert what_must_be_equal(run) == undisturbed
 
 
@@ -161,7 +161,7 @@ def test_a_good_checkpoint_is_never_pruned_in_favour_of_a_damaged_later_one(tmp_
     toy_attempt(tmp_path, TOY, checkpoint_every_steps=1, max_steps_per_run=1, keep_checkpoints=1)
     toy_attempt(tmp_path, TOY, max_steps_per_run=1, keep_checkpoints=1)
     run = toy_directory(tmp_path, TOY)
-    assert "continuing from the checkpoint of step 4" in (run.attempts / "0003.log").read_text()
+    assert "goes on from the checkpoint of step 4" in (run.attempts / "0003.log").read_text()
     toy_to_the_end(tmp_path, TOY)
     assert what_must_be_equal(run) == undisturbed
 

@@ -1,0 +1,74 @@
+"""What a person sees of a stage: how it stands, and the few log lines that matter at once."""
+
+from __future__ import annotations
+
+import io
+import logging
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from deployments.dispatch import Handle, Walk
+from flows.display import Display, standing
+from storage import durable
+from tasks.stage import Stage
+from tests.deployments.toy import ToyConfig
+
+
+def page(root: Path) -> list[Handle]:
+    """A first stage and one that reads it; neither was started."""
+    walk = Walk(root, "toy")
+    first = walk(Stage("first", ToyConfig, "tests.deployments.toy:work"), ToyConfig(ends="finished"))
+    walk(Stage("second", ToyConfig, "tests.deployments.toy:work"), ToyConfig(ends="finished"), first=first)
+    return walk.handles
+
+
+def record(end_state: str | None) -> dict[str, Any]:
+    return {"attempt": 1, "end_state": end_state, "host": socket.gethostname()}
+
+
+@pytest.mark.parametrize("end_state", ["finished", "check_failed"])
+def test_a_stage_whose_input_is_refused_waits_for_it_whatever_it_did_before(tmp_path: Path, end_state: str) -> None:
+    _, second = page(tmp_path)
+    assert standing(second, record(end_state)) == "waits for first"
+
+
+def test_a_killed_attempt_is_shown_with_where_it_stood_and_where_it_goes_on(tmp_path: Path) -> None:
+    first, _ = page(tmp_path)
+    checkpoint = first.run.checkpoints / "1215"
+    checkpoint.mkdir(parents=True)
+    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
+    now = {"step": 1276, "total": 1560, "unit": "steps", "note": "loss 4.1 at validation", "eta_seconds": 30}
+    durable.write_json(first.run.progress_file, now)
+    told = standing(first, record(None))
+    assert told == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on from step 1,215"
+
+
+def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
+    first, _ = page(tmp_path)
+    first.run.path.mkdir(parents=True)
+    durable.write_json(first.run.progress_file, {"step": 3, "total": 9, "unit": "steps", "eta_seconds": 9})
+    for end_state, said in (("out_of_time", "unfinished"), ("sigterm", "unfinished"), ("bad_input", "bad input")):
+        assert standing(first, record(end_state)) == f"{said} in attempt 1, 3/9 steps"
+
+
+def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) -> None:
+    from tasks.progress import FOR_THE_TERMINAL
+
+    shown = io.StringIO()
+    with Display(page(tmp_path), Console(file=shown, width=200)):
+        log = logging.getLogger("ratchet.base")
+        log.setLevel(logging.INFO)
+        log.info("step 10: a detail")
+        log.info("goes on from the checkpoint of step 10", extra=FOR_THE_TERMINAL)
+        log.warning("a cache [x] was damaged")
+        log.error("told at the end")
+    assert shown.getvalue().splitlines() == [
+        "base             goes on from the checkpoint of step 10",
+        "base             a cache [x] was damaged",
+    ]
+    logging.getLogger("ratchet.base").warning("not shown any more")
+    assert "any more" not in shown.getvalue()

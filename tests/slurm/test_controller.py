@@ -1,0 +1,55 @@
+"""A controller that freezes, restarts or forgets: each job is submitted once, and its end is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.harness import Bench
+
+pytestmark = pytest.mark.slurm_long
+
+
+def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench: Bench, tmp_path: Path) -> None:
+    """sbatch fails after ten seconds, and the job is queued all the same when the controller wakes."""
+    with bench.cluster.frozen_controller():
+        one = bench.dispatch(tmp_path / "runs")
+        bench.until("sbatch gave up", lambda: "it is looked for by its name" in bench.workers["gpu"].told(), 150)
+        assert [entry.job_id for entry in one.submissions()] == [None]
+    one.run.wait("Completed", seconds=120)
+    assert len(one.submissions()) == len(one.jobs()) == 1, bench.told()
+    assert one.submissions()[0].job_id in one.jobs()
+
+
+def test_a_controller_that_restarts_disturbs_no_job(bench: Bench, tmp_path: Path) -> None:
+    runs = bench.dispatch(tmp_path / "runs", steps=120, step_seconds=0.25)
+    runs.job("RUNNING")
+    bench.cluster.hold()
+    waits = bench.dispatch(tmp_path / "waits")
+    waits.job("PENDING")
+    bench.cluster.script("restart-ctld")
+    bench.cluster.release()
+    for one in (runs, waits):
+        one.run.wait("Completed", seconds=120)
+        assert len(one.submissions()) == len(one.jobs()) == 1, bench.told()
+        assert "Crashed" not in one.run.history()
+
+
+def test_jobs_that_ended_and_were_forgotten_while_no_worker_looked_are_told_by_what_they_wrote(
+    own_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """No accounting here: `sacct` answers that there is none."""
+    bench = own_bench(nodes=1, extra="MinJobAge=2")
+    finishes = bench.dispatch(tmp_path / "finishes", steps=40, step_seconds=0.25)
+    fails = bench.dispatch(tmp_path / "fails", steps=40, check_fails_while="/dev/null")
+    for one in (finishes, fails):
+        one.job()
+    bench.workers["gpu"].kill()
+    bench.until("SLURM forgot both", lambda: not (finishes.jobs() or fails.jobs()), 90)
+    bench.start_worker()
+    finishes.run.wait("Completed", seconds=60)
+    fails.run.wait("Failed", seconds=60)
+    assert "the way is free" in fails.run.message
+    assert bench.cluster.submitted() == 2

@@ -1,0 +1,125 @@
+"""Every way in which a job ends before its work: what follows, and what a person is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.harness import Bench, Dispatched
+
+pytestmark = pytest.mark.slurm_long
+
+
+@pytest.mark.parametrize("how", ["scancel", "Cancel in Prefect"])
+def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts_them_again(
+    how: str, bench: Bench, tmp_path: Path
+) -> None:
+    runs = bench.dispatch(tmp_path / "runs", steps=600, step_seconds=0.25)
+    runs.run.wait("Running", seconds=60)
+    runs.training_began()
+    bench.cluster.hold()
+    waits = bench.dispatch(tmp_path / "waits")
+    waits.job("PENDING")
+    waits.run.wait("InfrastructurePending", seconds=30)
+    for one in (waits, runs):
+        if how == "scancel":
+            bench.cluster.slurm("scancel", one.job())
+        else:
+            one.run.cancel()
+        one.run.wait("Cancelled", seconds=20)
+        one.job("CANCELLED", seconds=20)
+        assert "cancelled" in one.run.message and "Retry" in one.run.message
+    bench.cluster.release()
+    assert runs.record()["end_state"] == "sigterm", "it saved before it ended"
+    assert [one.look().standings[one.training.run.fingerprint].stand for one in (runs, waits)] == ["cancelled"] * 2
+    assert [len(one.jobs()) for one in (runs, waits)] == [1, 1]
+
+
+def test_bad_input_fails_at_once_and_says_what_is_wrong(bench: Bench, tmp_path: Path) -> None:
+    one = bench.dispatch(tmp_path / "runs", bad_input_while="/dev/null")
+    one.run.wait("Failed", seconds=60)
+    assert "/dev/null is in the way" in one.run.message and "Correct" in one.run.message
+    assert one.record()["exit_code"] == 2 and len(one.jobs()) == 1
+
+
+def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Bench, tmp_path: Path) -> None:
+    one = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
+    one.training_began()
+    os.kill(one.record()["pid"], signal.SIGKILL)
+    one.job("RUNNING", seconds=90, number=2)
+    bench.until("the second job trains", lambda: len(one.records()) == 2 and one.step() > reached(one), 60)
+    bench.cluster.slurm("scancel", "--signal=KILL", "--full", one.job(number=2))
+    one.run.wait("Completed", seconds=120)
+    assert len(one.submissions()) == 3
+    began_at = [record["began_at"][0] for record in one.records()]
+    assert 0 == began_at[0] < began_at[1] < began_at[2], began_at
+    assert [entry.end.diagnosis["level"] for entry in one.submissions() if entry.end][:2] == ["error"] * 2
+
+
+def reached(one: Dispatched) -> int:
+    """Where the newest attempt began."""
+    return int(one.record()["began_at"][0])
+
+
+@pytest.mark.parametrize("how", ["operator", "dies"])
+def test_a_node_that_fails_is_avoided_by_the_next_job(how: str, bench: Bench, tmp_path: Path) -> None:
+    one = bench.dispatch(tmp_path / "runs", steps=80, step_seconds=0.25)
+    one.training_began()
+    job, pid = one.job("RUNNING"), one.record()["pid"]
+    node = bench.cluster.slurm("squeue", "-h", "-j", job, "-o", "%N")
+    if how == "operator":
+        bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    else:
+        bench.cluster.script("kill-node", node)
+        os.kill(pid, signal.SIGKILL)  # the processes of a dead node do not live on
+    one.job("RUNNING", "COMPLETED", seconds=120, number=2)
+    one.run.wait("Completed", seconds=120)
+    first, second = one.submissions()
+    assert first.end and first.end.diagnosis["category"] == "node failure", first
+    assert first.end.exclude == [node]
+    assert one.records()[-1]["slurm_job_id"] == second.job_id
+    assert node not in bench.cluster.slurm("squeue", "-h", "-t", "all", "-j", second.job_id or "", "-o", "%N")
+
+
+def test_a_preempted_job_goes_on(bench: Bench, tmp_path: Path) -> None:
+    resources = {"partition": "low", "cpus": 8, "exclude": ["n2"]}
+    one = bench.dispatch(tmp_path / "runs", resources=resources, steps=60, step_seconds=0.25)
+    one.training_began()
+    bench.cluster.slurm(
+        "sbatch", "-p", "high", "-w", "n1", "-c", "8", "-t", "1", "-o", "/dev/null", "--wrap", "sleep 5"
+    )
+    one.job("PREEMPTED", seconds=30)
+    one.run.wait("Completed", seconds=120)
+    assert len(one.submissions()) == 2
+    assert "AwaitingRetry" in one.run.history() and "Crashed" not in one.run.history()
+    assert one.records()[1]["began_at"][0] > 0
+
+
+def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench: Bench, tmp_path: Path) -> None:
+    """A requeue would run the same job twice beside the continuation that follows."""
+    one = bench.dispatch(tmp_path / "runs", steps=40, step_seconds=0.25)
+    one.training_began()
+    with pytest.raises(AssertionError, match="disabled"):
+        bench.cluster.slurm("scontrol", "requeue", one.job())
+    one.run.wait("Completed", seconds=60)
+    assert len(one.records()) == 1
+
+
+@pytest.mark.parametrize("cgroup", [0, 1])
+def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(
+    cgroup: int, own_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """With cgroups SLURM says OUT_OF_MEMORY; without, FAILED, and only the log tells why."""
+    bench = own_bench(nodes=1, cgroup=cgroup)
+    one = bench.dispatch(tmp_path / "runs", resources={"memory_gb": 1}, steps=40, step_seconds=0.25, memory_mb=900)
+    one.job("OUT_OF_MEMORY" if cgroup else "FAILED", seconds=60)
+    one.run.wait("Completed", seconds=120)
+    first, second = one.submissions()
+    assert first.end and first.end.diagnosis["category"] == "out of memory"
+    assert (first.memory_gb, second.memory_gb) == (1, 2)
+    told = bench.cluster.slurm("scontrol", "show", "job", second.job_id or "")
+    assert "mem=2G" in told, told
