@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,7 @@ from deployments.slurm.pool import preview
 from deployments.slurm.preflight import require
 from deployments.slurm.site import Site
 from deployments.slurm.snapshot import stage_source, staged
+from storage import durable
 from storage.errors import BadInput
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -56,6 +58,7 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
             own_resources(study),
         )
         page.page(study, walk)
+    keep_results(walk, site)
     return walk
 
 
@@ -79,6 +82,22 @@ def _require_known_stages(walk: Walk, own: dict[str, Any]) -> None:
     known = {handle.stage.name for handle in walk.handles} | {"all"}
     if unknown := sorted(set(own) - known):
         raise BadInput(f"execution.resources.{unknown[0]}: no stage has this name; known: {', '.join(sorted(known))}")
+
+
+def keep_results(walk: Walk, site: Site) -> None:
+    """Copies what the study's last stage made, and its marker, to the site's folder for results; once."""
+    last = walk.handles[-1]
+    if not site.results or not last.finished:
+        return
+    target = Path(site.results) / f"{walk.study}-{last.run.fingerprint[:12]}"
+    if target.exists():
+        return
+    marker = last.run.marker_file
+    with durable.new_directory(target) as copy:
+        for name in [*durable.read_json(marker)["outputs"], marker.name]:
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(last.run.path / name, copy / name)
+    LOG.info("results copied to %s", target)
 
 
 def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> list[tuple[str, str]]:

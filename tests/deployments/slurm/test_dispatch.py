@@ -11,12 +11,14 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Completed, Failed, Running
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
+from deployments.dispatch import Walk
 from deployments.slurm.client import Job, Unreachable
 from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
+from deployments.slurm.study import keep_results
 from storage import attempts, generations, locks
 from storage.errors import BadInput
 from tasks.execution import Execution
@@ -79,8 +81,6 @@ class World:
         return self.look_only().handles[0]
 
     def look_only(self):
-        from deployments.dispatch import Walk
-
         walk = Walk(self.root, self.study)
         first = walk(FIRST, self.config)
         walk(SECOND, self.config, given=first)
@@ -208,11 +208,25 @@ def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) ->
 
 
 def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world: World) -> None:
-    from prefect.states import Crashed
-
     started = world.stands()[0].flow_run
     world.client.set_flow_run_state(started, Crashed(message="its worker failed"), force=True)
     assert world.stands()[0] == Standing("failed", "Crashed: its worker failed", started)
+
+
+def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_path: Path) -> None:
+    walk = Walk(tmp_path / "runs", "toy")
+    last = walk(FIRST, ToyConfig(ends="finished"))
+    site = Site(root=str(tmp_path / "runs"), results=str(tmp_path / "results"))
+    keep_results(walk, site)
+    assert not (tmp_path / "results").exists(), "there is nothing to copy yet"
+    attempt(last.stage, last.config, last.run, {})
+    last.look()
+    keep_results(walk, site)
+    copy = tmp_path / "results" / f"toy-{last.run.fingerprint[:12]}"
+    assert {file.name for file in copy.iterdir()} == {"COMPLETE.json", "done.txt", "result.json", "stage.json"}
+    (copy / "done.txt").write_text("mine")
+    keep_results(walk, site)
+    assert (copy / "done.txt").read_text() == "mine"
 
 
 def replace_end(config: ToyConfig, ends: str) -> ToyConfig:
