@@ -107,7 +107,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                 task_status.started(None)
             return BaseWorkerResult(status_code=0, identifier="")
         try:
-            plan = self._plan(flow_run, configuration)
+            plan = self._plan(flow_run, configuration, await self._asked_for_by(flow_run))
             await anyio.to_thread.run_sync(self._require_runnable, plan)
             job_id = await anyio.to_thread.run_sync(self._jobs.submit, plan)
         except (Refused, BadInput) as error:
@@ -126,11 +126,25 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             assert self._runs is not None
             await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, "FAILED", "Failed", message))
 
-    def _plan(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> Plan:
+    async def _asked_for_by(self, flow_run: FlowRun) -> str:
+        """The message of the scheduled state that this job follows: whose wish it is. The run's present state is a
+        later one."""
+        states = await self.client.read_flow_run_states(flow_run.id)
+        scheduled = [state for state in states if state.is_scheduled()]
+        newest = max(scheduled, key=lambda state: state.timestamp, default=None)
+        return (newest.message or "") if newest else ""
+
+    def _plan(self, flow_run: FlowRun, configuration: SlurmJobConfiguration, asked_for_by: str) -> Plan:
         assert self._site is not None
-        message = (flow_run.state.message or "") if flow_run.state else ""
-        own = self._own_folder(flow_run)
-        return plan_of(configuration, self._site, str(flow_run.id), flow_run.name, flow_run.parameters, own, message)
+        return plan_of(
+            configuration,
+            self._site,
+            str(flow_run.id),
+            flow_run.name,
+            flow_run.parameters,
+            self._own_folder(flow_run),
+            asked_for_by,
+        )
 
     def _require_runnable(self, plan: Plan) -> None:
         """BadInput when the job could not run here; the cluster is asked at most every few minutes."""
