@@ -29,7 +29,7 @@ from storage import durable
 from storage.errors import BadInput
 
 LOG = logging.getLogger("ratchet.slurm")
-LOOK_EVERY_SECONDS = 10.0
+LOOK_EVERY_SECONDS = 5.0
 SOURCES = ".sources"
 
 

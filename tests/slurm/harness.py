@@ -208,12 +208,16 @@ class Worker:
             os.close(child)
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def _below(pid: int) -> list[int]:
     """Handles of all processes that descend from this one: a handle never means another process that came later."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError, ValueError):
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = parent(int(folder.name))
     found = [pid]
     for one in found:
         found += [child for child, parent in parents.items() if parent == one]

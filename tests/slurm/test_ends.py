@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.harness import Bench, Dispatched
+from tests.slurm.harness import Bench, Dispatched, parent
 
 pytestmark = pytest.mark.slurm_long
 
@@ -52,7 +52,8 @@ def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Ben
     os.kill(one.record()["pid"], signal.SIGKILL)
     one.job("RUNNING", seconds=90, number=2)
     bench.until("the second job trains", lambda: len(one.records()) == 2 and one.step() > reached(one), 60)
-    bench.cluster.slurm("scancel", "--signal=KILL", "--full", one.job(number=2))
+    for pid in (one.record()["pid"], parent(one.record()["pid"])):  # the batch shell too
+        os.kill(pid, signal.SIGKILL)
     one.run.wait("Completed", seconds=120)
     assert len(one.submissions()) == 3
     began_at = [record["began_at"][0] for record in one.records()]
@@ -74,8 +75,10 @@ def test_a_node_that_fails_is_avoided_by_the_next_job(how: str, bench: Bench, tm
     if how == "operator":
         bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
     else:
+        # nothing of a dead node lives on: not the daemon, not the one that keeps the job and would tell of its end
         bench.cluster.script("kill-node", node)
-        os.kill(pid, signal.SIGKILL)  # the processes of a dead node do not live on
+        for victim in (parent(parent(pid)), parent(pid), pid):
+            os.kill(victim, signal.SIGKILL)
     one.job("RUNNING", "COMPLETED", seconds=120, number=2)
     one.run.wait("Completed", seconds=120)
     first, second = one.submissions()
