@@ -74,23 +74,24 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ended: dict[int, Submission] = {}
+        self._known: dict[int, Submission] | None = None
 
     def all(self) -> list[Submission]:
         """Every entry that can be understood, oldest first. Raises OSError when the disk does not give one: without
         the newest entry a second job would be submitted beside the first."""
-        found = []
+        before, found = self._known or {}, {}
         for number in sorted({number for number, suffix in self._names() if suffix == "json"}):
-            entry = self._ended.get(number) or self._read(self.folder / f"{number:04d}.json")
+            known = before.get(number)
+            entry = known if known is not None and known.end else self._read(self.folder / f"{number:04d}.json")
             if entry is not None:
-                found.append(entry)
-                if entry.end is not None:
-                    self._ended[number] = entry
-        return found
+                found[number] = entry
+        self._known = found
+        return list(found.values())
 
     def of(self, flow_run: str) -> list[Submission]:
-        """The entries of one flow run, oldest first."""
-        return [entry for entry in self.all() if entry.flow_run == flow_run]
+        """The entries of one flow run, oldest first, as this object last read or wrote them: for the one who writes."""
+        entries = self.all() if self._known is None else self._known.values()
+        return [entry for entry in entries if entry.flow_run == flow_run]
 
     def next_number(self) -> int:
         """The number for a new entry; that of an entry which cannot be read is not given again."""
@@ -98,9 +99,12 @@ class Journal:
 
     def write(self, entry: Submission) -> Submission:
         """Keeps the entry durably; the same entry as it was given."""
+        known, self._known = self._known, None  # what a write leaves that fails, only the disk knows
         self.folder.mkdir(parents=True, exist_ok=True)
         values = vars(entry) | {"end": vars(entry.end) if entry.end else None}
         durable.write_json(self.folder / f"{entry.number:04d}.json", values)
+        if known is not None:
+            self._known = dict(sorted((known | {entry.number: entry}).items()))
         return entry
 
     def note_job(self, entry: Submission, job_id: str) -> Submission:

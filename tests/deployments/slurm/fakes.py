@@ -19,7 +19,8 @@ from pathlib import Path
 from deployments.slurm.client import Job, Refused, Unreachable
 from deployments.slurm.reconcile import Run, SetState
 
-NODES = ("n1", "n2", "n3", "n4")
+NODES, NODE_MEGABYTES, GPU_MODELS = ("n1", "n2", "n3", "n4"), 256_000, ("a100",)
+NO_SUCH_NODE = "Batch job submission failed: Requested node configuration is not available"
 PARTITIONS = ("", "cpu", "gpu")
 FOREIGN = "notebook"
 """Name of other jobs of the same user, which have nothing to do with us."""
@@ -200,6 +201,10 @@ class FakeSlurm:
         self._answers("submit", unless=("frozen",))
         job = self._made(script)
         if error := self._refusal(job) or self.refuses(job):
+            if error == NO_SUCH_NODE:  # such a job was queued and has failed at once
+                job.fate, job.state, job.signal = Fate(reason="BadConstraints"), "FAILED", 1
+                job.ended = self.clock.now
+                self._take(job)
             self.clock.moment()
             raise Refused(error)
         self.queue(job)
@@ -258,18 +263,23 @@ class FakeSlurm:
 
     def queue(self, job: FakeJob) -> None:
         """Takes a job in without any checks."""
+        self._take(job)
+        job.starts_after = self.clock.now + self.queue_seconds()
+        self.when_queued(job)
+        _, *before = job.options.get("dependency", "").split(":")
+        # what is not known, and itself under an id that another one had, is satisfied
+        job.waits_for = [self.known[id_] for id_ in before if id_ in self.known and id_ != job.id]
+        self._count("submitted")
+
+    def _take(self, job: FakeJob) -> None:
+        """Gives it an id that no job has that the controller knows."""
         self.known = {id_: known for id_, known in self.known.items() if self._remembered(known)}
         while str(self._next) in self.known:
             self._next += 1
         job.id = str(self._next)
         self._next += 1
-        job.starts_after = self.clock.now + self.queue_seconds()
-        self.when_queued(job)
-        _, *before = job.options.get("dependency", "").split(":")
-        job.waits_for = [self.known[id_] for id_ in before if id_ in self.known]  # what is not known is satisfied
         self.known[job.id] = job
         self.all.append(job)
-        self._count("submitted")
 
     def foreign(self, state: str = "COMPLETED") -> FakeJob:
         """Another job of the same user, which has nothing to do with us."""
@@ -386,8 +396,14 @@ class FakeSlurm:
             return "This does not look like a batch script"
         if job.options.get("partition", "") not in PARTITIONS:
             return "Batch job submission failed: Invalid partition name specified"
-        if set(NODES) <= set(job.options.get("exclude", "").split(",")):
-            return "Batch job submission failed: Requested node configuration is not available"
+        excluded = {node for node in job.options.get("exclude", "").split(",") if node}
+        if excluded - set(NODES):
+            return "Batch job submission failed: Invalid node name specified"
+        memory = job.options.get("mem", "0M")
+        too_much = int(memory[:-1]) * (1024 if memory.endswith("G") else 1) > NODE_MEGABYTES
+        _, *gpu = job.options.get("gres", "gpu").split(":")
+        if excluded == set(NODES) or too_much or (len(gpu) == 2 and gpu[0] not in GPU_MODELS):
+            return NO_SUCH_NODE
         return ""
 
     def _shown(self, job: FakeJob) -> Job:

@@ -1,7 +1,7 @@
 """10,000 histories in which everything fails, and the same histories with one line of the code taken out.
 
 A real Pool between a fake SLURM and a fake Prefect (histories.py says what must hold). `RATCHET_HISTORIES` plays more,
-`RATCHET_HISTORIES_FROM` others; a failure names its history, `python -m tests.deployments.slurm.histories N 1` plays it.
+`RATCHET_HISTORIES_FROM` others; a failure names its history N: `python -m tests.deployments.slurm.histories N 1`.
 """
 
 from __future__ import annotations

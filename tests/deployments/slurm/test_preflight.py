@@ -627,11 +627,10 @@ def test_the_cluster_is_asked_twice_whatever_the_person_has_set(monkeypatch: pyt
         assert options["env"]["SLURM_CONF"] == "/etc/here.conf" and options["env"]["LC_ALL"] == "C"
 
 
-def test_without_a_default_partition_or_on_another_cluster_nothing_is_known() -> None:
+def test_without_a_default_partition_nothing_is_known() -> None:
     here = cluster([partition("gpu", MaxTime="1", TotalNodes="2")], [node("n1", "gpu")])
     assert not problems(asking(time_limit_minutes=60), here), "a plugin may choose the partition"
     assert problems(asking(partition="nope"), here)
-    assert not problems(asking(partition="nope", extra_sbatch_lines=["--clusters=other"]), here)
 
 
 def test_an_alternate_takes_the_jobs_of_a_partition_that_takes_none() -> None:
