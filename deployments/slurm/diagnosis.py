@@ -171,7 +171,7 @@ def of_end(job: Job) -> Diagnosis:
     resolution = known.resolution
     detail = f"{where}, {job.state}"
     if job.state == "FAILED":
-        if job.signal == 53 or (job.exit_code == 0 and job.signal == 53):
+        if job.signal == 53:  # what slurmstepd says when it cannot open what it must
             return Diagnosis(
                 "error",
                 "output folder",

@@ -35,6 +35,8 @@ class End:
     """Nodes that the next job must not run on."""
     over_state: str = ""
     """The flow run's state that this end was decided over: a later state is somebody's newer wish."""
+    again: bool = False
+    """Whether a person retried the run before this end was seen: then the run goes on, whatever the end was."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ def plan_of(
     parameters: dict[str, Any],
     own_folder: Path,
     state_message: str = "",
+    state_id: str = "",
 ) -> Plan:
     """The plan of a flow run's next job. `own_folder` is for a run whose variables name none."""
     return Plan(
@@ -63,6 +64,7 @@ def plan_of(
         Resources.model_validate(configuration.model_dump(include=set(Resources.model_fields))),
         {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")},
         state_message,
+        state_id,
     )
 
 

@@ -28,6 +28,8 @@ from storage import attempts, durable, locks
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
+LOOKS_APART_SECONDS = 45.0
+"""At most so much of the time between two looks counts as absence of a job that both did not find."""
 MEMORY_WORDS = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Out Of Memory")
 CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
 """slurmstepd's last word after a scancel; of a time limit, a preemption or a dead node it says DUE TO what."""
@@ -83,8 +85,13 @@ class Pool:
         self.seen: list[Seen] = []
         """What the last look found, for showing it."""
         self._untold: set[str] = set()
-        """Runs whose newest job's end is in the journal and perhaps not in Prefect."""
-        self._first: dict[tuple[str, str], float] = {}
+        """Runs that were to be told something, and perhaps were not: they are looked at whatever their state is."""
+        self._in_state: dict[str, float] = {}
+        """When each state of a run was first seen, by its id."""
+        self._absent: dict[str, float] = {}
+        """For how long looks at SLURM did not find a job, by its name."""
+        self._looked: float | None = None
+        """When SLURM last answered; None when it did not, the last time it was asked."""
         self._beats: dict[Path, tuple[Path, float, float]] = {}
         self._cancelled: dict[str, float] = {}
         self._sought: dict[str, float] = {}
@@ -183,10 +190,14 @@ class Pool:
             jobs = self.slurm.jobs()
         except Unreachable as error:
             LOG.warning("SLURM does not answer: %s", error)
-            self._first.clear()  # what was not looked at was not absent
+            self._looked = None
+            self._absent.clear()  # what was not looked at was not absent
             return []
+        now = self._clock()
+        since = 0.0 if self._looked is None else min(now - self._looked, LOOKS_APART_SECONDS)
+        self._looked = now
         watched = self.runs.watched({*list(self.live), *self._untold})
-        seen = [one for one in (self._seen(run, jobs) for run in watched) if one is not None]
+        seen = [one for one in (self._seen(run, jobs, since) for run in watched) if one is not None]
         self.seen = seen
         self._forget(seen)
         missing = {
@@ -196,6 +207,7 @@ class Pool:
         }
         accounted = self.slurm.accounted(missing - {""})
         actions = reconcile(seen, jobs, accounted, self.limits)
+        self._untold |= {action.run.id for action in actions if isinstance(action, Finish | SetState)}
         for action in actions:
             try:
                 self._execute(action)
@@ -205,21 +217,34 @@ class Pool:
 
     def cancel_at_once(self, runs: Iterable[Run]) -> None:
         """Ends the jobs of runs that are being cancelled without waiting for the next round."""
-        for run in runs:
-            entry = self.live.get(run.id)
-            if run.type in ("CANCELLING", "CANCELLED") and entry is not None and entry.job_id is not None:
+        found = [
+            (run, entry)
+            for run in runs
+            if run.type in ("CANCELLING", "CANCELLED") and (entry := self.live.get(run.id)) and self._may_cancel(entry)
+        ]
+        if not found:
+            return
+        try:
+            jobs = self.slurm.jobs()
+        except Unreachable as error:
+            LOG.warning("SLURM does not answer: %s", error)
+            return
+        for run, entry in found:
+            job = jobs.get(entry.job_id or "")
+            if job is not None and job.name == entry.name:  # the id may be another job's by now
                 self._cancel(run, entry)
 
-    def _seen(self, run: Run, jobs: dict[str, Job]) -> Seen | None:
-        """What is known of a run; None when it is not looked at now."""
+    def _seen(self, run: Run, jobs: dict[str, Job], since: float) -> Seen | None:
+        """What is known of a run, `since` seconds after the last look; None when it is not looked at now."""
         now, folder = self._clock(), Path(run.folder)
         if folder in self._busy and self._busy[folder].locked():
             return None
-        in_state_for = now - self._first.setdefault(("state", run.state_id), now)
+        in_state_for = now - self._in_state.setdefault(run.state_id, now)
         try:
             submissions = self._journal(folder).of(run.id) if run.folder else []
         except OSError as error:
             LOG.warning("flow run %s: its journal cannot be read: %s", run.id, error)
+            self._untold.add(run.id)
             return None
         last = submissions[-1] if submissions else None
         if last is None or not last.live:
@@ -228,9 +253,7 @@ class Pool:
         self.live[run.id] = last
         job = jobs.get(last.job_id or "")
         known = job is not None and job.name == last.name
-        absent_since = self._first.setdefault(("absent", last.name), now)
-        if known:
-            self._first.pop(("absent", last.name), None)
+        self._absent[last.name] = 0.0 if known else self._absent.get(last.name, -since) + since
         if known and job is not None and job.state in QUEUED:
             return Seen(run, submissions, in_state_for=in_state_for)
         attempt = _attempt_of(folder.parent, last)
@@ -243,18 +266,18 @@ class Pool:
             attempt,
             any(word in end for word in MEMORY_WORDS),
             CANCEL_WORDS.search(end) is not None,
-            self._beats_lately(folder.parent / "locks"),
+            not known and self._beats_lately(folder.parent / "locks"),
             in_state_for,
-            0.0 if known else now - absent_since,
+            self._absent[last.name],
             (folder.parent / "COMPLETE.json").exists(),
         )
 
     def _forget(self, seen: list[Seen]) -> None:
         """Drops the memory of states and jobs that are no more."""
-        states = {("state", one.run.state_id) for one in seen}
-        names = {("absent", one.submissions[-1].name) for one in seen if one.submissions}
-        for key in [key for key in self._first if key not in states | names]:
-            del self._first[key]
+        states = {one.run.state_id for one in seen}
+        self._in_state = {state: when for state, when in self._in_state.items() if state in states}
+        names = {one.submissions[-1].name for one in seen if one.submissions}
+        self._absent = {name: seconds for name, seconds in self._absent.items() if name in names}
         folders = {Path(one.run.folder) for one in seen}
         for folder in [folder for folder in self._journals if folder not in folders]:
             self._journals.pop(folder, None)
@@ -285,7 +308,6 @@ class Pool:
         elif isinstance(action, Attach):
             self.live[run.id] = journal.write(replace(action.submission, state_id=run.state_id))
         elif isinstance(action, Finish):
-            self._untold.add(run.id)
             journal.note_end(action.submission, action.end)
             self.live.pop(run.id, None)
             if action.state is not None:
@@ -297,18 +319,22 @@ class Pool:
         elif isinstance(action, Cancel):
             self._cancel(run, action.submission)
 
+    def _may_cancel(self, entry: Submission) -> bool:
+        """Whether its job is known and was not told to end a moment ago."""
+        last = self._cancelled.get(entry.name)
+        return entry.job_id is not None and (last is None or self._clock() - last >= CANCEL_AGAIN_SECONDS)
+
     def _cancel(self, run: Run, entry: Submission) -> None:
-        now = self._clock()
-        if entry.job_id is None or now - self._cancelled.get(entry.name, -CANCEL_AGAIN_SECONDS) < CANCEL_AGAIN_SECONDS:
+        if not self._may_cancel(entry):
             return
         if not entry.cancelled:
             self.live[run.id] = self._journal(Path(run.folder)).write(replace(entry, cancelled=True))
         try:
-            self.slurm.cancel([entry.job_id])
+            self.slurm.cancel([entry.job_id or ""])
         except Unreachable as error:
             LOG.warning("scancel: %s", error)
             return
-        self._cancelled[entry.name] = now
+        self._cancelled[entry.name] = self._clock()
 
 
 def preview(plan: Plan) -> str:

@@ -71,7 +71,8 @@ class Seen:
     told_cancelled: bool = False
     """Whether the end of the job's log tells of a scancel (all that is left of it when SLURM forgot the job)."""
     heartbeat: bool = False
-    """Whether the run directory's lock is held and its heartbeat moved lately."""
+    """Whether the run directory's lock is held and its heartbeat moved lately; looked at when SLURM does not know the
+    job."""
     in_state_for: float = 0.0
     absent_for: float = 0.0
     """How long SLURM answered without knowing the newest submission's job."""
@@ -167,7 +168,9 @@ def _of_run(
     asked_again = _asked_again(run, last)
     if run.type in ("CANCELLING", "CANCELLED") or (asked_again and last.cancelled):
         return Cancel(run, last)
-    return Attach(run, last) if asked_again else _alive(run, job)
+    if asked_again:
+        return Attach(run, last) if job.state != "COMPLETING" else None  # one that is ending is not what was asked for
+    return _alive(run, job)
 
 
 def _asked_again(run: Run, last: Submission) -> bool:
@@ -344,7 +347,6 @@ def _ended(
     """
     run = seen.run
     before = seen.submissions[-2].end if len(seen.submissions) > 1 else None
-    asked_again = follows != "Completed" and _asked_again(run, submission)
     end = End(
         follows,
         told.told,
@@ -352,13 +354,14 @@ def _ended(
         delay_seconds,
         memory_gb or (before.memory_gb if before else None),
         sorted({*exclude, *(before.exclude if before else [])}),
-        "" if asked_again else run.state_id,
+        run.state_id,
+        follows != "Completed" and _asked_again(run, submission),
     )
-    if asked_again:
-        return Finish(run, submission, end, SetState(run, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN))
     tell = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
     return Finish(run, submission, end, _told(run, end) if tell else None)
 
 
 def _told(run: Run, end: End) -> SetState:
+    if end.again:
+        return SetState(run, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
     return SetState(run, TYPES[end.follows], end.follows, end.message, end.delay_seconds)

@@ -107,7 +107,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                 task_status.started(None)
             return BaseWorkerResult(status_code=0, identifier="")
         try:
-            plan = self._plan(flow_run, configuration, await self._asked_for_by(flow_run))
+            plan = self._plan(flow_run, configuration, *await self._asked_for_by(flow_run))
             await anyio.to_thread.run_sync(self._require_runnable, plan)
             job_id = await anyio.to_thread.run_sync(self._jobs.submit, plan)
         except (Refused, BadInput) as error:
@@ -126,15 +126,16 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             assert self._runs is not None
             await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, "FAILED", "Failed", message))
 
-    async def _asked_for_by(self, flow_run: FlowRun) -> str:
-        """The message of the scheduled state that this job follows: whose wish it is. The run's present state is a
-        later one."""
+    async def _asked_for_by(self, flow_run: FlowRun) -> tuple[str, str]:
+        """The message of the scheduled state that this job follows (whose wish it is), and the id of the present one,
+        which is later than the one that `flow_run` has."""
         states = await self.client.read_flow_run_states(flow_run.id)
         scheduled = [state for state in states if state.is_scheduled()]
         newest = max(scheduled, key=lambda state: state.timestamp, default=None)
-        return (newest.message or "") if newest else ""
+        present = (await self.client.read_flow_run(flow_run.id)).state
+        return (newest.message or "") if newest else "", str(present.id) if present else ""
 
-    def _plan(self, flow_run: FlowRun, configuration: SlurmJobConfiguration, asked_for_by: str) -> Plan:
+    def _plan(self, flow_run: FlowRun, configuration: SlurmJobConfiguration, message: str, state_id: str) -> Plan:
         assert self._site is not None
         return plan_of(
             configuration,
@@ -143,7 +144,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             flow_run.name,
             flow_run.parameters,
             self._own_folder(flow_run),
-            asked_for_by,
+            message,
+            state_id,
         )
 
     def _require_runnable(self, plan: Plan) -> None:

@@ -69,26 +69,26 @@ class FakeStage:
     """What one job does in a run directory, as far as others can see it: lock, heartbeat, attempt's record, marker."""
 
     def __init__(self, run_directory: Path, job_id: str, job_name: str, clock: Clock) -> None:
-        self._path, self._clock = run_directory, clock
-        self._identity = {"slurm_job_id": job_id, "slurm_job_name": job_name}
+        self._path, self._clock = str(run_directory), clock
+        self._record: dict[str, object] = {"slurm_job_id": job_id, "slurm_job_name": job_name}
         self.number = 0
 
     @property
     def finished(self) -> bool:
-        return (self._path / "COMPLETE.json").exists()
+        return os.path.exists(f"{self._path}/COMPLETE.json")
 
     def begin(self) -> None:
-        (self._path / "locks").mkdir(parents=True, exist_ok=True)
-        (self._path / "attempts").mkdir(exist_ok=True)
-        self.number = 1 + len(os.listdir(self._path / "attempts"))
-        for what in ("json", "alive"):
-            (self._path / "locks" / f"{self.number}.{what}").touch()
+        for folder in ("locks", "attempts"):
+            os.makedirs(f"{self._path}/{folder}", exist_ok=True)
+        self.number = 1 + len(os.listdir(f"{self._path}/attempts"))
+        self._write(f"locks/{self.number}.json", "{}")
+        self._write(f"locks/{self.number}.alive", "{}")
         self.beat()
-        self._record = {"attempt": self.number, **self._identity, "started_at": self._clock.wall, "ended_at": None}
+        self._record |= {"attempt": self.number, "started_at": self._clock.wall, "ended_at": None}
         self._note(end_state=None, exit_code=None, diagnosis=None)
 
     def beat(self) -> None:
-        os.utime(self._path / "locks" / f"{self.number}.alive", (self._clock.now, self._clock.now))
+        os.utime(f"{self._path}/locks/{self.number}.alive", (self._clock.now, self._clock.now))
 
     def end(self, end_state: str, exit_code: int) -> None:
         told = {"level": "error", "category": end_state, "summary": f"the stage ended {end_state}"}
@@ -99,13 +99,17 @@ class FakeStage:
             ended_at=self._clock.wall,
             diagnosis=told | {"detail": "", "resolution": "Look."} if stops else None,
         )
-        (self._path / "locks" / f"{self.number}.released").touch()
+        self._write(f"locks/{self.number}.released", "")
         if end_state == "finished":
-            (self._path / "COMPLETE.json").write_text("{}")
+            self._write("COMPLETE.json", "{}")
 
     def _note(self, **facts: object) -> None:
         self._record |= facts
-        (self._path / "attempts" / f"{self.number:04d}.json").write_text(json.dumps(self._record))
+        self._write(f"attempts/{self.number:04d}.json", json.dumps(self._record))
+
+    def _write(self, name: str, text: str) -> None:
+        with open(f"{self._path}/{name}", "w") as file:
+            file.write(text)
 
 
 # --------------------------------------------------------------------------------------------------------- SLURM

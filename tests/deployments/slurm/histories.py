@@ -110,17 +110,18 @@ class History:
         self.wished: dict[str, list[tuple[float, str]]] = {}
         self.stopped: dict[str, float] = {}
         """When a run was refused by SLURM, or by a worker that stumbled before it submitted anything."""
+        self.stumbled: dict[str, float] = {}
         self.owner: dict[str, FakeRun] = {}
         self.asking: FakeRun | None = None
         self.looks: list[float] = []
         """When the worker looked at everything and was answered."""
-        for number in range(rng.choice((1, 1, 1, 2))):
+        for number in range(rng.choice((1, 1, 1, 1, 2))):
             self._add(folder / f"stage{number}" / "jobs")
         self.restart()
 
     def live_through(self) -> Counter[str]:
         """Plays it to its end; raises Broken."""
-        for _ in range(self.rng.randint(5, 9)):
+        for _ in range(self.rng.randint(4, 8)):
             self.slurm.advance(self.rng.choice(STEPS))
             self._trouble()
             if self.rng.random() < 0.85:
@@ -187,6 +188,7 @@ class History:
         """An error in the worker, not in the pool: Prefect's own code calls the run Crashed."""
         if self.quiet or self.rng.random() > 0.02 or run.type != "PENDING":
             return False
+        self.stumbled[run.id] = self.clock.now
         if run.id not in self.pool.live:  # nothing will ever be heard of it: a person must look
             self.stopped[run.id] = self.clock.now
         self.server.put(run.id, "CRASHED", "Crashed", "Failed to submit flow run to infrastructure")
@@ -365,6 +367,8 @@ class History:
         """Whether the final state agrees with what the jobs really did and with what people last wished."""
         wishes = self.wished[run.id]
         asked = max((when for when, what in wishes if what == "retries"), default=0.0)
+        if wishes and wishes[-1][1] == "cancels":  # then nothing more was asked of the jobs that had ended before
+            asked = 0.0
         jobs = [job for job in self.slurm.all if self._run_of(job) is run]
         after = [self.fates.get(job.name, "") for job in jobs if job.ended is None or job.ended >= asked]
         all_fates = Counter(self.fates.get(job.name, "") for job in jobs)
@@ -379,6 +383,8 @@ class History:
             true = bool(stops) or early >= 3 or memory >= 2 or self.stopped.get(run.id, -1.0) >= asked
         else:
             true = self.stopped.get(run.id, -1.0) >= asked
+        if run.type in ("CANCELLED", "FAILED"):
+            true = true or self.stumbled.get(run.id, -1.0) >= asked  # the retry itself had come to nothing
         self.tally[f"ended {run.type}"] += 1
         told = f"{run.id} is {run.type} ({run.message}) after {wishes} and {[*all_fates.elements()]}, now {after}"
         self._must(true, told)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployments.slurm.journal import End, Journal, Submission
+from storage import durable
 
 ENTRY = Submission(1, "study-train.3fa9c1.1", "flow-run", 1.5, True, 4.0, 8.0, 2, 1, 60, 3, "state", None)
 END = End("AwaitingRetry", "it ended", {"level": "info"}, 30.0, 6.0, ["n1"], "s1")
@@ -70,6 +71,28 @@ def test_a_disk_that_does_not_answer_is_no_empty_journal(journal: Journal, monke
     monkeypatch.setattr(Path, "read_bytes", away)
     with pytest.raises(OSError, match="Stale"):
         journal.all()
+
+
+def test_the_one_who_writes_knows_what_it_wrote_and_reads_again_what_it_could_not_write(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert journal.of("flow-run") == []
+    journal.write(ENTRY)
+    with monkeypatch.context() as patched:
+        patched.delattr(Path, "read_bytes")
+        assert journal.of("flow-run") == [ENTRY] and journal.of("another") == []
+        journal.write(replace(ENTRY, number=3, flow_run="another"))
+        journal.write(replace(ENTRY, number=2))
+        assert [entry.number for entry in journal.of("flow-run")] == [1, 2]
+
+    def full(moment: str, path: Path) -> None:
+        if moment == "renamed":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(durable, "reached", full)
+    with pytest.raises(OSError, match="No space"):
+        journal.note_job(ENTRY, "7")
+    assert journal.of("flow-run")[0].job_id == "7", "it stands on the disk all the same"
 
 
 def test_an_entry_that_ended_is_read_once_and_a_live_one_each_time(journal: Journal) -> None:

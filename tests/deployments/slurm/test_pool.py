@@ -14,7 +14,7 @@ import pytest
 
 from deployments.slurm import pool as pool_module
 from deployments.slurm.client import Job, Refused
-from deployments.slurm.journal import Journal
+from deployments.slurm.journal import End, Journal
 from deployments.slurm.pool import Plan, Pool, preview
 from deployments.slurm.reconcile import Finish, Limits
 from deployments.slurm.resources import Resources
@@ -195,6 +195,9 @@ def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world:
     assert [len(set(nodes) - {""}) for nodes in excluded] == [0, 1, 2, 3, 0]
     follows = [entry.end.follows for entry in world.journal().all() if entry.end]
     assert follows == ["AwaitingRetry"] * 5 + ["Completed"], "one of them was refused"
+    refused = world.journal().all()[4].end
+    assert refused is not None and refused.diagnosis["level"] == "warning"
+    assert "n1, n2, n3, n4 may be used again" in refused.message
 
 
 def test_excluded_nodes_of_the_plan_are_never_given_up(world: World) -> None:
@@ -238,8 +241,13 @@ def test_only_jobs_that_follow_by_themselves_count_as_automatic(world: World) ->
     world.round()
     world.server.retry("flow-run")
     world.submit()
-    assert [entry.automatic for entry in world.journal().all()] == [True, True, False]
-    assert ["STARTED_BY=person" in job.text for job in world.slurm.all] == [False, False, True]
+    while not world.server.due():
+        world.round()
+    world.server.cancel("flow-run")
+    world.server.retry("flow-run")
+    world.submit()
+    assert [entry.automatic for entry in world.journal().all()] == [True, True, False, False]
+    assert ["STARTED_BY=person" in job.text for job in world.slurm.all] == [False, False, True, True]
 
 
 def test_what_cannot_be_a_script_is_refused_and_not_journalled(world: World) -> None:
@@ -318,6 +326,62 @@ def test_the_disk_of_one_run_stops_no_other(world: World, monkeypatch) -> None:
     assert world.state() == "AwaitingRetry"
 
 
+# ------------------------------------------------------------------------------------- a controller that is not heard
+
+
+def lost(world: World) -> str:
+    """The name of a job that was heard by a controller that never said so, and does not show it yet."""
+    world.slurm.queue_seconds = lambda: float("inf")
+    world.slurm.fall("frozen")
+    assert world.submit() is None
+    world.slurm.wake()
+    job = world.slurm.all[-1]
+    job.visible_at = float("inf")
+    return job.name
+
+
+def test_a_lost_answer_is_waited_for_and_then_submitted_again(world: World) -> None:
+    name = lost(world)
+    ends = []
+    for _ in range(20):
+        world.round()
+        ends.append(world.journal().all()[0].end)
+    given_up = next(number for number, end in enumerate(ends) if end)
+    assert 60 <= 5 * given_up <= 70, "from the first look on"
+    assert world.journal().all()[0].name == name and world.state() == "AwaitingRetry"
+
+
+def test_a_lost_answer_is_found(world: World) -> None:
+    name = lost(world)
+    world.round(50.0)
+    world.slurm.all[-1].visible_at = 0.0
+    world.round(50.0)
+    entry = world.journal().all()[0]
+    assert (entry.name, entry.job_id, entry.end) == (name, "1", None)
+
+
+def test_time_in_which_slurm_does_not_answer_is_no_absence(world: World) -> None:
+    lost(world)
+    for _ in range(10):
+        world.round(10.0)
+        world.slurm.fall("down")
+        world.round(50.0)
+        world.slurm.wake()
+        world.slurm.all[-1].visible_at = float("inf")
+        world.round(10.0)
+    assert world.journal().all()[0].end is None
+
+
+def test_time_in_which_nobody_looks_is_little_absence(world: World) -> None:
+    """The worker stood still, and SLURM perhaps with it."""
+    lost(world)
+    world.round()
+    world.round(3600.0)
+    assert world.journal().all()[0].end is None
+    world.round(20.0)
+    assert world.journal().all()[0].end is not None
+
+
 # ------------------------------------------------------------------------------------------------- a server that fails
 
 
@@ -334,6 +398,27 @@ def test_an_end_that_could_not_be_told_of_a_crashed_run_is_told_later(world: Wor
     assert world.journal().all()[0].end is not None
     world.round()
     assert world.state() == "AwaitingRetry"
+
+
+def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_told(world: World) -> None:
+    """Only the first look of a worker takes in what is Crashed, so that look must not be lost."""
+    world.add("other", "evaluate")
+    world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
+    for name in ("other", "flow-run"):
+        world.submit(name)
+    world.slurm.advance(60.0)
+    world.server.put("flow-run", "CRASHED", "Crashed")
+    entry = world.journal().all()[0]
+    over = world.server.runs["flow-run"].state_id
+    world.journal().note_end(entry, End("AwaitingRetry", "it met its time limit", over_state=over))
+    world.restart()
+    answers = iter(["", "before", "", "before"])
+    world.server.away = lambda: next(answers, "")
+    for _ in range(2):
+        with pytest.raises(ServerAway):
+            world.round()
+    world.round()
+    assert (world.state(), world.state("other")) == ("AwaitingRetry", "AwaitingRetry")
 
 
 def test_a_new_worker_takes_in_what_was_called_crashed_or_cancelled_meanwhile(world: World) -> None:
@@ -392,6 +477,21 @@ def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_look(wor
     assert len(sent) == 2, "a cancel that was not heard is repeated after a while"
 
 
+def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world: World) -> None:
+    world.fates = [replace(WORKS, seconds=1000.0)]
+    world.add("other", "evaluate")
+    world.submit()
+    world.round()
+    world.slurm.lose_state(1000.0)
+    assert world.submit("other") == "1"
+    world.server.cancel("flow-run")
+    while world.state() == "Cancelling":
+        world.pool.cancel_at_once([world.server.runs["flow-run"].as_run()])
+        world.round()
+    assert world.slurm.known["1"].cancelled_by == ""
+    assert world.state() == "Cancelled"
+
+
 def test_the_heartbeat_is_watched_on_our_own_clock(world: World) -> None:
     """File times come from other machines: a lock lives while they change, whatever they say."""
     locks = world.folder / "train" / "locks"
@@ -429,7 +529,7 @@ def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
         while world.state(name) != "Completed":
             world.round(60.0)
     world.round()
-    sizes = [len(kept) for kept in (world.pool._journals, world.pool._beats, world.pool._first, world.pool.live)]
+    sizes = [len(kept) for kept in (world.pool._journals, world.pool._beats, world.pool._absent, world.pool.live)]
     assert max(sizes) <= 2, sizes
 
 

@@ -315,6 +315,7 @@ ASKED = submission(state_id="s1")
 def test_a_retry_while_the_job_lives_is_about_this_job_from_now_on() -> None:
     for state in ("PENDING", "RUNNING"):
         assert look(Seen(PENDING_AGAIN, [ASKED]), job(state)) == Attach(PENDING_AGAIN, ASKED)
+    assert look(Seen(PENDING_AGAIN, [ASKED]), job("COMPLETING")) is None, "one that is ending is not what was asked for"
     attached = replace(ASKED, state_id="s9")
     assert look(Seen(PENDING_AGAIN, [attached]), job("RUNNING")).name == "Running"
 
@@ -323,7 +324,7 @@ def test_a_retry_while_its_cancelled_job_dies_is_about_the_next_one() -> None:
     doomed = replace(ASKED, cancelled=True)
     assert look(Seen(PENDING_AGAIN, [doomed]), job("COMPLETING")) == Cancel(PENDING_AGAIN, doomed)
     action = look(Seen(PENDING_AGAIN, [doomed]), job("CANCELLED", signal=15))
-    assert action.end.follows == "Cancelled" and action.end.over_state == ""
+    assert (action.end.follows, action.end.again, action.end.over_state) == ("Cancelled", True, "s9")
     assert action.state == SetState(PENDING_AGAIN, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
 
 
@@ -487,6 +488,13 @@ def test_an_end_that_stands_in_the_journal_only_is_told(follows: str, type_: str
     entries = [earlier(follows=follows, message="so it ended", delay_seconds=30.0, over_state="s1")]
     action = look(Seen(run(type_), entries))
     assert (action.name, action.message, action.delay_seconds) == (follows, "so it ended", 30.0)
+
+
+@pytest.mark.parametrize("follows", ["AwaitingRetry", "Failed", "Cancelled"])
+def test_an_end_that_was_older_than_a_retry_is_told_as_such_also_by_the_next_worker(follows: str) -> None:
+    for type_ in ("PENDING", "CRASHED"):
+        action = look(Seen(run(type_), [earlier(follows=follows, over_state="s1", again=True)]))
+        assert action == SetState(run(type_), "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
 
 
 @pytest.mark.parametrize("type_", ["PENDING", "CRASHED", "SCHEDULED", "CANCELLED", "FAILED", "COMPLETED"])

@@ -41,17 +41,19 @@ def test_the_rooms_are_copied_as_they_are_with_the_version_beside_them(checkout:
     assert durable.read_json(copy / attempts.SOURCE_FILE) == attempts.source_version()
 
 
-def test_the_same_source_is_staged_once_and_another_beside_it(checkout: Path, tmp_path: Path) -> None:
+def test_the_same_source_is_staged_once_and_another_beside_it(checkout: Path, tmp_path: Path, monkeypatch) -> None:
     sources = tmp_path / "sources"
     first = stage_source(sources, checkout)
     inode = first.stat().st_ino
     (checkout / "tests" / "test_it.py").write_text("changed")
-    assert stage_source(sources, checkout) == first == staged(sources, checkout) and first.stat().st_ino == inode
+    with monkeypatch.context() as patched:
+        patched.delattr(durable, "new_directory")  # nothing is written
+        assert stage_source(sources, checkout) == first == staged(sources, checkout) and first.stat().st_ino == inode
     (checkout / "flows" / "profile.yaml").write_text("seed: 2\n")
     second = stage_source(sources, checkout)
     assert second != first and (first / "flows" / "profile.yaml").read_text() == "seed: 1\n"
-    (checkout / "flows" / "profile.yaml").rename(checkout / "tasks" / "profile.yaml")
-    assert staged(sources, checkout) not in (first, second), "a file's place counts"
+    (checkout / "flows" / "profile.yaml").rename(checkout / "flows" / "profile2.yaml")
+    assert staged(sources, checkout) not in (first, second), "a file's name counts"
 
 
 def test_to_ask_where_it_would_be_writes_nothing(checkout: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tasks.execution import Execution
 from tasks.training.memory import out_of_memory_explained
 from tests.conftest import REPOSITORY
 
-# a wide network and an address space with room for one example, not for sixteen
+# a wide network and an address space with room for one example, not for the 1,024 MiB of sixteen
 TOO_LARGE = """
 import resource, sys
 from pathlib import Path
@@ -35,7 +35,7 @@ def problem(config):
 toy_problem, tiny.toy_problem = tiny.toy_problem, problem
 torch.ones(2, 4).matmul(torch.ones(4, 1))
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (used + 700 * MIB, used + 700 * MIB))
+resource.setrlimit(resource.RLIMIT_AS, (used + 950 * MIB, used + 950 * MIB))
 config = tiny.ToyConfig(budget=tiny.ToyConfig().budget.model_copy(update={"effective_batch_examples": 16}))
 outcome = tiny.toy_attempt(Path(sys.argv[1]), config, micro_batch_examples=int(sys.argv[2]))
 print(outcome.end_state, outcome.exit_code, outcome.message)
