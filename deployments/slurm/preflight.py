@@ -89,8 +89,7 @@ def problems(
     that is under way, and may wait for a partition that is down; of a new one a person is told at once.
     """
     lead = _lead_problems(resources) if strict_lead else []
-    goes_elsewhere = any(line.startswith("--cl") for line in resources.extra_sbatch_lines)  # --clusters
-    if not cluster.partitions or goes_elsewhere:
+    if not cluster.partitions:
         return lead
     unknown = [name for name in listed(resources.partition) if name not in cluster.partitions]
     if unknown or not (asked := _asked(resources, cluster)):
