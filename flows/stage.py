@@ -20,6 +20,7 @@ from prefect.states import State
 
 from deployments.dispatch import Handle, Walk
 from deployments.local import STATES
+from deployments.slurm.reconcile import BAD_INPUT, HELD
 from flows import study_file
 from storage.errors import BadInput
 from tasks.stage import Outcome, attempt
@@ -27,7 +28,8 @@ from tasks.stage import Outcome, attempt
 LOG = logging.getLogger("ratchet.job")
 HELD_MINUTES = 5.0
 """How long a job waits for another process that holds its run directory: a frozen one is dead after a minute."""
-UNFINISHED, NOT_OURS = 75, 70
+ENDED_BEFORE = 70
+"""Exit code of a job that an error of ours ended before its attempt began."""
 
 
 @flow(name="stage", flow_run_name="{stage}", persist_result=False)
@@ -95,12 +97,12 @@ def main(arguments: list[str] | None = None) -> int:
         outcome = work(given.study_file, given.stage, given.root, given.fingerprint)
     except BadInput as error:
         LOG.error("bad input: %s", error)
-        return 2
+        return BAD_INPUT
     except Exception:
         LOG.exception("ended before the stage began")
-        return NOT_OURS
+        return ENDED_BEFORE
     LOG.info("%s. %s", outcome.end_state, outcome.told if outcome.message else "")
-    return UNFINISHED if outcome.end_state == "held" else outcome.exit_code
+    return HELD if outcome.end_state == "held" else outcome.exit_code
 
 
 def _log_to_standard_error() -> None:

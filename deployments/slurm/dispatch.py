@@ -7,10 +7,8 @@ database starts nothing twice.
 
 from __future__ import annotations
 
-import logging
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +22,6 @@ from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS
 from deployments.slurm.journal import Journal, Submission
-from deployments.slurm.resources import merged
 from deployments.slurm.site import Site, overrides
 from storage import attempts, generations, locks
 from storage.errors import Held
@@ -32,7 +29,6 @@ from storage.run_directory import RunDirectory
 from tasks.configuration import Configuration
 from tasks.stage import Stage
 
-LOG = logging.getLogger("ratchet.slurm")
 Stand = Literal["finished", "waits", "under way", "failed", "cancelled"]
 FAILED = ("check_failed", "numerical_failure", "bad_input", "no_progress")
 
@@ -165,13 +161,8 @@ def job_variables(site: Site, handle: Handle, source: Path, own: dict[str, dict[
     name = handle.stage.name
     seed = getattr(handle.config, "seed", None)
     label = site.job_name if seed is not None else site.job_name.replace("-s{seed}", "")  # shared by all seeds
-    layers: Sequence[dict[str, Any]] = (
-        site.resources,
-        site.stages.get(name, {}),
-        own.get("all", {}),
-        own.get(name, {}),
-    )
-    return merged(*layers) | {
+    resources = site.resources | site.stages.get(name, {}) | own.get("all", {}) | own.get(name, {})
+    return resources | {
         "folder": str(jobs_folder(handle.run)),
         "label": label.format(study=handle.run.study, stage=name, seed=seed),
         "directory": str(source),

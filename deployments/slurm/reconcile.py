@@ -53,10 +53,6 @@ class Run:
     folder: str = ""
     """Where the journal of its jobs is kept."""
 
-    @property
-    def over(self) -> bool:
-        return self.type in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-
 
 @dataclass(frozen=True)
 class Seen:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field
 
@@ -104,14 +104,3 @@ class Resources(BaseModel):
         title="Lead time (seconds)",
         description="How long before its time limit a job is told to save; measured saves and steps are added.",
     )
-
-
-def merged(*layers: dict[str, Any]) -> dict[str, Any]:
-    """The layers as one, a later one before an earlier one; `env` key by key."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        env = {**result.get("env", {}), **layer.get("env", {})}
-        result |= layer
-        if env:
-            result["env"] = env
-    return result

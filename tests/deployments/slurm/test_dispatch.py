@@ -60,9 +60,10 @@ class World:
         self.study = f"toy-{uuid4().hex[:8]}"  # the server is shared, and keys hold the study's name
         self.config = ToyConfig(ends="finished")
         self.own: dict[str, dict[str, object]] = {}
+        self.site: dict[str, dict[str, object]] = {}
 
     def look(self, person: bool = False) -> Advance:
-        site = Site(root=str(self.root))
+        site = Site(root=str(self.root), **self.site)
         source = self.root / ".sources" / "abc"
         walk = Advance(
             site, self.study, self.root / "study.yaml", source, self.client, self.slurm, person, own=self.own
@@ -104,10 +105,15 @@ def test_only_what_is_ready_is_started_and_only_once(world: World) -> None:
 
 
 def test_a_run_is_given_where_it_works_and_what_it_asks_for(world: World) -> None:
+    world.site = {
+        "resources": {"partition": "cpu", "cpus": 1, "qos": "short", "memory_gb": 2.0},
+        "stages": {"first": {"memory_gb": 8.0, "cpus": 3}, "second": {"qos": "long"}},
+    }
     world.own = {"all": {"partition": "gpu", "cpus": 2}, "first": {"cpus": 4}}
     run = world.client.read_flow_run(world.stands()[0].flow_run)
     variables = run.job_variables
-    assert (variables["partition"], variables["cpus"]) == ("gpu", 4)
+    assert (variables["partition"], variables["cpus"]) == ("gpu", 4), "the study's own come last"
+    assert (variables["qos"], variables["memory_gb"]) == ("short", 8.0), "a stage's come after those of all stages"
     assert variables["folder"] == str(world.first.run.path / "jobs")
     assert variables["directory"] == str(world.root / ".sources" / "abc")
     assert variables["label"] == f"{world.study}-first", "a stage that has no seed names none"

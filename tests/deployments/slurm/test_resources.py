@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from deployments.slurm.resources import OURS, Resources, merged
+from deployments.slurm.resources import OURS, Resources
 
 
 def refused(**facts: object) -> str:
@@ -98,9 +98,3 @@ def test_setup_lines_are_lines() -> None:
 def test_every_field_has_a_title_and_a_description_for_the_form() -> None:
     for name, field in Resources.model_fields.items():
         assert field.title and field.description, name
-
-
-def test_later_layers_win_and_environments_are_merged_key_by_key() -> None:
-    layers = ({"cpus": 1, "env": {"A": "1", "B": "1"}}, {}, {"cpus": 2, "env": {"B": "2"}}, {"gpus": 1})
-    assert merged(*layers) == {"cpus": 2, "gpus": 1, "env": {"A": "1", "B": "2"}}
-    assert merged() == {} and layers[0]["env"] == {"A": "1", "B": "1"}, "a layer is left as it was"
