@@ -14,7 +14,8 @@ from storage import markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.configuration import Configuration
-from tasks.stage import Outcome, Stage, StageInput
+from tasks.outcome import Outcome
+from tasks.stage import Stage, StageInput
 
 
 @dataclass

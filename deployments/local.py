@@ -24,8 +24,9 @@ from deployments.artifacts import Artifacts
 from deployments.dispatch import Handle, Walk
 from storage import attempts
 from tasks.configuration import Configuration
+from tasks.outcome import Outcome, outcome_of, said
 from tasks.progress import FOR_THE_TERMINAL
-from tasks.stage import Outcome, Stage, attempt, outcome_of, said
+from tasks.stage import Stage, attempt
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from deployments.dispatch import Handle
 from storage import attempts, durable, locks
 from storage.checkpoints import furthest
+from tasks.outcome import said
 from tasks.progress import described
-from tasks.stage import said
 
 LOOK_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0

@@ -23,7 +23,8 @@ from deployments.local import STATES
 from deployments.slurm.reconcile import BAD_INPUT, HELD
 from flows import study_file
 from storage.errors import BadInput
-from tasks.stage import Outcome, attempt
+from tasks.outcome import Outcome
+from tasks.stage import attempt
 
 LOG = logging.getLogger("ratchet.job")
 HELD_MINUTES = 5.0

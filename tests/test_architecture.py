@@ -21,6 +21,7 @@ SPINE = [
     "tasks/statistics",
     "tasks/report",
     "tasks/stage.py",
+    "tasks/outcome.py",
     "tasks/progress.py",
     "tasks/numerics.py",
     "deployments",

@@ -14,8 +14,8 @@ from pydantic import Field
 
 from deployments.dispatch import Handle
 from deployments.slurm.dispatch import job_variables, stage_parameters
+from deployments.slurm.job import Plan
 from deployments.slurm.journal import Journal
-from deployments.slurm.pool import Plan
 from deployments.slurm.resources import Resources
 from deployments.slurm.site import Site
 from storage.errors import BadInput

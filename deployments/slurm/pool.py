@@ -6,34 +6,27 @@ Prefect worker (worker.py) is a thin shell around it.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from deployments.slurm import evidence
 from deployments.slurm.client import Job, Refused, SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS, QUEUED, Diagnosis
+from deployments.slurm.job import Plan, known_before, last_of, next_job
 from deployments.slurm.journal import End, Follows, Journal, Submission
 from deployments.slurm.reconcile import Action, Adopt, Attach, Cancel, Finish, Limits, Run, Seen, SetState, reconcile
-from deployments.slurm.resources import Resources
-from deployments.slurm.script import JobText, sbatch_text
-from storage import attempts, durable, locks
+from storage import durable
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
 LOOKS_APART_SECONDS = 45.0
 """At most so much of the time between two looks counts as absence of a job that both did not find."""
-MEMORY_WORDS = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Out Of Memory")
-CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
-"""slurmstepd's last word after a scancel; of a time limit, a preemption or a dead node it says DUE TO what."""
-LOG_END_BYTES = 8192
 
 
 class Runs(Protocol):
@@ -47,26 +40,6 @@ class Runs(Protocol):
 
     def set_job(self, run_id: str, job_id: str) -> None:
         """Notes the SLURM job of a run."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What the next job of a run is made of."""
-
-    flow_run: str
-    folder: Path
-    """Where the journal, scripts and logs of the run's jobs are kept; on a disk that all nodes share."""
-    label: str
-    """The beginning of the job's name."""
-    command: list[str]
-    directory: Path
-    resources: Resources
-    environment: dict[str, str] = field(default_factory=dict)
-    state_message: str = ""
-    """The message of the scheduled state that asked for this job."""
-    state_id: str = ""
-    """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
-    lives cannot be told from its first start."""
 
 
 class Pool:
@@ -92,7 +65,7 @@ class Pool:
         """For how long looks at SLURM did not find a job, by its name."""
         self._looked: float | None = None
         """When SLURM last answered; None when it did not, the last time it was asked."""
-        self._beats: dict[Path, tuple[Path, float, float]] = {}
+        self._beats = evidence.Heartbeats(clock)
         self._cancelled: dict[str, float] = {}
         self._sought: dict[str, float] = {}
         self._journals: dict[Path, Journal] = {}
@@ -109,7 +82,7 @@ class Pool:
             journal = self._journal(plan.folder)
             try:
                 entries = journal.all()
-                last = _last_of(plan, entries)
+                last = last_of(plan, entries)
                 if last and last.live:
                     return last.job_id
                 after = self._jobs_before(entries)
@@ -117,7 +90,7 @@ class Pool:
                 LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
                 return None
             try:
-                entry, text = _next(plan, journal, last, after)
+                entry, text = next_job(plan, journal, last, after)
                 plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a word
                 durable.write_bytes(journal.script(entry), text.encode())
                 self.live[plan.flow_run] = journal.write(entry)
@@ -163,7 +136,7 @@ class Pool:
 
         Raises Unreachable while there may be one whose id only SLURM can tell.
         """
-        found = _known_before(entries)
+        found = known_before(entries)
         for entry in entries:
             if entry.live and entry.job_id is None:
                 told = [job.id for job in self.slurm.jobs().values() if job.name == entry.name]
@@ -256,17 +229,17 @@ class Pool:
         self._absent[last.name] = 0.0 if known else self._absent.get(last.name, -since) + since
         if known and job is not None and job.state in QUEUED:
             return Seen(run, submissions, in_state_for=in_state_for)
-        attempt = _attempt_of(folder.parent, last)
+        attempt = evidence.attempt_of(folder.parent, last)
         if known and job is not None and job.state not in ENDS:
             return Seen(run, submissions, attempt, in_state_for=in_state_for)
-        end = _end_of(self._journal(folder).log(last))
+        end = evidence.end_of(self._journal(folder).log(last))
         return Seen(
             run,
             submissions,
             attempt,
-            any(word in end for word in MEMORY_WORDS),
-            CANCEL_WORDS.search(end) is not None,
-            not known and self._beats_lately(folder.parent / "locks"),
+            any(word in end for word in evidence.MEMORY_WORDS),
+            evidence.CANCEL_WORDS.search(end) is not None,
+            not known and self._beats.lately(folder.parent / "locks"),
             in_state_for,
             self._absent[last.name],
             (folder.parent / "COMPLETE.json").exists(),
@@ -281,24 +254,7 @@ class Pool:
         folders = {Path(one.run.folder) for one in seen}
         for folder in [folder for folder in self._journals if folder not in folders]:
             self._journals.pop(folder, None)
-            self._beats.pop(folder.parent / "locks", None)
-
-    def _beats_lately(self, folder: Path) -> bool:
-        """Whether the run directory's lock is held and its heartbeat moved within the time after which it is dead."""
-        number = locks.highest(folder)
-        alive = folder / f"{number}.alive"
-        if not number or (folder / f"{number}.released").exists():
-            return False
-        try:
-            beat = alive.stat().st_mtime
-        except OSError:
-            return False
-        now = self._clock()
-        whose, last, since = self._beats.get(folder, (alive, 0.0, now))
-        if (whose, last) != (alive, beat):
-            since = now
-        self._beats[folder] = (alive, beat, since)
-        return now - since <= locks.DEAD_AFTER_SECONDS
+            self._beats.forget(folder.parent / "locks")
 
     def _execute(self, action: Action) -> None:
         run, journal = action.run, self._journal(Path(action.run.folder))
@@ -335,106 +291,3 @@ class Pool:
             LOG.warning("scancel: %s", error)
             return
         self._cancelled[entry.name] = self._clock()
-
-
-def preview(plan: Plan) -> str:
-    """The text that `Pool.submit` would submit now."""
-    journal = Journal(plan.folder)
-    entries = journal.all()
-    return _next(plan, journal, _last_of(plan, entries), _known_before(entries))[1]
-
-
-def _known_before(entries: list[Submission]) -> list[str]:
-    """Ids of the jobs of these entries that may live, and of the newest one."""
-    ids = [entry.job_id for entry in entries if entry.job_id and entry.live]
-    newest = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
-    return ids if newest is None or newest in ids else [*ids, newest]
-
-
-def _last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
-    """The newest of the entries that is of this flow run."""
-    return next((entry for entry in reversed(entries) if entry.flow_run == plan.flow_run), None)
-
-
-def _next(plan: Plan, journal: Journal, last: Submission | None, after: list[str]) -> tuple[Submission, str]:
-    """The entry and the text of the run's next job, which waits for the jobs `after`. ValueError if it has none."""
-    number = journal.next_number()
-    end = last.end if last else None
-    asked = plan.resources
-    asked = asked.model_copy(
-        update={
-            "memory_gb": max(asked.memory_gb, (end and end.memory_gb) or 0),
-            "exclude": sorted({*asked.exclude, *(end.exclude if end else [])}),
-        }
-    )
-    entry = Submission(
-        number,
-        f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
-        plan.flow_run,
-        time.time(),
-        automatic=end is None or (end.follows == "AwaitingRetry" and end.message == plan.state_message),
-        memory_gb=asked.memory_gb,
-        memory_cap_gb=asked.memory_cap_gb,
-        cpus=asked.cpus,
-        gpus=asked.gpus,
-        time_limit_minutes=asked.time_limit_minutes,
-        attempts_before=_newest_attempt(plan.folder.parent),
-        state_id=plan.state_id,
-    )
-    text = sbatch_text(
-        JobText(
-            entry.name,
-            plan.command,
-            plan.directory,
-            journal.log(entry),
-            journal.log(entry).with_suffix(".stop"),
-            asked,
-            plan.environment,
-            after,
-            entry.automatic,
-            asked.lead_seconds + _measured_lead(plan.folder.parent),
-        )
-    )
-    return entry, text
-
-
-def _attempt_of(run_directory: Path, submission: Submission) -> dict[str, Any] | None:
-    """The record of the attempt that this submission's job made, if it made one."""
-    for number in reversed(_attempt_numbers(run_directory)):
-        if number <= submission.attempts_before:
-            return None
-        try:
-            record = durable.read_json(run_directory / "attempts" / f"{number:04d}.json")
-        except (OSError, ValueError):
-            continue
-        if record.get("slurm_job_name") == submission.name:
-            return record
-    return None
-
-
-def _attempt_numbers(run_directory: Path) -> list[int]:
-    try:
-        names = [name.partition(".") for name in os.listdir(run_directory / "attempts")]
-    except OSError:
-        return []
-    return sorted(int(stem) for stem, _, suffix in names if stem.isdigit() and suffix == "json")
-
-
-def _newest_attempt(run_directory: Path) -> int:
-    return max(_attempt_numbers(run_directory), default=0)
-
-
-def _measured_lead(run_directory: Path) -> float:
-    """Seconds that a step and a save took in the newest attempt that measured them, twice over."""
-    record = attempts.newest(run_directory / "attempts") or {}
-    return 2 * (float(record.get("step_seconds") or 0) + float(record.get("save_seconds") or 0))
-
-
-def _end_of(log: Path) -> bytes:
-    """The last lines of a job's log; empty when it has none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
-            return file.read()
-    except OSError:
-        return b""

@@ -19,9 +19,9 @@ from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmCommands
 from deployments.slurm.cluster import read_cluster
 from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
+from deployments.slurm.job import preview
 from deployments.slurm.journal import Journal
 from deployments.slurm.plan import plan_for
-from deployments.slurm.pool import preview
 from deployments.slurm.preflight import require
 from deployments.slurm.site import Site
 from deployments.slurm.snapshot import stage_source, staged

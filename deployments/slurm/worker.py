@@ -29,10 +29,11 @@ from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.client import Refused, SlurmCommands
 from deployments.slurm.cluster import Cluster, read_cluster
+from deployments.slurm.job import Plan
 from deployments.slurm.journal import Journal, Submission
 from deployments.slurm.mirror import Mirror
 from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, plan_of
-from deployments.slurm.pool import Plan, Pool
+from deployments.slurm.pool import Pool
 from deployments.slurm.preflight import require
 from deployments.slurm.reconcile import Finish, Run, SetState
 from deployments.slurm.runs import PrefectRuns

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from storage import durable, markers
 from storage.run_directory import RunDirectory
-from tasks.stage import Outcome, Stage, StageInput, attempt
+from tasks.outcome import Outcome
+from tasks.stage import Stage, StageInput, attempt
 
 
 def main(arguments: list[str] | None = None) -> int:

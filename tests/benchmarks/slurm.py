@@ -22,8 +22,9 @@ from uuid import UUID, uuid4
 from rich.console import Console
 
 from deployments.slurm.client import SlurmCommands
+from deployments.slurm.job import Plan
 from deployments.slurm.journal import Journal
-from deployments.slurm.pool import Plan, Pool
+from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import Run, SetState
 from deployments.slurm.resources import Resources
 from deployments.slurm.worker import interval_seconds

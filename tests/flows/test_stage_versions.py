@@ -21,6 +21,7 @@ from tests.conftest import REPOSITORY
 REGISTRY = Path(__file__).with_name("stage_sources.json")
 FRAME = {
     "tasks.stage",
+    "tasks.outcome",
     "tasks.study",
     "tasks.configuration",
     "tasks.execution",

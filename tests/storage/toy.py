@@ -13,7 +13,8 @@ from storage import locks
 from storage.errors import BadInput, CheckFailed, NumericalFailure, Stop
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.configuration import Configuration, scientific
-from tasks.stage import Outcome, Stage, StageInput, StageRun, attempt
+from tasks.outcome import Outcome
+from tasks.stage import Stage, StageInput, StageRun, attempt
 
 MODEL_BYTES = 400_000
 

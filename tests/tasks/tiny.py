@@ -28,7 +28,8 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.configuration import Configuration, execution, scientific
 from tasks.execution import Execution
-from tasks.stage import Outcome, Stage, StageInput, StageRun, attempt
+from tasks.outcome import Outcome
+from tasks.stage import Stage, StageInput, StageRun, attempt
 from tasks.study import Budget, FromScratch, LocalFiles, Splits, Study
 from tasks.training.loop import Problem, train
 from tasks.training.optimizer import adamw

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from deployments.slurm import pool
+from deployments.slurm import job as job_module
 from deployments.slurm.client import Refused
-from deployments.slurm.pool import Plan, Pool
+from deployments.slurm.job import Plan
+from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import STOPS, Limits
 from deployments.slurm.resources import Resources
 from storage import durable
@@ -397,13 +398,13 @@ class History:
 @contextmanager
 def _world_of(clock: Clock) -> Iterator[None]:
     """Each step of a durable write is a moment of this world, and `time.time()` its wall clock; nothing is synced."""
-    before = durable.reached, durable._fsync, pool.time
+    before = durable.reached, durable._fsync, job_module.time
     durable.reached, durable._fsync = clock.moment, lambda path: None
-    pool.time = SimpleNamespace(time=lambda: clock.wall)
+    job_module.time = SimpleNamespace(time=lambda: clock.wall)
     try:
         yield
     finally:
-        durable.reached, durable._fsync, pool.time = before
+        durable.reached, durable._fsync, job_module.time = before
 
 
 def play(seed: int, root: Path) -> Counter[str]:

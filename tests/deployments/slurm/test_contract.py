@@ -12,7 +12,7 @@ import pytest
 
 from deployments.slurm.client import SlurmClient
 from storage import attempts, locks
-from tasks.stage import EXIT_CODES
+from tasks.outcome import EXIT_CODES
 from tests.deployments.slurm.contract import Contract
 from tests.deployments.slurm.fakes import Clock, FakeSlurm, FakeStage
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from deployments.slurm import pool, reconcile
+from deployments.slurm import job, reconcile
 from deployments.slurm.pool import Pool
 from tests.conftest import REPOSITORY
 from tests.deployments.slurm import histories
@@ -163,7 +163,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         26,
     ),
     "a next job does not wait for those that may live": (
-        pool._known_before,
+        job.known_before,
         "ids = [entry.job_id for entry in entries if entry.job_id and entry.live]",
         "return []",
         32,

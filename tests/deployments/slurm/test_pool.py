@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from deployments.slurm import pool as pool_module
+from deployments.slurm import evidence
 from deployments.slurm.client import Job, Refused
+from deployments.slurm.job import Plan, preview
 from deployments.slurm.journal import End, Journal
-from deployments.slurm.pool import Plan, Pool, preview
+from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import Finish, Limits
 from deployments.slurm.resources import Resources
 from storage import durable
@@ -501,16 +502,16 @@ def test_the_heartbeat_is_watched_on_our_own_clock(world: World) -> None:
     for when in (5e9, 0.0, 4e9):
         alive.touch()
         os.utime(alive, (when, when))
-        assert world.pool._beats_lately(locks)
+        assert world.pool._beats.lately(locks)
         world.clock.now += 59
-        assert world.pool._beats_lately(locks)
+        assert world.pool._beats.lately(locks)
     world.clock.now += 2
-    assert not world.pool._beats_lately(locks)
+    assert not world.pool._beats.lately(locks)
     (locks / "2.json").touch()
     (locks / "2.alive").touch()
-    assert world.pool._beats_lately(locks), "another one holds it now"
+    assert world.pool._beats.lately(locks), "another one holds it now"
     (locks / "2.released").touch()
-    assert not world.pool._beats_lately(locks)
+    assert not world.pool._beats.lately(locks)
 
 
 def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(world: World) -> None:
@@ -546,23 +547,23 @@ def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
         while world.state(name) != "Completed":
             world.round(60.0)
     world.round()
-    sizes = [len(kept) for kept in (world.pool._journals, world.pool._beats, world.pool._absent, world.pool.live)]
+    sizes = [len(kept) for kept in (world.pool._journals, world.pool._beats._seen, world.pool._absent, world.pool.live)]
     assert max(sizes) <= 2, sizes
 
 
 def test_a_log_says_that_a_job_was_killed_for_memory_or_by_a_person(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert pool_module._end_of(log) == b""
+    assert evidence.end_of(log) == b""
     log.write_bytes(b"x" * 50_000 + b"\nslurmstepd: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-21T19:00:12 ***\n")
-    assert pool_module.CANCEL_WORDS.search(pool_module._end_of(log))
+    assert evidence.CANCEL_WORDS.search(evidence.end_of(log))
     for cause in ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"):
         log.write_bytes(f"slurmstepd: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-21T19:00:12 {cause} ***\n".encode())
-        assert not pool_module.CANCEL_WORDS.search(pool_module._end_of(log)), cause
+        assert not evidence.CANCEL_WORDS.search(evidence.end_of(log)), cause
     for text in (
         b"slurmstepd: error: Exceeded job memory limit",
         b"exceeded memory limit (331550720 > 104857600), being",
     ):
-        assert any(word in text for word in pool_module.MEMORY_WORDS) == text.startswith(b"exceeded")
+        assert any(word in text for word in evidence.MEMORY_WORDS) == text.startswith(b"exceeded")
 
 
 def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:

@@ -24,7 +24,7 @@ from deployments.slurm.reconcile import (
     SetState,
     reconcile,
 )
-from tasks.stage import EXIT_CODES
+from tasks.outcome import EXIT_CODES
 
 LIMITS = Limits()
 NAME = "study-s42-train.3fa9c1.2"

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from storage import durable
 from storage.errors import BadInput
-from tasks.stage import Outcome
+from tasks.outcome import Outcome
 from tasks.study import Study
 from tests.tasks.tiny import Here, finished_study, handles_of
 

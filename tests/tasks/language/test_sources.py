@@ -211,7 +211,7 @@ def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path,
 def test_a_lost_connection_is_a_crash_that_the_stage_asks_to_try_again(tmp_path, monkeypatch):
     import datasets
 
-    from tasks.stage import outcome_of
+    from tasks.outcome import outcome_of
 
     for name, retryable in (("as transformers tells it", True), ("404", False)):
         monkeypatch.setattr(datasets, "load_dataset", raising(name))

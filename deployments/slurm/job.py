@@ -1,0 +1,101 @@
+"""The next job of a flow run: what it is made of, which jobs it waits for, and its text."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployments.slurm import evidence
+from deployments.slurm.journal import Journal, Submission
+from deployments.slurm.resources import Resources
+from deployments.slurm.script import JobText, sbatch_text
+from storage import attempts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the next job of a run is made of."""
+
+    flow_run: str
+    folder: Path
+    """Where the journal, scripts and logs of the run's jobs are kept; on a disk that all nodes share."""
+    label: str
+    """The beginning of the job's name."""
+    command: list[str]
+    directory: Path
+    resources: Resources
+    environment: dict[str, str] = field(default_factory=dict)
+    state_message: str = ""
+    """The message of the scheduled state that asked for this job."""
+    state_id: str = ""
+    """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
+    lives cannot be told from its first start."""
+
+
+def preview(plan: Plan) -> str:
+    """The text that `Pool.submit` would submit now."""
+    journal = Journal(plan.folder)
+    entries = journal.all()
+    return next_job(plan, journal, last_of(plan, entries), known_before(entries))[1]
+
+
+def known_before(entries: list[Submission]) -> list[str]:
+    """Ids of the jobs of these entries that may live, and of the newest one."""
+    ids = [entry.job_id for entry in entries if entry.job_id and entry.live]
+    newest = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
+    return ids if newest is None or newest in ids else [*ids, newest]
+
+
+def last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
+    """The newest of the entries that is of this flow run."""
+    return next((entry for entry in reversed(entries) if entry.flow_run == plan.flow_run), None)
+
+
+def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[str]) -> tuple[Submission, str]:
+    """The entry and the text of the run's next job, which waits for the jobs `after`. ValueError if it has none."""
+    number = journal.next_number()
+    end = last.end if last else None
+    asked = plan.resources
+    asked = asked.model_copy(
+        update={
+            "memory_gb": max(asked.memory_gb, (end and end.memory_gb) or 0),
+            "exclude": sorted({*asked.exclude, *(end.exclude if end else [])}),
+        }
+    )
+    entry = Submission(
+        number,
+        f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
+        plan.flow_run,
+        time.time(),
+        automatic=end is None or (end.follows == "AwaitingRetry" and end.message == plan.state_message),
+        memory_gb=asked.memory_gb,
+        memory_cap_gb=asked.memory_cap_gb,
+        cpus=asked.cpus,
+        gpus=asked.gpus,
+        time_limit_minutes=asked.time_limit_minutes,
+        attempts_before=evidence.newest_attempt(plan.folder.parent),
+        state_id=plan.state_id,
+    )
+    text = sbatch_text(
+        JobText(
+            entry.name,
+            plan.command,
+            plan.directory,
+            journal.log(entry),
+            journal.log(entry).with_suffix(".stop"),
+            asked,
+            plan.environment,
+            after,
+            entry.automatic,
+            asked.lead_seconds + _measured_lead(plan.folder.parent),
+        )
+    )
+    return entry, text
+
+
+def _measured_lead(run_directory: Path) -> float:
+    """Seconds that a step and a save took in the newest attempt that measured them, twice over."""
+    record = attempts.newest(run_directory / "attempts") or {}
+    return 2 * (float(record.get("step_seconds") or 0) + float(record.get("save_seconds") or 0))
