@@ -124,6 +124,7 @@ def _root(options: argparse.Namespace) -> str:
 
 def _run_on_slurm(module: str, study: Any, root: str, wait: bool) -> int:
     """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
+    from deployments.local import EXIT_CODES
     from deployments.slurm import study as slurm_study
     from flows import dispatched
 
@@ -136,7 +137,7 @@ def _run_on_slurm(module: str, study: Any, root: str, wait: bool) -> int:
 
     look = partial(dispatched.look, module, study, root)
     state = slurm_study.follow(look, told, once=not wait)
-    code = {"Completed": 0, "Failed": 1, "Cancelled": 130}.get(state.name or "", 75)
+    code = EXIT_CODES.get(state.name or "", 75)
     if code == 75:
         OUT.print("unfinished: the jobs go on by themselves; the same command shows how they stand", style="dim")
     elif code:

@@ -18,12 +18,13 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import State, StateType
 
-from deployments.dispatch import Handle
+from deployments.dispatch import Handle, Walk
 from deployments.slurm import efficiency
 from deployments.slurm import study as slurm_study
 from deployments.slurm.dispatch import Advance, Standing
 from deployments.slurm.site import Site, read_site
 from flows import study_file
+from storage.errors import BadInput
 
 STATES = {
     "finished": (StateType.COMPLETED, "Completed"),
@@ -89,7 +90,21 @@ def stop(module: str, study: Any, root: str) -> None:
     if file.exists():
         study_file.stopped(file).touch()
         page, _ = study_file.read(file)
-        slurm_study.cancel(page, study, where)
+        slurm_study.cancel(page, study, where, _wanted(where))
+
+
+def _wanted(root: Path) -> set[str]:
+    """Fingerprints of all stages of the studies that were started and not stopped."""
+    found = set()
+    for file in study_file.active(root):
+        try:
+            page, study = study_file.read(file)
+            walk = Walk(root, study.name)
+            page.page(study, walk)
+        except BadInput:  # one that cannot be read starts nothing
+            continue
+        found |= {handle.run.fingerprint for handle in walk.handles}
+    return found
 
 
 def stop_cancelled(module: str, model: Any) -> Any:

@@ -26,6 +26,8 @@ UNCLEAR = re.compile(
     re.I,
 )
 """sbatch's words for not having been heard, or not having heard the answer. Anything else is a refusal."""
+FULL = re.compile(r"(Max|Grp)Submit")
+"""What stands in sbatch's refusal of one job more than an account or QOS lets a person have: it takes it later."""
 OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_")
 
 
@@ -35,6 +37,10 @@ class SlurmError(Exception):
 
 class Refused(SlurmError):
     """SLURM looked at the request and refused it: nothing was queued."""
+
+
+class Full(Refused):
+    """SLURM takes no more jobs of this person for the time being: nothing was queued."""
 
 
 class Unreachable(SlurmError):
@@ -61,7 +67,7 @@ class SlurmClient(Protocol):
     """What the worker needs of SLURM."""
 
     def submit(self, script: str) -> str:
-        """Queues the script; the job's id. Raises Refused, or Unreachable when it may have been queued."""
+        """Queues the script; the job's id. Raises Refused (Full: for now), or Unreachable if it may be queued."""
 
     def jobs(self) -> dict[str, Job]:
         """Every job of this user that the controller still knows, ended ones too, by id. Raises Unreachable."""
@@ -151,7 +157,9 @@ def _environment() -> dict[str, str]:
 def _submit_error(text: str) -> SlurmError:
     """What sbatch's words mean: only those that say so mean that nothing was queued."""
     told = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
-    return Unreachable(told) if UNCLEAR.search(told) or not told else Refused(told)
+    if UNCLEAR.search(told) or not told:
+        return Unreachable(told)
+    return Full(told) if FULL.search(told) else Refused(told)
 
 
 def _read(text: str) -> dict[str, Job]:

@@ -30,6 +30,8 @@ from tasks.configuration import Configuration
 from tasks.stage import Stage
 
 Stand = Literal["finished", "waits", "under way", "failed", "cancelled"]
+BAD_INPUT = "bad input"
+"""The category of such a diagnosis, by a stage and by `reconcile`."""
 FAILED = ("check_failed", "numerical_failure", "bad_input", "no_progress")
 
 
@@ -40,6 +42,8 @@ class Standing:
     stand: Stand
     told: str
     flow_run: str | None = None
+    bad_input: bool = False
+    """Whether it failed for what it was given, which a person must correct."""
 
 
 class Advance(Walk):
@@ -173,13 +177,16 @@ def job_variables(site: Site, handle: Handle, source: Path, own: dict[str, dict[
 def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | None) -> Standing | None:
     """Why the stage does not go on by itself, as far as disk and Prefect say; None when it may."""
     end = last.end if last else None
-    if last and end and end.follows in ("Cancelled", "Failed"):
-        return Standing("cancelled" if end.follows == "Cancelled" else "failed", end.message, last.flow_run)
+    if last and end and end.follows == "Cancelled":
+        return Standing("cancelled", end.message, last.flow_run)
+    if last and end and end.follows == "Failed":
+        return Standing("failed", end.message, last.flow_run, end.diagnosis.get("category") == BAD_INPUT)
     if flow_run is not None and flow_run.state is not None and flow_run.state.is_cancelled():
         return Standing("cancelled", flow_run.state.message or "cancelled", str(flow_run.id))
     record = attempts.newest(run.attempts)
     if record and record.get("end_state") in FAILED:
-        return Standing("failed", (record.get("diagnosis") or {}).get("summary", ""))
+        told = (record.get("diagnosis") or {}).get("summary", "")
+        return Standing("failed", told, None, record.get("end_state") == "bad_input")
     return None
 
 

@@ -89,13 +89,17 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
             plan.environment,
             after,
             entry.automatic,
-            asked.lead_seconds + _measured_lead(plan.folder.parent),
+            _lead_seconds(asked, plan.folder.parent),
         )
     )
     return entry, text
 
 
-def _measured_lead(run_directory: Path) -> float:
-    """Seconds that a step and a save took in the newest attempt that measured them, twice over."""
+def _lead_seconds(asked: Resources, run_directory: Path) -> float:
+    """What was asked for and, twice over, what a step and a save took in the newest attempt that measured them.
+
+    The measured part never takes more than a third of the limit: a job told at its start to stop would do nothing.
+    """
     record = attempts.newest(run_directory / "attempts") or {}
-    return 2 * (float(record.get("step_seconds") or 0) + float(record.get("save_seconds") or 0))
+    measured = 2 * (float(record.get("step_seconds") or 0) + float(record.get("save_seconds") or 0))
+    return max(asked.lead_seconds, min(asked.lead_seconds + measured, 60 * asked.time_limit_minutes / 3))

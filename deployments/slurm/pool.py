@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deployments.slurm import evidence
-from deployments.slurm.client import Job, Refused, SlurmClient, Unreachable
+from deployments.slurm.client import Full, Job, Refused, SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS, QUEUED, Diagnosis
 from deployments.slurm.job import Plan, known_before, last_of, next_job
 from deployments.slurm.journal import End, Follows, Journal, Submission
@@ -104,24 +104,12 @@ class Pool:
         try:
             job_id = self.slurm.submit(text)
         except Refused as error:
-            told = Diagnosis(
-                "error",
-                "refused",
-                f"SLURM refused the job: {error}",
-                str(journal.script(entry)),
-                "Correct the resources (site file, deployment or study), then retry the run.",
-            )
-            memory = before.memory_gb if before else None
-            if before and before.exclude:  # perhaps the nodes that failed are all that there are
-                advice = f"Nothing to do: {', '.join(before.exclude)} may be used again."
-                told = replace(told, level="warning", resolution=advice)
-            follows: Follows = "AwaitingRetry" if before and before.exclude else "Failed"
-            end = End(follows, told.told, told.as_dict(), memory_gb=memory, over_state=plan.state_id)
+            end = replace(self._refused(error, journal.script(entry), before), over_state=plan.state_id)
             journal.note_end(entry, end)
             self.live.pop(plan.flow_run, None)
-            if follows == "AwaitingRetry":
+            if end.follows == "AwaitingRetry":
                 return None
-            raise Refused(told.told) from None
+            raise Refused(end.message) from None
         except Unreachable as error:
             LOG.warning("%s: SLURM gave no answer (%s); it is looked for by its name first", entry.name, error)
             return None
@@ -130,6 +118,27 @@ class Pool:
         except OSError as error:
             LOG.warning("%s: job %s could not be noted (%s); it is looked for by its name", entry.name, job_id, error)
         return job_id
+
+    def _refused(self, error: Refused, script: Path, before: End | None) -> End:
+        """What follows a refusal: one that time or other nodes mend does not fail the run."""
+        told = Diagnosis(
+            "error",
+            "refused",
+            f"SLURM refused the job: {error}",
+            str(script),
+            "Correct the resources (site file, deployment or study), then retry the run.",
+        )
+        follows: Follows = "Failed"
+        memory, exclude, delay = (before.memory_gb, before.exclude, 0.0) if before else (None, [], 0.0)
+        if isinstance(error, Full):
+            advice = f"Nothing to do: it is tried again every {self.limits.full_delay / 60:g} minutes."
+            told = replace(told, level="warning", category="queue is full", resolution=advice)
+            follows, delay = "AwaitingRetry", self.limits.full_delay
+        elif exclude:  # perhaps the nodes that failed are all that there are
+            advice = f"Nothing to do: {', '.join(exclude)} may be used again."
+            told = replace(told, level="warning", resolution=advice)
+            follows, exclude = "AwaitingRetry", []
+        return End(follows, told.told, told.as_dict(), delay, memory, exclude)
 
     def _jobs_before(self, entries: list[Submission]) -> list[str]:
         """The jobs of this folder, of whatever flow run, that may live; the next one waits until they have ended.

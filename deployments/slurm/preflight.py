@@ -33,6 +33,8 @@ NOT_NOW = ("down", "drain", "drng", "fail", "error", "inval", "unknown")
 IN_MEMORY = ("tmpfs", "ramfs")
 OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/local", "$TMPDIR")
+LEAST_FREE_BYTES = 1 << 30
+"""For records, logs and small checkpoints; what a stage needs it estimates itself, in its job, before it works."""
 MOUNTS = Path("/proc/self/mounts")
 
 
@@ -42,7 +44,6 @@ def require(
     folder: Path,
     where: str,
     *,
-    need_bytes: int = 0,
     strict_lead: bool = True,
     continuing: bool = False,
 ) -> None:
@@ -52,7 +53,7 @@ def require(
     """
     found = [
         *problems(resources, cluster, strict_lead=strict_lead, continuing=continuing),
-        *folder_problems(folder, need_bytes, several_hosts=cluster.several_hosts),
+        *folder_problems(folder, several_hosts=cluster.several_hosts),
     ]
     if found:
         raise BadInput(
@@ -290,7 +291,7 @@ def _excluded(resources: Resources) -> list[str]:
 # ---------------------------------------------------------------------------------------- the folder
 
 
-def folder_problems(folder: Path, need_bytes: int = 0, *, several_hosts: bool = False) -> list[str]:
+def folder_problems(folder: Path, need_bytes: int = LEAST_FREE_BYTES, *, several_hosts: bool = False) -> list[str]:
     """Why a run could not be kept in `folder`, which need not exist; empty when nothing is seen. Leaves no trace.
 
     `need_bytes` must be free. With `several_hosts` a folder that only this machine has is a problem.

@@ -39,6 +39,8 @@ class Limits:
     """A flow run may be Pending without any submission for so long: its worker died before it wrote one."""
     crash_delay: float = 30.0
     held_delay: float = 300.0
+    full_delay: float = 300.0
+    """Before a job is submitted again that SLURM did not take because this person has too many."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action 
     if run.type == "CANCELLING":
         return SetState(run, "CANCELLED", "Cancelled", end.message if end else "")
     if run.type == "PENDING" and seen.in_state_for > limits.unsubmitted:
-        return SetState(run, "SCHEDULED", "AwaitingRetry", "its worker ended before it submitted a job")
+        return SetState(run, "SCHEDULED", "AwaitingRetry", "no job was submitted: the worker or the server was away")
     return None
 
 

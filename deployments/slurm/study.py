@@ -22,7 +22,7 @@ from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resou
 from deployments.slurm.job import preview
 from deployments.slurm.journal import Journal
 from deployments.slurm.plan import plan_for
-from deployments.slurm.preflight import require
+from deployments.slurm.preflight import notes, require
 from deployments.slurm.site import Site
 from deployments.slurm.snapshot import stage_source, staged
 from storage import durable
@@ -71,10 +71,14 @@ def _require_runnable(
     own = own_resources(study)
     _require_known_stages(walk, own)
     cluster, source = read_cluster(), staged(root / SOURCES)
+    noted = set()
     for handle in walk.handles:
         if not handle.finished:
             asked = plan_for(client, site, handle, study_file, source, own).resources
             require(asked, cluster, handle.run.path, handle.stage.name, strict_lead=site.strict_lead)
+            noted |= set(notes(asked, cluster))
+    for note in sorted(noted):
+        LOG.warning("%s", note)
 
 
 def _require_known_stages(walk: Walk, own: dict[str, Any]) -> None:
@@ -110,14 +114,17 @@ def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> 
         return [(one.stage.name, preview(plan_for(client, site, one, study_file, source, own))) for one in ready]
 
 
-def cancel(page: Any, study: Any, root: Path) -> None:
-    """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs."""
+def cancel(page: Any, study: Any, root: Path, spared: set[str]) -> None:
+    """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs.
+
+    Stages whose fingerprint is in `spared` go on: another study wants them too.
+    """
     walk = Walk(root, study.name)
     page.page(study, walk)
     with get_client(sync_client=True) as client:
         for handle in walk.handles:
             entries = Journal(jobs_folder(handle.run)).all()
-            if not entries or handle.finished:
+            if not entries or handle.finished or handle.run.fingerprint in spared:
                 continue
             try:
                 run = client.read_flow_run(UUID(entries[-1].flow_run))
@@ -157,13 +164,15 @@ def follow(
 def final_state(walk: Advance) -> State[Any]:
     """The study's state: failed before cancelled, before unfinished, before completed."""
     stands = {standing.stand for standing in walk.standings.values()}
+    failed = [standing for standing in walk.standings.values() if standing.stand == "failed"]
     told = "; ".join(
         f"{handle.stage.name}: {walk.standing(handle).told}"
         for handle in walk.handles
         if walk.standing(handle).stand in ("failed", "cancelled")
     )
-    if "failed" in stands:
-        return State(type=StateType.FAILED, name="Failed", message=told)
+    if failed:
+        name = "BadInput" if all(standing.bad_input for standing in failed) else "Failed"
+        return State(type=StateType.FAILED, name=name, message=told)
     if "cancelled" in stands:
         return State(type=StateType.CANCELLED, name="Cancelled", message=told)
     if stands != {"finished"}:

@@ -14,6 +14,8 @@ import logging
 import os
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,7 @@ from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.client import Refused, SlurmCommands
 from deployments.slurm.cluster import Cluster, read_cluster
+from deployments.slurm.dispatch import jobs_folder
 from deployments.slurm.job import Plan
 from deployments.slurm.journal import Journal, Submission
 from deployments.slurm.mirror import Mirror
@@ -40,6 +43,7 @@ from deployments.slurm.runs import PrefectRuns
 from deployments.slurm.site import Site, read_site
 from storage import locks
 from storage.errors import BadInput, Held
+from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_LOOK_SECONDS = 2.0
@@ -92,8 +96,25 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         await super().teardown(*exc_info)
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Nothing while another worker serves the pool."""
-        return await super().get_and_submit_flow_runs() if self._jobs is not None else []
+        """Nothing while another worker serves the pool, or while the server is away."""
+        if self._jobs is not None:
+            with self._server_may_be_away():
+                return await super().get_and_submit_flow_runs()
+        return []
+
+    async def sync_with_backend(self) -> None:
+        with self._server_may_be_away():
+            await super().sync_with_backend()
+
+    @contextmanager
+    def _server_may_be_away(self) -> Iterator[None]:
+        """Of a worker that fails for some minutes Prefect makes an end, and its jobs would be without anybody."""
+        try:
+            yield
+        except httpx.HTTPError as error:
+            passing = not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= 500
+            if not (passing and self._has_successfully_synced):
+                raise
 
     async def run(
         self,
@@ -111,6 +132,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             plan = self._plan(flow_run, configuration, *await self._asked_for_by(flow_run))
             await anyio.to_thread.run_sync(self._require_runnable, plan)
             job_id = await anyio.to_thread.run_sync(self._jobs.submit, plan)
+        except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
+            LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
         except (Refused, BadInput) as error:
             await self._fail(flow_run, str(error))
             if self._site is not None and self._site.notify:
@@ -168,7 +191,12 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         return Path((flow_run.job_variables or {}).get("folder") or self._own_folder(flow_run))
 
     def _own_folder(self, flow_run: FlowRun) -> Path:
+        """Of a run that a person made without our dispatch: the stage's own, when the parameters tell it."""
         assert self._site is not None
+        given = flow_run.parameters
+        if given.get("fingerprint") and {"root", "stage", "study_file"} <= given.keys():
+            study = Path(given["study_file"]).parent.parent.name
+            return jobs_folder(RunDirectory(Path(given["root"]), study, given["stage"], given["fingerprint"]))
         return Path(self._site.root) / ".slurm" / self._work_pool_name / str(flow_run.id) / "jobs"
 
     async def _watch(self) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tests.conftest import REPOSITORY
 from tests.slurm.harness import TALLY, Bench, Cluster, NoCluster
 
 REQUIRED, FLOOR, SEED = "RATCHET_SLURM_REQUIRED", "RATCHET_SLURM_FLOOR", "RATCHET_SLURM_SEED"
@@ -69,10 +67,7 @@ def _cluster() -> Iterator[Cluster]:
 def _bench(_cluster: Cluster, prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The pools and deployments, made by the commands of the README."""
     bench = Bench(_cluster, prefect_server, tmp_path_factory.mktemp("slurm"))
-    bench.prefect("work-pool", "create", "ratchet", "--type", "process")
-    bench.prefect("work-pool", "create", "gpu", "--type", "slurm")
-    bench.prefect("deploy", "--all")
-    bench.prefect("deploy", "--all", "--prefect-file", str((HERE / "prefect.yaml").relative_to(REPOSITORY)))
+    bench.deploy()
     yield bench
     bench.stop_workers()
 
@@ -80,7 +75,7 @@ def _bench(_cluster: Cluster, prefect_server: str, tmp_path_factory: pytest.Temp
 @pytest.fixture
 def bench(_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """Cluster, server and the worker of the pool `gpu`, as if no test had used them before."""
-    with _at_hand(_bench, monkeypatch):
+    with _bench.at_hand(monkeypatch):
         _bench.ensure_worker()
         yield _bench
 
@@ -96,20 +91,8 @@ def own_bench(_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             bench = Bench(cluster, _bench.address, tmp_path / "own", resources or {})
             _bench.stop_workers("gpu")  # it serves the same pool
             ends.callback(bench.stop_workers)
-            ends.enter_context(_at_hand(bench, monkeypatch))
+            ends.enter_context(bench.at_hand(monkeypatch))
             bench.ensure_worker()
             return bench
 
         yield make
-
-
-@contextmanager
-def _at_hand(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process sees the bench too, so that a test can do what `advance` does."""
-    for name, value in bench.environment.items():
-        monkeypatch.setenv(name, value)
-    with temporary_settings({PREFECT_API_URL: bench.address}):
-        try:
-            yield
-        finally:
-            bench.put_right()

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import pytest
 import yaml
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dispatch import Handle
 from deployments.slurm.dispatch import Advance, jobs_folder
@@ -156,6 +158,55 @@ def _is_free(port: int) -> bool:
     return True
 
 
+class Server:
+    """A Prefect server as `prefect server start` makes it, of one test's own: it can die and lose its database."""
+
+    def __init__(self, home: Path) -> None:
+        """`home` is its PREFECT_HOME, with its database."""
+        self._home, self._port = home, _free_ports()
+        self.address = f"http://127.0.0.1:{self._port}/api"
+
+    def start(self) -> None:
+        told = (self._home / "server.log").open("ab")
+        self._process = subprocess.Popen(
+            [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self._port)],
+            stdin=subprocess.DEVNULL,
+            stdout=told,
+            stderr=told,
+            env=os.environ | {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
+            start_new_session=True,
+        )
+        end = time.monotonic() + 90
+        while not self._answers():
+            assert time.monotonic() < end, (self._home / "server.log").read_text(errors="replace")[-3000:]
+            time.sleep(POLL_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL of it and what it started."""
+        below = _below(self._process.pid)
+        self._process.kill()
+        self._process.wait()
+        _end_all(below)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def lose_database(self) -> None:
+        for file in self._home.glob("prefect.db*"):
+            file.unlink()
+
+    def _answers(self) -> bool:
+        try:
+            return httpx.get(f"{self.address}/health", timeout=5).is_success
+        except httpx.HTTPError:
+            return False
+
+
 class Worker:
     """A worker process as `prefect worker start` makes it."""
 
@@ -202,10 +253,15 @@ class Worker:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
             self.kill()
-        for child in below:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(child, signal.SIGKILL)
-            os.close(child)
+        _end_all(below)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
 
 def parent(pid: int) -> int:
@@ -226,6 +282,24 @@ def _below(pid: int) -> list[int]:
         with suppress(ProcessLookupError):
             handles.append(os.pidfd_open(child))
     return handles
+
+
+def _end_all(handles: list[int]) -> None:
+    for handle in handles:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+
+
+def until(what: str, look: Callable[[], Found | None], seconds: float, told: Callable[[], str] = str) -> Found:
+    """What `look` finds, as soon as it finds something."""
+    end = time.monotonic() + seconds
+    while True:
+        if found := look():
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:g} s: {what}\n{told()}")
+        time.sleep(POLL_SECONDS)
 
 
 @dataclass
@@ -382,10 +456,23 @@ class Bench:
         assert done.returncode == 0, f"prefect {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def deploy(self) -> None:
+        """The pools and the deployments, those of the README and the toy's."""
+        self.prefect("work-pool", "create", "ratchet", "--type", "process")
+        self.prefect("work-pool", "create", "gpu", "--type", "slurm")
+        self.prefect("deploy", "--all")
+        self.prefect(
+            "deploy", "--all", "--prefect-file", str(Path(__file__).parent.relative_to(REPOSITORY) / "prefect.yaml")
+        )
+
     def run_deployment(self, name: str, **parameters: Any) -> Run:
         """`prefect deployment run`; the flow run that it made."""
         given = [word for key, value in parameters.items() for word in ("--param", f"{key}={json.dumps(value)}")]
         said = self.prefect("deployment", "run", name, *given)
+        return self.run_told(said)
+
+    def run_told(self, said: str) -> Run:
+        """The flow run that a command told of."""
         found = re.search(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", said)
         assert found, said
         return Run(self, found[0])
@@ -437,14 +524,8 @@ class Bench:
     # -------------------------------------------------------------------------------------------------- waiting
 
     def until(self, what: str, look: Callable[[], Found | None], seconds: float) -> Found:
-        """What `look` finds, as soon as it finds something."""
-        end = time.monotonic() + seconds
-        while True:
-            if found := look():
-                return found
-            if time.monotonic() > end:
-                raise AssertionError(f"not within {seconds:g} s: {what}\n{self.told()}")
-            time.sleep(POLL_SECONDS)
+        """As `until`; a failure says how everything stands."""
+        return until(what, look, seconds, self.told)
 
     def told(self) -> str:
         """What SLURM, the workers, the flow runs and the jobs say, for the message of a failure."""
@@ -461,6 +542,17 @@ class Bench:
         return "\n".join(parts)
 
     # ------------------------------------------------------------------------------------------------- tidying
+
+    @contextmanager
+    def at_hand(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """This process sees the bench too, so that a test can do what `advance` does; afterwards all is put right."""
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value)
+        with temporary_settings({PREFECT_API_URL: self.address}):
+            try:
+                yield
+            finally:
+                self.put_right()
 
     def put_right(self) -> None:
         """After a test, however it ended: no run goes on, no job is left, all nodes are there."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.dispatch import Handle
 from tests.slurm.harness import Bench, Dispatched, Run, toy_study
 
 pytestmark = pytest.mark.slurm_long
@@ -113,3 +114,47 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     one.run.wait("Completed", seconds=30)
     assert (one.folder / "COMPLETE.json").stat() == marker, "the finished work was repeated"
     assert len(one.jobs()) == len(one.submissions()) == 5, bench.told()
+
+
+def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_seen(bench: Bench, tmp_path: Path) -> None:
+    """Prefect's own worker tells of an end when it finds it, over whatever was asked for meanwhile."""
+    one = bench.dispatch(tmp_path / "runs", steps=80, step_seconds=0.25)
+    one.training_began()
+    one.run.wait("Running", seconds=30)
+    with bench.workers["gpu"].frozen():
+        os.kill(one.record()["pid"], signal.SIGKILL)
+        one.job("FAILED", seconds=30)
+        one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
+        one.run.retry()
+        asked = len(one.run.history())
+    one.run.wait("Completed", seconds=120)
+    assert not {"Crashed", "Failed", "Cancelled"} & set(one.run.history()[asked:]), one.run.history()
+    assert len(one.jobs()) == len(one.submissions()) == 2, bench.told()
+
+
+def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the_bytes_differ(
+    bench: Bench, tmp_path: Path
+) -> None:
+    word = tmp_path / "word"
+    word.write_text("first")
+    one = bench.dispatch(tmp_path / "runs", said_in=str(word))
+    report = finished(one)[1]
+    for said, reports in (("first", 1), ("second", 2)):
+        word.write_text(said)
+        edited = one.folder / "model" / "model.safetensors"
+        edited.write_bytes(edited.read_bytes()[:-1] + b"?")
+        assert one.look(person=True).standing(one.training).stand == "under way", "what was edited is not believed"
+        assert finished(one)[0].run.path == one.folder
+        told = bench.cluster.jobs(f"{one.study.name}-toy-report.")
+        assert len(told) == reports, f"{said}: {told}"
+    assert finished(one)[1].run.path == report.run.path
+    assert len(one.jobs()) == 3
+
+
+def finished(one: Dispatched) -> list[Handle]:
+    """Looks as `advance` does until both stages are finished."""
+    return one.bench.until("both are finished", lambda: all_finished(one.look().handles), 120)
+
+
+def all_finished(handles: list[Handle]) -> list[Handle] | None:
+    return handles if all(handle.finished for handle in handles) else None

@@ -36,6 +36,7 @@ class TrainingConfig(ToyConfig):
     step_seconds: float = execution(0.0, description="How long each step rests.")
     check_fails_while: str = execution("", description="A file; while it is there a check of the first step fails.")
     bad_input_while: str = execution("", description="A file; while it is there the stage refuses to begin.")
+    said_in: str = execution("", description="A file whose text the result repeats, as if the work were not certain.")
     memory_mb: int = execution(0, description="Memory that it takes beside what it needs.")
     execution: Execution = execution(
         Execution(micro_batch_examples=4, cpu_threads=1, checkpoint_every_steps=1), description="How."
@@ -86,7 +87,8 @@ def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
     with run.publish("model") as folder:
         save_file(problem.model.state_dict(), folder / "model.safetensors")
     weights = (run.directory / "model" / "model.safetensors").read_bytes()
-    return {"weights_digest": hashlib.sha256(weights).hexdigest(), **asdict(position)}
+    said = Path(config.said_in).read_text() if config.said_in else ""
+    return {"weights_digest": hashlib.sha256(weights).hexdigest(), "said": said, **asdict(position)}
 
 
 def _check(_model: nn.Module, obstacle: Path) -> None:

@@ -333,6 +333,9 @@ class History:
         if self.quiet or self.rng.random() > 0.02:
             return ""
         assert self.asking is not None
+        if int(job.name.rpartition(".")[2]) % 2:
+            self.tally["refused for now"] += 1
+            return "QOSMaxSubmitJobPerUserLimit"
         self.stopped[self.asking.id] = self.clock.now
         self.tally["refused"] += 1
         return "Batch job submission failed: Invalid account or account/partition combination specified"

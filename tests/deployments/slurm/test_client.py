@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm import client
-from deployments.slurm.client import Job, Refused, SlurmCommands, Unreachable
+from deployments.slurm.client import Full, Job, Refused, SlurmCommands, Unreachable
 
 
 @pytest.fixture
@@ -158,8 +158,6 @@ REFUSALS = [
     "sbatch: error: Batch job submission failed: Pathname of a file, directory or other parameter too long",
     "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified",
     "sbatch: error: Batch job submission failed: Invalid qos specification",
-    "sbatch: error: QOSMaxSubmitJobPerUserLimit\n"
-    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)",
     "sbatch: unrecognized option '--bogus=1'\nTry \"sbatch --help\" for more information",
     "sbatch: error: Invalid --signal specification",
     "sbatch: error: Batch job submission failed: Requested reservation is invalid",
@@ -194,8 +192,20 @@ def test_a_refusal_is_one_and_says_why(commands: Any, told: str) -> None:
     commands("sbatch", "", told, 1)
     with pytest.raises(Refused) as error:
         SlurmCommands().submit("#!/bin/bash\n")
+    assert not isinstance(error.value, Full)
     assert told.splitlines()[-1].removeprefix("sbatch: error: ") in str(error.value)
     assert "\n" not in str(error.value) and "sbatch: error" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ["QOSMaxSubmitJobPerUserLimit", "QOSGrpSubmitJobsLimit", "AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit"],
+)
+def test_one_job_too_many_is_refused_for_now(commands: Any, limit: str) -> None:
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    commands("sbatch", "", f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}", 1)
+    with pytest.raises(Full, match=limit):
+        SlurmCommands().submit("#!/bin/bash\n")
 
 
 @pytest.mark.parametrize("told", NOT_HEARD)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
+from types import SimpleNamespace
+from uuid import UUID, uuid4
 
 import pytest
 from prefect import flow
@@ -18,7 +19,7 @@ from deployments.slurm.client import Job, Unreachable
 from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
-from deployments.slurm.study import keep_results
+from deployments.slurm.study import cancel, final_state, keep_results
 from storage import attempts, generations, locks
 from storage.errors import BadInput
 from tasks.execution import Execution
@@ -180,6 +181,26 @@ def test_what_stopped_stays_so_until_a_person_starts_it_again(world: World, foll
     assert world.stands(person=True)[0].flow_run == again.flow_run, "a person's second look began it a third time"
 
 
+@pytest.mark.parametrize(("category", "name"), [("bad input", "BadInput"), ("check failed", "Failed")])
+def test_a_study_ends_as_bad_input_when_nothing_else_failed(world: World, category: str, name: str) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End("Failed", "the cause", {"category": category}))
+    world.client.set_flow_run_state(started, Failed(), force=True)
+    state = final_state(world.look())
+    assert (state.type.value, state.name, state.message) == ("FAILED", name, "first: the cause")
+
+
+def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started)
+    page = SimpleNamespace(page=lambda study, walk: walk(FIRST, world.config))
+    study = SimpleNamespace(name=world.study)
+    cancel(page, study, world.root, {world.first.run.fingerprint})
+    assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
+    cancel(page, study, world.root, set())
+    assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled", "it had no job yet"
+
+
 def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world: World) -> None:
     started = world.stands()[0].flow_run
     world.entry(started, End("Failed", "the cause"))
@@ -192,7 +213,7 @@ def test_a_failure_on_disk_alone_is_believed(world: World) -> None:
     handle = world.first
     attempt(handle.stage, handle.config, handle.run, {})
     first, _ = world.stands()
-    assert first.stand == "failed" and "weights moved" in first.told
+    assert first.stand == "failed" and "weights moved" in first.told and not first.bad_input
 
 
 def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_its_attempt(world: World) -> None:

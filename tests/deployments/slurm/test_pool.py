@@ -19,7 +19,7 @@ from deployments.slurm.journal import End, Journal
 from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import Finish, Limits
 from deployments.slurm.resources import Resources
-from storage import durable
+from storage import attempts, durable
 from tests.deployments.slurm.fakes import (
     NODES,
     Clock,
@@ -182,6 +182,36 @@ def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world:
     assert world.pool.live == {}
     world.round()
     assert world.state() == "Failed", "also when the worker died before it could say so"
+
+
+def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_last_one_learned(world: World) -> None:
+    failed = Fate("NODE_FAIL", seconds=10.0, begins_after=1.0)
+    world.fates = [failed, Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), WORKS]
+    third: list[float] = []
+
+    def refuses(job: FakeJob) -> str:
+        third.extend([world.clock.now] if len(world.slurm.all) == 2 else [])
+        return "QOSMaxSubmitJobPerUserLimit" if 0 < len(third) <= 2 else ""
+
+    world.slurm.refuses = refuses
+    for _ in range(100):
+        if world.server.due():
+            world.submit()
+        world.round(20)
+    assert world.state() == "Completed" and "Failed" not in world.server.runs["flow-run"].history
+    assert len(third) == 3 and third[1] - third[0] >= 300 <= third[2] - third[1]
+    follows = [(entry.end.follows, entry.end.diagnosis["category"]) for entry in world.journal().all() if entry.end]
+    full = ("AwaitingRetry", "queue is full")
+    assert follows == [
+        ("AwaitingRetry", "node failure"),
+        ("AwaitingRetry", "out of memory"),
+        full,
+        full,
+        ("Completed", "finished"),
+    ]
+    told = world.journal().all()[2].end
+    assert told and "QOSMaxSubmitJobPerUserLimit" in told.message and "tried again every 5 minutes" in told.message
+    assert world.slurm.all[-1].options["mem"] == "6144M" and world.slurm.all[-1].options["exclude"]
 
 
 def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world: World) -> None:
@@ -572,3 +602,17 @@ def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:
     assert isinstance(world.slurm.jobs()[foreign.id], Job)
     assert world.round() == [] or world.state() == "Running"
     assert len(world.journal().all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "measured", "lead"),
+    [(120, 60, 45, 300), (120, 60, 600, 1200), (120, 5, 45, 120), (90, 5, 10, 100)],
+)
+def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_limit(
+    world: World, asked: float, limit: int, measured: float, lead: int
+) -> None:
+    world.add()
+    folder = world.folder / "train"
+    attempts.AttemptRecord(folder / "attempts", 1, {}, [0, 0]).note(step_seconds=measured, save_seconds=measured)
+    plan = world.plan(resources=Resources(memory_gb=4, lead_seconds=asked, time_limit_minutes=limit))
+    assert f"--signal=B:USR1@{lead}\n" in preview(plan)

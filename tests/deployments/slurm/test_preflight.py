@@ -20,7 +20,7 @@ import pytest
 
 from deployments.slurm import preflight
 from deployments.slurm.cluster import NODE_FIELDS, Cluster, is_named
-from deployments.slurm.preflight import folder_problems, notes, problems, read_cluster, require
+from deployments.slurm.preflight import LEAST_FREE_BYTES, folder_problems, notes, problems, read_cluster, require
 from deployments.slurm.resources import Resources
 from storage.errors import BadInput
 
@@ -880,15 +880,17 @@ def test_without_a_list_of_mounts_nothing_is_known(tmp_path: Path, monkeypatch: 
 
 
 def test_require_tells_everything_in_one_message_and_names_the_stage(
-    tmp_path: Path, mounted: Callable[[str], None]
+    tmp_path: Path, mounted: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted("tmpfs / tmpfs rw 0 0\n")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=LEAST_FREE_BYTES - 1))
     two = cluster(
         [partition("gpu", Default="YES", State="DOWN", TotalNodes="2")], [node("n1", "gpu*"), node("n2", "gpu*")]
     )
     resources = asking(cpus=99, lead_seconds=80.0)
     with pytest.raises(BadInput) as raised:
-        require(resources, two, tmp_path, "my-study, stage train-baseline", need_bytes=1 << 60)
+        require(resources, two, tmp_path, "my-study, stage train-baseline")
     text = str(raised.value)
     assert text.startswith("my-study, stage train-baseline: nothing was submitted")
     wanted = ("partition: gpu is DOWN", "cpus: 99", "lead_seconds: 80", "GiB below", "in this machine's memory")
@@ -899,5 +901,5 @@ def test_require_tells_everything_in_one_message_and_names_the_stage(
 
 
 def test_require_is_silent_when_all_is_well(tmp_path: Path) -> None:
-    require(asking(), REAL, tmp_path / "study" / "run", "train-baseline", need_bytes=1)
+    require(asking(), REAL, tmp_path / "study" / "run", "train-baseline")
     require(asking(), Cluster({}), tmp_path, "train-baseline")

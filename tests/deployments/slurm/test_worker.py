@@ -1,0 +1,115 @@
+"""The worker's own: how often it looks, what it tells whom, and that a server which is away does not end it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.workers.base import BaseWorker
+
+from deployments.slurm.plan import SlurmJobConfiguration
+from deployments.slurm.site import Site
+from deployments.slurm.worker import FEW_SECONDS, SlurmWorker, interval_seconds, notify
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [(0, 5.0), (20, 5.0), (1000, 30.0)])
+def test_the_interval_adapts(jobs: int, seconds: float) -> None:
+    assert interval_seconds(jobs) == seconds
+
+
+def test_the_interval_grows_with_the_jobs() -> None:
+    assert FEW_SECONDS < interval_seconds(100) < interval_seconds(500) < 30 < interval_seconds(5000)
+
+
+def test_notify_gives_subject_and_diagnosis_and_survives_a_command_that_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mail = tmp_path / "mail"
+    notify(f'echo "$RATCHET_SUBJECT" > {mail}; cat >> {mail}', "it needs you; $(rm -rf x)", "the cause\n")
+    assert mail.read_text() == "it needs you; $(rm -rf x)\nthe cause\n"
+    notify("exit 3", "subject", "message")
+    assert "notify command failed" in caplog.text
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> SlurmWorker:
+    """One that serves its pool, as far as these tests ask."""
+
+    async def make() -> SlurmWorker:  # it wants a running event loop
+        return SlurmWorker("gpu")
+
+    made = asyncio.run(make())
+    made._site, made._jobs = Site(root=str(tmp_path)), SimpleNamespace()  # type: ignore[assignment]
+    made._has_successfully_synced = True
+    return made
+
+
+def answered(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "http://127.0.0.1/api")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+
+@pytest.mark.parametrize("call", ["get_and_submit_flow_runs", "sync_with_backend"])
+@pytest.mark.parametrize("error", [httpx.ConnectError("away"), httpx.ReadTimeout("slow"), answered(503)])
+def test_a_server_that_is_away_is_no_error_of_the_worker(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
+) -> None:
+    """Prefect ends a worker whose calls fail for some minutes."""
+    monkeypatch.setattr(BaseWorker, call, raising(error))
+    assert not asyncio.run(getattr(worker, call)())
+
+
+@pytest.mark.parametrize("call", ["get_and_submit_flow_runs", "sync_with_backend"])
+def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never_there(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(BaseWorker, call, raising(answered(401)))
+    with pytest.raises(httpx.HTTPStatusError):
+        asyncio.run(getattr(worker, call)())
+    worker._has_successfully_synced = False
+    monkeypatch.setattr(BaseWorker, call, raising(httpx.ConnectError("away")))
+    with pytest.raises(httpx.ConnectError):
+        asyncio.run(getattr(worker, call)())
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    async def call(self: BaseWorker) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("away"), OSError(5, "Input/output error")])
+def test_a_run_that_cannot_be_looked_at_now_is_left_for_later(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What `run` raises Prefect makes Crashed, and nothing would start it again."""
+
+    async def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(worker, "_asked_for_by", fails)
+    result = asyncio.run(worker.run(SimpleNamespace(name="a run", id=uuid4()), SlurmJobConfiguration()))  # type: ignore[arg-type]
+    assert result.status_code == 0 and not result.identifier
+
+
+def test_a_run_that_a_person_made_has_the_folder_of_its_stage(worker: SlurmWorker, tmp_path: Path) -> None:
+    """There its records and its marker are, and the journal of all its jobs."""
+    parameters = {
+        "study_file": f"{tmp_path}/runs/mono/studies/robustness-s42-0123abcd.yaml",
+        "stage": "train-baseline",
+        "root": f"{tmp_path}/runs",
+        "fingerprint": "ab" * 32,
+    }
+    by_hand = SimpleNamespace(id=uuid4(), job_variables={}, parameters=parameters)
+    assert worker._folder_of(by_hand) == tmp_path / "runs/mono/train-baseline/abababababab/jobs"  # type: ignore[arg-type]
+    by_hand.parameters = {"anything": "else"}
+    assert worker._folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"  # type: ignore[arg-type]
+    by_hand.job_variables = {"folder": "/given/jobs"}
+    assert worker._folder_of(by_hand) == Path("/given/jobs")  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""What could not run: refused before any job, or diagnosed by the first one; with what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.dispatch import Walk
+from deployments.slurm.dispatch import stage_parameters
+from flows import study_file
+from storage.errors import BadInput
+from tests.slurm import toy
+from tests.slurm.harness import Bench, Run, toy_study
+
+pytestmark = pytest.mark.slurm_long
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "partition": ({"partition": "nope"}, "cpu, gpu"),
+    "gpu": ({"gpus": 1, "gpu_model": "h900"}, "a100"),
+    "memory": ({"memory_gb": 9000}, "memory"),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(
+    wrong: str, bench: Bench, tmp_path: Path
+) -> None:
+    resources, told = REFUSED[wrong]
+    before = bench.cluster.submitted()
+    with pytest.raises(BadInput, match=told) as refused:
+        bench.dispatch(tmp_path / "runs", resources=resources)
+    assert "nothing was submitted" in str(refused.value)
+    run = ask_for_a_job(bench, tmp_path / "other", **resources)
+    run.wait("Failed", seconds=60)
+    assert told in run.message and "Resources stand in the site file" in run.message
+    assert bench.cluster.submitted() == before
+    assert not list((tmp_path / "runs").rglob("jobs")), "nothing was begun"
+
+
+def ask_for_a_job(bench: Bench, root: Path, **variables: Any) -> Run:
+    """A run of the training as `prefect deployment run` makes one, past what a study's start looks at."""
+    study = toy_study("asked")
+    file = study_file.keep(root, "tests.slurm.toy", study)
+    walk = Walk(root, study.name)
+    toy.page(study, walk)
+    given = [f"--param={key}={json.dumps(value)}" for key, value in stage_parameters(walk.handles[0], file).items()]
+    given += [f"--job-variable={key}={json.dumps(value)}" for key, value in variables.items()]
+    said = bench.prefect("deployment", "run", "stage/toy-training", *given)
+    return bench.run_told(said)
+
+
+def test_an_output_folder_that_cannot_be_written_is_refused_before_any_job(bench: Bench, tmp_path: Path) -> None:
+    before = bench.cluster.submitted()
+    run = ask_for_a_job(bench, tmp_path / "runs", folder="/proc/ratchet/jobs")
+    run.wait("Failed", seconds=60)
+    assert "/proc/ratchet" in run.message
+    with pytest.raises((BadInput, OSError), match="/proc"):
+        bench.dispatch(Path("/proc/ratchet"))
+    assert bench.cluster.submitted() == before
+
+
+def test_setup_lines_that_fail_on_the_node_end_the_stage_with_what_to_do(bench: Bench, tmp_path: Path) -> None:
+    one = bench.dispatch(tmp_path / "runs", resources={"setup_lines": ["module load no-such-module"]})
+    one.run.wait("Failed", seconds=60)
+    assert "setup lines" in one.run.message and "setup_lines in the site file" in one.run.message
+    assert len(one.jobs()) == 1 and not one.records()
+    log = next((one.folder / "jobs").glob("*.log")).read_text()
+    assert "module" in log, "the job's log says why"
+
+
+def test_a_study_file_that_is_gone_is_told_by_the_first_job(bench: Bench, tmp_path: Path) -> None:
+    bench.cluster.hold()
+    one = bench.dispatch(tmp_path / "runs")
+    one.job("PENDING")
+    for file in (tmp_path / "runs" / one.study.name / "studies").glob("*"):
+        file.unlink()
+    bench.cluster.release()
+    one.run.wait("Failed", seconds=60)
+    assert "could not begin" in one.run.message and "the job's log" in one.run.message
+    assert len(one.jobs()) == 1
+
+
+def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
+    """With accounting: an unknown account never reaches the queue, and a full queue is waited for."""
+    bench = own_bench(nodes=1, dbd=1, extra="AccountingStorageEnforce=associations,limits,qos")
+    slurm = bench.cluster.slurm
+    slurm("sacctmgr", "-i", "add", "account", "lab")
+    slurm("sacctmgr", "-i", "add", "user", "root", "account=lab", "defaultaccount=lab")
+    slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
+    with pytest.raises(BadInput, match="nobody"):
+        bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
+    runs = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
+    runs.job("RUNNING")
+    waits = bench.dispatch(tmp_path / "waits")
+    waits.run.wait("AwaitingRetry", seconds=60)
+    assert "MaxSubmit" in waits.run.message and "tried again" in waits.run.message
+    runs.run.wait("Completed", seconds=90)
+    waits.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
+    waits.run.wait("Completed", seconds=90)
+    assert "Failed" not in waits.run.history() and len(waits.jobs()) == 1

@@ -1,0 +1,108 @@
+"""A Prefect server that goes away, and one that forgets everything: the jobs go on, and nothing starts twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.harness import Bench, Dispatched, Server, toy_study
+
+pytestmark = pytest.mark.slurm_long
+AWAY_SECONDS = 120
+
+
+@pytest.fixture
+def server(own_prefect_home: Path) -> Iterator[Server]:
+    server = Server(own_prefect_home)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def bench(_bench: Bench, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """The shared cluster, with workers of a server of this test's own, which knows the pools and deployments."""
+    bench = Bench(_bench.cluster, server.address, tmp_path / "own")
+    with bench.at_hand(monkeypatch):
+        try:
+            yield bench
+        finally:
+            bench.stop_workers()
+
+
+def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_agree(
+    bench: Bench, server: Server, tmp_path: Path
+) -> None:
+    """One job starts, one trains and one ends while the server is away; and a study flow looks on."""
+    bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = "10"  # as by default: Prefect's own worker gives up after 6 min
+    bench.ensure_worker("ratchet")
+    bench.ensure_worker()
+    study = toy_study("watched", steps=700, step_seconds=0.25)
+    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(tmp_path / "watched"))
+    (training,) = bench.until("the study's training runs", lambda: running(bench, "watched toy-training"), 120)
+    ends = bench.dispatch(tmp_path / "ends", steps=100, step_seconds=0.25)
+    ends.training_began()
+    ends.run.wait("Running", seconds=30)
+    bench.cluster.hold()
+    starts = bench.dispatch(tmp_path / "starts", steps=20)
+    starts.job("PENDING")
+
+    began = time.monotonic()
+    with server.away():
+        bench.cluster.release()
+        starts.job("COMPLETED", seconds=90)
+        ends.job("COMPLETED", seconds=90)
+        time.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - began)))
+        assert "RUNNING" in bench.cluster.jobs("watched-s3-toy-training.").values(), bench.told()
+    for one in (starts, ends):
+        one.run.wait("Completed", seconds=90)
+        assert len(one.submissions()) == len(one.jobs()) == 1
+        assert not {"Crashed", "Failed", "AwaitingRetry"} & set(one.run.history()), one.run.history()
+    training.wait("Completed", seconds=180)
+    flow.wait("Completed", seconds=120)
+    assert "Crashed" not in training.history() + flow.history()
+    assert len(bench.cluster.jobs("watched-s3-toy-training.")) == len(bench.cluster.jobs("watched-toy-report.")) == 1
+
+
+def running(bench: Bench, name: str) -> list:
+    return [one for one in bench.runs_of(name) if one.state == "Running"]
+
+
+def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
+    bench: Bench, server: Server, tmp_path: Path
+) -> None:
+    bench.ensure_worker()
+    runs = bench.dispatch(tmp_path / "runs", steps=400, step_seconds=0.25)
+    dies = bench.dispatch(tmp_path / "dies", steps=100, step_seconds=0.25)
+    for one in (runs, dies):
+        one.training_began()
+    bench.cluster.hold()
+    waits = bench.dispatch(tmp_path / "waits")
+    waits.job("PENDING")
+
+    bench.stop_workers()
+    with server.away():
+        server.lose_database()
+        os.kill(dies.record()["pid"], signal.SIGKILL)
+    bench.deploy()
+    bench.ensure_worker()
+
+    def stand(one: Dispatched) -> str:
+        return one.look().standings[one.training.run.fingerprint].stand
+
+    bench.until("the dead job was seen to have ended", lambda: dies.jobs()[dies.job()] == "FAILED", 30)
+    for _ in range(3):
+        assert [stand(one) for one in (runs, waits, dies)] == ["under way"] * 3
+    assert [len(one.submissions()) for one in (runs, waits)] == [1, 1], "their jobs are the old ones"
+    bench.cluster.release()
+    bench.until("each is finished", lambda: {stand(one) for one in (runs, waits, dies)} == {"finished"}, 180)
+    assert [len(one.jobs()) for one in (runs, waits, dies)] == [1, 1, 2], bench.told()
+    assert dies.records()[1]["began_at"][0] > 0
+    for one in (runs, waits, dies):
+        reported = bench.until("its report too", lambda one=one: one.look().handles[1].finished or None, 90)
+        assert reported and len(bench.cluster.jobs(f"{one.study.name}-toy-report.")) == 1
