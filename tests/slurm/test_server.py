@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.harness import Bench, Dispatched, Server, toy_study
+from tests.slurm.harness import Bench, Dispatched, Run, Server, toy_study
 
 pytestmark = pytest.mark.slurm_long
 AWAY_SECONDS = 120
@@ -39,8 +39,10 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     bench: Bench, server: Server, tmp_path: Path
 ) -> None:
     """One job starts, one trains and one ends while the server is away; and a study flow looks on."""
-    bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = "10"  # as by default: Prefect's own worker gives up after 6 min
+    often = bench.environment["PREFECT_WORKER_QUERY_SECONDS"]
+    bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = "10"  # the default: asking more often Prefect's own gives up
     bench.ensure_worker("ratchet")
+    bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = often
     bench.ensure_worker()
     study = toy_study("watched", steps=700, step_seconds=0.25)
     flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(tmp_path / "watched"))
@@ -69,7 +71,7 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     assert len(bench.cluster.jobs("watched-s3-toy-training.")) == len(bench.cluster.jobs("watched-toy-report.")) == 1
 
 
-def running(bench: Bench, name: str) -> list:
+def running(bench: Bench, name: str) -> list[Run]:
     return [one for one in bench.runs_of(name) if one.state == "Running"]
 
 
