@@ -101,11 +101,11 @@ class Advance(Walk):
     def _start(self, handle: Handle, again: str) -> Standing:
         """A new flow run of the stage; the one that was made already for this generation, when it was."""
         digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
+        anew = self._person and not again
         try:
-            generation = generations.raised_for_dispatch(handle.run, digests, again)
-            run = self._flow_run_of(handle, generation)
-            gone = run.state is not None and run.state.is_completed()  # a folder that was removed since
-            if run.state is not None and run.state.is_final() and (gone or (self._person and not again)):
+            run = self._flow_run_of(handle, generations.raised_for_dispatch(handle.run, digests, again))
+            while run.state is not None and run.state.is_final() and (run.state.is_completed() or anew):
+                # the folder was removed since, perhaps more than once
                 again = f"started again: its flow run is {run.state.name}, and its folder has no marker"
                 run = self._flow_run_of(handle, generations.raised_for_dispatch(handle.run, digests, again))
         except Held as held:
@@ -118,7 +118,7 @@ class Advance(Walk):
     def _flow_run_of(self, handle: Handle, generation: int) -> FlowRun:
         """The flow run of a stage in a generation: one, however often this is called."""
         name = handle.stage.name
-        key = f"{handle.run.study}:{name}:{handle.run.fingerprint}:{generation}"
+        key = f"{handle.run.path.absolute()}:{handle.run.fingerprint}:{generation}"
         deployment = self._client.read_deployment_by_name(f"stage/{name}")
         seed = getattr(handle.config, "seed", None)
         return self._client.create_flow_run_from_deployment(

@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -418,7 +419,6 @@ class Bench:
     resources: dict[str, Any] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     dispatched: list[Dispatched] = field(default_factory=list)
-    _started: int = 0
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -512,8 +512,7 @@ class Bench:
         self, root: Path, name: str = "", resources: dict[str, Any] | None = None, **fields: Any
     ) -> Dispatched:
         """Starts a toy study below `root`; `fields` are those of its training, `resources` what its jobs ask for."""
-        self._started += 1
-        study = toy_study(name or f"toy{self._started}", resources, **fields)
+        study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
         walk = dispatched.look("tests.slurm.toy", study, str(root), person=True)
         training = walk.handles[0]
         run = walk.standing(training).flow_run
@@ -534,7 +533,8 @@ class Bench:
             parts.append(self.cluster.slurm("squeue", "-t", "all", "-o", "%i %T %r %N %j"))
             parts.append(self.cluster.slurm("sinfo", "-N", "-o", "%N %T %P"))
         for one in self.dispatched[-2:]:
-            parts.append(f"--- {one.study.name}: {one.run.history()}, {one.run.read()['state']}")
+            with suppress(httpx.HTTPError):
+                parts.append(f"--- {one.study.name}: {one.run.history()}, {one.run.read()['state']}")
             logs = [*sorted(jobs_folder(one.training.run).glob("*.log"))[-2:]]
             parts += [f"--- {log}\n{_end(log.read_text(errors='replace'))}" for log in logs]
         for key, worker in self.workers.items():

@@ -90,8 +90,9 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callabl
     slurm("sacctmgr", "-i", "add", "account", "lab")
     slurm("sacctmgr", "-i", "add", "user", "root", "account=lab", "defaultaccount=lab")
     slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
-    with pytest.raises(BadInput, match="nobody"):
-        bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
+    wrong = bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
+    wrong.run.wait("Failed", seconds=60)
+    assert "Invalid account" in wrong.run.message and "Correct the resources" in wrong.run.message
     runs = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
     runs.job("RUNNING")
     waits = bench.dispatch(tmp_path / "waits")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,6 +233,18 @@ def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) ->
     world.client.set_flow_run_state(started, Completed(), force=True)
     again, _ = world.stands()
     assert (again.stand, again.told) == ("under way", "started") and again.flow_run != started
+    world.client.set_flow_run_state(again.flow_run, Completed(), force=True)
+    shutil.rmtree(world.first.run.path)
+    third, _ = world.stands()
+    assert third.told == "started" and third.flow_run not in (started, again.flow_run), (
+        "a second time it is noticed too"
+    )
+
+
+def test_the_same_study_below_another_root_has_runs_of_its_own(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.root = world.root / "elsewhere"
+    assert world.stands()[0].told == "started" and world.stands()[0].flow_run != started
 
 
 def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world: World) -> None:
