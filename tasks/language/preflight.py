@@ -94,10 +94,10 @@ def require_memory(model: Any, sequence_length: int, execution: Execution) -> di
 def estimate_disk_bytes(*, characters: int, parameters: int, keep_checkpoints: int) -> int:
     """What a study writes at most, roughly: text and blocks, models, and the checkpoints of each training.
 
-    A training holds the kept checkpoints, what was best at each of them, and the one being written. Records and logs
-    are small beside these.
+    A training holds the kept checkpoints, what was best at each of them, the last that was read, and the one being
+    written. Records and logs are small beside these.
     """
-    checkpoints = TRAININGS * TENSORS_PER_CHECKPOINT * (2 * keep_checkpoints + 1)
+    checkpoints = TRAININGS * TENSORS_PER_CHECKPOINT * (2 * keep_checkpoints + 2)
     return characters * BYTES_PER_CHARACTER + parameters * BYTES_PER_PARAMETER * (MODELS + checkpoints)
 
 

@@ -59,14 +59,27 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
     On return `problem.model` has the weights (with `ema_decay` the averaged ones) of the lowest validation loss, ties:
     the earlier.
     """
-    budget = schedule.budget
-    state = State(problem.model, problem.optimizer, Position(), _average(problem.model, budget.ema_decay))
-    _restore(run, state)
-    require_disk_for_checkpoints(run, state, execution.keep_checkpoints)
+    state = State(problem.model, problem.optimizer, Position(), _average(problem.model, schedule.budget.ema_decay))
+    with run.watched(execution.stall_minutes):  # a disk can hang in the first read as in any later one
+        _restore(run, state)
+        require_disk_for_checkpoints(run, state, execution.keep_checkpoints)
+        _continue(run, problem, schedule, state, seed, execution)
+    run.stop.check()  # what is left to do is done by the attempt that finds nothing left to train
+    assert state.position.best_step is not None, "the last step is always validated"
+    last = run.checkpoints.newest_verified()  # read back, and with it what was best
+    assert last is not None and last.step == schedule.total_steps
+    state.load_best(run.checkpoints.verified(state.position.best_step))
+    run.checkpoints.prune(execution.keep_checkpoints)
+    return state.position
+
+
+def _continue(
+    run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
+) -> None:
+    """Steps from where `state` stands to the last one, which is saved; Stop on the way, after saving."""
     limit = _last_step_of_this_run(state.position.step, schedule, execution)
     with (
-        _matmul_precision(problem.model, budget),
-        run.watched(execution.stall_minutes),
+        _matmul_precision(problem.model, schedule.budget),
         Saver(run, execution, state) as saver,
         micro_batches(
             problem.batch,
@@ -95,13 +108,6 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
                 saver.save()
             _report(run, schedule, state.position, seconds)
         saver.finish()
-    run.stop.check()  # what is left to do is done by the attempt that finds nothing left to train
-    assert state.position.best_step is not None, "the last step is always validated"
-    last = run.checkpoints.newest_verified()  # read back, and with it what was best
-    assert last is not None and last.step == schedule.total_steps
-    state.load_best(run.checkpoints.verified(state.position.best_step))
-    run.checkpoints.prune(execution.keep_checkpoints)
-    return state.position
 
 
 def _restore(run: StageRun, state: State) -> None:

@@ -162,17 +162,27 @@ from tests.tasks.tiny import HOOKS, SEEN, ToyConfig, toy_attempt
 HOOKS["batch"] = lambda: time.sleep(600) if len(SEEN) == 9 else None
 toy_attempt(Path(sys.argv[1]), ToyConfig(), checkpoint_every_steps=2, stall_minutes=float(sys.argv[2]))
 """
+HANGS_IN_RESTORE = """
+import sys, time
+from pathlib import Path
+from storage.checkpoints import Checkpoints
+from tests.tasks.tiny import ToyConfig, toy_attempt
+toy_attempt(Path(sys.argv[1]), ToyConfig(), checkpoint_every_steps=2, max_steps_per_run=4)
+Checkpoints.verified = lambda *_: time.sleep(600)
+toy_attempt(Path(sys.argv[1]), ToyConfig(), checkpoint_every_steps=2, stall_minutes=float(sys.argv[2]))
+"""
 
 
-def test_an_attempt_that_hangs_is_ended_with_the_stacks_in_its_log_and_goes_on(tmp_path, undisturbed):
-    command = [sys.executable, "-c", HANGS, str(tmp_path), "0.02"]
+@pytest.mark.parametrize("script", [HANGS, HANGS_IN_RESTORE])
+def test_an_attempt_that_hangs_is_ended_with_the_stacks_in_its_log_and_goes_on(tmp_path, undisturbed, script):
+    command = [sys.executable, "-c", script, str(tmp_path), "0.02"]
     done = subprocess.run(command, cwd=REPOSITORY, timeout=90, check=False, capture_output=True)
     assert done.returncode == 1, done.stderr
-    (record,) = records(tmp_path)
+    record = records(tmp_path)[-1]
     assert (record["end_state"], record["exit_code"]) == ("crashed", 1)
     assert record["diagnosis"]["category"] == "stalled"
     assert "no step for 0.02" in record["diagnosis"]["summary"]
-    log = (toy_directory(tmp_path, TOY).attempts / "0001.log").read_text()
+    log = (toy_directory(tmp_path, TOY).attempts / f"{record['attempt']:04d}.log").read_text()
     assert "Thread" in log and "in <lambda>" in log
     assert toy_attempt(tmp_path, TOY).end_state == "finished"
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed

@@ -168,5 +168,5 @@ def test_gpus_are_what_nvidia_smi_says(tmp_path, monkeypatch, script, expected):
 
 def test_disk_estimate_grows_with_what_is_kept():
     one, two = (estimate_disk_bytes(characters=0, parameters=10, keep_checkpoints=keep) for keep in (1, 2))
-    assert one == 10 * 4 * (5 + 3 * 3 * (1 + 2))
+    assert one == 10 * 4 * (5 + 3 * 3 * (2 + 2))
     assert two - one == 10 * 4 * 3 * 3 * 2  # one more that is kept, and what was best then
