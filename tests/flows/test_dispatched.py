@@ -1,0 +1,65 @@
+"""A study on SLURM as its flow sees it: what a person's Cancel ends, and what it leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.dispatch import Walk
+from flows import dispatched, study_file
+from tests.slurm import toy
+from tests.slurm.harness import toy_study
+
+MODULE = "tests.slurm.toy"
+
+
+@pytest.fixture
+def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """What each cancel of a study's runs was to spare."""
+    site = tmp_path / "site.yaml"
+    site.write_text(f"root: {tmp_path / 'runs'}\n")
+    monkeypatch.setenv("RATCHET_SITE", str(site))
+    spared: list[set[str]] = []
+    monkeypatch.setattr(dispatched.slurm_study, "cancel", lambda page, study, root, some: spared.append(some))
+    return spared
+
+
+def stages(root: Path, study: toy.Study) -> set[str]:
+    walk = Walk(root, study.name)
+    toy.page(study, walk)
+    return {handle.run.fingerprint for handle in walk.handles}
+
+
+def test_a_cancelled_study_is_not_started_again_and_spares_what_another_one_wants(
+    tmp_path: Path, cancelled: list[set[str]]
+) -> None:
+    root, one = tmp_path / "runs", toy_study("shared")
+    other = toy_study("shared", resources={"cpus": 2})  # the same stages, asked for twice
+    files = [study_file.keep(root, MODULE, study) for study in (one, other)]
+    (root / "shared" / "studies" / "unreadable.yaml").write_text("[")
+    dispatched.stop(MODULE, one, "")
+    assert study_file.stopped(files[0]).exists() and not study_file.stopped(files[1]).exists()
+    dispatched.stop(MODULE, other, "")
+    assert cancelled == [stages(root, other), set()]
+
+
+def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(
+    tmp_path: Path, cancelled: list[set[str]]
+) -> None:
+    study = toy_study("alone")
+    study_file.keep(tmp_path / "runs", MODULE, study)
+    hook = dispatched.stop_cancelled(MODULE, toy.Study)
+
+    def cancel(**parameters: Any) -> None:
+        given = {"study": study.model_dump(mode="json")} | parameters
+        hook(None, type("Run", (), {"parameters": given}), None)
+
+    cancel(dispatch="local")
+    cancel()
+    assert not cancelled
+    cancel(dispatch="slurm")
+    assert cancelled == [set()]
+    dispatched.stop(MODULE, toy_study("never-started"), "")
+    assert len(cancelled) == 1

@@ -1,0 +1,112 @@
+"""`python -m flows.stage`, what a job runs: it begins only what can be begun, and its exit code says how it ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.dispatch import Handle, Walk
+from flows import stage, study_file
+from storage import attempts, locks
+from tests.slurm import toy
+from tests.slurm.harness import toy_study
+
+
+class Job:
+    """A toy study kept below a root, and jobs of its stages in this process."""
+
+    def __init__(self, root: Path, **fields: Any) -> None:
+        self.root, self.study = root, toy_study("jobs", **fields)
+        self.file = study_file.keep(root, "tests.slurm.toy", self.study)
+
+    def handle(self, name: str = "toy-training") -> Handle:
+        walk = Walk(self.root, self.study.name)
+        toy.page(self.study, walk)
+        return next(handle for handle in walk.handles if handle.stage.name == name)
+
+    def run(self, name: str = "toy-training", **changed: Any) -> int:
+        given = {"study_file": self.file, "stage": name, "root": self.root} | changed
+        return stage.main([f"--{key.replace('_', '-')}={value}" for key, value in given.items()])
+
+
+@pytest.fixture(autouse=True)
+def _logger_as_before() -> Iterator[None]:
+    logger = logging.getLogger("ratchet")
+    before = logger.handlers[:], logger.propagate, logger.level
+    yield
+    logger.handlers[:], logger.propagate, logger.level = before
+
+
+def test_a_study_is_done_stage_by_stage_and_again_is_no_work(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    for name in ("toy-training", "toy-report"):
+        assert job.run(name, fingerprint=job.handle(name).run.fingerprint) == 0
+        assert job.handle(name).finished
+    marker = job.handle().run.marker_file.stat()
+    assert job.run() == 0 and job.handle().run.marker_file.stat() == marker
+    assert (attempts.newest(job.handle().run.attempts) or {})["attempt"] == 1
+
+
+def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_exit_code(tmp_path: Path) -> None:
+    obstacle = tmp_path / "obstacle"
+    obstacle.touch()
+    job = Job(tmp_path / "runs", check_fails_while=str(obstacle))
+    assert job.run() == 1
+    obstacle.unlink()
+    settings = job.study.training.execution.model_copy(update={"max_steps_per_run": 2})
+    training = job.study.training.model_copy(update={"execution": settings})
+    job.study = job.study.model_copy(update={"training": training})
+    job.file = study_file.keep(job.root, "tests.slurm.toy", job.study)
+    codes = [job.run()]
+    while codes[-1] == 75:
+        codes.append(job.run())
+    assert codes[-1] == 0 and codes.count(75) >= 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"stage": "toy-repot"}, "no stage 'toy-repot' on this page: toy-training, toy-report"),
+        ({"stage": "toy-report"}, "reads what is not finished: toy-training"),
+        ({"fingerprint": "ab" * 32}, "changed since it was dispatched; start the study again"),
+        ({"study_file": "/nowhere/study.yaml"}, "no study file /nowhere/study.yaml"),
+    ],
+)
+def test_what_cannot_begin_is_bad_input_and_leaves_no_attempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, str], told: str
+) -> None:
+    job = Job(tmp_path)
+    assert job.run(**changed) == 2
+    assert told in capsys.readouterr().err
+    assert not job.handle().run.attempts.exists()
+
+
+def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(tmp_path)
+    monkeypatch.setattr(toy, "page", lambda study, walk: 1 / 0)
+    assert job.run() == stage.ENDED_BEFORE
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_held_run_directory_is_waited_for_and_then_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Job(tmp_path)
+    folder = job.handle().run.path / "locks"
+    folder.mkdir(parents=True)
+    lock = locks.acquire(folder)
+    waited: list[float] = []
+    monkeypatch.setattr(stage.time, "sleep", waited.append)
+    monkeypatch.setattr(stage, "HELD_MINUTES", 0.001)
+    assert job.run() == stage.HELD
+    assert waited and f"held by a live process: pid {os.getpid()}" in capsys.readouterr().err
+    monkeypatch.setattr(stage, "HELD_MINUTES", 5)
+    monkeypatch.setattr(stage.time, "sleep", lambda seconds: lock.release())
+    assert job.run() == 0, "it goes on as soon as the other one lets go"

@@ -1,0 +1,53 @@
+"""A study kept beside its runs: found by `advance` and the jobs, and stopped by a person only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flows import study_file
+from storage.errors import BadInput
+from tests.slurm.harness import toy_study
+
+MODULE = "tests.slurm.toy"
+
+
+def test_the_same_study_has_the_same_file_and_is_read_back_as_it_was(tmp_path: Path) -> None:
+    study = toy_study("kept", steps=12)
+    file = study_file.keep(tmp_path, MODULE, study)
+    written = file.stat().st_mtime_ns
+    assert study_file.keep(tmp_path, MODULE, study) == file == study_file.path(tmp_path, MODULE, study)
+    assert file.stat().st_mtime_ns == written and file.parent == tmp_path / "kept" / "studies"
+    page, again = study_file.read(file)
+    assert again == study and page.__name__ == MODULE
+    assert study_file.path(tmp_path, MODULE, toy_study("kept", steps=18)) != file
+
+
+def test_a_stopped_study_is_not_active_until_it_is_started_again(tmp_path: Path) -> None:
+    first, second = (study_file.keep(tmp_path, MODULE, toy_study(name)) for name in ("first", "second"))
+    os.utime(second, (1, 1))
+    assert study_file.active(tmp_path) == [second, first], "the oldest comes first"
+    study_file.stopped(first).touch()
+    assert study_file.active(tmp_path) == [second]
+    study_file.keep(tmp_path, MODULE, toy_study("first"))
+    assert study_file.active(tmp_path) == [second, first]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[", "is not a study file"),
+        ("page: tests.slurm.toy", "is not a study file"),
+        ("page: no.such.page\nstudy: {}", "names 'no.such.page', which is not the page of a study"),
+        ("page: storage.durable\nstudy: {}", "names 'storage.durable', which is not the page of a study"),
+        ("page: tests.slurm.toy\nstudy: {seeed: 4}", "seeed"),
+    ],
+)
+def test_what_is_no_study_file_is_bad_input_that_names_it(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(text)
+    with pytest.raises(BadInput, match=told) as error:
+        study_file.read(file)
+    assert str(file) in str(error.value)
