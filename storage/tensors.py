@@ -1,4 +1,4 @@
-"""Writes tensors as a safetensors file, and takes its sha256 from the same pass over memory.
+"""Writes tensors as a safetensors file, and takes its digest from the same pass over memory.
 
 Processor time of a write is taken from the training that goes on meanwhile: tests/benchmarks/README.md says how much
 the library's own writer, a second pass for the digest, and the page cache took. Reading is the library's. Format:
@@ -7,11 +7,12 @@ https://github.com/huggingface/safetensors (8 bytes length of the header, JSON h
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import xxhash
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +34,7 @@ DTYPES = {
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Writes `tensors` (on the CPU, contiguous) to `path`; returns size in bytes and sha256 of what was to be written.
+    """Writes `tensors` (on the CPU, contiguous) to `path`; returns size and xxh3_128 of what was to be written.
 
     Equal tensors give equal bytes. The file is not made durable here.
     """
@@ -47,7 +48,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    digest, size, cached = hashlib.sha256(), 0, 0
+    digest, size, cached = xxhash.xxh3_128(), 0, 0
     with path.open("wb", buffering=0) as file:
         for part in (len(text).to_bytes(8, "little"), text, *(_bytes_of(tensors[name]) for name in names)):
             for start in range(0, len(part), CHUNK_BYTES):  # a chunk is hashed while it is in the processor's cache
@@ -60,7 +61,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any
                 if size - cached >= CACHED_BYTES:
                     cached = size
                     _give_up_cache(file.fileno())
-    return {"size": size, "sha256": digest.hexdigest()}
+    return {"size": size, "xxh3_128": digest.hexdigest()}
 
 
 def _give_up_cache(descriptor: int) -> None:

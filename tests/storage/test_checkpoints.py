@@ -237,6 +237,7 @@ def test_with_every_checkpoint_damaged_nothing_is_begun_anew_unasked(checkpoints
 
 @pytest.mark.parametrize("other", [{"fingerprint": "0" * 64}, {"inputs": {"setup": "b" * 64}}, {"inputs": {}}])
 def test_a_checkpoint_of_another_configuration_or_other_inputs_is_passed_over(checkpoints, folder, lock, caplog, other):
+    caplog.set_level("INFO", logger="ratchet")
     save(Checkpoints(folder, IDENTITY | other, lock), 20)
     save(checkpoints, 10)
     assert checkpoints.newest_verified().step == 10
