@@ -6,12 +6,14 @@ looks at each. It never starts again what failed or was cancelled.
 
 from __future__ import annotations
 
+import httpx
 from prefect import flow
+from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
 from deployments.slurm import study as slurm_study
 from deployments.slurm.site import read_site
-from flows import study_file
+from flows import dispatched, study_file
 from storage.errors import BadInput
 
 
@@ -26,9 +28,8 @@ def advance(root: str = "") -> None:
     where = slurm_study.root_of(site, root)
     for file in study_file.active(where):
         try:
-            page, study = study_file.read(file)
-            walk = slurm_study.look(page, study, file, site, where)
-        except BadInput as error:
+            walk = dispatched.look_at(file, site, where)
+        except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # one study stops no other
             logger.warning("%s: %s", file.stem, error)
             continue
         stands = [f"{handle.stage.name} {walk.standing(handle).stand}" for handle in walk.handles]

@@ -40,8 +40,18 @@ def look(module: str, study: Any, root: str = "", person: bool = True) -> Advanc
     """
     site, where, study = _at_site(study, root)
     file = study_file.keep(where, module, study) if person else study_file.path(where, module, study)
-    page, _ = study_file.read(file)
-    return slurm_study.look(page, study, file, site, where, person)
+    if not file.exists():
+        raise BadInput(study_file.CHANGED)
+    return look_at(file, site, where, person)
+
+
+def look_at(file: Path, site: Site, root: Path, person: bool = False) -> Advance:
+    """As `look`, of a study that is kept already. BadInput when it is not the one that a person started."""
+    page, study = study_file.read_unchanged(root, file)
+    walk = slurm_study.look(page, study, file, site, root, person)
+    if all(handle.finished for handle in walk.handles):
+        study_file.stopped(file).touch()
+    return walk
 
 
 def _at_site(study: Any, root: str) -> tuple[Site, Path, Any]:

@@ -1,7 +1,9 @@
 """A study as a file beside its runs: what jobs and `advance` read, whoever started it and wherever from.
 
-`<root>/<study>/studies/<name>.yaml` holds the module of the page and the complete configuration, so a later change of
-a profile changes no study that was started.
+`<root>/<study>/studies/<page>-s<seed>-<fingerprint>.yaml` holds the module of the page and the complete configuration,
+so a later change of a profile changes no study that was started. The fingerprint is that of the page's last stage:
+whoever starts the same study with other execution fields (another time limit) overwrites the file; and when a stage, a
+package or a text has changed since, the file's name no longer fits, and nothing is started until a person says so.
 """
 
 from __future__ import annotations
@@ -13,32 +15,43 @@ from typing import Any
 
 import yaml
 
+from deployments.dispatch import Walk
 from flows import settings
 from storage import durable
 from storage.errors import BadInput
 
 FOLDER = "studies"
 STOPPED = ".stopped"
+CHANGED = (
+    "nothing more is started: a stage, a package or a text that the study reads has changed since it was started. "
+    "Start it again to go on with what is there now"
+)
 
 
 def keep(root: Path, module: str, study: Any) -> Path:
     """Writes the study below `root`; the same study always has the same file. Starting it again makes it active."""
     file = path(root, module, study)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    values = {"page": module, "study": study.model_dump(mode="json")}
+    durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
     stopped(file).unlink(missing_ok=True)
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        durable.write_bytes(file, yaml.safe_dump(_values(module, study), sort_keys=False).encode())
     return file
 
 
 def path(root: Path, module: str, study: Any) -> Path:
     """Where `keep` writes the study."""
-    digest = durable.sha256_json(_values(module, study))[:8]
-    return root / study.name / FOLDER / f"{module.rpartition('.')[2]}-s{study.seed}-{digest}.yaml"
+    walk = Walk(root, study.name)
+    importlib.import_module(module).page(study, walk)
+    name = f"{module.rpartition('.')[2]}-s{study.seed}-{walk.handles[-1].run.fingerprint[:12]}.yaml"
+    return root / study.name / FOLDER / name
 
 
-def _values(module: str, study: Any) -> dict[str, Any]:
-    return {"page": module, "study": study.model_dump(mode="json")}
+def read_unchanged(root: Path, file: Path) -> tuple[ModuleType, Any]:
+    """As `read`; BadInput when the study would not be the one that a person started."""
+    page, study = read(file)
+    if path(root, page.__name__, study) != file:
+        raise BadInput(CHANGED)
+    return page, study
 
 
 def read(file: Path) -> tuple[ModuleType, Any]:
@@ -59,11 +72,11 @@ def read(file: Path) -> tuple[ModuleType, Any]:
 
 
 def active(root: Path) -> list[Path]:
-    """The studies below `root` that were started and not stopped, oldest first."""
+    """The studies below `root` that were started and neither stopped nor finished since, oldest first."""
     found = [file for file in root.glob(f"*/{FOLDER}/*.yaml") if not stopped(file).exists()]
     return sorted(found, key=lambda file: file.stat().st_mtime)
 
 
 def stopped(file: Path) -> Path:
-    """Where it stands that a person stopped the study: nothing is started by itself then."""
+    """Where it stands that the study is finished, or was stopped by a person: nothing is started by itself then."""
     return file.with_suffix(STOPPED)

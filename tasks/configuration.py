@@ -10,11 +10,20 @@ JSON form of the Prefect UI, and Python.
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute()) if path else path
+
+
+LocalPath = Annotated[str, AfterValidator(_absolute)]
+"""A file or folder; a relative one is below the folder where the study is started, wherever its stages then run."""
 
 
 class Configuration(BaseModel):

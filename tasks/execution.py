@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from tasks.configuration import Configuration, execution
+from tasks.configuration import Configuration, LocalPath, execution
 
 
 class Execution(Configuration):
@@ -61,6 +61,6 @@ class Execution(Configuration):
         description="What SLURM jobs of this study ask for where it differs from the site, by stage name or `all`: "
         "{train-baseline: {time_limit_minutes: 600, memory_gb: 120}}.",
     )
-    cache_folder: str = execution(
+    cache_folder: LocalPath = execution(
         "", description="Folder for extracted text and hub downloads; empty means .cache in the runs folder."
     )

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from storage import durable, external
-from tasks.configuration import Configuration, execution, scientific
+from tasks.configuration import Configuration, LocalPath, execution, scientific
 from tasks.execution import Execution
 from tasks.training.budget import Budget
 from tasks.training.initial import identity
@@ -40,7 +40,7 @@ class LocalFiles(Configuration):
     """Local text (.txt, .md, .rst), JSON lines (.jsonl, .json) or Parquet files, or folders of them."""
 
     source: Literal["files"] = scientific("files", description="Local files or folders.")
-    paths: list[str] = execution(
+    paths: list[LocalPath] = execution(
         min_length=1, description="Files or folders. Their content enters the fingerprint, not their place."
     )
     text_column: str = scientific("text", description="Column or key that holds the text in JSON lines and Parquet.")
@@ -109,7 +109,7 @@ class FromScratch(Configuration):
     attention_heads: int = scientific(4, ge=1, description="Attention heads in a block.")
     feed_forward_size: int = scientific(512, ge=8, description="Width of the feed-forward layer.")
     pretraining: Budget = scientific(description="Budget of the pretraining.")
-    init_from: str = execution(
+    init_from: LocalPath = execution(
         "",
         description="Finished run directory whose weights the pretraining begins with: weights only, with a new "
         "optimizer and schedule. Its content enters the fingerprint. Empty: random weights.",
@@ -131,7 +131,9 @@ class PretrainedDirectory(Configuration):
     """A model and its tokenizer in a local folder, as `save_pretrained` writes them, or in one GGUF file."""
 
     source: Literal["directory"] = scientific("directory", description="A local folder or GGUF file.")
-    path: str = execution(description="The folder, or a .gguf file. Its content enters the fingerprint, not its place.")
+    path: LocalPath = execution(
+        description="The folder, or a .gguf file. Its content enters the fingerprint, not its place."
+    )
 
     def external_inputs(self) -> dict[str, Any]:
         return {"files": external.model_manifest(self.path)}

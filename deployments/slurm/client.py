@@ -26,9 +26,18 @@ UNCLEAR = re.compile(
     re.I,
 )
 """sbatch's words for not having been heard, or not having heard the answer. Anything else is a refusal."""
-FULL = re.compile(r"(Max|Grp)Submit")
-"""What stands in sbatch's refusal of one job more than an account or QOS lets a person have: it takes it later."""
+NOT_NOW = re.compile(r"(Max|Grp)Submit|inactive or drain")
+"""What stands in sbatch's refusal of what it takes later: one job more than a person may have, a closed partition."""
 OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_")
+
+
+def require_commands() -> None:
+    """RuntimeError when SLURM's commands are not here: a worker without them would wait for ever, saying nothing."""
+    if missing := [command for command in ("sbatch", "squeue", "scancel", "scontrol") if not shutil.which(command)]:
+        raise RuntimeError(
+            f"{', '.join(missing)} not on PATH ({os.environ.get('PATH', '')}): start the worker where SLURM's commands "
+            "are, or add their folder to PATH (for a systemd unit: Environment=PATH=...)"
+        )
 
 
 class SlurmError(Exception):
@@ -39,8 +48,8 @@ class Refused(SlurmError):
     """SLURM looked at the request and refused it: nothing was queued."""
 
 
-class Full(Refused):
-    """SLURM takes no more jobs of this person for the time being: nothing was queued."""
+class NotNow(Refused):
+    """SLURM does not take the job for the time being (too many of this person, a closed partition)."""
 
 
 class Unreachable(SlurmError):
@@ -67,7 +76,7 @@ class SlurmClient(Protocol):
     """What the worker needs of SLURM."""
 
     def submit(self, script: str) -> str:
-        """Queues the script; the job's id. Raises Refused (Full: for now), or Unreachable if it may be queued."""
+        """Queues the script; the job's id. Raises Refused (NotNow: for now), or Unreachable if it may be queued."""
 
     def jobs(self) -> dict[str, Job]:
         """Every job of this user that the controller still knows, ended ones too, by id. Raises Unreachable."""
@@ -159,7 +168,7 @@ def _submit_error(text: str) -> SlurmError:
     told = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
     if UNCLEAR.search(told) or not told:
         return Unreachable(told)
-    return Full(told) if FULL.search(told) else Refused(told)
+    return NotNow(told) if NOT_NOW.search(told) else Refused(told)
 
 
 def _read(text: str) -> dict[str, Job]:

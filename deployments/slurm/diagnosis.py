@@ -6,6 +6,7 @@ state that is not listed as an end means: wait.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 
 from deployments.slurm.client import Job
@@ -58,7 +59,7 @@ ENDS: dict[str, Diagnosis] = {
         "error",
         "out of memory",
         "the job needed more memory than it had asked for",
-        resolution="Raise memory_gb, or lower execution.micro_batch_examples, then retry the run.",
+        resolution="Raise memory_gb, or lower execution.micro_batch_examples, then start the study again.",
     ),
     "CANCELLED": Diagnosis(
         "warning",
@@ -95,7 +96,9 @@ STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING
 ON_THE_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
 
 _LIMIT = "Wait for your other jobs, or ask for less; `sacctmgr show assoc` and `sacctmgr show qos` show the limits."
-_NEVER = "It will not start by itself: cancel the run, correct the resources, and retry it."
+_RELEASE = "`scontrol show job JOB` says why it is held, and `scontrol release JOB` lets it go."
+_OPERATORS = "Ask the cluster's operators."
+_NEVER = "It will not start by itself: cancel the run, correct the resources, and start the study again."
 REASONS: dict[str, tuple[str, str]] = {
     "Priority": ("jobs of higher priority are before it", ""),
     "Resources": ("it is the next one when enough of the cluster is free", ""),
@@ -144,10 +147,10 @@ REASONS: dict[str, tuple[str, str]] = {
     "PartitionConfig": ("the partition cannot give what it asks for", _NEVER),
     "BadConstraints": ("no node has what it asks for", _NEVER),
     "DependencyNeverSatisfied": ("the job that it waits for did not end as it must", _NEVER),
-    "JobHeldUser": ("you hold it", "`scontrol release JOB` lets it go."),
-    "JobHeldAdmin": ("an operator holds it", "Ask the cluster's operators."),
+    "JobHeldUser": ("you hold it", _RELEASE),
+    "JobHeldAdmin": ("an operator holds it", _OPERATORS),
     "JobHoldMaxRequeue": ("it was requeued too often", _NEVER),
-    "JobLaunchFailure": ("it could not be launched", "Ask the cluster's operators."),
+    "JobLaunchFailure": ("it could not be launched", _OPERATORS),
     "MaxMemPerLimit": ("it asks for more memory than the partition allows", _NEVER),
     "ReservationDeleted": ("its reservation is gone", _NEVER),
     "BurstBufferResources": ("it waits for burst buffer space", ""),
@@ -156,12 +159,27 @@ REASONS: dict[str, tuple[str, str]] = {
 """Pending reasons: what it waits for, and what to do if it will not end by itself."""
 
 
+FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, str]], ...] = (
+    (re.compile(r"held", re.I), ("it is held", _RELEASE)),
+    (re.compile(r"PerJob|WallDuration|^(QOS|Assoc).*(MinC|MinG|MinM|MinN)"), ("a limit for one job is met", _NEVER)),
+    (re.compile(r"^(QOS|Assoc)|Per(User|Account)"), ("a limit of the QOS or of your account is reached", _LIMIT)),
+    (re.compile(r"^Nodes required for job are|NotAvail"), REASONS["ReqNodeNotAvail"]),
+)
+"""What the reasons that `REASONS` does not list, some hundred, have in common."""
+
+
 def waiting(reason: str) -> str:
     """A pending reason in words; SLURM's own word is kept beside it."""
-    told, remedy = REASONS.get(reason.split(",")[0], ("", ""))
+    word = reason.split(",")[0]
+    told, remedy = REASONS.get(word) or next((told for family, told in FAMILIES if family.search(word)), ("", ""))
     if not told:
         return f"queued ({reason or 'not looked at yet'})"
     return f"queued: {told} ({reason})" + (f". {remedy}" if remedy else "")
+
+
+def needs_a_person(told: str) -> bool:
+    """Whether what `waiting` told ends only when a person does something."""
+    return told.endswith((_NEVER, _RELEASE, _OPERATORS))
 
 
 def of_end(job: Job) -> Diagnosis:

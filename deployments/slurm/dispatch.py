@@ -17,10 +17,12 @@ from uuid import UUID
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
+from prefect.states import Scheduled
 
 from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS
+from deployments.slurm.job import STARTED_BY_A_PERSON
 from deployments.slurm.journal import Journal, Submission
 from deployments.slurm.site import Site, overrides
 from storage import attempts, generations, locks
@@ -127,6 +129,7 @@ class Advance(Walk):
             name=f"{handle.run.study} {name} {handle.run.fingerprint[:12]}",
             tags=[handle.run.study, name, *([f"seed-{seed}"] if seed is not None else [])],
             idempotency_key=key,
+            state=Scheduled(message=STARTED_BY_A_PERSON) if self._person else None,
             job_variables=job_variables(self._site, handle, self._source, self._own),
         )
 

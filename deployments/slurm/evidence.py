@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,13 @@ CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
 LOG_END_BYTES = 8192
 
 
-def attempt_of(run_directory: Path, submission: Submission) -> dict[str, Any] | None:
-    """The record of the attempt that this submission's job made, if it made one."""
+def attempt_of(run_directory: Path, submission: Submission, ended: bool = False) -> dict[str, Any] | None:
+    """The record of the attempt that this submission's job made, if it made one.
+
+    `ended`: it decides, so no cached listing of the folder is believed.
+    """
+    if ended:
+        _refresh(run_directory / "attempts")
     for number in reversed(_attempt_numbers(run_directory)):
         if number <= submission.attempts_before:
             return None
@@ -29,6 +35,18 @@ def attempt_of(run_directory: Path, submission: Submission) -> dict[str, Any] | 
         if record.get("slurm_job_name") == submission.name:
             return record
     return None
+
+
+def _refresh(folder: Path) -> None:
+    """Has NFS list a folder anew: for up to a minute it knows nothing of what another host wrote there.
+
+    A change of one's own is what makes a client see that there were others (RFC 1813, weak cache consistency).
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        pass  # there is none, or no place
 
 
 def _attempt_numbers(run_directory: Path) -> list[int]:

@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployments.slurm import evidence
-from deployments.slurm.journal import Journal, Submission
+from deployments.slurm.journal import End, Journal, Submission
+from deployments.slurm.reconcile import NOT_SUBMITTED
 from deployments.slurm.resources import Resources
 from deployments.slurm.script import JobText, sbatch_text
 from storage import attempts
+
+STARTED_BY_A_PERSON = "started by a person"
+"""The message of a flow run's first state when a person started the study, or began the stage again."""
+NOT_YET = "cannot be submitted now: "
+"""How the message of a state begins that puts a continuation off."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
         f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
         plan.flow_run,
         time.time(),
-        automatic=end is None or (end.follows == "AwaitingRetry" and end.message == plan.state_message),
+        automatic=_automatic(plan, end),
         memory_gb=asked.memory_gb,
         memory_cap_gb=asked.memory_cap_gb,
         cpus=asked.cpus,
@@ -93,6 +99,20 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
         )
     )
     return entry, text
+
+
+def continues(plan: Plan) -> bool:
+    """Whether the job that is asked for is one that Ratchet itself promised."""
+    last = last_of(plan, Journal(plan.folder).all())
+    return last is not None and last.end is not None and _automatic(plan, last.end)
+
+
+def _automatic(plan: Plan, end: End | None) -> bool:
+    """Whether Ratchet itself asked for the job. Prefect keeps no author; our states are those with our messages."""
+    if end is None:
+        return plan.state_message != STARTED_BY_A_PERSON
+    ours = plan.state_message in (end.message, NOT_SUBMITTED) or plan.state_message.startswith(NOT_YET)
+    return end.follows == "AwaitingRetry" and ours
 
 
 def _lead_seconds(asked: Resources, run_directory: Path) -> float:

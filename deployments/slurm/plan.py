@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ from pydantic import Field
 
 from deployments.dispatch import Handle
 from deployments.slurm.dispatch import job_variables, stage_parameters
-from deployments.slurm.job import Plan
+from deployments.slurm.job import STARTED_BY_A_PERSON, Plan
 from deployments.slurm.journal import Journal
 from deployments.slurm.resources import Resources
 from deployments.slurm.site import Site
 from storage.errors import BadInput
+
+SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
 
 
 class _Where(Resources):
@@ -54,7 +57,16 @@ def plan_of(
     state_message: str = "",
     state_id: str = "",
 ) -> Plan:
-    """The plan of a flow run's next job. `own_folder` is for a run whose variables name none."""
+    """The plan of a flow run's next job. `own_folder` is for a run whose variables name none.
+
+    BadInput for what looks like a secret among the variables of the environment: they stand in the job's script.
+    """
+    environment = {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")}
+    if secrets := sorted(key for key in environment if SECRET.search(key)):
+        raise BadInput(
+            f"env: {', '.join(secrets)} would stand in the job's script, which others may read: set it where the "
+            "worker runs, and name it in pass_environment"
+        )
     return Plan(
         flow_run,
         Path(configuration.folder or own_folder),
@@ -62,7 +74,7 @@ def plan_of(
         command(configuration.command or "", parameters),
         Path(configuration.directory or site.root),
         Resources.model_validate(configuration.model_dump(include=set(Resources.model_fields))),
-        {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")},
+        environment,
         state_message,
         state_id,
     )
@@ -95,7 +107,9 @@ def plan_for(
     variables = job_variables(site, handle, source, own)
     values = (deployment.job_variables or {}) | variables
     configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
-    entries = Journal(Path(variables["folder"])).all()
-    flow_run = entries[-1].flow_run if entries else ""
-    parameters = stage_parameters(handle, study_file)
-    return plan_of(configuration, site, flow_run, name, parameters, Path(variables["folder"]))
+    folder = Path(variables["folder"])
+    last = next(reversed(Journal(folder).all()), None)
+    flow_run, message = "", STARTED_BY_A_PERSON
+    if last and (last.end is None or last.end.follows == "AwaitingRetry"):  # else a person's start makes a new one
+        flow_run, message = last.flow_run, last.end.message if last.end else ""
+    return plan_of(configuration, site, flow_run, name, stage_parameters(handle, study_file), folder, message)

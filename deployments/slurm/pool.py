@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from deployments.slurm import evidence
-from deployments.slurm.client import Full, Job, Refused, SlurmClient, Unreachable
+from deployments.slurm.client import Job, NotNow, Refused, SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS, QUEUED, Diagnosis
 from deployments.slurm.job import Plan, known_before, last_of, next_job
 from deployments.slurm.journal import End, Follows, Journal, Submission
@@ -126,14 +126,14 @@ class Pool:
             "refused",
             f"SLURM refused the job: {error}",
             str(script),
-            "Correct the resources (site file, deployment or study), then retry the run.",
+            "Correct the resources (site file, deployment or study), then start the study again.",
         )
         follows: Follows = "Failed"
         memory, exclude, delay = (before.memory_gb, before.exclude, 0.0) if before else (None, [], 0.0)
-        if isinstance(error, Full):
-            advice = f"Nothing to do: it is tried again every {self.limits.full_delay / 60:g} minutes."
-            told = replace(told, level="warning", category="queue is full", resolution=advice)
-            follows, delay = "AwaitingRetry", self.limits.full_delay
+        if isinstance(error, NotNow):
+            advice = f"Nothing to do: it is tried again every {self.limits.not_now_delay / 60:g} minutes."
+            told = replace(told, level="warning", category="not now", resolution=advice)
+            follows, delay = "AwaitingRetry", self.limits.not_now_delay
         elif exclude:  # perhaps the nodes that failed are all that there are
             advice = f"Nothing to do: {', '.join(exclude)} may be used again."
             told = replace(told, level="warning", resolution=advice)
@@ -238,7 +238,8 @@ class Pool:
         self._absent[last.name] = 0.0 if known else self._absent.get(last.name, -since) + since
         if known and job is not None and job.state in QUEUED:
             return Seen(run, submissions, in_state_for=in_state_for)
-        attempt = evidence.attempt_of(folder.parent, last)
+        ended = not known or (job is not None and job.state in ENDS)
+        attempt = evidence.attempt_of(folder.parent, last, ended)
         if known and job is not None and job.state not in ENDS:
             return Seen(run, submissions, attempt, in_state_for=in_state_for)
         end = evidence.end_of(self._journal(folder).log(last))

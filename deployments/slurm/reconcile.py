@@ -17,9 +17,10 @@ from deployments.slurm.client import Job
 from deployments.slurm.diagnosis import Diagnosis
 from deployments.slurm.journal import End, Follows, Submission
 
-SETUP_FAILED, BAD_INPUT, HELD = 71, 2, 75
+SETUP_FAILED, BAD_INPUT, HELD = 71, 2, 72
 """Exit codes of a job that ended before its attempt began: setup lines, the study file, a held run directory."""
 CONTINUES_LATER = "Nothing to do: the next job looks again in some minutes."
+NOT_SUBMITTED = "no job was submitted: the worker or the server was away"
 ASKED_AGAIN = "the run was asked for again after the job before was doomed or had ended"
 STOPS = frozenset({"check_failed", "no_progress", "numerical_failure", "bad_input"})
 BEFORE_THE_STAGE = 3
@@ -39,8 +40,8 @@ class Limits:
     """A flow run may be Pending without any submission for so long: its worker died before it wrote one."""
     crash_delay: float = 30.0
     held_delay: float = 300.0
-    full_delay: float = 300.0
-    """Before a job is submitted again that SLURM did not take because this person has too many."""
+    not_now_delay: float = 300.0
+    """Before a job is submitted again that SLURM did not take for the time being."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action 
     if run.type == "CANCELLING":
         return SetState(run, "CANCELLED", "Cancelled", end.message if end else "")
     if run.type == "PENDING" and seen.in_state_for > limits.unsubmitted:
-        return SetState(run, "SCHEDULED", "AwaitingRetry", "no job was submitted: the worker or the server was away")
+        return SetState(run, "SCHEDULED", "AwaitingRetry", NOT_SUBMITTED)
     return None
 
 
@@ -299,7 +300,7 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
     where = f"job {job.id} on {job.node}"
     exit_code = job.exit_code if job.state == "FAILED" else None
     if exit_code == SETUP_FAILED:
-        advice = "Read the job's log; correct setup_lines in the site file, then retry the run."
+        advice = "Read the job's log; correct setup_lines in the site file, then start the study again."
         told = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
         return _ended(seen, last, told, "Failed")
     if exit_code == BAD_INPUT:

@@ -105,7 +105,7 @@ def _options(job: JobText) -> list[str]:
         "open-mode": "append",
         "signal": f"B:USR1@{lead}",
         "dependency": ":".join(["afterany", *job.after_jobs]) if job.after_jobs else "",
-        "export": ",".join(asked.pass_environment) or "NIL",
+        "export": ",".join(asked.pass_environment) or "NONE",
     }
     given = [f"--{name}={_quoted(value)}" for name, value in options.items() if value]
     return [*given, "--no-requeue", *(_extra(line) for line in asked.extra_sbatch_lines)]

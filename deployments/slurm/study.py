@@ -8,19 +8,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.exceptions import ObjectNotFound
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
+from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelling, State, StateType
 
 from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmCommands
 from deployments.slurm.cluster import read_cluster
-from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
+from deployments.slurm.dispatch import Advance, Standing, own_resources
 from deployments.slurm.job import preview
-from deployments.slurm.journal import Journal
 from deployments.slurm.plan import plan_for
 from deployments.slurm.preflight import notes, require
 from deployments.slurm.site import Site
@@ -31,6 +35,8 @@ from storage.errors import BadInput
 LOG = logging.getLogger("ratchet.slurm")
 LOOK_EVERY_SECONDS = 5.0
 SOURCES = ".sources"
+PAGE = 200
+"""As many as Prefect gives at once."""
 
 
 def root_of(site: Site, root: str = "") -> Path:
@@ -89,7 +95,10 @@ def _require_known_stages(walk: Walk, own: dict[str, Any]) -> None:
 
 
 def keep_results(walk: Walk, site: Site) -> None:
-    """Copies what the study's last stage made, and its marker, to the site's folder for results; once."""
+    """Copies what the study's last stage made, and its marker, to the site's folder for results; once.
+
+    A folder that cannot be written is only told of: the results are where they were made.
+    """
     last = walk.handles[-1]
     if not site.results or not last.finished:
         return
@@ -97,11 +106,15 @@ def keep_results(walk: Walk, site: Site) -> None:
     if target.exists():
         return
     marker = last.run.marker_file
-    with durable.new_directory(target) as copy:
-        for name in [*durable.read_json(marker)["outputs"], marker.name]:
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(last.run.path / name, copy / name)
-    LOG.info("results copied to %s", target)
+    try:
+        with durable.new_directory(target) as copy:
+            for name in [*durable.read_json(marker)["outputs"], marker.name]:
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(last.run.path / name, copy / name)
+    except OSError as error:
+        LOG.warning("the results could not be copied to %s (results in the site file): %s", target, error)
+    else:
+        LOG.info("results copied to %s", target)
 
 
 def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> list[tuple[str, str]]:
@@ -121,17 +134,30 @@ def cancel(page: Any, study: Any, root: Path, spared: set[str]) -> None:
     """
     walk = Walk(root, study.name)
     page.page(study, walk)
+    wanted = {handle.run.fingerprint for handle in walk.handles if not handle.finished} - spared
     with get_client(sync_client=True) as client:
-        for handle in walk.handles:
-            entries = Journal(jobs_folder(handle.run)).all()
-            if not entries or handle.finished or handle.run.fingerprint in spared:
-                continue
-            try:
-                run = client.read_flow_run(UUID(entries[-1].flow_run))
-            except ObjectNotFound:
-                continue
-            if run.state is not None and not run.state.is_final():
-                client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
+        for run in _under_way(client, study.name):
+            given = run.parameters
+            if given.get("root") == str(root) and given.get("fingerprint") in wanted:
+                try:
+                    client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
+                except httpx.HTTPError as error:
+                    LOG.warning("%s could not be cancelled: %s", run.name, error)
+
+
+def _under_way(client: SyncPrefectClient, study: str) -> list[FlowRun]:
+    """The flow runs of a study's stages that have not ended, with or without a job yet."""
+    states = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+    chosen = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=[study]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)),
+    )
+    found: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(flow_run_filter=chosen, limit=PAGE, offset=len(found))
+        found += page
+        if len(page) < PAGE:
+            return found
 
 
 def follow(
@@ -147,6 +173,9 @@ def follow(
         try:
             walk = look_again(person)
         except (httpx.HTTPError, OSError) as error:  # the server or the disk is away: the jobs go on
+            refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
+            if once or refused:
+                raise
             LOG.warning("looked in vain: %s", error)
             time.sleep(LOOK_EVERY_SECONDS)
             continue

@@ -29,11 +29,12 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.plugins import load_prefect_collections
 from prefect.workers.base import BaseWorker, BaseWorkerResult
 
-from deployments.slurm.client import Refused, SlurmCommands
+from deployments.slurm.client import Refused, SlurmCommands, require_commands
 from deployments.slurm.cluster import Cluster, read_cluster
+from deployments.slurm.diagnosis import needs_a_person
 from deployments.slurm.dispatch import jobs_folder
-from deployments.slurm.job import Plan
-from deployments.slurm.journal import Journal, Submission
+from deployments.slurm.job import NOT_YET, Plan, continues
+from deployments.slurm.journal import Journal
 from deployments.slurm.mirror import Mirror
 from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, plan_of
 from deployments.slurm.pool import Pool
@@ -50,6 +51,7 @@ CANCEL_LOOK_SECONDS = 2.0
 NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
 STAND_BY_SECONDS = 10.0
+NOT_YET_SECONDS = 300.0
 FEW_JOBS, MANY_JOBS = 20, 1000
 FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
 
@@ -83,6 +85,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     async def setup(self) -> None:
         _refuse_another_of_this_type()
+        require_commands()
         logging.getLogger("ratchet").setLevel(logging.INFO)
         self._site = read_site()
         await super().setup()
@@ -124,6 +127,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
     ) -> BaseWorkerResult:
         """Submits and returns. Status 0 always: Prefect's own late word over a run could overwrite a newer state."""
         job_id: str | None = None
+        plan: Plan | None = None
         if self._jobs is None:  # lost a moment ago; the worker that serves the pool now finds the run unsubmitted
             if task_status is not None:
                 task_status.started(None)
@@ -135,20 +139,21 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
         except (Refused, BadInput) as error:
-            await self._fail(flow_run, str(error))
-            if self._site is not None and self._site.notify:
-                subject = f"Ratchet: {flow_run.name} needs you"
-                await anyio.to_thread.run_sync(notify, self._site.notify, subject, str(error))
+            if plan is not None and isinstance(error, BadInput) and continues(plan):  # a partition that is drained
+                await self._set(flow_run, "SCHEDULED", "AwaitingRetry", f"{NOT_YET}{error}", NOT_YET_SECONDS)
+            else:
+                await self._set(flow_run, "FAILED", "Failed", str(error))
+            await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))
         if task_status is not None:
             task_status.started(job_id)
         return BaseWorkerResult(status_code=0, identifier=job_id or "")
 
-    async def _fail(self, flow_run: FlowRun, message: str) -> None:
+    async def _set(self, flow_run: FlowRun, type_: str, name: str, message: str, delay: float = 0.0) -> None:
         now = await self.client.read_flow_run(flow_run.id)
         if now.state is not None and not now.state.is_final():
             run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name)
             assert self._runs is not None
-            await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, "FAILED", "Failed", message))
+            await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, type_, name, message, delay))
 
     async def _asked_for_by(self, flow_run: FlowRun) -> tuple[str, str]:
         """The message of the scheduled state that this job follows (whose wish it is), and the id of the present one,
@@ -175,6 +180,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
     def _require_runnable(self, plan: Plan) -> None:
         """BadInput when the job could not run here; the cluster is asked at most every few minutes."""
         assert self._site is not None
+        if unset := [name for name in plan.resources.pass_environment if name not in os.environ]:
+            raise BadInput(f"pass_environment: {', '.join(unset)} is not set where the worker of the pool runs")
         if self._cluster is None or time.monotonic() - self._cluster[0] > CLUSTER_SECONDS:
             self._cluster = (time.monotonic(), read_cluster())
         continuing = bool(Journal(plan.folder).of(plan.flow_run))
@@ -250,17 +257,23 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             for action in actions
             if isinstance(action, Finish)
         }
+        names = {one.run.id: one.submissions[-1].name for one in self._jobs.seen if one.submissions}
+        for action in actions:
+            if isinstance(action, SetState) and needs_a_person(action.message):
+                self._notify(names[action.run.id], action.message)
         for one in self._jobs.seen:
             if one.run.id in ended:
                 self._mirror.show_end(one, ended[one.run.id])
-                self._notify(ended[one.run.id])
+                end = ended[one.run.id].end
+                if end is not None and end.follows == "Failed":
+                    self._notify(ended[one.run.id].name, end.message)
         self._mirror.show([one for one in self._jobs.seen if one.run.id not in ended])
 
-    def _notify(self, ended: Submission) -> None:
+    def _notify(self, name: str, message: str) -> None:
         """Tells a person, by the site's command, of a stage that does not go on by itself."""
         assert self._site is not None
-        if self._site.notify and ended.end is not None and ended.end.follows == "Failed":
-            notify(self._site.notify, f"Ratchet: {ended.name} needs you", ended.end.message)
+        if self._site.notify:
+            notify(self._site.notify, f"Ratchet: {name} needs you", message)
 
     async def _wait(self) -> None:
         """Until the next look at SLURM; a cancel does not wait for it."""

@@ -11,6 +11,7 @@ from deployments.dispatch import Walk
 from flows import dispatched, study_file
 from tests.slurm import toy
 from tests.slurm.harness import toy_study
+from tests.tasks.tiny import Here
 
 MODULE = "tests.slurm.toy"
 
@@ -36,7 +37,7 @@ def test_a_cancelled_study_is_not_started_again_and_spares_what_another_one_want
     tmp_path: Path, cancelled: list[set[str]]
 ) -> None:
     root, one = tmp_path / "runs", toy_study("shared")
-    other = toy_study("shared", resources={"cpus": 2})  # the same stages, asked for twice
+    other = one.model_copy(update={"seed": 4})  # the toy's stages are the same for every seed
     files = [study_file.keep(root, MODULE, study) for study in (one, other)]
     (root / "shared" / "studies" / "unreadable.yaml").write_text("[")
     dispatched.stop(MODULE, one, "")
@@ -63,3 +64,23 @@ def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(
     assert cancelled == [set()]
     dispatched.stop(MODULE, toy_study("never-started"), "")
     assert len(cancelled) == 1
+
+
+def test_a_finished_study_is_no_longer_looked_at_by_itself(
+    tmp_path: Path, cancelled: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a stage that gets a new version, or a folder that is removed, would have it all done again, unasked."""
+    root, study = tmp_path / "runs", toy_study("finishes")
+    file = study_file.keep(root, MODULE, study)
+    walk = Walk(root, study.name)
+    toy.page(study, walk)
+    monkeypatch.setattr(dispatched.slurm_study, "look", lambda *_: walk)
+    dispatched.look(MODULE, study, person=False)
+    assert study_file.active(root) == [file]
+    here = Here(root, study.name)
+    toy.page(study, here)
+    walk.handles[:] = here.handles
+    dispatched.look(MODULE, study, person=False)
+    assert study_file.active(root) == []
+    dispatched.look(MODULE, toy_study("finishes"), person=True)
+    assert study_file.active(root) == [], "started again it was looked at once more, and found finished"

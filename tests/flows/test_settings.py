@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from deployments.dispatch import Walk
 from flows import robustness, settings
@@ -153,7 +153,9 @@ def test_only_types_that_yaml_the_form_and_python_share() -> None:
     for kind in _configurations().values():
         for field, info in kind.model_fields.items():
             for leaf in _leaves(info.annotation):
-                plain = leaf in (int, float, str, bool, type(None), list, Any) or isinstance(leaf, int | float | str)
+                plain = leaf in (int, float, str, bool, type(None), list, Any) or isinstance(
+                    leaf, int | float | str | AfterValidator
+                )
                 nested = isinstance(leaf, type) and issubclass(leaf, BaseModel)
                 assert plain or nested, f"{kind.__name__}.{field}: {leaf}"
 

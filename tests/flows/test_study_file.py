@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flows import study_file
 from storage.errors import BadInput
+from tests.slurm import toy
 from tests.slurm.harness import toy_study
 
 MODULE = "tests.slurm.toy"
@@ -17,12 +19,25 @@ MODULE = "tests.slurm.toy"
 def test_the_same_study_has_the_same_file_and_is_read_back_as_it_was(tmp_path: Path) -> None:
     study = toy_study("kept", steps=12)
     file = study_file.keep(tmp_path, MODULE, study)
-    written = file.stat().st_mtime_ns
-    assert study_file.keep(tmp_path, MODULE, study) == file == study_file.path(tmp_path, MODULE, study)
-    assert file.stat().st_mtime_ns == written and file.parent == tmp_path / "kept" / "studies"
-    page, again = study_file.read(file)
+    assert file == study_file.path(tmp_path, MODULE, study) and file.parent == tmp_path / "kept" / "studies"
+    page, again = study_file.read_unchanged(tmp_path, file)
     assert again == study and page.__name__ == MODULE
     assert study_file.path(tmp_path, MODULE, toy_study("kept", steps=18)) != file
+
+
+def test_the_same_study_with_other_execution_fields_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    """Two files of the same stages would each start them, one with the settings that a person has just corrected."""
+    file = study_file.keep(tmp_path, MODULE, toy_study("kept", memory_mb=1))
+    corrected = toy_study("kept", memory_mb=2, resources={"memory_gb": 8})
+    assert study_file.keep(tmp_path, MODULE, corrected) == file
+    assert study_file.active(tmp_path) == [file] and study_file.read(file)[1] == corrected
+
+
+def test_a_study_whose_stages_changed_since_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = study_file.keep(tmp_path, MODULE, toy_study("kept"))
+    monkeypatch.setattr(toy, "TRAIN", replace(toy.TRAIN, version=2))
+    with pytest.raises(BadInput, match="has changed since it was started"):
+        study_file.read_unchanged(tmp_path, file)
 
 
 def test_a_stopped_study_is_not_active_until_it_is_started_again(tmp_path: Path) -> None:

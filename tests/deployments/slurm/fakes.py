@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployments.slurm.client import FULL, Full, Job, Refused, Unreachable
+from deployments.slurm.client import NOT_NOW, Job, NotNow, Refused, Unreachable
 from deployments.slurm.reconcile import Run, SetState
 
 NODES, NODE_MEGABYTES, GPU_MODELS = ("n1", "n2", "n3", "n4"), 256_000, ("a100",)
@@ -210,7 +210,7 @@ class FakeSlurm:
                 job.ended = self.clock.now
                 self._take(job)
             self.clock.moment()
-            raise (Full if FULL.search(error) else Refused)(error)
+            raise (NotNow if NOT_NOW.search(error) else Refused)(error)
         self.queue(job)
         self.clock.moment()
         if self.mood == "frozen":

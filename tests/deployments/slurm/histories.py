@@ -22,7 +22,7 @@ from deployments.slurm import job as job_module
 from deployments.slurm.client import Refused
 from deployments.slurm.job import Plan
 from deployments.slurm.pool import Pool
-from deployments.slurm.reconcile import STOPS, Limits
+from deployments.slurm.reconcile import HELD, STOPS, Limits
 from deployments.slurm.resources import Resources
 from storage import durable
 from tests.deployments.slurm.fakes import (
@@ -86,7 +86,7 @@ FATES: dict[str, tuple[float, Callable[..., Fate]]] = {
     "setup fails": (0.4, _early("FAILED", 71)),
     "cannot begin": (0.3, _early("FAILED", 2)),
     "crashes early": (1.5, _early("FAILED", 1)),
-    "held": (0.4, _early("FAILED", 75)),
+    "held": (0.4, _early("FAILED", HELD)),
     "no log": (0.3, _early("FAILED", 0, 53)),
 }
 QUIET = {"finishes": FATES["finishes"], "out of time": (1.0, FATES["out of time"][1])}

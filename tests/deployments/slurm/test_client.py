@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm import client
-from deployments.slurm.client import Full, Job, Refused, SlurmCommands, Unreachable
+from deployments.slurm.client import Job, NotNow, Refused, SlurmCommands, Unreachable, require_commands
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_refusal_is_one_and_says_why(commands: Any, told: str) -> None:
     commands("sbatch", "", told, 1)
     with pytest.raises(Refused) as error:
         SlurmCommands().submit("#!/bin/bash\n")
-    assert not isinstance(error.value, Full)
+    assert not isinstance(error.value, NotNow)
     assert told.splitlines()[-1].removeprefix("sbatch: error: ") in str(error.value)
     assert "\n" not in str(error.value) and "sbatch: error" not in str(error.value)
 
@@ -204,7 +204,7 @@ def test_a_refusal_is_one_and_says_why(commands: Any, told: str) -> None:
 def test_one_job_too_many_is_refused_for_now(commands: Any, limit: str) -> None:
     policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     commands("sbatch", "", f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}", 1)
-    with pytest.raises(Full, match=limit):
+    with pytest.raises(NotNow, match=limit):
         SlurmCommands().submit("#!/bin/bash\n")
 
 
@@ -288,3 +288,15 @@ def test_a_cancel_that_was_not_done_is_told(commands: Any, told: str, code: int)
     commands("scancel", "", told, code)
     with pytest.raises(Unreachable):
         SlurmCommands().cancel(["7", "8"])
+
+
+def test_a_worker_does_not_start_where_slurm_s_commands_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for command in ("sbatch", "squeue", "scontrol"):
+        (tmp_path / command).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RuntimeError, match=rf"scancel not on PATH \({tmp_path}\)"):
+        require_commands()
+    (tmp_path / "scancel").touch(0o755)
+    require_commands()

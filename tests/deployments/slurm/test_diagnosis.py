@@ -82,3 +82,29 @@ def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
     assert "down, drained or reserved (ReqNodeNotAvail,_UnavailableNodes:n2)" in told
     assert diagnosis.waiting("SomethingNew") == "queued (SomethingNew)"
     assert diagnosis.waiting("") == "queued (not looked at yet)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "person"),
+    [
+        ("launch_failed_requeued_held", "it is held", True),
+        ("user_env_retrieval_failed_requeued_held", "it is held", True),
+        ("AssocMaxCpuPerJobLimit", "a limit for one job is met", True),
+        ("QOSMinGRES", "a limit for one job is met", True),
+        ("QOSMaxWallDurationPerJobLimit", "the time limit is more than the QOS allows", True),
+        ("JobHeldUser", "you hold it", True),
+        ("AssocGrpJobsLimit", "a limit of the QOS or of your account is reached", False),
+        ("QOSGrpMemLimit", "a limit of the QOS or of your account is reached", False),
+        ("MaxCpuPerAccount", "a limit of the QOS or of your account is reached", False),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "down, drained or reserved",
+            False,
+        ),
+        ("Priority", "jobs of higher priority are before it", False),
+        ("SomethingNew", "queued (SomethingNew)", False),
+    ],
+)
+def test_a_reason_is_told_in_words_and_whether_somebody_must_act(reason: str, told: str, person: bool) -> None:
+    assert told in diagnosis.waiting(reason) and reason in diagnosis.waiting(reason)
+    assert diagnosis.needs_a_person(f"job 7 {diagnosis.waiting(reason)}") is person

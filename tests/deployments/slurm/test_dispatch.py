@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID, uuid4
 
+import httpx
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -20,7 +21,7 @@ from deployments.slurm.client import Job, Unreachable
 from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
-from deployments.slurm.study import cancel, final_state, keep_results
+from deployments.slurm.study import cancel, final_state, follow, keep_results
 from storage import attempts, generations, locks
 from storage.errors import BadInput
 from tasks.execution import Execution
@@ -192,8 +193,7 @@ def test_a_study_ends_as_bad_input_when_nothing_else_failed(world: World, catego
 
 
 def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
-    started = world.stands()[0].flow_run
-    world.entry(started)
+    started = world.stands()[0].flow_run  # no job was submitted yet
     page = SimpleNamespace(page=lambda study, walk: walk(FIRST, world.config))
     study = SimpleNamespace(name=world.study)
     cancel(page, study, world.root, {world.first.run.fingerprint})
@@ -271,3 +271,45 @@ def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_p
 
 def replace_end(config: ToyConfig, ends: str) -> ToyConfig:
     return config.model_copy(update={"ends": ends})
+
+
+def test_a_folder_for_results_that_cannot_be_written_is_only_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    walk = Walk(tmp_path / "runs", "toy")
+    last = walk(FIRST, ToyConfig(ends="finished"))
+    attempt(last.stage, last.config, last.run, {})
+    finished = Walk(tmp_path / "runs", "toy")
+    finished(FIRST, ToyConfig(ends="finished"))
+    (tmp_path / "file").touch()
+    keep_results(finished, Site(root=str(tmp_path), results=str(tmp_path / "file" / "below")))
+    assert "could not be copied" in caplog.text and "results in the site file" in caplog.text
+
+
+@pytest.mark.parametrize(("status", "once"), [(404, False), (503, True)])
+def test_what_will_not_pass_and_a_single_look_are_not_tried_for_ever(status: int, once: bool) -> None:
+    request = httpx.Request("GET", "http://127.0.0.1/api")
+    error = httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+    def look(person: bool) -> Advance:
+        raise error
+
+    with pytest.raises(httpx.HTTPStatusError):
+        follow(look, lambda *_: None, once)
+
+
+def test_a_server_that_is_away_is_looked_at_again_and_the_person_s_wish_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.slurm.study.LOOK_EVERY_SECONDS", 0.0)
+    wishes: list[bool] = []
+
+    def look(person: bool) -> Advance:
+        wishes.append(person)
+        if len(wishes) < 3:
+            raise httpx.ConnectError("away")
+        return world.look()
+
+    world.config = replace_end(world.config, "check_failed")
+    attempt(world.first.stage, world.first.config, world.first.run, {})
+    assert follow(look, lambda *_: None).name == "Failed" and wishes == [True, True, True]

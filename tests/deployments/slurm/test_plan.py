@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from deployments.slurm.plan import SlurmJobConfiguration, command, plan_of
 from deployments.slurm.site import Site
+from storage.errors import BadInput
 
 
 def test_parameters_become_options_whatever_they_hold() -> None:
@@ -31,3 +34,18 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
     assert plan.environment == {"OMP_NUM_THREADS": "2"}
     assert (plan.folder, plan.directory, plan.label) == (Path("/own/jobs"), Path("/shared"), "mono-s42-train")
     assert (plan.resources.cpus, plan.resources.partition, plan.state_message) == (4, "gpu", "again")
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "key", "db_password"])
+def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
+    configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
+    with pytest.raises(BadInput, match=f"env: {name}.*pass_environment") as refused:
+        plan_of(configuration, Site(root="/shared"), "f", "a name", {}, Path("/own/jobs"))
+    assert "hf_abc" not in str(refused.value)
+
+
+def test_what_only_sounds_like_a_secret_is_let_through() -> None:
+    given = {"TOKENIZERS_PARALLELISM": "true", "MONKEY": "1", "OMP_NUM_THREADS": "2"}
+    configuration = SlurmJobConfiguration(command="work", env=given)
+    plan = plan_of(configuration, Site(root="/shared"), "f", "a name", {}, Path("/own/jobs"))
+    assert plan.environment == given

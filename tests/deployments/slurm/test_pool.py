@@ -14,10 +14,10 @@ import pytest
 
 from deployments.slurm import evidence
 from deployments.slurm.client import Job, Refused
-from deployments.slurm.job import Plan, preview
+from deployments.slurm.job import NOT_YET, STARTED_BY_A_PERSON, Plan, preview
 from deployments.slurm.journal import End, Journal
 from deployments.slurm.pool import Pool
-from deployments.slurm.reconcile import Finish, Limits
+from deployments.slurm.reconcile import NOT_SUBMITTED, Finish, Limits
 from deployments.slurm.resources import Resources
 from storage import attempts, durable
 from tests.deployments.slurm.fakes import (
@@ -201,7 +201,7 @@ def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_las
     assert world.state() == "Completed" and "Failed" not in world.server.runs["flow-run"].history
     assert len(third) == 3 and third[1] - third[0] >= 300 <= third[2] - third[1]
     follows = [(entry.end.follows, entry.end.diagnosis["category"]) for entry in world.journal().all() if entry.end]
-    full = ("AwaitingRetry", "queue is full")
+    full = ("AwaitingRetry", "not now")
     assert follows == [
         ("AwaitingRetry", "node failure"),
         ("AwaitingRetry", "out of memory"),
@@ -616,3 +616,33 @@ def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_lim
     attempts.AttemptRecord(folder / "attempts", 1, {}, [0, 0]).note(step_seconds=measured, save_seconds=measured)
     plan = world.plan(resources=Resources(memory_gb=4, lead_seconds=asked, time_limit_minutes=limit))
     assert f"--signal=B:USR1@{lead}\n" in preview(plan)
+
+
+@pytest.mark.parametrize(
+    ("message", "automatic"),
+    [
+        ("{end}", True),
+        (NOT_SUBMITTED, True),
+        (f"{NOT_YET}partition: gpu is DRAIN", True),
+        ("", False),
+        ("a word of a person", False),
+    ],
+)
+def test_a_continuation_is_ours_however_often_it_was_put_off(world: World, message: str, automatic: bool) -> None:
+    world.fates = [Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0), WORKS]
+    world.submit()
+    while not world.server.due():
+        world.round()
+    end = world.journal().all()[0].end
+    assert end is not None
+    world.submit(state_message=message.format(end=end.message) or " ")
+    assert world.journal().all()[1].automatic is automatic
+
+
+def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world: World) -> None:
+    """After `no progress` an automatic one would be refused at once, and again at each new start."""
+    world.submit(state_message=STARTED_BY_A_PERSON)
+    assert not world.journal().all()[0].automatic
+    world.add("other", "other")
+    world.submit("other", state_message=" ")
+    assert world.journal("other").all()[0].automatic

@@ -159,7 +159,7 @@ ROWS = {
     "CANCELLED while queued": Row(job("CANCELLED", node=""), "Cancelled", category="cancelled"),
     "a setup line failed": Row(job("FAILED", 71), "Failed", category="environment", told="correct setup_lines"),
     "the study file cannot be read": Row(job("FAILED", 2), "Failed", category="bad input"),
-    "held by another process": Row(job("FAILED", 75), "AwaitingRetry", delay=LIMITS.held_delay, category="held"),
+    "held by another process": Row(job("FAILED", 72), "AwaitingRetry", delay=LIMITS.held_delay, category="held"),
     "ended before the stage began": Row(
         job("FAILED", 70), "AwaitingRetry", delay=LIMITS.crash_delay, told="before the stage began"
     ),

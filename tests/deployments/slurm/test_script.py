@@ -116,7 +116,7 @@ def test_what_is_not_asked_for_is_not_there() -> None:
             *("export", "no-requeue"),
         )
     ]
-    assert "--export=NIL" in text and "failed()" not in text and "RATCHET_STARTED_BY=person" in text
+    assert "--export=NONE" in text and "failed()" not in text and "RATCHET_STARTED_BY=person" in text
 
 
 def test_gpus_of_any_model() -> None:

@@ -13,6 +13,8 @@ import httpx
 import pytest
 from prefect.workers.base import BaseWorker
 
+from deployments.slurm.cluster import Cluster
+from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.plan import SlurmJobConfiguration
 from deployments.slurm.site import Site
 from deployments.slurm.worker import FEW_SECONDS, SlurmWorker, interval_seconds, notify
@@ -113,3 +115,51 @@ def test_a_run_that_a_person_made_has_the_folder_of_its_stage(worker: SlurmWorke
     assert worker._folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"  # type: ignore[arg-type]
     by_hand.job_variables = {"folder": "/given/jobs"}
     assert worker._folder_of(by_hand) == Path("/given/jobs")  # type: ignore[arg-type]
+
+
+class Told:
+    """What a worker set and whom it told, with a preflight that refuses."""
+
+    def __init__(self, worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.states: list[tuple[Any, ...]] = []
+        self.notified: list[str] = []
+        self._worker, self._folder = worker, folder
+
+        async def asked_for_by(*_: Any) -> tuple[str, str]:
+            return self.message, "state"
+
+        async def set_(run: Any, *state: Any) -> None:
+            self.states.append(state)
+
+        monkeypatch.setattr(worker, "_asked_for_by", asked_for_by)
+        monkeypatch.setattr(worker, "_set", set_)
+        monkeypatch.setattr(worker, "_notify", lambda name, message: self.notified.append(message))
+        monkeypatch.setattr("deployments.slurm.worker.read_cluster", lambda: Cluster({}))
+
+    def run(self, message: str, **asked: Any) -> list[tuple[Any, ...]]:
+        self.message = message
+        given = SlurmJobConfiguration(command="work", folder=str(self._folder), **asked)
+        run = SimpleNamespace(name="a run", id="f", parameters={}, job_variables={})
+        asyncio.run(self._worker.run(run, given))  # type: ignore[arg-type]
+        return self.states
+
+
+@pytest.fixture
+def told(worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
+    return Told(worker, monkeypatch, tmp_path / "runs" / "jobs")
+
+
+def test_what_is_wrong_with_a_first_job_fails_the_run_and_tells_a_person(told: Told) -> None:
+    ((type_, name, message),) = told.run("", pass_environment=["SURELY_NOT_SET"])
+    assert (type_, name) == ("FAILED", "Failed") and "SURELY_NOT_SET is not set where the worker" in message
+    assert told.notified == [message]
+
+
+def test_what_is_wrong_with_a_continuation_is_waited_for(told: Told, tmp_path: Path) -> None:
+    """A drained partition or a disk that is away for an hour must not end a study of days."""
+    end = End("AwaitingRetry", "the time limit")
+    Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
+    ((type_, name, message, delay),) = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])
+    assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0)
+    assert message.startswith("cannot be submitted now: pass_environment")
+    assert told.run("somebody asked", pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
