@@ -26,6 +26,10 @@ def advance(root: str = "") -> None:
     """
     logger, site = get_run_logger(), read_site()
     where = slurm_study.root_of(site, root)
+    try:
+        dispatched.finish_cancels(where)
+    except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:
+        logger.warning("cancelled studies: %s", error)
     for file in study_file.active(where):
         try:
             walk = dispatched.look_at(file, site, where)

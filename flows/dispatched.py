@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,18 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+)
 from prefect.client.schemas.objects import FlowRun
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
-from prefect.states import State, StateType
+from prefect.states import Cancelled, State, StateType
 
 from deployments.dispatch import Handle, Walk
 from deployments.slurm import efficiency
@@ -26,6 +33,8 @@ from deployments.slurm.site import Site, read_site
 from flows import study_file
 from storage.errors import BadInput
 
+HOOK_SECONDS = 120.0
+"""For so long a cancelled flow run's own process is given to end its study."""
 STATES = {
     "finished": (StateType.COMPLETED, "Completed"),
     "failed": (StateType.FAILED, "Failed"),
@@ -101,6 +110,31 @@ def stop(module: str, study: Any, root: str) -> None:
         study_file.stopped(file).touch()
         page, _ = study_file.read(file)
         slurm_study.cancel(page, study, where, _wanted(where))
+
+
+def finish_cancels(root: Path) -> None:
+    """Ends the studies below `root` whose flow runs a person cancelled when their processes were gone already.
+
+    Prefect leaves such a run Cancelling for ever: the hook runs where the process was started, and nowhere else.
+    """
+    asked = FlowRunFilter(
+        tags=FlowRunFilterTags(all_=["ratchet"]),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING])),
+    )
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=asked):
+            given, state = run.parameters, run.state
+            ours = given.get("dispatch") == "slurm" and _root(given) == root and "study" in given
+            if not ours or state is None or (datetime.now(UTC) - state.timestamp).total_seconds() < HOOK_SECONDS:
+                continue
+            for file in study_file.active(root):
+                page, _ = study_file.read(file)
+                stop(page.__name__, page.Study.model_validate(given["study"]), str(root))
+            client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
+
+
+def _root(parameters: dict[str, Any]) -> Path:
+    return slurm_study.root_of(read_site(), parameters.get("root", ""))
 
 
 def _wanted(root: Path) -> set[str]:

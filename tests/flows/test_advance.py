@@ -31,7 +31,11 @@ def test_one_study_that_cannot_be_looked_at_stops_no_other(
             raise error
         return SimpleNamespace(handles=[])
 
+    def away(root: Path) -> None:
+        raise httpx.ConnectError("away")
+
     monkeypatch.setattr(advance.dispatched, "look_at", look_at)
+    monkeypatch.setattr(advance.dispatched, "finish_cancels", away)
     monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
     monkeypatch.setattr(advance, "get_run_logger", lambda: logging.getLogger("ratchet.advance"))
     advance.advance.fn(str(tmp_path))

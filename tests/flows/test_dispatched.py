@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling
 
 from deployments.dispatch import Walk
 from flows import dispatched, study_file
@@ -84,3 +89,32 @@ def test_a_finished_study_is_no_longer_looked_at_by_itself(
     assert study_file.active(root) == []
     dispatched.look(MODULE, toy_study("finishes"), person=True)
     assert study_file.active(root) == [], "started again it was looked at once more, and found finished"
+
+
+def test_a_cancel_that_no_process_heard_of_is_finished_by_advance(
+    tmp_path: Path, cancelled: list[set[str]], prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a reboot of the login node nobody runs the hook of a study's flow."""
+    root, study = tmp_path / "runs", toy_study("gone")
+    file = study_file.keep(root, MODULE, study)
+    given = {"study": study.model_dump(mode="json"), "root": str(root), "dispatch": "slurm"}
+    others = [given | {"root": str(tmp_path / "other")}, given | {"dispatch": "local"}]
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        flow_id = client.create_flow(flow(lambda: None, name=f"gone-{uuid4().hex[:6]}"))
+        asked, *left = (_cancelling(client, flow_id, parameters) for parameters in (given, *others))
+        monkeypatch.setattr(dispatched, "HOOK_SECONDS", 3600.0)
+        dispatched.finish_cancels(root)
+        assert not cancelled, "its own process is given its time"
+        monkeypatch.setattr(dispatched, "HOOK_SECONDS", 0.0)
+        dispatched.finish_cancels(root)
+        assert study_file.stopped(file).exists() and cancelled == [set()]
+        assert client.read_flow_run(asked).state.name == "Cancelled"
+        assert {client.read_flow_run(run).state.name for run in left} == {"Cancelling"}
+
+
+def _cancelling(client: SyncPrefectClient, flow_id: UUID, parameters: dict[str, Any]) -> UUID:
+    """A flow run of a study in that state, as one has it whose process is gone."""
+    asked = {"flow_id": str(flow_id), "parameters": parameters, "tags": ["ratchet"], "state": {"type": "RUNNING"}}
+    run = UUID(client._client.post("/flow_runs/", json=asked).json()["id"])
+    client.set_flow_run_state(run, Cancelling(), force=True)
+    return run
