@@ -14,7 +14,8 @@ from storage import external
 from storage.errors import BadInput
 from tasks import study as vocabulary
 from tasks.configuration import Configuration, field_class, scientific
-from tasks.study import Study
+from tasks.execution import Execution
+from tasks.study import LocalFiles, PretrainedDirectory, Study
 
 PROFILES = settings.profile_names()
 
@@ -395,3 +396,14 @@ def test_a_choice_of_sources_is_a_form_in_the_ui_and_not_a_text_box() -> None:
     study = schema["definitions"]["Study"]["properties"]
     for field in ("text", "model"):
         assert len(study[field]["anyOf"]) == 3 and "oneOf" not in study[field]
+
+
+def test_relative_paths_are_those_of_the_folder_where_the_study_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job works in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    assert LocalFiles(paths=["texts/a.txt", "/data/b.txt"]).paths == [f"{tmp_path}/texts/a.txt", "/data/b.txt"]
+    assert PretrainedDirectory(source="directory", path="model.gguf").path == f"{tmp_path}/model.gguf"
+    assert Execution(cache_folder="~/cache").cache_folder == str(Path.home() / "cache")
+    assert Execution().cache_folder == "", "no folder is none"
