@@ -59,7 +59,7 @@ def local_files(given: str) -> list[tuple[str, Path]]:
     if path.is_file():
         return [(path.name, path)]
     if not path.is_dir():
-        fetched = ": `make assets` fetches it" if path.parts[:1] == ("assets",) else ""
+        fetched = ": `make assets` fetches it" if path.parent.name == "assets" else ""
         raise BadInput(f"text.paths: there is no file or folder {path}{fetched}")
     files = [
         (file.relative_to(path).as_posix(), file)

@@ -7,8 +7,12 @@ https://github.com/huggingface/safetensors (8 bytes length of the header, JSON h
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +21,9 @@ import xxhash
 if TYPE_CHECKING:
     import torch
 
-CHUNK_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 22
+BLOCK_BYTES = 4096
+"""What O_DIRECT writes in; no disk has larger blocks."""
 CACHED_BYTES = 1 << 26
 DTYPES = {
     "float64": "F64",
@@ -48,30 +54,67 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any
         header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    digest, size, cached = xxhash.xxh3_128(), 0, 0
-    with path.open("wb", buffering=0) as file:
+    with _Uncached(path) as file:
         for part in (len(text).to_bytes(8, "little"), text, *(_bytes_of(tensors[name]) for name in names)):
-            for start in range(0, len(part), CHUNK_BYTES):  # a chunk is hashed while it is in the processor's cache
-                chunk = part[start : start + CHUNK_BYTES]
-                written = 0
-                while written < len(chunk):
-                    written += file.write(chunk[written:])
-                digest.update(chunk)
-                size += len(chunk)
-                if size - cached >= CACHED_BYTES:
-                    cached = size
-                    _give_up_cache(file.fileno())
-    return {"size": size, "xxh3_128": digest.hexdigest()}
+            file.write(memoryview(part))
+    return {"size": file.size, "xxh3_128": file.digest.hexdigest()}
 
 
-def _give_up_cache(descriptor: int) -> None:
-    """Lets the kernel use the same few pages again for what comes next.
+class _Uncached:
+    """A new file that is written past the kernel's cache, where its file system can do so (O_DIRECT, see open(2)).
 
-    Nobody will read this file soon, and where it was measured new pages for all of it cost five times what hashing it
-    did.
+    Nobody will read it soon, and a page of the cache that is used for the first time costs several times what hashing
+    it does; one small buffer is used again and again instead. Elsewhere the cache is given up on the way.
     """
-    os.fdatasync(descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def __init__(self, path: Path) -> None:
+        self.size, self.digest = 0, xxhash.xxh3_128()
+        self._file, self._direct, self._filled, self._cached = path.open("wb", buffering=0), False, 0, 0
+        self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES))  # begins at a page, as O_DIRECT demands
+        with suppress(OSError):
+            self._set_direct(True)
+
+    def __enter__(self) -> _Uncached:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._file:
+            if kind is None:
+                self._flush()
+                self._file.truncate(self.size)  # the last block was filled up
+
+    def write(self, data: memoryview) -> None:
+        while data:
+            taken = min(len(data), BUFFER_BYTES - self._filled)
+            self._buffer[self._filled : self._filled + taken] = data[:taken]
+            self._filled, data = self._filled + taken, data[taken:]
+            if self._filled == BUFFER_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        self.digest.update(self._buffer[: self._filled])
+        begin, written, end = self.size, 0, self._filled
+        while written < end:
+            whole = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, BUFFER_BYTES) if self._direct else end
+            try:
+                done = os.pwrite(self._file.fileno(), self._buffer[written:whole], begin + written)
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._direct:
+                    raise
+                self._set_direct(False)  # a file system that takes the flag and not the write
+                continue
+            # after a short write the rest must begin at a block again
+            written += done if not self._direct or written + done == whole else done // BLOCK_BYTES * BLOCK_BYTES
+        self.size, self._filled = begin + end, 0
+        if not self._direct and self.size - self._cached >= CACHED_BYTES:
+            self._cached = self.size
+            os.fdatasync(self._file.fileno())
+            os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def _set_direct(self, direct: bool) -> None:
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_DIRECT if direct else flags & ~os.O_DIRECT)
+        self._direct = direct
 
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -2,7 +2,9 @@
 
     python -m tests.benchmarks.stall --size 110M --pairs 6 --seconds 60
 
-A block with checkpoints begins with one; all that it slows down (the copy, hashing, writing, fsync) falls into it.
+A block with checkpoints begins with one; all that it slows down (the copy, hashing, writing, fsync) falls into it. On a
+machine whose speed varies from minute to minute the second figure says more: the copy, and what the steps during each
+write took beyond the usual step.
 """
 
 from __future__ import annotations
@@ -64,11 +66,13 @@ def main() -> None:
         written = list(map(json.loads, run.run.timing_file.read_text().splitlines()))[1:]
     stalls = [1 - with_ / without for without, with_ in zip(rates[False], rates[True], strict=True)]
     parameters = sum(parameter.numel() for parameter in problem.model.parameters())
+    parts = ("copy_seconds", "waited_seconds", "slowed_seconds")
+    counted = statistics.median(sum(row[part] for part in parts) for row in written) / options.seconds
     middle = {key: statistics.median(row[key] for row in written) for key in ("copy_seconds", "write_seconds")}
     sys.stdout.write(
         f"{parameters / 1e6:.0f} M parameters, {written[0]['bytes'] / 1e9:.2f} GB a checkpoint, one each "
         f"{options.seconds:.0f} s: stall {statistics.median(stalls):.2%} (median of {len(stalls)}: "
-        f"{', '.join(f'{stall:.2%}' for stall in sorted(stalls))}); copy {middle['copy_seconds']:.2f} s, write in the "
+        f"{', '.join(f'{stall:.2%}' for stall in sorted(stalls))}), counted step by step {counted:.2%}; copy {middle['copy_seconds']:.2f} s, write in the "
         f"background {middle['write_seconds']:.2f} s\n{language.machine()}\n"
     )
 

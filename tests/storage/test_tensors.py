@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
 
 import pytest
 import torch
@@ -38,12 +40,48 @@ def test_the_library_reads_every_kind_of_tensor_bit_for_bit(tmp_path):
     assert all(same_bits(read[name], tensor) for name, tensor in written.items())
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 64, 1 << 22])
-def test_size_and_digest_are_those_of_the_file_however_it_is_cut(tmp_path, monkeypatch, chunk):
-    monkeypatch.setattr(tensors, "CHUNK_BYTES", chunk)
-    said = write_tensors(tmp_path / "x", of_every_kind())
+@pytest.mark.parametrize("buffer", [1, 7, 64, 4096, 3 * 4096, 1 << 22])
+@pytest.mark.parametrize("disk", ["direct", "refuses the flag", "refuses the write"])
+def test_size_and_digest_are_those_of_the_file_however_it_is_cut_and_written(tmp_path, monkeypatch, buffer, disk):
+    """Larger than any of these buffers but the last, and no multiple of a block."""
+    made = of_every_kind() | {"large": torch.arange(12_345)}
+    whole = write_tensors(tmp_path / "whole", made)
+    monkeypatch.setattr(tensors, "BUFFER_BYTES", buffer)
+    write, calls = os.pwrite, []
+
+    def refuse(*given: object) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    def refuse_direct(file: int, data: memoryview, offset: int) -> int:
+        calls.append(bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT))
+        return refuse() if calls[-1] else write(file, data, offset)
+
+    if disk == "refuses the flag":
+        monkeypatch.setattr(tensors._Uncached, "_set_direct", refuse)
+    elif disk == "refuses the write":
+        monkeypatch.setattr(os, "pwrite", refuse_direct)
+    said = write_tensors(tmp_path / "x", made)
     data = (tmp_path / "x").read_bytes()
-    assert said == {"size": len(data), "xxh3_128": xxhash.xxh3_128(data).hexdigest()}
+    assert said == whole == {"size": len(data), "xxh3_128": xxhash.xxh3_128(data).hexdigest()}
+    assert data == (tmp_path / "whole").read_bytes() and calls.count(True) <= 1
+
+
+@pytest.mark.parametrize("most", [1, 1000, 4096, 5000, 10**9])
+def test_short_writes_lose_nothing(tmp_path, monkeypatch, most):
+    made = of_every_kind() | {"large": torch.arange(12_345)}
+    whole = write_tensors(tmp_path / "whole", made)
+    write, short = os.pwrite, []
+
+    def some(file: int, data: memoryview, offset: int) -> int:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
+            count = write(file, data[: max(4096, most // 4096 * 4096)], offset)
+            short.append(min(count, most) if not short else count)  # as if it had been cut in a block
+            return short[-1]
+        return write(file, data[:most], offset)
+
+    monkeypatch.setattr(os, "pwrite", some)
+    assert write_tensors(tmp_path / "x", made) == whole
+    assert (tmp_path / "x").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_equal_tensors_give_equal_bytes_in_whatever_order_they_come(tmp_path):

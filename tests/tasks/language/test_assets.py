@@ -154,7 +154,7 @@ def test_the_table_is_pinned_and_is_what_the_profile_reads():
         assert asset.make is not bytes or asset.member_sha256 == asset.target_sha256
     study = settings.read_study(Study, "smollm2-135m", [], None)
     read = {study.model.path, *study.text.paths}
-    assert read == {str(assets.FOLDER / asset.target) for asset in ASSETS}
+    assert read == {str((assets.FOLDER / asset.target).absolute()) for asset in ASSETS}
 
 
 @pytest.mark.parametrize("asset", ASSETS, ids=lambda asset: asset.target)
