@@ -73,7 +73,8 @@ def main() -> None:
         f"{parameters / 1e6:.0f} M parameters, {written[0]['bytes'] / 1e9:.2f} GB a checkpoint, one each "
         f"{options.seconds:.0f} s: stall {statistics.median(stalls):.2%} (median of {len(stalls)}: "
         f"{', '.join(f'{stall:.2%}' for stall in sorted(stalls))}), counted step by step {counted:.2%}; copy "
-        f"{middle['copy_seconds']:.2f} s, write in the background {middle['write_seconds']:.2f} s\n{language.machine()}\n"
+        f"{middle['copy_seconds']:.2f} s, write in the background {middle['write_seconds']:.2f} s\n"
+        f"{language.machine()}\n"
     )
 
 
