@@ -129,13 +129,15 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
         return refused + "not started"
     if end_state == "finished":
         return refused + "the same command runs it again"
-    far = described(_far(_progress(handle)))
+    far, saved = described(_far(_progress(handle))), furthest(handle.run.checkpoints)
     if end_state is None:
-        saved = furthest(handle.run.checkpoints)
         step = f" from step {saved:,}" if saved else ""
-        return f"{refused}attempt {number} was killed at {far}; the same command goes on{step}"
-    summary = (attempt.get("diagnosis") or {}).get("summary", "")
-    return f"{refused}{said(end_state)} in attempt {number}, {far}" + (f": {summary}" if summary else "")
+        where = f"at {far}" if far else "before its first step"
+        return f"{refused}attempt {number} was killed {where}; the same command goes on{step}"
+    told = f"{refused}{said(end_state)} in attempt {number}" + (f", {far}" if far else "")
+    if summary := (attempt.get("diagnosis") or {}).get("summary", ""):
+        told += f": {summary}"
+    return told + (f"; step {saved:,} is saved" if saved else "")
 
 
 def seeds_of(handle: Handle) -> set[int]:

@@ -96,7 +96,7 @@ def _continue(
                 run.stop.check(f"step {state.position.step:,}")
                 raise Stop(
                     "out_of_time",
-                    f"stopped after step {limit:,}, this run's share (execution.max_steps_per_run, max_epochs_per_run)",
+                    f"stopped after step {limit:,}, this run's share ({_limits_set(execution)})",
                 )
             started = time.monotonic()
             with out_of_memory_explained(problem.model, execution):
@@ -127,6 +127,11 @@ def _last_step_of_this_run(began_at: int, schedule: Schedule, execution: Executi
     if execution.max_epochs_per_run is not None:
         limits.append(began_at + max(1, math.ceil(execution.max_epochs_per_run * schedule.steps_per_epoch)))
     return min(limits)
+
+
+def _limits_set(execution: Execution) -> str:
+    names = ("max_steps_per_run", "max_epochs_per_run")
+    return ", ".join(f"execution.{name}" for name in names if getattr(execution, name) is not None)
 
 
 def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:

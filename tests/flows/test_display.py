@@ -47,6 +47,20 @@ def test_a_killed_attempt_is_shown_with_where_it_stood_and_where_it_goes_on(tmp_
     assert told == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on from step 1,215"
 
 
+def test_an_attempt_that_ended_before_its_first_step_is_told_in_a_whole_sentence_with_what_is_saved(
+    tmp_path: Path,
+) -> None:
+    first, _ = page(tmp_path)
+    checkpoint = first.run.checkpoints / "280"
+    checkpoint.mkdir(parents=True)
+    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
+    durable.write_json(first.run.progress_file, {"step": 0, "total": 0, "unit": "", "note": "starting"})
+    killed = "attempt 1 was killed before its first step; the same command goes on from step 280"
+    assert standing(first, record(None)) == killed
+    refused = record("bad_input") | {"diagnosis": {"summary": "16 was, is 8"}}
+    assert standing(first, refused) == "bad input in attempt 1: 16 was, is 8; step 280 is saved"
+
+
 def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
     first, _ = page(tmp_path)
     first.run.path.mkdir(parents=True)

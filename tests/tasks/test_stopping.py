@@ -76,7 +76,7 @@ def test_a_stop_says_after_which_step_and_what_asked_for_it(tmp_path, monkeypatc
     assert said == [
         f"stopped after step 4 because {note} exists: remove it to go on",
         "stopped after step 4 because the time that RATCHET_DEADLINE names is nearly up",
-        "stopped after step 6, this run's share (execution.max_steps_per_run, max_epochs_per_run)",
+        "stopped after step 6, this run's share (execution.max_steps_per_run)",
         "stopped after step 7 because of SIGTERM",
     ]
 
