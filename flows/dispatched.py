@@ -12,12 +12,6 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-)
 from prefect.client.schemas.objects import FlowRun
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
@@ -29,6 +23,7 @@ from deployments.dispatch import Handle, Walk
 from deployments.slurm import efficiency
 from deployments.slurm import study as slurm_study
 from deployments.slurm.dispatch import Advance, Standing
+from deployments.slurm.runs import runs_tagged
 from deployments.slurm.site import Site, read_site
 from flows import study_file
 from storage.errors import BadInput
@@ -117,12 +112,8 @@ def finish_cancels(root: Path) -> None:
 
     Prefect leaves such a run Cancelling for ever: the hook runs where the process was started, and nowhere else.
     """
-    asked = FlowRunFilter(
-        tags=FlowRunFilterTags(all_=["ratchet"]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING])),
-    )
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(flow_run_filter=asked):
+        for run in runs_tagged(client, "ratchet", [StateType.CANCELLING]):
             given, state = run.parameters, run.state
             ours = given.get("dispatch") == "slurm" and _root(given) == root and "study" in given
             if not ours or state is None or (datetime.now(UTC) - state.timestamp).total_seconds() < HOOK_SECONDS:

@@ -32,8 +32,8 @@ from tasks.configuration import Configuration
 from tasks.stage import Stage
 
 Stand = Literal["finished", "waits", "under way", "failed", "cancelled"]
-BAD_INPUT = "bad input"
-"""The category of such a diagnosis, by a stage and by `reconcile`."""
+BAD_INPUT_CATEGORY = "bad input"
+"""Of a diagnosis, by a stage and by `reconcile`."""
 FAILED = ("check_failed", "numerical_failure", "bad_input", "no_progress")
 
 
@@ -183,7 +183,7 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     if last and end and end.follows == "Cancelled":
         return Standing("cancelled", end.message, last.flow_run)
     if last and end and end.follows == "Failed":
-        return Standing("failed", end.message, last.flow_run, end.diagnosis.get("category") == BAD_INPUT)
+        return Standing("failed", end.message, last.flow_run, end.diagnosis.get("category") == BAD_INPUT_CATEGORY)
     if flow_run is not None and flow_run.state is not None and flow_run.state.is_cancelled():
         return Standing("cancelled", flow_run.state.message or "cancelled", str(flow_run.id))
     record = attempts.newest(run.attempts)

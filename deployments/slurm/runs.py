@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    FlowRunFilterTags,
     WorkPoolFilter,
     WorkPoolFilterName,
 )
@@ -28,7 +30,33 @@ from deployments.slurm.reconcile import Run, SetState
 LOG = logging.getLogger("ratchet.slurm")
 AT_ONCE = 200
 ALIVE = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+NOT_ENDED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+"""Under way, with or without a job yet, and not being cancelled."""
 ENDED_BY_OTHERS = [StateType.CANCELLED, StateType.CRASHED]
+
+
+def passes(error: httpx.HTTPError) -> bool:
+    """Whether the server may answer otherwise later: it was away, or failed itself."""
+    return not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= 500
+
+
+def runs_tagged(client: SyncPrefectClient, tag: str, types: list[StateType]) -> list[FlowRun]:
+    """All flow runs with this tag whose state is of one of these types."""
+    tags = FlowRunFilterTags(all_=[tag])
+    return _all_pages(client, flow_run_filter=FlowRunFilter(tags=tags, state=_of_type(types)))
+
+
+def _of_type(types: list[StateType]) -> FlowRunFilterState:
+    return FlowRunFilterState(type=FlowRunFilterStateType(any_=types))
+
+
+def _all_pages(client: SyncPrefectClient, **asked: Any) -> list[FlowRun]:
+    found: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(**asked, limit=AT_ONCE, offset=len(found))
+        found += page
+        if len(page) < AT_ONCE:
+            return found
 
 
 class PrefectRuns:
@@ -79,18 +107,12 @@ class PrefectRuns:
             LOG.info("flow run %s is gone; its job is %s", run_id, job_id)
 
     def _read(self, types: list[StateType], only_newest: bool = False) -> list[FlowRun]:
-        found: list[FlowRun] = []
-        while True:
-            page = self._client.read_flow_runs(
-                work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool])),
-                flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=types))),
-                sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-                limit=AT_ONCE,
-                offset=len(found),
-            )
-            found += page
-            if len(page) < AT_ONCE or only_newest:
-                return found
+        asked = {
+            "work_pool_filter": WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool])),
+            "flow_run_filter": FlowRunFilter(state=_of_type(types)),
+            "sort": FlowRunSort.EXPECTED_START_TIME_DESC,
+        }
+        return self._client.read_flow_runs(**asked, limit=AT_ONCE) if only_newest else _all_pages(self._client, **asked)
 
     def _as_run(self, run: FlowRun) -> Run:
         state = run.state

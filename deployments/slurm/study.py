@@ -11,13 +11,6 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-)
-from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelling, State, StateType
 
 from deployments.dispatch import Handle, Walk
@@ -27,6 +20,7 @@ from deployments.slurm.dispatch import Advance, Standing, own_resources
 from deployments.slurm.job import preview
 from deployments.slurm.plan import plan_for
 from deployments.slurm.preflight import notes, require
+from deployments.slurm.runs import NOT_ENDED, passes, runs_tagged
 from deployments.slurm.site import Site
 from deployments.slurm.snapshot import stage_source, staged
 from storage import durable
@@ -35,8 +29,6 @@ from storage.errors import BadInput
 LOG = logging.getLogger("ratchet.slurm")
 LOOK_EVERY_SECONDS = 5.0
 SOURCES = ".sources"
-PAGE = 200
-"""As many as Prefect gives at once."""
 
 
 def root_of(site: Site, root: str = "") -> Path:
@@ -136,28 +128,13 @@ def cancel(page: Any, study: Any, root: Path, spared: set[str]) -> None:
     page.page(study, walk)
     wanted = {handle.run.fingerprint for handle in walk.handles if not handle.finished} - spared
     with get_client(sync_client=True) as client:
-        for run in _under_way(client, study.name):
+        for run in runs_tagged(client, study.name, NOT_ENDED):
             given = run.parameters
             if given.get("root") == str(root) and given.get("fingerprint") in wanted:
                 try:
                     client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
                 except httpx.HTTPError as error:
                     LOG.warning("%s could not be cancelled: %s", run.name, error)
-
-
-def _under_way(client: SyncPrefectClient, study: str) -> list[FlowRun]:
-    """The flow runs of a study's stages that have not ended, with or without a job yet."""
-    states = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
-    chosen = FlowRunFilter(
-        tags=FlowRunFilterTags(all_=[study]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states)),
-    )
-    found: list[FlowRun] = []
-    while True:
-        page = client.read_flow_runs(flow_run_filter=chosen, limit=PAGE, offset=len(found))
-        found += page
-        if len(page) < PAGE:
-            return found
 
 
 def follow(
@@ -173,8 +150,7 @@ def follow(
         try:
             walk = look_again(person)
         except (httpx.HTTPError, OSError) as error:  # the server or the disk is away: the jobs go on
-            refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500
-            if once or refused:
+            if once or (isinstance(error, httpx.HTTPError) and not passes(error)):
                 raise
             LOG.warning("looked in vain: %s", error)
             time.sleep(LOOK_EVERY_SECONDS)

@@ -39,8 +39,8 @@ from deployments.slurm.mirror import Mirror
 from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, plan_of
 from deployments.slurm.pool import Pool
 from deployments.slurm.preflight import require
-from deployments.slurm.reconcile import Finish, Run, SetState
-from deployments.slurm.runs import PrefectRuns
+from deployments.slurm.reconcile import Finish, Limits, Run, SetState
+from deployments.slurm.runs import PrefectRuns, passes
 from deployments.slurm.site import Site, read_site
 from storage import locks
 from storage.errors import BadInput, Held
@@ -51,7 +51,6 @@ CANCEL_LOOK_SECONDS = 2.0
 NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
 STAND_BY_SECONDS = 10.0
-NOT_YET_SECONDS = 300.0
 FEW_JOBS, MANY_JOBS = 20, 1000
 FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
 
@@ -115,8 +114,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         try:
             yield
         except httpx.HTTPError as error:
-            passing = not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= 500
-            if not (passing and self._has_successfully_synced):
+            if not (passes(error) and self._has_successfully_synced):
                 raise
 
     async def run(
@@ -140,7 +138,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
         except (Refused, BadInput) as error:
             if plan is not None and isinstance(error, BadInput) and continues(plan):  # a partition that is drained
-                await self._set(flow_run, "SCHEDULED", "AwaitingRetry", f"{NOT_YET}{error}", NOT_YET_SECONDS)
+                await self._set(flow_run, "SCHEDULED", "AwaitingRetry", f"{NOT_YET}{error}", Limits.not_now_delay)
             else:
                 await self._set(flow_run, "FAILED", "Failed", str(error))
             await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))

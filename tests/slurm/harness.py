@@ -168,15 +168,15 @@ class Server:
         self.address = f"http://127.0.0.1:{self._port}/api"
 
     def start(self) -> None:
-        told = (self._home / "server.log").open("ab")
-        self._process = subprocess.Popen(
-            [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self._port)],
-            stdin=subprocess.DEVNULL,
-            stdout=told,
-            stderr=told,
-            env=os.environ | {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
-            start_new_session=True,
-        )
+        with (self._home / "server.log").open("ab") as told:
+            self._process = subprocess.Popen(
+                [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self._port)],
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=told,
+                env=os.environ | {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
+                start_new_session=True,
+            )
         end = time.monotonic() + 90
         while not self._answers():
             assert time.monotonic() < end, (self._home / "server.log").read_text(errors="replace")[-3000:]
