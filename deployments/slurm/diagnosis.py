@@ -59,7 +59,8 @@ ENDS: dict[str, Diagnosis] = {
         "error",
         "out of memory",
         "the job needed more memory than it had asked for",
-        resolution="Raise memory_gb, or lower execution.micro_batch_examples, then start the study again.",
+        resolution="Raise memory_gb in the site file and retry the run, or lower execution.micro_batch_examples in "
+        "the study and start it again.",
     ),
     "CANCELLED": Diagnosis(
         "warning",
@@ -98,7 +99,7 @@ ON_THE_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FA
 _LIMIT = "Wait for your other jobs, or ask for less; `sacctmgr show assoc` and `sacctmgr show qos` show the limits."
 _RELEASE = "`scontrol show job JOB` says why it is held, and `scontrol release JOB` lets it go."
 _OPERATORS = "Ask the cluster's operators."
-_NEVER = "It will not start by itself: cancel the run, correct the resources, and start the study again."
+_NEVER = "It will not start by itself: cancel the run, correct the site file, and retry the run."
 REASONS: dict[str, tuple[str, str]] = {
     "Priority": ("jobs of higher priority are before it", ""),
     "Resources": ("it is the next one when enough of the cluster is free", ""),

@@ -164,17 +164,23 @@ def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
 
 
 def job_variables(site: Site, handle: Handle, source: Path, own: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the run of this stage is given: the site's and the study's own resources, and where it works."""
+    """What the run of this stage is given: the study's own resources, and where it works.
+
+    The site's resources are no part of it: they are read when a job is submitted (`plan_of`).
+    """
     name = handle.stage.name
     seed = getattr(handle.config, "seed", None)
     label = site.job_name if seed is not None else site.job_name.replace("-s{seed}", "")  # shared by all seeds
-    resources = site.resources | site.stages.get(name, {}) | own.get("all", {}) | own.get(name, {})
-    return resources | {
-        "folder": str(jobs_folder(handle.run)),
-        "label": label.format(study=handle.run.study, stage=name, seed=seed),
-        "directory": str(source),
-        "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
-    }
+    return (
+        own.get("all", {})
+        | own.get(name, {})
+        | {
+            "folder": str(jobs_folder(handle.run)),
+            "label": label.format(study=handle.run.study, stage=name, seed=seed),
+            "directory": str(source),
+            "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
+        }
+    )
 
 
 def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | None) -> Standing | None:

@@ -53,11 +53,16 @@ def plan_of(
     flow_run: str,
     name: str,
     parameters: dict[str, Any],
+    own: dict[str, Any],
     own_folder: Path,
     state_message: str = "",
     state_id: str = "",
 ) -> Plan:
-    """The plan of a flow run's next job. `own_folder` is for a run whose variables name none.
+    """The plan of a flow run's next job.
+
+    The site's resources come over the pool's and the deployment's, as the file has them now, and under `own`, the
+    variables of the run itself: who retries a run after an edit of the site file expects the edit. `own_folder` is for
+    a run whose variables name none.
 
     BadInput for what looks like a secret among the variables of the environment: they stand in the job's script.
     """
@@ -67,13 +72,15 @@ def plan_of(
             f"env: {', '.join(secrets)} would stand in the job's script, which others may read: set it where the "
             "worker runs, and name it in pass_environment"
         )
+    asked = configuration.model_dump(include=set(Resources.model_fields))
+    at_site = site.resources_of(parameters.get("stage", ""))
     return Plan(
         flow_run,
         Path(configuration.folder or own_folder),
         configuration.label or name,
         command(configuration.command or "", parameters),
         Path(configuration.directory or site.root),
-        Resources.model_validate(configuration.model_dump(include=set(Resources.model_fields))),
+        Resources.model_validate(asked | {key: value for key, value in at_site.items() if key not in own}),
         environment,
         state_message,
         state_id,
@@ -112,4 +119,6 @@ def plan_for(
     flow_run, message = "", STARTED_BY_A_PERSON
     if last and (last.end is None or last.end.follows == "AwaitingRetry"):  # else a person's start makes a new one
         flow_run, message = last.flow_run, last.end.message if last.end else ""
-    return plan_of(configuration, site, flow_run, name, stage_parameters(handle, study_file), folder, message)
+    return plan_of(
+        configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, folder, message
+    )

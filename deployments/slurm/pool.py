@@ -126,7 +126,7 @@ class Pool:
             "refused",
             f"SLURM refused the job: {error}",
             str(script),
-            "Correct the resources (site file, deployment or study), then start the study again.",
+            "Correct the site file or the deployment and retry the run; or the study, and start it again.",
         )
         follows: Follows = "Failed"
         memory, exclude, delay = (before.memory_gb, before.exclude, 0.0) if before else (None, [], 0.0)

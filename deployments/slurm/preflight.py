@@ -59,7 +59,7 @@ def require(
         raise BadInput(
             f"{where}: nothing was submitted, since the job could not run:\n  "
             + "\n  ".join(found)
-            + "\nResources stand in the site file, the deployment and the study."
+            + "\nResources stand in the site file and the deployment, which are read for each job, and in the study."
         )
 
 

@@ -300,7 +300,7 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
     where = f"job {job.id} on {job.node}"
     exit_code = job.exit_code if job.state == "FAILED" else None
     if exit_code == SETUP_FAILED:
-        advice = "Read the job's log; correct setup_lines in the site file, then start the study again."
+        advice = "Read the job's log; correct setup_lines in the site file, then retry the run."
         told = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
         return _ended(seen, last, told, "Failed")
     if exit_code == BAD_INPUT:

@@ -1,7 +1,8 @@
 """What a job may ask of a cluster: the pool's form, a deployment's defaults, a site's and a study's overrides.
 
 Every layer may set any of these; a later one wins: the pool, the deployment of the stage (`prefect.yaml`), the site
-file, the study.
+file, the study. The first three are read when a job is submitted, so that the next one, also of a run that is retried,
+takes what was corrected there; the study's are of its start.
 """
 
 from __future__ import annotations

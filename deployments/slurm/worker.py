@@ -124,27 +124,36 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         task_status: anyio.abc.TaskStatus[Any] | None = None,
     ) -> BaseWorkerResult:
         """Submits and returns. Status 0 always: Prefect's own late word over a run could overwrite a newer state."""
-        job_id: str | None = None
-        plan: Plan | None = None
-        if self._jobs is None:  # lost a moment ago; the worker that serves the pool now finds the run unsubmitted
-            if task_status is not None:
-                task_status.started(None)
-            return BaseWorkerResult(status_code=0, identifier="")
-        try:
-            plan = self._plan(flow_run, configuration, *await self._asked_for_by(flow_run))
-            await anyio.to_thread.run_sync(self._require_runnable, plan)
-            job_id = await anyio.to_thread.run_sync(self._jobs.submit, plan)
-        except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
-            LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
-        except (Refused, BadInput) as error:
-            if plan is not None and isinstance(error, BadInput) and continues(plan):  # a partition that is drained
-                await self._set(flow_run, "SCHEDULED", "AwaitingRetry", f"{NOT_YET}{error}", Limits.not_now_delay)
-            else:
-                await self._set(flow_run, "FAILED", "Failed", str(error))
-            await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))
+        # without the pool, lost a moment ago, the worker that serves it now finds the run unsubmitted
+        job_id = await self._submit(flow_run, configuration) if self._jobs is not None else None
         if task_status is not None:
             task_status.started(job_id)
         return BaseWorkerResult(status_code=0, identifier=job_id or "")
+
+    async def _submit(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> str | None:
+        """The job's id when SLURM told it; else the run's state says why there is no job, or a later look finds it."""
+        assert self._jobs is not None
+        asked_by, may_wait = "", True  # somebody may be editing the site file
+        try:
+            asked_by, state_id = await self._asked_for_by(flow_run)
+            self._site = await anyio.to_thread.run_sync(read_site)
+            may_wait = False
+            plan = self._plan(flow_run, configuration, asked_by, state_id)
+            may_wait = continues(plan)  # for a partition that is drained, say; a person's start is told at once
+            await anyio.to_thread.run_sync(self._require_runnable, plan)
+            return await anyio.to_thread.run_sync(self._jobs.submit, plan)
+        except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
+            LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
+        except (Refused, BadInput) as error:
+            if may_wait and isinstance(error, BadInput):
+                told = f"{NOT_YET}{error}"
+                await self._set(flow_run, "SCHEDULED", "AwaitingRetry", told, Limits.not_now_delay)
+            else:
+                told = str(error)
+                await self._set(flow_run, "FAILED", "Failed", told)
+            if told != asked_by:  # of what is put off again a person knows
+                await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))
+        return None
 
     async def _set(self, flow_run: FlowRun, type_: str, name: str, message: str, delay: float = 0.0) -> None:
         now = await self.client.read_flow_run(flow_run.id)
@@ -170,6 +179,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             str(flow_run.id),
             flow_run.name,
             flow_run.parameters,
+            flow_run.job_variables or {},
             self._own_folder(flow_run),
             message,
             state_id,

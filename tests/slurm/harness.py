@@ -439,6 +439,17 @@ class Bench:
             "DO_NOT_TRACK": "1",
         }
 
+    @contextmanager
+    def site_with(self, **resources: Any) -> Iterator[None]:
+        """Meanwhile somebody has edited the site file."""
+        before = self.site.read_text()
+        values = yaml.safe_load(before)
+        self.site.write_text(yaml.safe_dump(values | {"resources": values["resources"] | resources}))
+        try:
+            yield
+        finally:
+            self.site.write_text(before)
+
     # ------------------------------------------------------------------------------------------------- Prefect
 
     def prefect(self, *arguments: str) -> str:

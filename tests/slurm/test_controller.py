@@ -53,3 +53,21 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_looked_are_told_by_w
     fails.run.wait("Failed", seconds=60)
     assert "the way is free" in fails.run.message
     assert bench.cluster.submitted() == 2
+
+
+def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
+    """A job that the controller forgot is asked of the accounting, which does not answer; then of its run directory."""
+    bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")
+    forgotten = bench.dispatch(tmp_path / "forgotten", steps=40, step_seconds=0.25)
+    forgotten.job("RUNNING")
+    bench.cluster.script("stop-dbd")
+    bench.workers["gpu"].kill()
+    bench.until("SLURM forgot it", lambda: not forgotten.jobs(), 90)
+    bench.start_worker()
+    meanwhile = bench.dispatch(tmp_path / "meanwhile")
+    for one in (forgotten, meanwhile):
+        one.run.wait("Completed", seconds=90)
+    bench.cluster.script("start-dbd")
+    afterwards = bench.dispatch(tmp_path / "afterwards")
+    afterwards.run.wait("Completed", seconds=90)
+    assert bench.cluster.submitted() == 3

@@ -62,13 +62,23 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_any_job(bench
     assert bench.cluster.submitted() == before
 
 
-def test_setup_lines_that_fail_on_the_node_end_the_stage_with_what_to_do(bench: Bench, tmp_path: Path) -> None:
-    one = bench.dispatch(tmp_path / "runs", resources={"setup_lines": ["module load no-such-module"]})
-    one.run.wait("Failed", seconds=60)
-    assert "setup lines" in one.run.message and "setup_lines in the site file" in one.run.message
-    assert len(one.jobs()) == 1 and not one.records()
-    log = next((one.folder / "jobs").glob("*.log")).read_text()
-    assert "module" in log, "the job's log says why"
+def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_taken_by_a_retry(
+    bench: Bench, tmp_path: Path
+) -> None:
+    with bench.site_with(setup_lines=["module load no-such-module"]):
+        one = bench.dispatch(tmp_path / "runs")
+        one.run.wait("Failed", seconds=60)
+        assert "setup lines" in one.run.message and "setup_lines in the site file" in one.run.message
+        assert len(one.jobs()) == 1 and not one.records()
+        log = next((one.folder / "jobs").glob("*.log")).read_text()
+        assert "module" in log, "the job's log says why"
+    with bench.site_with(setup_line=[]):
+        one.run.retry()
+        one.run.wait("AwaitingRetry", seconds=60)
+        assert "did you mean 'setup_lines'" in one.run.message and len(one.jobs()) == 1
+    one.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
+    one.run.wait("Completed", seconds=60)
+    assert len(one.jobs()) == 2
 
 
 def test_a_study_file_that_is_gone_is_told_by_the_first_job(bench: Bench, tmp_path: Path) -> None:
@@ -92,7 +102,7 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callabl
     slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
     wrong = bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
     wrong.run.wait("Failed", seconds=60)
-    assert "Invalid account" in wrong.run.message and "Correct the resources" in wrong.run.message
+    assert "Invalid account" in wrong.run.message and "Correct the site file" in wrong.run.message
     runs = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
     runs.job("RUNNING")
     waits = bench.dispatch(tmp_path / "waits")

@@ -175,7 +175,7 @@ def test_a_round_leaves_a_run_alone_that_is_being_submitted(world: World) -> Non
 
 def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world: World) -> None:
     world.slurm.refuses = lambda job: "Batch job submission failed: Invalid qos specification"
-    with pytest.raises(Refused, match=r"Invalid qos specification.*Correct the resources"):
+    with pytest.raises(Refused, match=r"Invalid qos specification.*Correct the site file"):
         world.submit()
     end = world.journal().all()[0].end
     assert end is not None and end.follows == "Failed" and end.diagnosis["category"] == "refused"

@@ -40,13 +40,15 @@ def test_notify_gives_subject_and_diagnosis_and_survives_a_command_that_fails(
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> SlurmWorker:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmWorker:
     """One that serves its pool, as far as these tests ask."""
 
     async def make() -> SlurmWorker:  # it wants a running event loop
         return SlurmWorker("gpu")
 
     made = asyncio.run(make())
+    monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
+    (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\n")
     made._site, made._jobs = Site(root=str(tmp_path)), SimpleNamespace()  # type: ignore[assignment]
     made._has_successfully_synced = True
     return made
@@ -163,3 +165,26 @@ def test_what_is_wrong_with_a_continuation_is_waited_for(told: Told, tmp_path: P
     assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0)
     assert message.startswith("cannot be submitted now: pass_environment")
     assert told.run("somebody asked", pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
+
+
+def test_a_person_is_told_once_of_what_is_put_off_again_and_again(told: Told, tmp_path: Path) -> None:
+    end = End("AwaitingRetry", "the time limit")
+    Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
+    message = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])[0][2]
+    told.run(message, pass_environment=["SURELY_NOT_SET"])
+    assert [state[2] for state in told.states] == [message, message] and len(told.notified) == 1
+
+
+def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_it(
+    told: Told, worker: SlurmWorker, tmp_path: Path
+) -> None:
+    plans = []
+    worker._jobs = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
+    site = tmp_path / "site.yaml"
+    site.write_text(f"root: {tmp_path}\nresources:\n  cpuss: 3\n")
+    ((type_, name, message, delay),) = told.run("started by a person")
+    assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0) and not plans
+    assert "did you mean 'cpus'" in message and told.notified == [message.removeprefix("cannot be submitted now: ")]
+    site.write_text(f"root: {tmp_path}\nresources:\n  time_limit_minutes: 77\n")
+    assert len(told.run(message)) == 1, "no state was set"
+    assert [plan.resources.time_limit_minutes for plan in plans] == [77]
