@@ -25,6 +25,7 @@ from deployments.dispatch import Handle, Walk
 from flows import settings
 from flows.display import Display, seeds_of, standing
 from storage import attempts
+from storage.checkpoints import furthest
 from storage.errors import BadInput
 
 OUT = Console(highlight=False, soft_wrap=True)
@@ -236,7 +237,8 @@ def _show_result(walk: Walk) -> int:
 
 
 def _dry_line(handle: Handle) -> str:
-    state = "finished" if handle.finished else "would run"
+    saved = furthest(handle.run.checkpoints)
+    state = "finished" if handle.finished else f"would go on (step {saved:,} is saved)" if saved else "would run"
     refused = f" ({handle.verdict.reason})" if handle.verdict.present and not handle.finished else ""
     return f"{handle.stage.name:<16} {handle.run.fingerprint}  {state}{refused}"
 

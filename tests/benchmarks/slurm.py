@@ -1,34 +1,39 @@
 """What the pool costs: calls of SLURM and memory at many live jobs, submissions a second, and how late Prefect knows.
 
-    eval "$(tests/slurm/cluster.sh env)"; python -m tests.benchmarks.slurm --jobs 1000
-    python -m tests.benchmarks.slurm --study ROOT/STUDY        of a study that ran through the pools
+    python -m tests.benchmarks.slurm --jobs 1000        many jobs at once: sleeping ones, without Prefect
+    python -m tests.benchmarks.slurm --stages 5         one after the other, with Prefect, beside plain sbatch
 
-The first needs a cluster on which nothing else of yours runs: it queues sleeping jobs, and cancels them in the end.
-The second reads journals, attempts and Prefect's states (PREFECT_API_URL).
+Both start a real SLURM cluster of their own (see tests/slurm/cluster.sh) and end it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
-from uuid import UUID, uuid4
+from uuid import uuid4
 
+import pytest
 from rich.console import Console
 
 from deployments.slurm.client import SlurmCommands
 from deployments.slurm.job import Plan
-from deployments.slurm.journal import Journal
 from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import Run, SetState
 from deployments.slurm.resources import Resources
 from deployments.slurm.worker import interval_seconds
-from storage import durable
+from flows import study_file
+from storage import attempts
+from tests.slurm.harness import Bench, Cluster, Dispatched, Server
+from tests.slurm.harness import Run as FlowRun
 
 OUT = Console(highlight=False, soft_wrap=True)
 PLAIN = 50
@@ -55,6 +60,15 @@ class Remembered:
 
 def many_jobs(count: int, folder: Path) -> None:
     """Queues `count` jobs through the pool and looks at them as the worker does."""
+    cluster = Cluster()
+    os.environ.update(cluster.environment)
+    try:
+        _many_jobs(count, folder)
+    finally:
+        cluster.wipe()
+
+
+def _many_jobs(count: int, folder: Path) -> None:
     runs, slurm = Remembered(), SlurmCommands()
     pool = Pool(slurm, runs)
     began = time.monotonic()
@@ -85,38 +99,79 @@ def many_jobs(count: int, folder: Path) -> None:
     OUT.print(f"one look: {statistics.median(looks):.2f} s (without Prefect)")
     OUT.print(f"submissions a second: {submitted:.1f}; plain sbatch {plain:.1f}; ratio {submitted / plain:.2f}")
     OUT.print(f"memory: {grown / 1024:.0f} MiB more than before the first job")
-    subprocess.run(["scancel", "--me"], check=True)
 
 
-def lateness(study: Path) -> None:
-    """Median seconds between what happened on disk and what Prefect was told, over all jobs of a study."""
-    from prefect.client.orchestration import get_client
+def overhead(stages: int, folder: Path) -> None:
+    """One stage after the other, each through the pool and by plain sbatch of the same script: seconds until its end.
 
-    ready, told, ran = [], [], []
-    with get_client(sync_client=True) as client:
-        for folder in study.glob("*/*/jobs"):
-            records = [durable.read_json(file) for file in sorted((folder.parent / "attempts").glob("[0-9]*.json"))]
-            by_job = {record.get("slurm_job_name"): record for record in records}
-            for entry in Journal(folder).all():
-                record, states = by_job.get(entry.name), client.read_flow_run_states(UUID(entry.flow_run))
-                scheduled = [s.timestamp.timestamp() for s in states if s.type.value == "SCHEDULED"]
-                ready += [entry.submitted_at - max(at for at in scheduled if at < entry.submitted_at)]
-                if record and record.get("ended_at") and entry.end:
-                    after = [s.timestamp.timestamp() for s in states if s.name == entry.end.follows]
-                    told += [min((at - record["ended_at"] for at in after if at > record["ended_at"]), default=0.0)]
-                    ran += [record["ended_at"] - record["started_at"]]
-    OUT.print(f"jobs: {len(ready)}, ran {statistics.median(ran):.1f} s (medians here and below)")
-    OUT.print(f"stage ready to submitted: {statistics.median(ready):.1f} s")
-    OUT.print(f"end of the work to Prefect's state: {statistics.median(told):.1f} s")
+    The pool's begin with the study's start (its preflight, Prefect's flow run, the worker's next look), plain sbatch's
+    with the command.
+    """
+    with at_hand(folder) as bench:
+        plain, work, told = [], [], []
+        for number in range(stages):
+            began = time.time()
+            one = bench.dispatch(folder / f"pool-{number}")
+            one.run.wait("Completed", seconds=120)
+            told.append(state_at(one.run, "Completed") - began)
+            work.append(one.record()["ended_at"] - began)
+            plain.append(by_plain_sbatch(bench, one, folder / f"plain-{number}"))
+        ready = [one.submissions()[0].submitted_at - state_at(one.run, "Scheduled") for one in bench.dispatched]
+        late = [state_at(one.run, "Completed") - one.record()["ended_at"] for one in bench.dispatched]
+    for said, seconds in (
+        ("plain sbatch, to the end of the work", plain),
+        ("pool, to the end of the work", work),
+        ("pool, until Prefect says Completed", told),
+        ("of these: stage ready to submitted", ready),
+        ("of these: end of the work to Prefect's state", late),
+    ):
+        OUT.print(f"{said}: {statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})")
+
+
+@contextmanager
+def at_hand(folder: Path) -> Iterator[Bench]:
+    """Cluster, server and worker, as the tests on real SLURM have them."""
+    with ExitStack() as ends:
+        cluster, server = Cluster(), Server(folder)
+        ends.callback(cluster.wipe)
+        server.start()
+        ends.callback(server.kill)
+        bench = Bench(cluster, server.address, folder / "bench")
+        bench.deploy()
+        ends.callback(bench.stop_workers)
+        ends.enter_context(bench.at_hand(ends.enter_context(pytest.MonkeyPatch.context())))
+        bench.ensure_worker()
+        yield bench
+
+
+def by_plain_sbatch(bench: Bench, one: Dispatched, root: Path) -> float:
+    """Seconds that the same job takes in another root when somebody submits its script by hand."""
+    study_file.keep(root, "tests.slurm.toy", one.study)
+    script = (one.folder / "jobs" / "0001.sbatch").read_text().replace(str(one.root), str(root))
+    run_directory = root / one.folder.relative_to(one.root)
+    (run_directory / "jobs").mkdir(parents=True)
+    began = time.time()
+    subprocess.run(["sbatch"], input=script, text=True, check=True, capture_output=True)
+    return (
+        bench.until("it has ended", lambda: (attempts.newest(run_directory / "attempts") or {}).get("ended_at"), 120)
+        - began
+    )
+
+
+def state_at(run: FlowRun, name: str) -> float:
+    """When a flow run first had the state."""
+    states = run.bench.api("GET", f"/flow_run_states/?flow_run_id={run.id}")
+    return min(datetime.fromisoformat(state["timestamp"]).timestamp() for state in states if state["name"] == name)
 
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--jobs", type=int, default=1000)
-    options.add_argument("--study", type=Path)
+    what = options.add_mutually_exclusive_group(required=True)
+    what.add_argument("--jobs", type=int, help="queue so many jobs at once")
+    what.add_argument("--stages", type=int, help="run so many stages, one after the other")
     given = options.parse_args()
-    if given.study:
-        lateness(given.study)
-    else:
-        with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as made:
+        if given.stages:
+            overhead(given.stages, Path(made))
+        else:
             many_jobs(given.jobs, Path(made))

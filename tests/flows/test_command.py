@@ -34,6 +34,16 @@ def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_pat
     assert code == 0 and printed.count("would run") == 9 and not (tmp_path / "runs").exists()
 
 
+def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> None:
+    _, printed = run_here("--root", tmp_path, "--dry-run")
+    print_ = next(line.split()[1] for line in printed.splitlines() if line.startswith("base "))
+    checkpoint = tmp_path / "smoke" / "base" / print_[:12] / "checkpoints" / "40"
+    checkpoint.mkdir(parents=True)
+    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
+    _, printed = run_here("--root", tmp_path, "--dry-run")
+    assert printed.count("would run") == 8 and f"{print_}  would go on (step 40 is saved)" in printed
+
+
 def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: Path) -> None:
     code, printed = run_here("--root", tmp_path, "--status")
     assert code == 75 and "setup" in printed and "not started" in printed and "waits for setup" in printed
