@@ -29,6 +29,7 @@ from deployments.slurm.job import Plan
 from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import Run, SetState
 from deployments.slurm.resources import Resources
+from deployments.slurm.study import SOURCES
 from deployments.slurm.worker import interval_seconds
 from flows import study_file
 from storage import attempts
@@ -150,6 +151,7 @@ def by_plain_sbatch(bench: Bench, one: Dispatched, root: Path) -> float:
     script = (one.folder / "jobs" / "0001.sbatch").read_text().replace(str(one.root), str(root))
     run_directory = root / one.folder.relative_to(one.root)
     (run_directory / "jobs").mkdir(parents=True)
+    (root / SOURCES).symlink_to(one.root / SOURCES)
     began = time.time()
     subprocess.run(["sbatch"], input=script, text=True, check=True, capture_output=True)
     return (
