@@ -33,6 +33,7 @@ from deployments.slurm.study import SOURCES
 from deployments.slurm.worker import interval_seconds
 from flows import study_file
 from storage import attempts
+from tests.benchmarks import language
 from tests.slurm.harness import Bench, Cluster, Dispatched, Server
 from tests.slurm.harness import Run as FlowRun
 
@@ -172,6 +173,7 @@ if __name__ == "__main__":
     what.add_argument("--jobs", type=int, help="queue so many jobs at once")
     what.add_argument("--stages", type=int, help="run so many stages, one after the other")
     given = options.parse_args()
+    OUT.print(language.machine())
     with tempfile.TemporaryDirectory() as made:
         if given.stages:
             overhead(given.stages, Path(made))
