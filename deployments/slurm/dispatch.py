@@ -24,7 +24,7 @@ from deployments.slurm.client import SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS
 from deployments.slurm.job import STARTED_BY_A_PERSON
 from deployments.slurm.journal import Journal, Submission
-from deployments.slurm.site import Site, overrides
+from deployments.slurm.site import Site
 from storage import attempts, generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory
@@ -61,15 +61,11 @@ class Advance(Walk):
         slurm: SlurmClient,
         person: bool = False,
         root: str | Path | None = None,
-        own: dict[str, dict[str, Any]] | None = None,
     ) -> None:
-        """`person`: a person asks, so what failed or was cancelled begins again; otherwise it stays as it is.
-
-        `own` are the study's own resources (see `own_resources`).
-        """
+        """`person`: a person asks, so what failed or was cancelled begins again; otherwise it stays as it is."""
         super().__init__(root or site.root, study)
         self._site, self._file, self._source, self._client = site, study_file, source, client
-        self._slurm, self._person, self._own = slurm, person, own or {}
+        self._slurm, self._person = slurm, person
         self.standings: dict[str, Standing] = {}
 
     def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
@@ -130,7 +126,7 @@ class Advance(Walk):
             tags=[handle.run.study, name, *([f"seed-{seed}"] if seed is not None else [])],
             idempotency_key=key,
             state=Scheduled(message=STARTED_BY_A_PERSON) if self._person else None,
-            job_variables=job_variables(self._site, handle, self._source, self._own),
+            job_variables=job_variables(self._site, handle, self._source),
         )
 
     def _flow_run(self, flow_run: str) -> FlowRun | None:
@@ -163,24 +159,17 @@ def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
     }
 
 
-def job_variables(site: Site, handle: Handle, source: Path, own: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What the run of this stage is given: the study's own resources, and where it works.
-
-    The site's resources are no part of it: they are read when a job is submitted (`plan_of`).
-    """
+def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
+    """What the run of this stage is given: where it works. Resources are put together for each job (`plan_of`)."""
     name = handle.stage.name
     seed = getattr(handle.config, "seed", None)
     label = site.job_name if seed is not None else site.job_name.replace("-s{seed}", "")  # shared by all seeds
-    return (
-        own.get("all", {})
-        | own.get(name, {})
-        | {
-            "folder": str(jobs_folder(handle.run)),
-            "label": label.format(study=handle.run.study, stage=name, seed=seed),
-            "directory": str(source),
-            "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
-        }
-    )
+    return {
+        "folder": str(jobs_folder(handle.run)),
+        "label": label.format(study=handle.run.study, stage=name, seed=seed),
+        "directory": str(source),
+        "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
+    }
 
 
 def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | None) -> Standing | None:
@@ -197,12 +186,6 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
         told = (record.get("diagnosis") or {}).get("summary", "")
         return Standing("failed", told, None, record.get("end_state") == "bad_input")
     return None
-
-
-def own_resources(study: Any) -> dict[str, dict[str, Any]]:
-    """What the study itself asks for, by stage name or `all`. BadInput when it is nothing that a job can ask for."""
-    given = getattr(getattr(study, "execution", None), "resources", {})
-    return {name: overrides(some, f"execution.resources.{name}") for name, some in given.items()}
 
 
 def _under_way(run: FlowRun, last: Submission | None) -> Standing:

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import yaml
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseJobConfiguration, BaseVariables
@@ -18,7 +19,7 @@ from deployments.slurm.dispatch import job_variables, stage_parameters
 from deployments.slurm.job import STARTED_BY_A_PERSON, Plan
 from deployments.slurm.journal import Journal
 from deployments.slurm.resources import Resources
-from deployments.slurm.site import Site
+from deployments.slurm.site import Site, overrides
 from storage.errors import BadInput
 
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
@@ -53,16 +54,17 @@ def plan_of(
     flow_run: str,
     name: str,
     parameters: dict[str, Any],
-    own: dict[str, Any],
+    given: dict[str, Any],
+    study: dict[str, dict[str, Any]],
     own_folder: Path,
     state_message: str = "",
     state_id: str = "",
 ) -> Plan:
     """The plan of a flow run's next job.
 
-    The site's resources come over the pool's and the deployment's, as the file has them now, and under `own`, the
-    variables of the run itself: who retries a run after an edit of the site file expects the edit. `own_folder` is for
-    a run whose variables name none.
+    Over the pool's and the deployment's resources come the site's, then those of the `study` (`own_resources`), then
+    the variables `given` to the run itself. All are as they stand now: who corrects one of them and retries the run, or
+    starts the study again, expects the next job to have it. `own_folder` is for a run whose variables name none.
 
     BadInput for what looks like a secret among the variables of the environment: they stand in the job's script.
     """
@@ -73,18 +75,37 @@ def plan_of(
             "worker runs, and name it in pass_environment"
         )
     asked = configuration.model_dump(include=set(Resources.model_fields))
-    at_site = site.resources_of(parameters.get("stage", ""))
+    stage = parameters.get("stage", "")
+    asked |= site.resources | site.stages.get(stage, {}) | study.get("all", {}) | study.get(stage, {})
+    asked |= {name: value for name, value in given.items() if name in Resources.model_fields}
     return Plan(
         flow_run,
         Path(configuration.folder or own_folder),
         configuration.label or name,
         command(configuration.command or "", parameters),
         Path(configuration.directory or site.root),
-        Resources.model_validate(asked | {key: value for key, value in at_site.items() if key not in own}),
+        Resources.model_validate(asked),
         environment,
         state_message,
         state_id,
     )
+
+
+def own_resources(study: Any) -> dict[str, dict[str, Any]]:
+    """What the study itself asks for, by stage name or `all`. BadInput when it is nothing that a job can ask for."""
+    return _resources(getattr(getattr(study, "execution", None), "resources", {}))
+
+
+def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
+    """As `own_resources`, of a study as it is kept beside its runs; none when it is not there: its job says so."""
+    try:
+        return _resources(yaml.safe_load(Path(study_file).read_text())["study"]["execution"]["resources"])
+    except (FileNotFoundError, IsADirectoryError, yaml.YAMLError, KeyError, TypeError):
+        return {}
+
+
+def _resources(given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: overrides(some, f"execution.resources.{name}") for name, some in given.items()}
 
 
 def command(template: str, parameters: dict[str, Any]) -> list[str]:
@@ -111,7 +132,7 @@ def plan_for(
             f"this Prefect server has no deployment 'stage/{name}', or not its work pool: run "
             "`prefect work-pool create gpu --type slurm` and `prefect deploy --all`"
         ) from None
-    variables = job_variables(site, handle, source, own)
+    variables = job_variables(site, handle, source)
     values = (deployment.job_variables or {}) | variables
     configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
     folder = Path(variables["folder"])
@@ -120,5 +141,5 @@ def plan_for(
     if last and (last.end is None or last.end.follows == "AwaitingRetry"):  # else a person's start makes a new one
         flow_run, message = last.flow_run, last.end.message if last.end else ""
     return plan_of(
-        configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, folder, message
+        configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, own, folder, message
     )

@@ -1,8 +1,7 @@
 """What a job may ask of a cluster: the pool's form, a deployment's defaults, a site's and a study's overrides.
 
 Every layer may set any of these; a later one wins: the pool, the deployment of the stage (`prefect.yaml`), the site
-file, the study. The first three are read when a job is submitted, so that the next one, also of a run that is retried,
-takes what was corrected there; the study's are of its start.
+file, the study as it was started last. All are read anew for each job.
 """
 
 from __future__ import annotations

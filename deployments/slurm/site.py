@@ -57,10 +57,6 @@ class Site(BaseModel):
     resources: dict[str, Any] = Field({}, description="Resources that all stages take here, such as the partition.")
     stages: dict[str, dict[str, Any]] = Field({}, description="Resources by stage name, where they differ here.")
 
-    def resources_of(self, stage: str) -> dict[str, Any]:
-        """What the jobs of this stage take here."""
-        return self.resources | self.stages.get(stage, {})
-
     @field_validator("root", "cache", "results", "python")
     @classmethod
     def _absolute(cls, value: str) -> str:

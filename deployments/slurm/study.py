@@ -16,9 +16,9 @@ from prefect.states import Cancelling, State, StateType
 from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmCommands
 from deployments.slurm.cluster import read_cluster
-from deployments.slurm.dispatch import Advance, Standing, own_resources
+from deployments.slurm.dispatch import Advance, Standing
 from deployments.slurm.job import preview
-from deployments.slurm.plan import plan_for
+from deployments.slurm.plan import own_resources, plan_for
 from deployments.slurm.preflight import notes, require
 from deployments.slurm.runs import NOT_ENDED, passes, runs_tagged
 from deployments.slurm.site import Site
@@ -53,7 +53,6 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
             SlurmCommands(),
             person,
             root,
-            own_resources(study),
         )
         page.page(study, walk)
     keep_results(walk, site)

@@ -36,7 +36,7 @@ from deployments.slurm.dispatch import jobs_folder
 from deployments.slurm.job import NOT_YET, Plan, continues
 from deployments.slurm.journal import Journal
 from deployments.slurm.mirror import Mirror
-from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, plan_of
+from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool import Pool
 from deployments.slurm.preflight import require
 from deployments.slurm.reconcile import Finish, Limits, Run, SetState
@@ -180,6 +180,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             flow_run.name,
             flow_run.parameters,
             flow_run.job_variables or {},
+            kept_resources(flow_run.parameters.get("study_file", "")),
             self._own_folder(flow_run),
             message,
             state_id,

@@ -18,13 +18,11 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
 from deployments.dispatch import Walk
 from deployments.slurm.client import Job, Unreachable
-from deployments.slurm.dispatch import Advance, Standing, jobs_folder, own_resources
+from deployments.slurm.dispatch import Advance, Standing, jobs_folder
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
 from deployments.slurm.study import cancel, final_state, follow, keep_results
 from storage import attempts, generations, locks
-from storage.errors import BadInput
-from tasks.execution import Execution
 from tasks.stage import Stage, attempt
 from tests.deployments.toy import ToyConfig
 
@@ -62,15 +60,12 @@ class World:
         self.client, self.root, self.slurm = client, root, Scripted()
         self.study = f"toy-{uuid4().hex[:8]}"  # the server is shared, and keys hold the study's name
         self.config = ToyConfig(ends="finished")
-        self.own: dict[str, dict[str, object]] = {}
         self.site: dict[str, dict[str, object]] = {}
 
     def look(self, person: bool = False) -> Advance:
         site = Site(root=str(self.root), **self.site)
         source = self.root / ".sources" / "abc"
-        walk = Advance(
-            site, self.study, self.root / "study.yaml", source, self.client, self.slurm, person, own=self.own
-        )
+        walk = Advance(site, self.study, self.root / "study.yaml", source, self.client, self.slurm, person)
         first = walk(FIRST, self.config)
         walk(SECOND, self.config, given=first)
         return walk
@@ -107,16 +102,11 @@ def test_only_what_is_ready_is_started_and_only_once(world: World) -> None:
     assert world.stands()[0].flow_run == first.flow_run, "a second look made a second flow run"
 
 
-def test_a_run_is_given_where_it_works_and_what_it_asks_for(world: World) -> None:
-    world.site = {
-        "resources": {"partition": "cpu", "cpus": 1, "qos": "short", "memory_gb": 2.0},
-        "stages": {"first": {"memory_gb": 8.0, "cpus": 3}, "second": {"qos": "long"}},
-    }
-    world.own = {"all": {"partition": "gpu", "cpus": 2}, "first": {"cpus": 4}}
+def test_a_run_is_given_where_it_works(world: World) -> None:
+    world.site = {"resources": {"partition": "cpu"}, "stages": {"first": {"memory_gb": 8.0}}}
     run = world.client.read_flow_run(world.stands()[0].flow_run)
     variables = run.job_variables
-    assert (variables["partition"], variables["cpus"]) == ("gpu", 4), "a stage's come after those of all stages"
-    assert not {"qos", "memory_gb"} & variables.keys(), "the site's are read when a job is submitted"
+    assert not {"partition", "memory_gb"} & variables.keys(), "resources are put together for each job"
     assert variables["folder"] == str(world.first.run.path / "jobs")
     assert variables["directory"] == str(world.root / ".sources" / "abc")
     assert variables["label"] == f"{world.study}-first", "a stage that has no seed names none"
@@ -126,12 +116,6 @@ def test_a_run_is_given_where_it_works_and_what_it_asks_for(world: World) -> Non
         "root": str(world.root),
         "fingerprint": world.first.run.fingerprint,
     }
-
-
-def test_resources_that_do_not_exist_are_bad_input() -> None:
-    study = ToyConfig(ends="finished", execution=Execution(resources={"first": {"gpu": 2}}))
-    with pytest.raises(BadInput, match=r"execution\.resources\.first: gpu: unknown; did you mean 'gpus'"):
-        own_resources(study)
 
 
 def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from deployments.slurm.plan import SlurmJobConfiguration, command, plan_of
+from deployments.slurm.plan import SlurmJobConfiguration, command, kept_resources, own_resources, plan_of
 from deployments.slurm.site import Site
 from storage.errors import BadInput
+from tasks.execution import Execution
+from tests.deployments.toy import ToyConfig
 
 
 def test_parameters_become_options_whatever_they_hold() -> None:
@@ -30,7 +33,9 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
         partition="gpu",
         label="mono-s42-train",
     )
-    plan = plan_of(configuration, Site(root="/shared"), "f", "a name", {"stage": "x"}, {}, Path("/own/jobs"), "again")
+    plan = plan_of(
+        configuration, Site(root="/shared"), "f", "a name", {"stage": "x"}, {}, {}, Path("/own/jobs"), "again"
+    )
     assert plan.environment == {"OMP_NUM_THREADS": "2"}
     assert (plan.folder, plan.directory, plan.label) == (Path("/own/jobs"), Path("/shared"), "mono-s42-train")
     assert (plan.resources.cpus, plan.resources.partition, plan.state_message) == (4, "gpu", "again")
@@ -40,25 +45,47 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
 def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
     configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
     with pytest.raises(BadInput, match=f"env: {name}.*pass_environment") as refused:
-        plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, Path("/own/jobs"))
+        plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, {}, Path("/own/jobs"))
     assert "hf_abc" not in str(refused.value)
 
 
 def test_what_only_sounds_like_a_secret_is_let_through() -> None:
     given = {"TOKENIZERS_PARALLELISM": "true", "MONKEY": "1", "OMP_NUM_THREADS": "2"}
     configuration = SlurmJobConfiguration(command="work", env=given)
-    plan = plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, Path("/own/jobs"))
+    plan = plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, {}, Path("/own/jobs"))
     assert plan.environment == given
 
 
-def test_the_site_comes_over_the_deployment_and_under_what_is_the_run_s_own() -> None:
-    """Read when a job is submitted, so a retry takes what was corrected in the site file since."""
-    configuration = SlurmJobConfiguration(command="work", partition="cpu", cpus=4, memory_gb=2, qos="q")
+def test_the_layers_of_resources_and_which_wins() -> None:
+    """Put together for each job, so a retry takes what was corrected since: in the site file, say."""
+    configuration = SlurmJobConfiguration(
+        command="work", account="d", partition="d", qos="d", constraint="d", cpus=4, memory_gb=2, exclude=["d"]
+    )
     site = Site(
         root="/shared",
-        resources={"partition": "gpu", "cpus": 8, "memory_gb": 3.0},
-        stages={"x": {"memory_gb": 16.0}, "y": {"qos": "long"}},
+        resources={"partition": "s", "qos": "s", "constraint": "s", "cpus": 8, "exclude": ["s"]},
+        stages={"x": {"qos": "s-x", "constraint": "s-x", "cpus": 9, "exclude": ["s-x"]}, "y": {"memory_gb": 99.0}},
     )
-    given = (configuration, site, "f", "a name", {"stage": "x"}, {"cpus": 4, "folder": "/f"}, Path("/own/jobs"))
-    asked = plan_of(*given).resources
-    assert (asked.partition, asked.cpus, asked.memory_gb, asked.qos) == ("gpu", 4, 16.0, "q")
+    study = {"all": {"constraint": "t", "cpus": 10, "exclude": ["t"]}, "x": {"cpus": 11, "exclude": ["t-x"]}}
+    given = {"exclude": ["own"], "folder": "/f"}
+    asked = plan_of(configuration, site, "f", "a name", {"stage": "x"}, given, study, Path("/own/jobs")).resources
+    assert (asked.account, asked.partition, asked.qos, asked.constraint) == ("d", "s", "s-x", "t")
+    assert (asked.cpus, asked.exclude, asked.memory_gb) == (11, ["own"], 2)
+
+
+def test_what_a_kept_study_asks_for_is_what_the_study_asks_for(tmp_path: Path) -> None:
+    asked = {"all": {"partition": "gpu"}, "first": {"cpus": 4}}
+    study = ToyConfig(ends="finished", execution=Execution(resources=asked))
+    kept = tmp_path / "study.yaml"
+    kept.write_text(yaml.safe_dump({"page": "x", "study": study.model_dump(mode="json")}))
+    assert kept_resources(str(kept)) == own_resources(study) == asked
+    assert kept_resources(str(tmp_path / "gone.yaml")) == kept_resources("") == {}
+    kept.write_text(kept.read_text().replace("cpus", "cpu"))
+    with pytest.raises(BadInput, match=r"execution\.resources\.first: cpu: unknown; did you mean 'cpus'"):
+        kept_resources(str(kept))
+
+
+def test_resources_that_do_not_exist_are_bad_input() -> None:
+    study = ToyConfig(ends="finished", execution=Execution(resources={"first": {"gpu": 2}}))
+    with pytest.raises(BadInput, match=r"execution\.resources\.first: gpu: unknown; did you mean 'gpus'"):
+        own_resources(study)
