@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from prefect.flows import load_flow_from_entrypoint
@@ -14,6 +17,7 @@ from flows import robustness, settings, sweep
 from tasks.stage import Stage
 from tasks.study import Study
 from tests.conftest import REPOSITORY
+from tests.slurm.harness import PREFECT, Server, until
 
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]
 STUDIES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.robustness.robustness"]
@@ -54,3 +58,22 @@ def test_advance_is_a_backstop_and_not_a_flood() -> None:
     (advance,) = [one for one in DEPLOYMENTS if one["name"] == "advance"]
     (schedule,) = advance["schedules"]
     assert schedule["interval"] >= 600 and advance["work_pool"]["name"] == "ratchet"
+
+
+def test_a_server_of_one_s_own_makes_the_runs_of_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another SQLAlchemy everything else of the server works, and only its log says that nothing is scheduled."""
+    server = Server(tmp_path)
+    server.start()
+    try:
+        monkeypatch.setenv("PREFECT_API_URL", server.address)
+        for command in (["work-pool", "create", "ratchet", "--type", "process"], ["deploy", "--name", "advance"]):
+            subprocess.run([*PREFECT, *command], cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
+        scheduled = {"flow_runs": {"state": {"name": {"any_": ["Scheduled"]}}}, "flows": {"name": {"any_": ["advance"]}}}
+
+        def runs() -> list[dict[str, Any]]:
+            return httpx.post(f"{server.address}/flow_runs/filter", json=scheduled, timeout=30).json()
+
+        found = until("runs of advance are scheduled", runs, 90)
+    finally:
+        server.kill()
+    assert all(run["auto_scheduled"] and run["work_pool_name"] == "ratchet" for run in found)
