@@ -45,14 +45,14 @@ def require(
     where: str,
     *,
     strict_lead: bool = True,
-    continuing: bool = False,
+    may_wait: bool = False,
 ) -> None:
     """BadInput with all that stands against the job of `where` (a stage), so that a person corrects it in one go.
 
     The rest is told in `problems` and `folder_problems`.
     """
     found = [
-        *problems(resources, cluster, strict_lead=strict_lead, continuing=continuing),
+        *problems(resources, cluster, strict_lead=strict_lead, may_wait=may_wait),
         *folder_problems(folder, several_hosts=cluster.several_hosts),
     ]
     if found:
@@ -81,13 +81,11 @@ class _Want:
         return had is None or had >= self.need
 
 
-def problems(
-    resources: Resources, cluster: Cluster, *, strict_lead: bool = True, continuing: bool = False
-) -> list[str]:
+def problems(resources: Resources, cluster: Cluster, *, strict_lead: bool = True, may_wait: bool = False) -> list[str]:
     """Why a job of these resources would be refused or never start here, and what to do; empty when nothing is seen.
 
-    `strict_lead=False` allows a lead time of more than a third of the limit. `continuing`: the job continues a run
-    that is under way, and may wait for a partition that is down; of a new one a person is told at once.
+    `strict_lead=False` allows a lead time of more than a third of the limit. `may_wait`: the job may wait until its
+    partition starts jobs again; a person who starts a study is told at once.
     """
     lead = _lead_problems(resources) if strict_lead else []
     if not cluster.partitions:
@@ -100,7 +98,7 @@ def problems(
             for name in unknown
         ]
         return [*told, *_node_problems(resources, cluster, "this cluster", cluster.all_nodes), *lead]
-    found = [_partition_problems(resources, cluster, partition, continuing) for partition in asked]
+    found = [_partition_problems(resources, cluster, partition, may_wait) for partition in asked]
     if not all(found):
         return lead  # one of them takes the job
     fit = [
@@ -144,18 +142,18 @@ def _lead_problems(resources: Resources) -> list[str]:
 
 
 def _partition_problems(
-    resources: Resources, cluster: Cluster, partition: Partition, continuing: bool = False
+    resources: Resources, cluster: Cluster, partition: Partition, may_wait: bool = False
 ) -> list[str]:
     return [
-        *_limit_problems(resources, partition, continuing),
+        *_limit_problems(resources, partition, may_wait),
         *_node_problems(resources, cluster, f"partition {partition.name}", cluster.nodes_of(partition)),
     ]
 
 
-def _limit_problems(resources: Resources, partition: Partition, continuing: bool) -> list[str]:
+def _limit_problems(resources: Resources, partition: Partition, may_wait: bool) -> list[str]:
     """What the partition forbids, whatever its nodes have."""
     found, name = [], partition.name
-    if partition.state in NO_NEW_JOBS or (partition.state == "DOWN" and not continuing):
+    if not may_wait and partition.state in (*NO_NEW_JOBS, "DOWN"):
         found.append(
             f"partition: {name} is {partition.state} and starts no jobs: submit again when `sinfo` shows it up"
         )

@@ -48,7 +48,7 @@ def _not_ours(value: str) -> str:
     if not option:
         raise ValueError(f"{value!r} is not one long sbatch option, such as --mem-bind=local or --comment='two words'")
     if taken := sorted(name for name in OURS if name.startswith(option[1])):  # sbatch takes any unique beginning
-        raise ValueError(f"--{taken[0]} is set by Ratchet: use the field of that name where there is one")
+        raise ValueError(f"--{taken[0]} is set by Ratchet, from {', '.join(Resources.model_fields)}, or not at all")
     return value
 
 

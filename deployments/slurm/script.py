@@ -69,7 +69,7 @@ _BODY = """\
 end=$(SLURM_TIME_FORMAT=standard squeue --noheader --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
 end=$([ -n "$end" ] && date -d "$end" +%s 2>/dev/null)
 export RATCHET_DEADLINE="${{end:-$(($(date +%s) + {seconds}))}}"
-echo "ratchet: job $SLURM_JOB_ID on $(hostname), $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
+echo "ratchet: job $SLURM_JOB_ID on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
 
 cd {directory} || exit {setup_failed}
 # TERM reaches the stage by itself; this shell only waits for it.

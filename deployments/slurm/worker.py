@@ -34,7 +34,6 @@ from deployments.slurm.cluster import Cluster, read_cluster
 from deployments.slurm.diagnosis import needs_a_person
 from deployments.slurm.dispatch import jobs_folder
 from deployments.slurm.job import NOT_YET, Plan, continues
-from deployments.slurm.journal import Journal
 from deployments.slurm.mirror import Mirror
 from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool import Pool
@@ -139,7 +138,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             self._site = await anyio.to_thread.run_sync(read_site)
             may_wait = False
             plan = self._plan(flow_run, configuration, asked_by, state_id)
-            may_wait = continues(plan)  # for a partition that is drained, say; a person's start is told at once
+            may_wait = continues(plan)  # for a disk that is away, say; of a first job a person is told at once
             await anyio.to_thread.run_sync(self._require_runnable, plan)
             return await anyio.to_thread.run_sync(self._jobs.submit, plan)
         except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
@@ -193,14 +192,13 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             raise BadInput(f"pass_environment: {', '.join(unset)} is not set where the worker of the pool runs")
         if self._cluster is None or time.monotonic() - self._cluster[0] > CLUSTER_SECONDS:
             self._cluster = (time.monotonic(), read_cluster())
-        continuing = bool(Journal(plan.folder).of(plan.flow_run))
         require(
             plan.resources,
             self._cluster[1],
             plan.folder,
             plan.label,
             strict_lead=self._site.strict_lead,
-            continuing=continuing,
+            may_wait=True,
         )
 
     def _folder_of(self, flow_run: FlowRun) -> Path:

@@ -68,7 +68,10 @@ def test_a_server_of_one_s_own_makes_the_runs_of_the_schedule(tmp_path: Path, mo
         monkeypatch.setenv("PREFECT_API_URL", server.address)
         for command in (["work-pool", "create", "ratchet", "--type", "process"], ["deploy", "--name", "advance"]):
             subprocess.run([*PREFECT, *command], cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
-        scheduled = {"flow_runs": {"state": {"name": {"any_": ["Scheduled"]}}}, "flows": {"name": {"any_": ["advance"]}}}
+        scheduled = {
+            "flow_runs": {"state": {"name": {"any_": ["Scheduled"]}}},
+            "flows": {"name": {"any_": ["advance"]}},
+        }
 
         def runs() -> list[dict[str, Any]]:
             return httpx.post(f"{server.address}/flow_runs/filter", json=scheduled, timeout=30).json()

@@ -366,10 +366,10 @@ def test_all_problems_are_told_at_once_also_in_a_partition_that_does_not_exist()
     assert fields == ["partition", "constraint", "cpus", "memory_gb", "gpu_model", "lead_seconds"]
 
 
-def test_a_continuation_waits_for_a_partition_that_is_down_and_a_new_job_does_not() -> None:
+def test_a_person_is_told_of_a_partition_that_starts_no_jobs_and_what_was_started_waits_for_it() -> None:
     assert problems(asking(partition="dwn"), REAL)
-    assert not problems(asking(partition="dwn"), REAL, continuing=True)
-    assert problems(asking(partition="drn"), REAL, continuing=True), "SLURM refuses these at once"
+    assert not problems(asking(partition="dwn"), REAL, may_wait=True)
+    assert not problems(asking(partition="drn"), REAL, may_wait=True), "SLURM refuses these, which is tried again"
 
 
 def test_the_third_of_the_time_limit_is_the_limit_of_the_lead_unless_it_is_allowed() -> None:
@@ -896,7 +896,7 @@ def test_require_tells_everything_in_one_message_and_names_the_stage(
     wanted = ("partition: gpu is DOWN", "cpus: 99", "lead_seconds: 80", "GiB below", "in this machine's memory")
     assert [text.count(part) for part in wanted] == [1] * len(wanted)
     with pytest.raises(BadInput) as raised:
-        require(resources, two, tmp_path, "x", strict_lead=False, continuing=True)
+        require(resources, two, tmp_path, "x", strict_lead=False, may_wait=True)
     assert "lead_seconds" not in str(raised.value) and "DOWN" not in str(raised.value)
 
 
