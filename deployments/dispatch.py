@@ -41,6 +41,12 @@ class Handle:
         """Names of the stages that must finish first."""
         return [given.stage.name for given in self.inputs.values() if not given.finished]
 
+    @property
+    def seeds(self) -> set[int]:
+        """The seeds on which the stage depends, by itself or by what it reads."""
+        own = getattr(self.config, "seed", None)
+        return {own} if own is not None else {seed for given in self.inputs.values() for seed in given.seeds}
+
     def as_input(self) -> StageInput:
         return StageInput(self.run, self.verdict.outputs_digest)
 

@@ -23,7 +23,7 @@ from rich.markdown import Markdown
 
 from deployments.dispatch import Handle, Walk
 from flows import settings
-from flows.display import Display, seeds_of, standing
+from flows.display import Display, standing
 from storage import attempts
 from storage.checkpoints import furthest
 from storage.errors import BadInput
@@ -98,8 +98,12 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
     walk = Walk(root, study.name)
     study_module.page(study, walk)
     if options.dry_run or options.status:
+        stands = {}
+        if options.status and options.dispatch == "slurm":
+            stands = _stands_on_slurm(study_module.__name__, study, root)
         for handle in walk.handles:
-            OUT.print((_dry_line(handle) if options.dry_run else _status_line(handle)) + _of_seed(handle, walk))
+            line = _dry_line(handle) if options.dry_run else _status_line(handle, stands.get(handle.run.fingerprint))
+            OUT.print(line + _of_seed(handle, walk), markup=False)
         if options.dispatch == "slurm":
             _tell_of_jobs(study_module.__name__, study, root, walk, options.dry_run)
         return 0 if options.dry_run or all(handle.finished for handle in walk.handles) else 75
@@ -132,18 +136,26 @@ def _run_on_slurm(module: str, study: Any, root: str, wait: bool) -> int:
     _require_server()
 
     def told(handle: Handle, standing: Any) -> None:
-        OUT.print(
-            f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {standing.stand}: {standing.told}", markup=False
-        )
+        OUT.print(f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {standing.line}", markup=False)
 
     look = partial(dispatched.look, module, study, root)
     state = slurm_study.follow(look, told, once=not wait)
     code = EXIT_CODES.get(state.name or "", 75)
     if code == 75:
-        OUT.print("unfinished: the jobs go on by themselves; the same command shows how they stand", style="dim")
+        OUT.print(
+            "unfinished: the jobs go on by themselves; with --status the same command shows how they stand", style="dim"
+        )
     elif code:
         OUT.print(f"{state.name}: {state.message}", style="bold red", markup=False)
     return code
+
+
+def _stands_on_slurm(module: str, study: Any, root: str) -> dict[str, Any]:
+    """How each stage stands by its jobs and flow runs, by fingerprint."""
+    from flows import dispatched
+
+    _require_server()
+    return dispatched.standings(module, study, root).standings
 
 
 def _require_server() -> None:
@@ -170,8 +182,9 @@ def _tell_of_jobs(module: str, study: Any, root: str, walk: Walk, dry_run: bool)
             OUT.print(Markdown(used) if OUT.is_terminal else f"\n{used}", markup=False)
         return
     _require_server()
-    for name, text in dispatched.scripts(module, study, root):
-        OUT.print(f"\n--- {name}\n{text}", markup=False)
+    for handle, text in dispatched.scripts(module, study, root):
+        waits = f" (waits for {', '.join(handle.waits_for)})" if handle.waits_for else ""
+        OUT.print(f"\n--- {handle.stage.name}{waits}\n{text}", markup=False)
 
 
 def _run_here(flow: Any, study: Any, walk: Walk) -> int:
@@ -186,7 +199,7 @@ def _run_here(flow: Any, study: Any, walk: Walk) -> int:
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect's usage statistics; clusters forbid such traffic
     setup_logging(incremental=False)
-    seeds = sorted({seed for handle in walk.handles for seed in seeds_of(handle)})
+    seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
     told = f"seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}"
     OUT.print(f"study {study.name}, {told}, in {walk.root / study.name}")
     OUT.print(
@@ -243,14 +256,17 @@ def _dry_line(handle: Handle) -> str:
     return f"{handle.stage.name:<16} {handle.run.fingerprint}  {state}{refused}"
 
 
-def _status_line(handle: Handle) -> str:
+def _status_line(handle: Handle, on_slurm: Any = None) -> str:
+    """By the run directory; on SLURM first by its jobs and its flow run."""
     stands = standing(handle, attempts.newest(handle.run.attempts))
+    if on_slurm is not None and not handle.finished and not handle.waits_for:
+        stands = f"{on_slurm.line}; {stands}" if stands.startswith("running") else on_slurm.line
     return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
 
 
 def _of_seed(handle: Handle, walk: Walk) -> str:
     """Where stages recur, which seed this one belongs to; empty where there is one seed."""
-    seeds, of = {seed for other in walk.handles for seed in seeds_of(other)}, seeds_of(handle)
+    seeds, of = {seed for other in walk.handles for seed in other.seeds}, handle.seeds
     if len(seeds) < 2:
         return ""
     return f"  (seed {of.pop()})" if len(of) == 1 else "  (all seeds)"

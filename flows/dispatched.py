@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
 
     try:
         return slurm_study.follow(look_again, board.tell)
+    except BadInput as error:
+        return State(type=StateType.FAILED, name="BadInput", message=str(error))
     finally:
         board.close()
         if last and (used := efficiency.table(last[0].handles)):
@@ -90,8 +93,14 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
             create_markdown_artifact(used, key=key, description="What the jobs cost, and what of it was used")
 
 
-def scripts(module: str, study: Any, root: str) -> list[tuple[str, str]]:
-    """Name and exact script of each stage that would be submitted now; starts and writes nothing."""
+def standings(module: str, study: Any, root: str) -> Advance:
+    """How each stage stands; starts and writes nothing."""
+    site, where, study = _at_site(study, root)
+    return slurm_study.standings(importlib.import_module(module), study, site, where)
+
+
+def scripts(module: str, study: Any, root: str) -> Iterator[tuple[Handle, str]]:
+    """The exact script of each unfinished stage's next job, then BadInput if one could not run; starts nothing."""
     site, where, study = _at_site(study, root)
     page = importlib.import_module(module)
     return slurm_study.scripts(page, study, study_file.path(where, module, study), site, where)
@@ -167,7 +176,7 @@ class _Board:
         with self._changed:
             self._standings[print_] = standing
             self._changed.notify_all()
-        self._log.info("%s %s: %s. %s", handle.stage.name, print_[:12], standing.stand, standing.told)
+        self._log.info("%s %s: %s", handle.stage.name, print_[:12], standing.line)
         if standing.stand != "waits" and print_ not in self._tasks:
             self._tasks[print_] = self._task_of(handle).submit()
 
@@ -194,7 +203,7 @@ class _Board:
                     closed = self._closed
                 if now != shown:
                     page = f" {PREFECT_UI_URL.value()}/runs/flow-run/{now.flow_run}" if now.flow_run else ""
-                    logger.info("%s: %s%s", now.stand, now.told, page)
+                    logger.info("%s%s", now.line, page)
                     shown = now
                 if now.stand in STATES:
                     kind, state = STATES[now.stand]

@@ -140,12 +140,6 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     return told + (f"; step {saved:,} is saved" if saved else "")
 
 
-def seeds_of(handle: Handle) -> set[int]:
-    """The seeds on which the stage depends, by itself or by what it reads."""
-    own = getattr(handle.config, "seed", None)
-    return {own} if own is not None else {seed for given in handle.inputs.values() for seed in seeds_of(given)}
-
-
 def _far(now: dict[str, Any]) -> dict[str, Any]:
     """How far, without what is left: nothing is under way."""
     return {key: value for key, value in now.items() if key in ("step", "total", "unit")}

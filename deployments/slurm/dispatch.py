@@ -15,6 +15,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Scheduled
@@ -31,7 +32,7 @@ from storage.run_directory import RunDirectory
 from tasks.configuration import Configuration
 from tasks.stage import Stage
 
-Stand = Literal["finished", "waits", "under way", "failed", "cancelled"]
+Stand = Literal["finished", "waits", "ready", "under way", "failed", "cancelled"]
 BAD_INPUT_CATEGORY = "bad input"
 """Of a diagnosis, by a stage and by `reconcile`."""
 FAILED = ("check_failed", "numerical_failure", "bad_input", "no_progress")
@@ -46,6 +47,10 @@ class Standing:
     flow_run: str | None = None
     bad_input: bool = False
     """Whether it failed for what it was given, which a person must correct."""
+
+    @property
+    def line(self) -> str:
+        return self.told if self.told.startswith(self.stand) else f"{self.stand}: {self.told}"
 
 
 class Advance(Walk):
@@ -84,7 +89,10 @@ class Advance(Walk):
             return Standing("waits", f"waits for {', '.join(handle.waits_for)}")
         entries = Journal(jobs_folder(handle.run)).all()
         last = entries[-1] if entries else None
-        run = self._flow_run(last.flow_run) if last else None
+        if run := self._made_after(handle, entries):
+            last = None  # whatever its end was, the stage was started again since
+        elif last:
+            run = self._flow_run(last.flow_run)
         if run is not None and run.state is not None and not run.state.is_final():
             return _under_way(run, last)
         if last is not None and last.live and run is None and self._has_job(last):
@@ -95,6 +103,17 @@ class Advance(Walk):
         if stopped is None or self._person:
             return self._start(handle, f"started again: {stopped.told}" if stopped else "")
         return stopped
+
+    def _made_after(self, handle: Handle, entries: list[Submission]) -> FlowRun | None:
+        """The flow run that was made for the stage after all its jobs so far, and has none yet."""
+        key = _key(handle, generations.current(handle.run)["generation"])
+        asked = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[key]))
+        found = self._client.read_flow_runs(flow_run_filter=asked)
+        since = entries[-1].submitted_at if entries else 0.0
+        for run in found:
+            if run.created and run.created.timestamp() > since and str(run.id) not in {one.flow_run for one in entries}:
+                return run
+        return None
 
     def _start(self, handle: Handle, again: str) -> Standing:
         """A new flow run of the stage; the one that was made already for this generation, when it was."""
@@ -116,14 +135,13 @@ class Advance(Walk):
     def _flow_run_of(self, handle: Handle, generation: int) -> FlowRun:
         """The flow run of a stage in a generation: one, however often this is called."""
         name = handle.stage.name
-        key = f"{handle.run.path.absolute()}:{handle.run.fingerprint}:{generation}"
+        key = _key(handle, generation)
         deployment = self._client.read_deployment_by_name(f"stage/{name}")
-        seed = getattr(handle.config, "seed", None)
         return self._client.create_flow_run_from_deployment(
             deployment.id,
             parameters=stage_parameters(handle, self._file),
             name=f"{handle.run.study} {name} {handle.run.fingerprint[:12]}",
-            tags=[handle.run.study, name, *([f"seed-{seed}"] if seed is not None else [])],
+            tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
             idempotency_key=key,
             state=Scheduled(message=STARTED_BY_A_PERSON) if self._person else None,
             job_variables=job_variables(self._site, handle, self._source),
@@ -144,6 +162,18 @@ class Advance(Walk):
         return any(job.name == entry.name and job.state not in ENDS for job in jobs)
 
 
+class Look(Advance):
+    """Walks a page and starts nothing: what `Advance` would start is told as ready."""
+
+    def _start(self, handle: Handle, again: str) -> Standing:
+        return Standing("ready", "starting the study starts it")
+
+
+def _key(handle: Handle, generation: int) -> str:
+    """Of the flow run of a stage in a generation: Prefect makes one for each key."""
+    return f"{handle.run.path.absolute()}:{handle.run.fingerprint}:{generation}"
+
+
 def jobs_folder(run: RunDirectory) -> Path:
     """Where scripts, logs and the journal of a stage's jobs are kept."""
     return run.path / "jobs"
@@ -162,8 +192,8 @@ def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
 def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
     """What the run of this stage is given: where it works. Resources are put together for each job (`plan_of`)."""
     name = handle.stage.name
-    seed = getattr(handle.config, "seed", None)
-    label = site.job_name if seed is not None else site.job_name.replace("-s{seed}", "")  # shared by all seeds
+    seed, *more = handle.seeds or {None}
+    label = site.job_name if seed is not None and not more else site.job_name.replace("-s{seed}", "")  # of all seeds
     return {
         "folder": str(jobs_folder(handle.run)),
         "label": label.format(study=handle.run.study, stage=name, seed=seed),
@@ -179,8 +209,11 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
         return Standing("cancelled", end.message, last.flow_run)
     if last and end and end.follows == "Failed":
         return Standing("failed", end.message, last.flow_run, end.diagnosis.get("category") == BAD_INPUT_CATEGORY)
-    if flow_run is not None and flow_run.state is not None and flow_run.state.is_cancelled():
-        return Standing("cancelled", flow_run.state.message or "cancelled", str(flow_run.id))
+    state = flow_run.state if flow_run is not None else None
+    if flow_run is not None and state is not None and state.is_cancelled():
+        return Standing("cancelled", state.message or "cancelled", str(flow_run.id))
+    if flow_run is not None and state is not None and state.is_failed() and last is None:  # before any job of it
+        return Standing("failed", state.message or state.name, str(flow_run.id))
     record = attempts.newest(run.attempts)
     if record and record.get("end_state") in FAILED:
         told = (record.get("diagnosis") or {}).get("summary", "")
@@ -190,8 +223,8 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
 
 def _under_way(run: FlowRun, last: Submission | None) -> Standing:
     state = run.state
-    job = f", job {last.job_id}" if last and last.live and last.job_id else ""
-    return Standing("under way", f"{state.name if state else ''}{job}", str(run.id))
+    told = f"job {last.job_id}" if last and last.live and last.job_id else state.name if state else ""
+    return Standing("under way", (state.message if state and state.message else "") or told, str(run.id))
 
 
 def _held_by(run: RunDirectory) -> str:

@@ -21,7 +21,10 @@ MUCH_LOST = 0.05
 
 @dataclass(frozen=True)
 class Use:
-    """One stage: times in seconds, memory in GB (1024 MB, as sbatch counts), shares of what was asked."""
+    """One stage: times in seconds, memory in GB (1024 MB, as sbatch counts), shares of what was asked.
+
+    Until its first line of Python a job counts as queued.
+    """
 
     stage: str
     jobs: int
@@ -32,16 +35,22 @@ class Use:
     lost_steps: int
     cpu_share: float | None
     memory_gb: float | None
+    longest: float
+    on_gpu: bool
     asked: Submission
 
     @property
     def suggestion(self) -> str:
         """What to ask for next time; empty when nothing stands out."""
-        told = []
-        if self.memory_gb is not None and self.memory_gb < LITTLE * self.asked.memory_gb:
-            told.append(f"memory_gb: {max(1, math.ceil(1.5 * self.memory_gb))}")
-        if self.cpu_share is not None and self.asked.cpus > 1 and self.cpu_share < LITTLE:
-            told.append(f"cpus: {max(1, math.ceil(1.2 * self.cpu_share * self.asked.cpus))}")
+        asked, told = self.asked, []
+        if asked.gpus and not self.on_gpu:
+            told.append("gpus: 0")
+        if self.memory_gb is not None and self.memory_gb < LITTLE * asked.memory_gb:
+            told += _less("memory_gb", math.ceil(1.5 * self.memory_gb), asked.memory_gb)
+        if self.cpu_share is not None and self.cpu_share < LITTLE:
+            told += _less("cpus", math.ceil(1.2 * self.cpu_share * asked.cpus), asked.cpus)
+        if self.longest < LITTLE * 60 * asked.time_limit_minutes and asked.end and asked.end.follows == "Completed":
+            told += _less("time_limit_minutes", 10 * math.ceil(2 * self.longest / 600), asked.time_limit_minutes)
         if self.steps and self.lost_steps > MUCH_LOST * self.steps:
             told.append("a shorter execution.checkpoint_every_seconds")
         return ", ".join(told)
@@ -52,16 +61,19 @@ def use_of(run: RunDirectory) -> Use | None:
     entries = Journal(jobs_folder(run)).all()
     if not entries:
         return None
-    by_job = {record.get("slurm_job_name"): record for record in _records(run)}
-    queued = ran = gpu_hours = cpu = cpu_asked = 0.0
+    records = _records(run)
+    by_job = {record.get("slurm_job_name"): record for record in records}
+    queued = ran = gpu_hours = cpu = cpu_asked = longest = 0.0
     memory: list[float] = []
     for entry in entries:
         if (record := by_job.get(entry.name)) is None:
+            queued += max(0.0, entry.ended_at - entry.submitted_at)  # cancelled while it was queued, say
             continue
         began = float(record["started_at"])
         ended = float(record.get("ended_at") or entry.ended_at or began)
         queued += max(0.0, began - entry.submitted_at)
         ran += max(0.0, ended - began)
+        longest = max(longest, ended - began)
         gpu_hours += entry.gpus * max(0.0, ended - began) / 3600
         if record.get("cpu_seconds") is not None:
             cpu += float(record["cpu_seconds"])
@@ -78,6 +90,8 @@ def use_of(run: RunDirectory) -> Use | None:
         len(steps) - len(set(steps)),
         cpu / cpu_asked if cpu_asked else None,
         max(memory) if memory else None,
+        longest,
+        any((record.get("numerics") or {}).get("device") != "cpu" for record in records),
         entries[-1],
     )
 
@@ -95,15 +109,19 @@ def table(handles: Sequence[Handle]) -> str:
         cpu = "" if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.asked.cpus}"
         memory = "" if use.memory_gb is None else f"{use.memory_gb:.1f} of {use.asked.memory_gb:g} GB"
         lines.append(
-            f"| {use.stage} | {use.jobs} | {_time(use.queued)} | {_time(use.ran)} | {use.gpu_hours:.1f} "
+            f"| {use.stage} | {use.jobs} | {_time(use.queued)} | {_time(use.ran)} | {use.gpu_hours:.2f} "
             f"| {use.lost_steps:,} of {use.steps:,} | {cpu} | {memory} | {use.suggestion} |"
         )
     lines.append(
         f"| all | {sum(use.jobs for use in uses)} | {_time(sum(use.queued for use in uses))} "
-        f"| {_time(sum(use.ran for use in uses))} | {sum(use.gpu_hours for use in uses):.1f} "
+        f"| {_time(sum(use.ran for use in uses))} | {sum(use.gpu_hours for use in uses):.2f} "
         f"| {sum(use.lost_steps for use in uses):,} | | | |"
     )
     return "\n".join(lines)
+
+
+def _less(name: str, enough: float, asked: float) -> list[str]:
+    return [f"{name}: {max(1, enough):g}"] if max(1, enough) < asked else []
 
 
 def _records(run: RunDirectory) -> list[dict[str, Any]]:
@@ -133,6 +151,8 @@ def _steps(run: RunDirectory) -> list[int]:
 
 
 def _time(seconds: float) -> str:
+    """With spaces at which no browser breaks the line."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+    told = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    return told.replace(" ", "\N{NO-BREAK SPACE}")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.states import Cancelling, State, StateType
 
 from deployments.dispatch import Handle, Walk
 from deployments.slurm.client import SlurmCommands
 from deployments.slurm.cluster import read_cluster
-from deployments.slurm.dispatch import Advance, Standing
+from deployments.slurm.dispatch import Advance, Look, Standing
 from deployments.slurm.job import preview
 from deployments.slurm.plan import own_resources, plan_for
 from deployments.slurm.preflight import notes, require
@@ -59,6 +60,14 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
     return walk
 
 
+def standings(page: Any, study: Any, site: Site, root: Path) -> Advance:
+    """How every stage stands; starts and writes nothing."""
+    with get_client(sync_client=True) as client:
+        walk = Look(site, study.name, Path(), Path(), client, SlurmCommands(), root=root)
+        page.page(study, walk)
+    return walk
+
+
 def _require_runnable(
     page: Any, study: Any, study_file: Path, site: Site, root: Path, client: SyncPrefectClient
 ) -> None:
@@ -66,7 +75,7 @@ def _require_runnable(
     walk = Walk(root, study.name)
     page.page(study, walk)
     own = own_resources(study)
-    _require_known_stages(walk, own)
+    _require_known_stages(walk, own, site, client)
     cluster, source = read_cluster(), staged(root / SOURCES)
     noted = set()
     for handle in walk.handles:
@@ -78,11 +87,20 @@ def _require_runnable(
         LOG.warning("%s", note)
 
 
-def _require_known_stages(walk: Walk, own: dict[str, Any]) -> None:
-    """BadInput for resources of a stage that no page has: they would be given to nobody."""
-    known = {handle.stage.name for handle in walk.handles} | {"all"}
-    if unknown := sorted(set(own) - known):
-        raise BadInput(f"execution.resources.{unknown[0]}: no stage has this name; known: {', '.join(sorted(known))}")
+def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site, client: SyncPrefectClient) -> None:
+    """BadInput for resources of a stage that does not exist: they would be given to nobody.
+
+    A site serves several studies, so any stage that has a deployment may stand in it.
+    """
+    known = {handle.stage.name for handle in walk.handles}
+    flows = FlowFilter(name=FlowFilterName(any_=["stage"]))
+    deployed = {one.name for one in client.read_deployments(flow_filter=flows)} | known
+    for where, given, names in (
+        ("execution.resources", own, known | {"all"}),
+        ("site file: stages", site.stages, deployed),
+    ):
+        if unknown := sorted(set(given) - names):
+            raise BadInput(f"{where}.{unknown[0]}: no stage has this name; known: {', '.join(sorted(names))}")
 
 
 def keep_results(walk: Walk, site: Site) -> None:
@@ -108,14 +126,16 @@ def keep_results(walk: Walk, site: Site) -> None:
         LOG.info("results copied to %s", target)
 
 
-def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> list[tuple[str, str]]:
-    """Name and exact script of each stage that is ready."""
+def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> Iterator[tuple[Handle, str]]:
+    """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
     walk = Walk(root, study.name)
     page.page(study, walk)
     source, own = staged(root / SOURCES), own_resources(study)
-    ready = [handle for handle in walk.handles if not handle.finished and not handle.waits_for]
     with get_client(sync_client=True) as client:
-        return [(one.stage.name, preview(plan_for(client, site, one, study_file, source, own))) for one in ready]
+        for one in walk.handles:
+            if not one.finished:
+                yield one, preview(plan_for(client, site, one, study_file, source, own))
+        _require_runnable(page, study, study_file, site, root, client)
 
 
 def cancel(page: Any, study: Any, root: Path, spared: set[str]) -> None:
@@ -181,4 +201,5 @@ def final_state(walk: Advance) -> State[Any]:
         return State(type=StateType.CANCELLED, name="Cancelled", message=told)
     if stands != {"finished"}:
         return State(type=StateType.CANCELLED, name="AwaitingRetry", message="unfinished")
-    return State(type=StateType.COMPLETED, message=f"all {len(walk.handles)} stages are finished")
+    where = walk.handles[-1].run.path
+    return State(type=StateType.COMPLETED, message=f"all {len(walk.handles)} stages are finished; results in {where}")

@@ -8,17 +8,24 @@ from pathlib import Path
 import pytest
 
 from flows import dispatched
+from storage.errors import BadInput
+from tests.slurm import toy
 from tests.slurm.harness import Bench, toy_study
 
 pytestmark = pytest.mark.slurm_long
+
+
+def scripts(study: toy.Study, root: Path) -> list[tuple[str, str]]:
+    return [(handle.stage.name, text) for handle, text in dispatched.scripts("tests.slurm.toy", study, str(root))]
 
 
 def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_run_by_hand(
     bench: Bench, tmp_path: Path
 ) -> None:
     root = tmp_path / "runs"
-    ((stage, shown),) = dispatched.scripts("tests.slurm.toy", toy_study("texts", steps=12), str(root))
-    assert stage == "toy-training" and not list(root.rglob("jobs")), "a dry run begins nothing"
+    texts = dict(scripts(toy_study("texts", steps=12), root))
+    shown = texts["toy-training"]
+    assert not list(root.rglob("jobs")), "a dry run begins nothing"
 
     one = bench.dispatch(root, "texts", steps=12)
     job = one.job()
@@ -29,8 +36,31 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
     assert slurms and (tmp_path / "asked" / "script").read_text() == shown
     one.run.wait("Completed", seconds=60)
     digest = one.digest
+    tells = one.look(person=True).handles[-1].run.path / "jobs" / "0001.sbatch"
+    bench.until("what waited is submitted", tells.exists, 30)
+    assert tells.read_text() == texts["toy-report"], "what waits is shown as it will be"
 
     (one.folder / "COMPLETE.json").unlink()
     done = subprocess.run(["sbatch", "--wait", str(kept)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + kept.with_suffix(".log").read_text()
     assert (one.folder / "COMPLETE.json").exists() and one.digest == digest
+
+
+def test_the_dry_run_ends_with_what_a_start_would_refuse(bench: Bench, tmp_path: Path) -> None:
+    study = toy_study("refused", resources={"memory_gb": 9000})
+    shown = dispatched.scripts("tests.slurm.toy", study, str(tmp_path / "runs"))
+    assert "--mem=9216000" in next(shown)[1]
+    with pytest.raises(BadInput, match="memory_gb: 9000"):
+        list(shown)
+
+
+def test_the_status_tells_what_stopped_and_what_would_be_started(bench: Bench, tmp_path: Path) -> None:
+    one = bench.dispatch(tmp_path / "runs", check_fails_while="/dev/null")
+
+    def told() -> str:
+        return next(iter(dispatched.standings("tests.slurm.toy", one.study, str(one.root)).standings.values())).line
+
+    assert told().startswith("under way: ")
+    one.run.wait("Failed", seconds=60)
+    assert told().startswith("failed: ") and "the way is free" in told()
+    assert len(one.submissions()) == 1

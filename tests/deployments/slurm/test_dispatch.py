@@ -18,7 +18,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running
 
 from deployments.dispatch import Walk
 from deployments.slurm.client import Job, Unreachable
-from deployments.slurm.dispatch import Advance, Standing, jobs_folder
+from deployments.slurm.dispatch import Advance, Look, Standing, jobs_folder
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
 from deployments.slurm.study import cancel, final_state, follow, keep_results
@@ -116,6 +116,33 @@ def test_a_run_is_given_where_it_works(world: World) -> None:
         "root": str(world.root),
         "fingerprint": world.first.run.fingerprint,
     }
+
+
+@pytest.mark.parametrize("follows", ["Failed", "Cancelled"])
+def test_what_was_started_again_is_not_told_by_the_job_before(world: World, follows: str) -> None:
+    """Until the worker has submitted the new run's job, the journal's last word is the old one's."""
+    before = world.stands()[0].flow_run
+    world.entry(before, End(follows, "the cause"))  # type: ignore[arg-type]
+    world.client.set_flow_run_state(before, (Failed if follows == "Failed" else Cancelled)(), force=True)
+    again = world.stands(person=True)[0]
+    assert again.flow_run != before
+    look = world.stands()[0]
+    assert (look.stand, look.flow_run) == ("under way", again.flow_run)
+    world.client.set_flow_run_state(again.flow_run, Failed(message="memory_gb: too much"), force=True)
+    assert world.stands()[0] == Standing("failed", "memory_gb: too much", again.flow_run)
+
+
+def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> None:
+    walk = Look(
+        Site(root=str(world.root)), world.study, world.root / "study.yaml", world.root, world.client, world.slurm
+    )
+    first = walk(FIRST, world.config)
+    assert walk.standing(first) == Standing("ready", "starting the study starts it")
+    started = world.stands()[0].flow_run
+    walk = Look(
+        Site(root=str(world.root)), world.study, world.root / "study.yaml", world.root, world.client, world.slurm
+    )
+    assert walk.standing(walk(FIRST, world.config)).flow_run == started
 
 
 def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> None:

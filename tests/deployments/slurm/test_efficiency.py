@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deployments.dispatch import Walk
 from deployments.slurm import efficiency
+from deployments.slurm.efficiency import Use
 from deployments.slurm.journal import End, Journal, Submission
 from storage import durable
 from tasks.stage import Stage
@@ -19,7 +20,15 @@ def a_stage(root: Path):
 
 
 def a_job(
-    run, number: int, submitted: float, began: float, ended: float | None, seen_ended: float = 0.0, **used
+    run,
+    number: int,
+    submitted: float,
+    began: float,
+    ended: float | None,
+    seen_ended: float = 0.0,
+    follows="AwaitingRetry",
+    device="cuda",
+    **used,
 ) -> None:
     entry = Submission(
         number,
@@ -31,12 +40,19 @@ def a_job(
         cpus=8,
         gpus=2,
         job_id=str(number),
-        end=End("AwaitingRetry", "stopped"),
+        time_limit_minutes=1440,
+        end=End(follows, "stopped"),
         ended_at=seen_ended,
     )
     Journal(run.path / "jobs").write(entry)
     run.attempts.mkdir(parents=True, exist_ok=True)
-    record = {"slurm_job_name": entry.name, "started_at": began, "ended_at": ended, **used}
+    record = {
+        "slurm_job_name": entry.name,
+        "started_at": began,
+        "ended_at": ended,
+        "numerics": {"device": device},
+        **used,
+    }
     durable.write_json(run.attempts / f"{number:04d}.json", record)
 
 
@@ -58,9 +74,29 @@ def test_steps_that_were_computed_twice_are_lost_work(tmp_path: Path) -> None:
     used = efficiency.use_of(handle.run)
     assert (used.steps, used.lost_steps) == (5, 2)
     assert used.suggestion == "a shorter execution.checkpoint_every_seconds"
-    assert "| first | 1 | 0 min 00 s | 1 min 00 s | 0.0 | 2 of 5 | 100% of 8 | 15.0 of 16 GB |" in efficiency.table(
-        [handle]
-    )
+    shown = efficiency.table([handle]).replace("\N{NO-BREAK SPACE}", " ")
+    assert "| first | 1 | 0 s | 1 min 00 s | 0.03 | 2 of 5 | 100% of 8 | 15.0 of 16 GB |" in shown
+
+
+def test_what_is_suggested_is_less_than_what_was_asked(tmp_path: Path) -> None:
+    handle = a_stage(tmp_path)
+    hour = 3600.0
+    a_job(handle.run, 1, 0, 0, hour, device="cpu", cpu_seconds=3.9 * hour, peak_memory_bytes=0.3 * 2**30)
+    assert efficiency.use_of(handle.run).suggestion == "gpus: 0, memory_gb: 1, cpus: 5"
+    a_job(handle.run, 1, 0, 0, hour, follows="Completed", cpu_seconds=8 * hour, peak_memory_bytes=16 * 2**30)
+    assert efficiency.use_of(handle.run).suggestion == "time_limit_minutes: 120"
+    asked = Submission(1, "x", "f", 0.0, True, memory_gb=1.0, cpus=2, job_id="1")
+    small = Use("x", 1, 0, 0, 0, 0, 0, 0.42, 0.4, 60.0, False, asked)
+    assert small.suggestion == "", "42% of 2 is still 2"
+
+
+def test_a_job_that_was_cancelled_in_the_queue_counts_as_queued(tmp_path: Path) -> None:
+    handle = a_stage(tmp_path)
+    a_job(handle.run, 1, 0, 100, 160, seen_ended=160)
+    end = End("Cancelled", "cancelled")
+    entry = Submission(2, "toy.2", "f", 1000.0, True, 16.0, job_id="2", end=end, ended_at=1500.0)
+    Journal(handle.run.path / "jobs").write(entry)
+    assert efficiency.use_of(handle.run).queued == 600
 
 
 def test_a_study_without_jobs_has_no_table(tmp_path: Path) -> None:

@@ -168,7 +168,12 @@ class Played:
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["bash", self.script],
-            env={"PATH": f"{self.folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "HOME": str(self.folder)},
+            env={
+                "PATH": f"{self.folder}:{os.environ['PATH']}",
+                "SLURM_JOB_ID": "7",
+                "SLURMD_NODENAME": "n1",
+                "HOME": str(self.folder),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
