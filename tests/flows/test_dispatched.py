@@ -14,6 +14,7 @@ from prefect.states import Cancelling
 
 from deployments.dispatch import Walk
 from flows import dispatched, study_file
+from storage.errors import BadInput
 from tests.slurm import toy
 from tests.slurm.harness import toy_study
 from tests.tasks.tiny import Here
@@ -118,3 +119,20 @@ def _cancelling(client: SyncPrefectClient, flow_id: UUID, parameters: dict[str, 
     run = UUID(client._client.post("/flow_runs/", json=asked).json()["id"])
     client.set_flow_run_state(run, Cancelling(), force=True)
     return run
+
+
+def test_bad_input_is_a_state_of_the_study_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise BadInput("memory_gb: 900 GB asked for")
+
+    @flow(persist_result=False)
+    def study() -> Any:
+        return dispatched.follow_in_flow(MODULE, toy_study("wrong"), str(tmp_path))
+
+    monkeypatch.setattr(dispatched, "look", refuses)
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        state = study(return_state=True)
+    assert (state.name, state.message) == ("BadInput", "memory_gb: 900 GB asked for")
+    assert not [record for record in caplog.records if record.exc_info]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,10 @@ def test_the_example_says_every_field_that_a_cluster_must_set() -> None:
     required = {name for name, field in Site.model_fields.items() if field.is_required()}
     assert required <= set(values)
     assert all(field.description for name, field in Site.model_fields.items())
+
+
+def test_the_example_names_every_key() -> None:
+    """Nobody should have to look for them in the source."""
+    text = (SITES / "example.yaml").read_text()
+    keys = {*Site.model_fields, *Resources.model_fields} - {"strict_lead"}  # of tests only
+    assert not [key for key in keys if not re.search(rf"\b{key}:", text)]
