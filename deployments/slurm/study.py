@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.objects import WorkPoolStatus
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Cancelling, State, StateType
 
 from deployments.dispatch import Handle, Walk
@@ -65,7 +67,19 @@ def standings(page: Any, study: Any, site: Site, root: Path) -> Advance:
     with get_client(sync_client=True) as client:
         walk = Look(site, study.name, Path(), Path(), client, SlurmCommands(), root=root)
         page.page(study, walk)
+        _warn_of_idle_pools(client)
     return walk
+
+
+def _stage_deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
+    return client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=["stage"])))
+
+
+def _warn_of_idle_pools(client: SyncPrefectClient) -> None:
+    """Without a worker nothing is submitted, and what runs is shown as it was when the last one died."""
+    for pool in sorted({one.work_pool_name for one in _stage_deployments(client) if one.work_pool_name}):
+        if client.read_work_pool(pool).status == WorkPoolStatus.NOT_READY:
+            LOG.warning("no worker serves the pool %s: start one with `prefect worker start --pool %s`", pool, pool)
 
 
 def _require_runnable(
@@ -85,6 +99,7 @@ def _require_runnable(
             noted |= set(notes(asked, cluster))
     for note in sorted(noted):
         LOG.warning("%s", note)
+    _warn_of_idle_pools(client)
 
 
 def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site, client: SyncPrefectClient) -> None:
@@ -93,8 +108,7 @@ def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site, client: S
     A site serves several studies, so any stage that has a deployment may stand in it.
     """
     known = {handle.stage.name for handle in walk.handles}
-    flows = FlowFilter(name=FlowFilterName(any_=["stage"]))
-    deployed = {one.name for one in client.read_deployments(flow_filter=flows)} | known
+    deployed = {one.name for one in _stage_deployments(client)} | known
     for where, given, names in (
         ("execution.resources", own, known | {"all"}),
         ("site file: stages", site.stages, deployed),

@@ -21,7 +21,7 @@ from deployments.slurm.client import Job, Unreachable
 from deployments.slurm.dispatch import Advance, Look, Standing, jobs_folder
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
-from deployments.slurm.study import cancel, final_state, follow, keep_results
+from deployments.slurm.study import _warn_of_idle_pools, cancel, final_state, follow, keep_results
 from storage import attempts, generations, locks
 from tasks.stage import Stage, attempt
 from tests.deployments.toy import ToyConfig
@@ -143,6 +143,13 @@ def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> N
         Site(root=str(world.root)), world.study, world.root / "study.yaml", world.root, world.client, world.slurm
     )
     assert walk.standing(walk(FIRST, world.config)).flow_run == started
+
+
+def test_a_pool_that_no_worker_serves_is_told(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "ratchet")
+    _warn_of_idle_pools(client)
+    pool = client.read_deployment_by_name("stage/first").work_pool_name
+    assert f"no worker serves the pool {pool}: start one with `prefect worker start --pool {pool}`" in caplog.text
 
 
 def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> None:
