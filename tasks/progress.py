@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -16,6 +17,8 @@ from storage import durable
 from storage.errors import BadInput, Stop
 
 WRITE_EVERY_SECONDS = 1.0
+LOG_EVERY_SECONDS = 60.0
+"""A line for whoever follows a log, as of a job."""
 NOTE_EVERY_SECONDS = 1.0
 LEAD_SECONDS, SAFETY = 10.0, 2.0
 STOP_NOTE, DEADLINE = "RATCHET_STOP_NOTE", "RATCHET_DEADLINE"
@@ -26,10 +29,11 @@ FOR_THE_TERMINAL = {"for_the_terminal": True}
 
 
 class Progress:
-    """Keeps `progress.json` current: `alive_at` from a thread, the rest from the work."""
+    """Keeps `progress.json` current: `alive_at` from a thread, the rest from the work. Logs it now and then."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, log: logging.Logger) -> None:
+        self._file, self._log = file, log
+        self._logged_at = time.time()
         self._began: tuple[float, int] | None = None
         self._written_at = 0.0
         self._lock = threading.Lock()
@@ -54,6 +58,9 @@ class Progress:
         }
         if now - self._written_at >= WRITE_EVERY_SECONDS or step == total:
             self.beat()
+        if now - self._logged_at >= LOG_EVERY_SECONDS:
+            self._logged_at = now
+            self._log.info("%s", described(self._now))
 
     def touch(self) -> None:
         """Says that the work goes on although no step is done yet, as in a long validation."""

@@ -82,7 +82,7 @@ class StageRun:
         self.directory = run.path
         self.log = logging.getLogger(f"ratchet.{run.stage}")
         self.stop = StopRequest()
-        self.progress = Progress(run.progress_file)
+        self.progress = Progress(run.progress_file, self.log)
         self.outputs = ["stage.json", "result.json"]
 
     @contextmanager
