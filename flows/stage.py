@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception:
         LOG.exception("ended before the stage began")
         return ENDED_BEFORE
-    LOG.info("%s. %s", outcome.end_state, outcome.told if outcome.message else "")
+    LOG.info("%s", f"{outcome.end_state}: {outcome.told}" if outcome.message else outcome.end_state)
     return HELD if outcome.end_state == "held" else outcome.exit_code
 
 

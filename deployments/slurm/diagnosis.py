@@ -66,7 +66,7 @@ ENDS: dict[str, Diagnosis] = {
         "warning",
         "cancelled",
         "the job was cancelled (scancel, or Cancel in Prefect)",
-        resolution="Retry the run to go on from the last checkpoint.",
+        resolution="Retry the run or start the study again: what was saved is not repeated.",
     ),
     "REVOKED": Diagnosis(
         "error",
