@@ -14,7 +14,6 @@ import argparse
 import importlib
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +137,7 @@ def _run_on_slurm(module: str, study: Any, root: str, wait: bool) -> int:
     def told(handle: Handle, standing: Any) -> None:
         OUT.print(f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {standing.line}", markup=False)
 
-    look = partial(dispatched.look, module, study, root)
-    state = slurm_study.follow(look, told, once=not wait)
+    state = slurm_study.follow(dispatched.looks(module, study, root), told, once=not wait)
     code = EXIT_CODES.get(state.name or "", 75)
     if code == 75:
         OUT.print(
@@ -151,11 +149,18 @@ def _run_on_slurm(module: str, study: Any, root: str, wait: bool) -> int:
 
 
 def _stands_on_slurm(module: str, study: Any, root: str) -> dict[str, Any]:
-    """How each stage stands by its jobs and flow runs, by fingerprint."""
+    """How each stage stands by its jobs and flow runs, by fingerprint; nothing when Prefect does not answer."""
+    import httpx
+    from prefect.exceptions import PrefectException
+
     from flows import dispatched
 
-    _require_server()
-    return dispatched.standings(module, study, root).standings
+    try:
+        _require_server()
+        return dispatched.standings(module, study, root).standings
+    except (BadInput, PrefectException, httpx.HTTPError) as error:
+        OUT.print(f"Prefect is not asked ({error}); what the run directories say:", style="yellow", markup=False)
+        return {}
 
 
 def _require_server() -> None:
@@ -260,7 +265,8 @@ def _status_line(handle: Handle, on_slurm: Any = None) -> str:
     """By the run directory; on SLURM first by its jobs and its flow run."""
     stands = standing(handle, attempts.newest(handle.run.attempts))
     if on_slurm is not None and not handle.finished and not handle.waits_for:
-        stands = f"{on_slurm.line}; {stands}" if stands.startswith("running") else on_slurm.line
+        own_words = stands.startswith("running") or (on_slurm.stand == "ready" and stands != "not started")
+        stands = f"{on_slurm.line}; {stands}" if own_words else on_slurm.line
     return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,28 @@ STATES = {
 
 
 def look(module: str, study: Any, root: str = "", person: bool = True) -> Advance:
-    """Starts what is ready and says how each stage stands. A person's look begins again what failed or was cancelled.
+    """Starts what is ready and says how each stage stands; a person's begins again what failed or was cancelled."""
+    return looks(module, study, root)(person)
 
-    The study is kept below the root, where `advance` and the jobs read it.
+
+def looks(module: str, study: Any, root: str) -> Callable[[bool], Advance]:
+    """What looks at the study again and again, with the site as it was at first: an edit of its file ends nothing.
+
+    The study is kept below the root, where `advance` and the jobs read it; before that, a person is told what stands
+    against it, and nothing of what is under way has changed.
     """
     site, where, study = _at_site(study, root)
-    file = study_file.keep(where, module, study) if person else study_file.path(where, module, study)
-    if not file.exists():
-        raise BadInput(study_file.CHANGED)
-    return look_at(file, site, where, person)
+
+    def look(person: bool) -> Advance:
+        file = study_file.path(where, module, study)
+        if person:
+            slurm_study.require_runnable(importlib.import_module(module), study, file, site, where)
+            study_file.keep(where, module, study)
+        elif not file.exists():
+            raise BadInput(study_file.CHANGED)
+        return look_at(file, site, where, person)
+
+    return look
 
 
 def look_at(file: Path, site: Site, root: Path, person: bool = False) -> Advance:
@@ -77,12 +90,13 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
         client.update_flow_run(flow_run.id, tags=["ratchet", study.name, f"seed-{study.seed}"])
     board = _Board()
     last: list[Advance] = []
-
-    def look_again(person: bool) -> Advance:
-        last[:] = [look(module, study, root, person)]
-        return last[0]
-
     try:
+        look = looks(module, study, root)
+
+        def look_again(person: bool) -> Advance:
+            last[:] = [look(person)]
+            return last[0]
+
         return slurm_study.follow(look_again, board.tell)
     except BadInput as error:
         return State(type=StateType.FAILED, name="BadInput", message=str(error))

@@ -89,15 +89,14 @@ class Advance(Walk):
             return Standing("waits", f"waits for {', '.join(handle.waits_for)}")
         entries = Journal(jobs_folder(handle.run)).all()
         last = entries[-1] if entries else None
-        if run := self._made_after(handle, entries):
-            last = None  # whatever its end was, the stage was started again since
-        elif last:
-            run = self._flow_run(last.flow_run)
-        if run is not None and run.state is not None and not run.state.is_final():
+        run = self._flow_run(last.flow_run) if last else None
+        if (run is None or _is_over(run)) and (made := self._made_after(handle, entries)):
+            run, last = made, None  # whatever its end was, the stage was started again since
+        if run is not None and not _is_over(run):
             return _under_way(run, last)
         if last is not None and last.live and run is None and self._has_job(last):
             return Standing("under way", f"job {last.job_id}, of a flow run that this Prefect server does not know")
-        if holder := _held_by(handle.run):
+        if holder := self._held_by(handle.run):
             return Standing("under way", holder)
         stopped = _stopped(handle.run, last, run)
         if stopped is None or self._person:
@@ -147,6 +146,17 @@ class Advance(Walk):
             job_variables=job_variables(self._site, handle, self._source),
         )
 
+    def _held_by(self, run: RunDirectory) -> str:
+        """Who works on the stage now, without any flow run that we know of; empty when nobody does."""
+        folder = run.path / "locks"
+        if locks.holder(folder) is None:
+            return ""
+        try:  # one on another host can only be watched
+            locks.acquire(folder).release()
+        except Held as held:
+            return str(held)
+        return ""
+
     def _flow_run(self, flow_run: str) -> FlowRun | None:
         try:
             return self._client.read_flow_run(UUID(flow_run))
@@ -167,6 +177,9 @@ class Look(Advance):
 
     def _start(self, handle: Handle, again: str) -> Standing:
         return Standing("ready", "starting the study starts it")
+
+    def _held_by(self, run: RunDirectory) -> str:
+        return ""  # to find out takes the lock
 
 
 def _key(handle: Handle, generation: int) -> str:
@@ -192,8 +205,8 @@ def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
 def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
     """What the run of this stage is given: where it works. Resources are put together for each job (`plan_of`)."""
     name = handle.stage.name
-    seed, *more = handle.seeds or {None}
-    label = site.job_name if seed is not None and not more else site.job_name.replace("-s{seed}", "")  # of all seeds
+    seed: int | str = next(iter(handle.seeds)) if len(handle.seeds) == 1 else "all"
+    label = site.job_name if seed != "all" else site.job_name.replace("-s{seed}", "")
     return {
         "folder": str(jobs_folder(handle.run)),
         "label": label.format(study=handle.run.study, stage=name, seed=seed),
@@ -212,7 +225,8 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     state = flow_run.state if flow_run is not None else None
     if flow_run is not None and state is not None and state.is_cancelled():
         return Standing("cancelled", state.message or "cancelled", str(flow_run.id))
-    if flow_run is not None and state is not None and state.is_failed() and last is None:  # before any job of it
+    failed = state is not None and (state.is_failed() or state.is_crashed())
+    if flow_run is not None and state is not None and failed and last is None:  # before any job of it
         return Standing("failed", state.message or state.name, str(flow_run.id))
     record = attempts.newest(run.attempts)
     if record and record.get("end_state") in FAILED:
@@ -227,13 +241,5 @@ def _under_way(run: FlowRun, last: Submission | None) -> Standing:
     return Standing("under way", (state.message if state and state.message else "") or told, str(run.id))
 
 
-def _held_by(run: RunDirectory) -> str:
-    """Who works on the stage now, without any flow run that we know of; empty when nobody does."""
-    folder = run.path / "locks"
-    if locks.holder(folder) is None:
-        return ""
-    try:  # one on another host can only be watched
-        locks.acquire(folder).release()
-    except Held as held:
-        return str(held)
-    return ""
+def _is_over(run: FlowRun) -> bool:
+    return run.state is not None and run.state.is_final()

@@ -82,7 +82,7 @@ def use_of(run: RunDirectory) -> Use | None:
     steps = _steps(run)
     return Use(
         run.stage,
-        len(entries),
+        sum(entry.job_id is not None for entry in entries),
         queued,
         ran,
         gpu_hours,
@@ -91,7 +91,7 @@ def use_of(run: RunDirectory) -> Use | None:
         cpu / cpu_asked if cpu_asked else None,
         max(memory) if memory else None,
         longest,
-        any((record.get("numerics") or {}).get("device") != "cpu" for record in records),
+        any((record.get("numerics") or {}).get("device") != "cpu" for record in records) or not records,
         entries[-1],
     )
 

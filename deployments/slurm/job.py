@@ -111,8 +111,7 @@ def _automatic(plan: Plan, end: End | None) -> bool:
     """Whether Ratchet itself asked for the job. Prefect keeps no author; our states are those with our messages."""
     if end is None:
         return plan.state_message != STARTED_BY_A_PERSON
-    ours = plan.state_message in (end.message, NOT_SUBMITTED) or plan.state_message.startswith(NOT_YET)
-    return end.follows == "AwaitingRetry" and ours
+    return end.follows == "AwaitingRetry" and plan.state_message in (end.message, NOT_SUBMITTED)
 
 
 def _lead_seconds(asked: Resources, run_directory: Path) -> float:

@@ -12,14 +12,14 @@ import yaml
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseJobConfiguration, BaseVariables
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from deployments.dispatch import Handle
 from deployments.slurm.dispatch import job_variables, stage_parameters
 from deployments.slurm.job import STARTED_BY_A_PERSON, Plan
 from deployments.slurm.journal import Journal
 from deployments.slurm.resources import Resources
-from deployments.slurm.site import Site, overrides
+from deployments.slurm.site import Site, explained, overrides
 from storage.errors import BadInput
 
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
@@ -78,13 +78,17 @@ def plan_of(
     stage = parameters.get("stage", "")
     asked |= site.resources | site.stages.get(stage, {}) | study.get("all", {}) | study.get(stage, {})
     asked |= {name: value for name, value in given.items() if name in Resources.model_fields}
+    try:
+        resources = Resources.model_validate(asked)
+    except ValidationError as error:
+        raise BadInput(f"{name}: {explained(error)}") from None
     return Plan(
         flow_run,
         Path(configuration.folder or own_folder),
         configuration.label or name,
         command(configuration.command or "", parameters),
         Path(configuration.directory or site.root),
-        Resources.model_validate(asked),
+        resources,
         environment,
         state_message,
         state_id,
@@ -100,7 +104,7 @@ def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
     """As `own_resources`, of a study as it is kept beside its runs; none when it is not there: its job says so."""
     try:
         return _resources(yaml.safe_load(Path(study_file).read_text())["study"]["execution"]["resources"])
-    except (FileNotFoundError, IsADirectoryError, yaml.YAMLError, KeyError, TypeError):
+    except (FileNotFoundError, IsADirectoryError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
         return {}
 
 

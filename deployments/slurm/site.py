@@ -105,14 +105,14 @@ def read_site(name: str | None = None) -> Site:
 
 
 def overrides(given: dict[str, Any], where: str) -> dict[str, Any]:
-    """The resources that are set in `given`. BadInput names the key and what would be valid."""
+    """The resources that are set in `given`; an empty key is left out. BadInput names the key and what is valid."""
     try:
-        return Overrides.model_validate(given).model_dump(exclude_unset=True)
+        return Overrides.model_validate(given).model_dump(exclude_unset=True, exclude_none=True)
     except ValidationError as error:
-        raise BadInput(f"{where}: {_explained(error)}") from None
+        raise BadInput(f"{where}: {explained(error)}") from None
 
 
-def _explained(error: ValidationError) -> str:
+def explained(error: ValidationError) -> str:
     told = []
     for item in error.errors():
         key = ".".join(map(str, item["loc"]))

@@ -40,13 +40,8 @@ def root_of(site: Site, root: str = "") -> Path:
 
 
 def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person: bool = False) -> Advance:
-    """Starts what is ready and returns how every stage stands; the same call again starts nothing twice.
-
-    For a person every stage's job is looked at first, the last one too: BadInput before any of them is started.
-    """
+    """Starts what is ready and returns how every stage stands; the same call again starts nothing twice."""
     with get_client(sync_client=True) as client:
-        if person:
-            _require_runnable(page, study, study_file, site, root, client)
         walk = Advance(
             site,
             study.name,
@@ -78,14 +73,22 @@ def _stage_deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
 def _warn_of_idle_pools(client: SyncPrefectClient) -> None:
     """Without a worker nothing is submitted, and what runs is shown as it was when the last one died."""
     for pool in sorted({one.work_pool_name for one in _stage_deployments(client) if one.work_pool_name}):
-        if client.read_work_pool(pool).status == WorkPoolStatus.NOT_READY:
+        status = client.read_work_pool(pool).status
+        if status == WorkPoolStatus.NOT_READY:
             LOG.warning("no worker serves the pool %s: start one with `prefect worker start --pool %s`", pool, pool)
+        elif status == WorkPoolStatus.PAUSED:
+            LOG.warning("the pool %s is paused: nothing is submitted until `prefect work-pool resume %s`", pool, pool)
+
+
+def require_runnable(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> None:
+    """BadInput when the job of any unfinished stage could not run on this cluster; writes nothing."""
+    with get_client(sync_client=True) as client:
+        _require_runnable(page, study, study_file, site, root, client)
 
 
 def _require_runnable(
     page: Any, study: Any, study_file: Path, site: Site, root: Path, client: SyncPrefectClient
 ) -> None:
-    """BadInput when the job of any unfinished stage could not run on this cluster."""
     walk = Walk(root, study.name)
     page.page(study, walk)
     own = own_resources(study)
@@ -108,12 +111,12 @@ def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site, client: S
     A site serves several studies, so any stage that has a deployment may stand in it.
     """
     known = {handle.stage.name for handle in walk.handles}
-    deployed = {one.name for one in _stage_deployments(client)} | known
+    deployed = {one.name for one in _stage_deployments(client)}
     for where, given, names in (
         ("execution.resources", own, known | {"all"}),
-        ("site file: stages", site.stages, deployed),
+        ("site file: stages", site.stages, deployed | known),
     ):
-        if unknown := sorted(set(given) - names):
+        if deployed and (unknown := sorted(set(given) - names)):
             raise BadInput(f"{where}.{unknown[0]}: no stage has this name; known: {', '.join(sorted(names))}")
 
 

@@ -132,13 +132,15 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
     async def _submit(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> str | None:
         """The job's id when SLURM told it; else the run's state says why there is no job, or a later look finds it."""
         assert self._jobs is not None
-        asked_by, may_wait = "", True  # somebody may be editing the site file
+        told_before, may_wait = "", True  # somebody may be editing the site file or the study
         try:
-            asked_by, state_id = await self._asked_for_by(flow_run)
-            self._site = await anyio.to_thread.run_sync(read_site)
+            wish, told_before, state_id = await self._asked_for_by(flow_run)
+            await anyio.to_thread.run_sync(self._read_site_again)
+            study = await anyio.to_thread.run_sync(kept_resources, flow_run.parameters.get("study_file", ""))
             may_wait = False
-            plan = self._plan(flow_run, configuration, asked_by, state_id)
-            may_wait = continues(plan)  # for a disk that is away, say; of a first job a person is told at once
+            plan = self._plan(flow_run, configuration, study, wish, state_id)
+            # for a disk that is away, say; of a first job a person is told at once
+            may_wait = await anyio.to_thread.run_sync(continues, plan)
             await anyio.to_thread.run_sync(self._require_runnable, plan)
             return await anyio.to_thread.run_sync(self._jobs.submit, plan)
         except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
@@ -150,7 +152,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             else:
                 told = str(error)
                 await self._set(flow_run, "FAILED", "Failed", told)
-            if told != asked_by:  # of what is put off again a person knows
+            if told != told_before:  # of what is put off again a person knows
                 await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))
         return None
 
@@ -161,16 +163,29 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             assert self._runs is not None
             await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, type_, name, message, delay))
 
-    async def _asked_for_by(self, flow_run: FlowRun) -> tuple[str, str]:
-        """The message of the scheduled state that this job follows (whose wish it is), and the id of the present one,
-        which is later than the one that `flow_run` has."""
-        states = await self.client.read_flow_run_states(flow_run.id)
-        scheduled = [state for state in states if state.is_scheduled()]
-        newest = max(scheduled, key=lambda state: state.timestamp, default=None)
-        present = (await self.client.read_flow_run(flow_run.id)).state
-        return (newest.message or "") if newest else "", str(present.id) if present else ""
+    def _read_site_again(self) -> None:
+        """Takes what was edited; a root that moved only when the worker is started again, since its runs are there."""
+        assert self._site is not None
+        self._site = read_site().model_copy(update={"root": self._site.root})
 
-    def _plan(self, flow_run: FlowRun, configuration: SlurmJobConfiguration, message: str, state_id: str) -> Plan:
+    async def _asked_for_by(self, flow_run: FlowRun) -> tuple[str, str, str]:
+        """Whose wish the job is: the message of the scheduled state that it follows. The newest one's message, which
+        may only put it off. The id of the present state, which is later than the one that `flow_run` has."""
+        states = await self.client.read_flow_run_states(flow_run.id)
+        scheduled = sorted((state for state in states if state.is_scheduled()), key=lambda state: state.timestamp)
+        told = [state.message or "" for state in scheduled if state.name != "Late"]  # that is Prefect's own
+        wishes = [message for message in told if not message.startswith(NOT_YET)]
+        present = (await self.client.read_flow_run(flow_run.id)).state
+        return (wishes or [""])[-1], (told or [""])[-1], str(present.id) if present else ""
+
+    def _plan(
+        self,
+        flow_run: FlowRun,
+        configuration: SlurmJobConfiguration,
+        study: dict[str, dict[str, Any]],
+        message: str,
+        state_id: str,
+    ) -> Plan:
         assert self._site is not None
         return plan_of(
             configuration,
@@ -179,7 +194,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             flow_run.name,
             flow_run.parameters,
             flow_run.job_variables or {},
-            kept_resources(flow_run.parameters.get("study_file", "")),
+            study,
             self._own_folder(flow_run),
             message,
             state_id,

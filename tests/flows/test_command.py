@@ -198,3 +198,17 @@ def _digest(root: Path, stage: str) -> str:
     with contextlib.suppress(StopIteration):
         return durable.read_json(next(root.glob(f"smoke/{stage}/*/result.json")))["weights_digest"]
     raise AssertionError(f"{stage} has no result below {root}")
+
+
+def test_the_status_of_a_study_on_slurm_is_told_by_disk_where_prefect_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server may die at any moment, and that is when somebody asks."""
+    site = tmp_path / "site.yaml"
+    site.write_text(f"root: {tmp_path}\n")
+    monkeypatch.setenv("RATCHET_SITE", str(site))
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        code = command.main("flows.robustness", ["--profile", "smoke", "--dispatch", "slurm", "--status"])
+    printed = capsys.readouterr().out
+    assert code == 75 and "Prefect is not asked (" in printed and "http://127.0.0.1:9/api" in printed
+    assert "setup " in printed and "not started" in printed and "waits for setup" in printed

@@ -131,8 +131,38 @@ def test_bad_input_is_a_state_of_the_study_and_no_traceback(
     def study() -> Any:
         return dispatched.follow_in_flow(MODULE, toy_study("wrong"), str(tmp_path))
 
-    monkeypatch.setattr(dispatched, "look", refuses)
+    monkeypatch.setattr(dispatched, "looks", refuses)
     with temporary_settings({PREFECT_API_URL: prefect_server}):
         state = study(return_state=True)
     assert (state.name, state.message) == ("BadInput", "memory_gb: 900 GB asked for")
     assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: list[set[str]]
+) -> None:
+    """The kept file is what the next job of a training under way is made of."""
+    file = study_file.keep(tmp_path / "runs", MODULE, toy_study("under-way"))
+    study_file.stopped(file).touch()
+    before = file.read_bytes()
+
+    def refuses(*_: Any) -> None:
+        raise BadInput("memory_gb: 9000 GB asked for")
+
+    monkeypatch.setattr(dispatched.slurm_study, "require_runnable", refuses)
+    with pytest.raises(BadInput, match="9000"):
+        dispatched.look(MODULE, toy_study("under-way", {"memory_gb": 9000}), "", person=True)
+    assert file.read_bytes() == before and study_file.stopped(file).exists()
+
+
+def test_an_edit_of_the_site_file_does_not_end_what_follows_a_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: list[set[str]]
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(dispatched.slurm_study, "require_runnable", lambda *_: None)
+    monkeypatch.setattr(dispatched, "look_at", lambda file, site, root, person: seen.append((site.root, person)))
+    look = dispatched.looks(MODULE, toy_study("followed"), "")
+    look(True)
+    (tmp_path / "site.yaml").write_text("")
+    look(False)
+    assert seen == [(str(tmp_path / "runs"), True), (str(tmp_path / "runs"), False)]

@@ -14,11 +14,11 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Completed, Crashed, Failed, Running
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
 
 from deployments.dispatch import Walk
 from deployments.slurm.client import Job, Unreachable
-from deployments.slurm.dispatch import Advance, Look, Standing, jobs_folder
+from deployments.slurm.dispatch import Advance, Look, Standing, job_variables, jobs_folder
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
 from deployments.slurm.study import _warn_of_idle_pools, cancel, final_state, follow, keep_results
@@ -130,6 +130,35 @@ def test_what_was_started_again_is_not_told_by_the_job_before(world: World, foll
     assert (look.stand, look.flow_run) == ("under way", again.flow_run)
     world.client.set_flow_run_state(again.flow_run, Failed(message="memory_gb: too much"), force=True)
     assert world.stands()[0] == Standing("failed", "memory_gb: too much", again.flow_run)
+
+
+def test_a_retry_of_the_run_before_is_seen_beside_a_newer_one_that_was_refused(world: World) -> None:
+    before = world.stands()[0].flow_run
+    world.entry(before, End("Failed", "the cause"))  # type: ignore[arg-type]
+    world.client.set_flow_run_state(before, Failed(), force=True)
+    again = world.stands(person=True)[0].flow_run
+    world.client.set_flow_run_state(again, Crashed(message="refused"), force=True)
+    assert world.stands()[0] == Standing("failed", "refused", again)
+    world.client.set_flow_run_state(before, Scheduled(), force=True)
+    for person in (False, True):
+        assert (world.stands(person)[0].stand, world.stands(person)[0].flow_run) == ("under way", before)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "seeds", "label"),
+    [
+        ("{study}-s{seed}-{stage}", [3], "toy-s3-first"),
+        ("{study}-s{seed}-{stage}", [3, 4], "toy-first"),
+        ("{stage}_{seed}", [3, 4], "first_all"),
+    ],
+)
+def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(
+    pattern: str, seeds: list[int], label: str, tmp_path: Path
+) -> None:
+    walk = Walk(tmp_path, "toy")
+    handle = walk(FIRST, ToyConfig(ends="finished"))
+    seen = SimpleNamespace(stage=handle.stage, run=handle.run, seeds=set(seeds))
+    assert job_variables(Site(root="/shared", job_name=pattern), seen, tmp_path)["label"] == label  # type: ignore[arg-type]
 
 
 def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> None:
@@ -268,7 +297,7 @@ def test_the_same_study_below_another_root_has_runs_of_its_own(world: World) -> 
 def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world: World) -> None:
     started = world.stands()[0].flow_run
     world.client.set_flow_run_state(started, Crashed(message="its worker failed"), force=True)
-    assert world.stands()[0] == Standing("failed", "Crashed: its worker failed", started)
+    assert world.stands()[0] == Standing("failed", "its worker failed", started)
 
 
 def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_path: Path) -> None:

@@ -101,3 +101,13 @@ def test_a_job_that_was_cancelled_in_the_queue_counts_as_queued(tmp_path: Path) 
 
 def test_a_study_without_jobs_has_no_table(tmp_path: Path) -> None:
     assert efficiency.table([a_stage(tmp_path)]) == ""
+
+
+def test_a_stage_that_has_not_run_yet_is_told_nothing(tmp_path: Path) -> None:
+    handle = a_stage(tmp_path)
+    waits = Submission(1, "toy.1", "f", 1000.0, True, 16.0, cpus=8, gpus=1, time_limit_minutes=60, job_id="1")
+    Journal(handle.run.path / "jobs").write(waits)
+    refused = Submission(2, "toy.2", "f", 1000.0, True, 16.0, end=End("AwaitingRetry", "refused"), ended_at=1000.0)
+    Journal(handle.run.path / "jobs").write(refused)
+    used = efficiency.use_of(handle.run)
+    assert used.suggestion == "" and used.jobs == 1, "what SLURM did not take is no job"

@@ -89,3 +89,18 @@ def test_resources_that_do_not_exist_are_bad_input() -> None:
     study = ToyConfig(ends="finished", execution=Execution(resources={"first": {"gpu": 2}}))
     with pytest.raises(BadInput, match=r"execution\.resources\.first: gpu: unknown; did you mean 'gpus'"):
         own_resources(study)
+
+
+def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input() -> None:
+    """Whatever else leaves the worker's submit, Prefect makes Crashed, and nobody is told."""
+    configuration = SlurmJobConfiguration(command="work")
+    with pytest.raises(BadInput, match="a name: account: Input should be a valid string"):
+        plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {"account": None}, {}, Path("/own/jobs"))
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff\xfe", b"study: {execution: {resources: null}}", b"study: {execution: [1]}", b"["]
+)
+def test_a_kept_study_that_cannot_be_read_asks_for_nothing(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_bytes(text)
+    assert kept_resources(str(tmp_path / "study.yaml")) == {}

@@ -14,7 +14,7 @@ import pytest
 
 from deployments.slurm import evidence
 from deployments.slurm.client import Job, Refused
-from deployments.slurm.job import NOT_YET, STARTED_BY_A_PERSON, Plan, preview
+from deployments.slurm.job import STARTED_BY_A_PERSON, Plan, preview
 from deployments.slurm.journal import End, Journal
 from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import NOT_SUBMITTED, Finish, Limits
@@ -623,7 +623,6 @@ def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_lim
     [
         ("{end}", True),
         (NOT_SUBMITTED, True),
-        (f"{NOT_YET}partition: gpu is DRAIN", True),
         ("", False),
         ("a word of a person", False),
     ],

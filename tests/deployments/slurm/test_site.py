@@ -98,7 +98,7 @@ def test_home_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.
 
 def test_every_resource_can_be_overridden_within_its_own_limits() -> None:
     assert set(Overrides.model_fields) == set(Resources.model_fields)
-    assert overrides({}, "here") == {} and overrides({"cpus": None}, "here") == {"cpus": None}
+    assert overrides({}, "here") == {} and overrides({"cpus": None}, "here") == {}
     for field, value in {"cpus": 0, "memory_gb": 0, "gpus": -1, "lead_seconds": -1, "gpu_model": "a b"}.items():
         with pytest.raises(BadInput, match=rf"here: {field}"):
             overrides({field: value}, "here")
@@ -116,3 +116,10 @@ def test_the_example_names_every_key() -> None:
     text = (SITES / "example.yaml").read_text()
     keys = {*Site.model_fields, *Resources.model_fields} - {"strict_lead"}  # of tests only
     assert not [key for key in keys if not re.search(rf"\b{key}:", text)]
+
+
+def test_an_empty_key_is_one_that_is_left_out(tmp_path: Path) -> None:
+    """As in a copy of the example where somebody took only the # away."""
+    text = "root: /shared\nresources:\n  account:\n  cpus: 2\nstages:\n  train: {qos: }\n"
+    site = read_site(written(tmp_path, text))
+    assert site.resources == {"cpus": 2} and site.stages == {"train": {}}

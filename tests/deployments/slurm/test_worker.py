@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prefect.states import State, StateType
 from prefect.workers.base import BaseWorker
 
 from deployments.slurm.cluster import Cluster
@@ -127,8 +129,8 @@ class Told:
         self.notified: list[str] = []
         self._worker, self._folder = worker, folder
 
-        async def asked_for_by(*_: Any) -> tuple[str, str]:
-            return self.message, "state"
+        async def asked_for_by(*_: Any) -> tuple[str, str, str]:
+            return self.wish or self.message, self.message, "state"
 
         async def set_(run: Any, *state: Any) -> None:
             self.states.append(state)
@@ -138,10 +140,11 @@ class Told:
         monkeypatch.setattr(worker, "_notify", lambda name, message: self.notified.append(message))
         monkeypatch.setattr("deployments.slurm.worker.read_cluster", lambda: Cluster({}))
 
-    def run(self, message: str, **asked: Any) -> list[tuple[Any, ...]]:
-        self.message = message
+    def run(self, message: str, wish: str = "", study_file: str = "", **asked: Any) -> list[tuple[Any, ...]]:
+        """`message` is that of the newest scheduled state, `wish` of the one before it was put off."""
+        self.message, self.wish = message, wish
         given = SlurmJobConfiguration(command="work", folder=str(self._folder), **asked)
-        run = SimpleNamespace(name="a run", id="f", parameters={}, job_variables={})
+        run = SimpleNamespace(name="a run", id="f", parameters={"study_file": study_file}, job_variables={})
         asyncio.run(self._worker.run(run, given))  # type: ignore[arg-type]
         return self.states
 
@@ -171,7 +174,7 @@ def test_a_person_is_told_once_of_what_is_put_off_again_and_again(told: Told, tm
     end = End("AwaitingRetry", "the time limit")
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
     message = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])[0][2]
-    told.run(message, pass_environment=["SURELY_NOT_SET"])
+    told.run(message, wish="the time limit", pass_environment=["SURELY_NOT_SET"])
     assert [state[2] for state in told.states] == [message, message] and len(told.notified) == 1
 
 
@@ -186,5 +189,43 @@ def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_
     assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0) and not plans
     assert "did you mean 'cpus'" in message and told.notified == [message.removeprefix("cannot be submitted now: ")]
     site.write_text(f"root: {tmp_path}\nresources:\n  time_limit_minutes: 77\n")
-    assert len(told.run(message)) == 1, "no state was set"
-    assert [plan.resources.time_limit_minutes for plan in plans] == [77]
+    assert len(told.run(message, wish="started by a person")) == 1, "no state was set"
+    assert [(plan.resources.time_limit_minutes, plan.state_message) for plan in plans] == [(77, "started by a person")]
+
+
+def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(
+    told: Told, worker: SlurmWorker, tmp_path: Path
+) -> None:
+    worker._jobs = SimpleNamespace(submit=lambda plan: "7")  # type: ignore[assignment]
+    (tmp_path / "site.yaml").write_text("root: /elsewhere\njob_name: other\n")
+    told.run("")
+    assert worker._site is not None and (worker._site.root, worker._site.job_name) == (str(tmp_path), "other")
+
+
+def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(told: Told, tmp_path: Path) -> None:
+    kept = tmp_path / "study.yaml"
+    kept.write_text("page: x\nstudy: {execution: {resources: {all: {cpu: 1}}}}\n")
+    ((_, name, message, _),) = told.run("", study_file=str(kept))
+    assert name == "AwaitingRetry" and "did you mean 'cpus'" in message
+
+
+def test_whose_wish_a_job_is_stands_before_what_only_put_it_off(worker: SlurmWorker, monkeypatch: Any) -> None:
+    """Else a person's start that met a broken site file counts as one of three automatic attempts in vain."""
+    start = datetime(2026, 11, 22, tzinfo=UTC)
+
+    def state(minute: int, message: str, name: str = "Scheduled") -> State[Any]:
+        return State(type=StateType.SCHEDULED, name=name, message=message, timestamp=start + timedelta(minutes=minute))
+
+    present = State(type=StateType.PENDING)
+    states = [state(2, "cannot be submitted now: x"), state(1, "", "Late"), state(0, "started by a person"), present]
+
+    async def read_states(_: Any) -> list[State[Any]]:
+        return states
+
+    async def read(_: Any) -> Any:
+        return SimpleNamespace(state=present)
+
+    client = SimpleNamespace(read_flow_run_states=read_states, read_flow_run=read)
+    monkeypatch.setattr(SlurmWorker, "client", property(lambda self: client))
+    told = asyncio.run(worker._asked_for_by(SimpleNamespace(id=uuid4())))  # type: ignore[arg-type]
+    assert told == ("started by a person", "cannot be submitted now: x", str(present.id))
