@@ -40,6 +40,8 @@ from tests.slurm import toy
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
 POLL_SECONDS = 0.3
+PATIENCE = 2.0
+"""So many times the seconds that a test names are waited: they are what an idle machine needs, and few are idle."""
 PORTS_OF_ONE = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 Found = TypeVar("Found")
@@ -294,12 +296,12 @@ def _end_all(handles: list[int]) -> None:
 
 def until(what: str, look: Callable[[], Found | None], seconds: float, told: Callable[[], str] = str) -> Found:
     """What `look` finds, as soon as it finds something."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE * seconds
     while True:
         if found := look():
             return found
         if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds:g} s: {what}\n{told()}")
+            raise AssertionError(f"not within {PATIENCE * seconds:g} s: {what}\n{told()}")
         time.sleep(POLL_SECONDS)
 
 
