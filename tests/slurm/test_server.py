@@ -68,7 +68,7 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     training.wait("Completed", seconds=180)
     flow.wait("Completed", seconds=120)
     assert "Crashed" not in training.history() + flow.history()
-    assert len(bench.cluster.jobs("watched-s3-toy-training.")) == len(bench.cluster.jobs("watched-toy-report.")) == 1
+    assert len(bench.cluster.jobs("watched-s3-toy-training.")) == len(bench.cluster.jobs("watched-s3-toy-report.")) == 1
 
 
 def running(bench: Bench, name: str) -> list[Run]:
@@ -107,4 +107,4 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     assert dies.records()[1]["began_at"][0] > 0
     for one in (runs, waits, dies):
         reported = bench.until("its report too", lambda one=one: one.look().handles[1].finished or None, 90)
-        assert reported and len(bench.cluster.jobs(f"{one.study.name}-toy-report.")) == 1
+        assert reported and len(bench.cluster.jobs(f"{one.study.name}-s3-toy-report.")) == 1

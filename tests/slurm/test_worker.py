@@ -75,7 +75,7 @@ def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench,
     bench.until("the worker told of it", lambda: late in worker.told(), 90)
     flow.retry()
     flow.wait("Completed", seconds=150)
-    for stage, job in {"toy-training": "attaches-s3-toy-training.", "toy-report": "attaches-toy-report."}.items():
+    for stage, job in {"toy-training": "attaches-s3-toy-training.", "toy-report": "attaches-s3-toy-report."}.items():
         (run,) = of_stage(stage)
         run.wait("Completed", seconds=30)
         assert len(bench.cluster.jobs(job)) == 1, bench.told()
@@ -145,7 +145,7 @@ def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the
         edited.write_bytes(edited.read_bytes()[:-1] + b"?")
         assert one.look(person=True).standing(one.training).stand == "under way", "what was edited is not believed"
         assert finished(one)[0].run.path == one.folder
-        told = bench.cluster.jobs(f"{one.study.name}-toy-report.")
+        told = bench.cluster.jobs(f"{one.study.name}-s3-toy-report.")
         assert len(told) == reports, f"{said}: {told}"
     assert finished(one)[1].run.path == report.run.path
     assert len(one.jobs()) == 3
