@@ -38,16 +38,12 @@ STATES = {
 }
 
 
-def look(module: str, study: Any, root: str = "", person: bool = True) -> Advance:
-    """Starts what is ready and says how each stage stands; a person's begins again what failed or was cancelled."""
-    return looks(module, study, root)(person)
-
-
 def looks(module: str, study: Any, root: str) -> Callable[[bool], Advance]:
     """What looks at the study again and again, with the site as it was at first: an edit of its file ends nothing.
 
-    The study is kept below the root, where `advance` and the jobs read it; before that, a person is told what stands
-    against it, and nothing of what is under way has changed.
+    Each look starts what is ready and says how each stage stands; a person's begins again what failed or was
+    cancelled. The study is kept below the root, where `advance` and the jobs read it; before that, a person is told
+    what stands against it, and nothing of what is under way has changed.
     """
     site, where, study = _at_site(study, root)
 
@@ -64,7 +60,7 @@ def looks(module: str, study: Any, root: str) -> Callable[[bool], Advance]:
 
 
 def look_at(file: Path, site: Site, root: Path, person: bool = False) -> Advance:
-    """As `look`, of a study that is kept already. BadInput when it is not the one that a person started."""
+    """One look at a study that is kept already. BadInput when it is not the one that a person started."""
     page, study = study_file.read_unchanged(root, file)
     walk = slurm_study.look(page, study, file, site, root, person)
     if all(handle.finished for handle in walk.handles):

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
 from deployments.embedded import send_what_waits
 from flows import command
@@ -25,12 +25,17 @@ RunHere = Callable[..., tuple[int, str]]
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test touches the user's Prefect. Subprocesses inherit this; in process it is read when Prefect is imported."""
+    """No test touches the user's Prefect, or has Prefect start a server of its own, which a busy machine is late with.
+
+    Subprocesses inherit this; in process it is read when Prefect is imported.
+    """
     before = dict(os.environ)
     os.environ["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
     os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
     os.environ.pop("PREFECT_API_URL", None)
-    yield
+    with temporary_settings({PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}):
+        yield
     os.environ.clear()
     os.environ.update(before)
 

@@ -111,12 +111,13 @@ def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site, client: S
     A site serves several studies, so any stage that has a deployment may stand in it.
     """
     known = {handle.stage.name for handle in walk.handles}
-    deployed = {one.name for one in _stage_deployments(client)}
+    # without any deployment, which is told later, every other study's stage would be unknown
+    deployed = {one.name for one in _stage_deployments(client)} or set(site.stages)
     for where, given, names in (
         ("execution.resources", own, known | {"all"}),
         ("site file: stages", site.stages, deployed | known),
     ):
-        if deployed and (unknown := sorted(set(given) - names)):
+        if unknown := sorted(set(given) - names):
             raise BadInput(f"{where}.{unknown[0]}: no stage has this name; known: {', '.join(sorted(names))}")
 
 

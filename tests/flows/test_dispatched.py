@@ -73,7 +73,7 @@ def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(
 
 
 def test_a_finished_study_is_no_longer_looked_at_by_itself(
-    tmp_path: Path, cancelled: list[set[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cancelled: list[set[str]], prefect_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a stage that gets a new version, or a folder that is removed, would have it all done again, unasked."""
     root, study = tmp_path / "runs", toy_study("finishes")
@@ -81,14 +81,16 @@ def test_a_finished_study_is_no_longer_looked_at_by_itself(
     walk = Walk(root, study.name)
     toy.page(study, walk)
     monkeypatch.setattr(dispatched.slurm_study, "look", lambda *_: walk)
-    dispatched.look(MODULE, study, person=False)
+    look = dispatched.looks(MODULE, study, "")
+    look(False)
     assert study_file.active(root) == [file]
     here = Here(root, study.name)
     toy.page(study, here)
     walk.handles[:] = here.handles
-    dispatched.look(MODULE, study, person=False)
+    look(False)
     assert study_file.active(root) == []
-    dispatched.look(MODULE, toy_study("finishes"), person=True)
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        look(True)
     assert study_file.active(root) == [], "started again it was looked at once more, and found finished"
 
 
@@ -151,7 +153,7 @@ def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(
 
     monkeypatch.setattr(dispatched.slurm_study, "require_runnable", refuses)
     with pytest.raises(BadInput, match="9000"):
-        dispatched.look(MODULE, toy_study("under-way", {"memory_gb": 9000}), "", person=True)
+        dispatched.looks(MODULE, toy_study("under-way", {"memory_gb": 9000}), "")(True)
     assert file.read_bytes() == before and study_file.stopped(file).exists()
 
 

@@ -40,8 +40,6 @@ from tests.slurm import toy
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
 POLL_SECONDS = 0.3
-PATIENCE = 2.0
-"""So many times the seconds that a test names are waited: they are what an idle machine needs, and few are idle."""
 PORTS_OF_ONE = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 Found = TypeVar("Found")
@@ -296,12 +294,12 @@ def _end_all(handles: list[int]) -> None:
 
 def until(what: str, look: Callable[[], Found | None], seconds: float, told: Callable[[], str] = str) -> Found:
     """What `look` finds, as soon as it finds something."""
-    end = time.monotonic() + PATIENCE * seconds
+    end = time.monotonic() + seconds
     while True:
         if found := look():
             return found
         if time.monotonic() > end:
-            raise AssertionError(f"not within {PATIENCE * seconds:g} s: {what}\n{told()}")
+            raise AssertionError(f"not within {seconds:g} s: {what}\n{told()}")
         time.sleep(POLL_SECONDS)
 
 
@@ -370,7 +368,7 @@ class Dispatched:
 
     def look(self, person: bool = False) -> Advance:
         """As `advance` does every ten minutes; `person`: as somebody who starts the study."""
-        return dispatched.look("tests.slurm.toy", self.study, str(self.root), person)
+        return dispatched.looks("tests.slurm.toy", self.study, str(self.root))(person)
 
     def submissions(self) -> list[Submission]:
         """The journal's entries, oldest first."""
@@ -380,7 +378,7 @@ class Dispatched:
         """State by id of all jobs of the training, by SLURM's own word."""
         return self.bench.cluster.jobs(f"{self.study.name}-s{self.study.seed}-toy-training.")
 
-    def job(self, *states: str, seconds: float = 30, number: int = 1) -> str:
+    def job(self, *states: str, seconds: float = 60, number: int = 1) -> str:
         """The id of the `number`th job when it is known and, if some are given, in one of these states."""
 
         def look() -> str | None:
@@ -526,7 +524,7 @@ class Bench:
     ) -> Dispatched:
         """Starts a toy study below `root`; `fields` are those of its training, `resources` what its jobs ask for."""
         study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
-        walk = dispatched.look("tests.slurm.toy", study, str(root), person=True)
+        walk = dispatched.looks("tests.slurm.toy", study, str(root))(True)
         training = walk.handles[0]
         run = walk.standing(training).flow_run
         assert run, walk.standing(training)

@@ -34,3 +34,13 @@ def test_resources_of_a_stage_that_does_not_exist_are_refused(
     with pytest.raises(BadInput, match=told):
         _require_known_stages(walk, own, Site(root="/shared", stages=stages), client)
     _require_known_stages(walk, {"all": {}, "toy-report": {}}, Site(root="/shared", stages={"uat": {}}), client)
+
+
+def test_on_a_server_without_deployments_only_the_study_s_own_stages_are_known(tmp_path: Path) -> None:
+    """That `prefect deploy --all` is missing is told later, and not as a mistake in the site file."""
+    walk = Walk(tmp_path, "toy")
+    toy.page(toy_study(), walk)
+    nothing: Any = SimpleNamespace(read_deployments=lambda flow_filter: [])
+    _require_known_stages(walk, {}, Site(root="/shared", stages={"uat": {}}), nothing)
+    with pytest.raises(BadInput, match=r"execution\.resources\.uat: no stage has this name"):
+        _require_known_stages(walk, {"uat": {}}, Site(root="/shared"), nothing)
