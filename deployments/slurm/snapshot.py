@@ -13,6 +13,8 @@ from storage import attempts, durable
 REPOSITORY = Path(__file__).parent.parent.parent
 ROOMS = ("flows", "tasks", "deployments", "storage")
 KEPT = {".py", ".yaml"}
+LEFT_OUT = {"__pycache__", "sites"}
+"""Folders that no job reads: a corrected site file makes no other source."""
 
 
 def staged(folder: Path, repository: Path = REPOSITORY) -> Path:
@@ -51,7 +53,7 @@ def _contents(repository: Path) -> list[tuple[Path, bytes]]:
         file
         for room in ROOMS
         for file in (repository / room).rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts and file.suffix in KEPT
+        if file.is_file() and LEFT_OUT.isdisjoint(file.relative_to(repository).parts) and file.suffix in KEPT
     )
     return [(file.relative_to(repository), file.read_bytes()) for file in files]
 

@@ -24,6 +24,8 @@ def checkout(tmp_path: Path) -> Path:
         (repository / room / "__pycache__").mkdir()
         (repository / room / "__pycache__" / "module.pyc").write_bytes(b"x")
     (repository / "flows" / "profile.yaml").write_text("seed: 1\n")
+    (repository / "deployments" / "sites").mkdir()
+    (repository / "deployments" / "sites" / "here.yaml").write_text("root: /shared\n")
     (repository / "tests").mkdir()
     (repository / "tests" / "test_it.py").write_text("")
     return repository
@@ -46,6 +48,7 @@ def test_the_same_source_is_staged_once_and_another_beside_it(checkout: Path, tm
     first = stage_source(sources, checkout)
     inode = first.stat().st_ino
     (checkout / "tests" / "test_it.py").write_text("changed")
+    (checkout / "deployments" / "sites" / "here.yaml").write_text("root: /other\n")
     with monkeypatch.context() as patched:
         patched.delattr(durable, "new_directory")  # nothing is written
         assert stage_source(sources, checkout) == first == staged(sources, checkout) and first.stat().st_ino == inode
