@@ -40,6 +40,8 @@ from tests.slurm import toy
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
 POLL_SECONDS = 0.3
+PATIENT_SECONDS = 180.0
+"""A wait for what comes soon on an idle machine, and is not promised by when. A test names what is promised."""
 PORTS_OF_ONE = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 Found = TypeVar("Found")
@@ -292,7 +294,9 @@ def _end_all(handles: list[int]) -> None:
         os.close(handle)
 
 
-def until(what: str, look: Callable[[], Found | None], seconds: float, told: Callable[[], str] = str) -> Found:
+def until(
+    what: str, look: Callable[[], Found | None], seconds: float = PATIENT_SECONDS, told: Callable[[], str] = str
+) -> Found:
     """What `look` finds, as soon as it finds something."""
     end = time.monotonic() + seconds
     while True:
@@ -326,7 +330,7 @@ class Run:
         states = self.bench.api("GET", f"/flow_run_states/?flow_run_id={self.id}")
         return [state["name"] for state in sorted(states, key=lambda state: state["timestamp"])]
 
-    def wait(self, *names: str, seconds: float) -> str:
+    def wait(self, *names: str, seconds: float = PATIENT_SECONDS) -> str:
         """The first of these states that it comes to; fails at any other end."""
 
         def look() -> str | None:
@@ -378,7 +382,7 @@ class Dispatched:
         """State by id of all jobs of the training, by SLURM's own word."""
         return self.bench.cluster.jobs(f"{self.study.name}-s{self.study.seed}-toy-training.")
 
-    def job(self, *states: str, seconds: float = 60, number: int = 1) -> str:
+    def job(self, *states: str, seconds: float = PATIENT_SECONDS, number: int = 1) -> str:
         """The id of the `number`th job when it is known and, if some are given, in one of these states."""
 
         def look() -> str | None:
@@ -389,9 +393,9 @@ class Dispatched:
 
         return self.bench.until(f"job {number} is {' or '.join(states) or 'known'}", look, seconds)
 
-    def training_began(self, seconds: float = 60) -> int:
+    def training_began(self) -> int:
         """Waits until a checkpoint is there; its step."""
-        return self.bench.until("a first checkpoint", lambda: self.step() or None, seconds)
+        return self.bench.until("a first checkpoint", lambda: self.step() or None)
 
     def step(self) -> int:
         """The newest checkpoint's."""
@@ -505,7 +509,7 @@ class Bench:
         """One more worker process; `key` names it where a pool has two."""
         key = key or pool
         worker = self.workers[key] = Worker(pool, self.folder / f"worker-{key}.log", self.environment)
-        self.until(f"the worker {key} started", lambda: worker.started, 60)
+        self.until(f"the worker {key} started", lambda: worker.started)
         return worker
 
     def ensure_worker(self, pool: str = "gpu") -> Worker:
@@ -533,7 +537,7 @@ class Bench:
 
     # -------------------------------------------------------------------------------------------------- waiting
 
-    def until(self, what: str, look: Callable[[], Found | None], seconds: float) -> Found:
+    def until(self, what: str, look: Callable[[], Found | None], seconds: float = PATIENT_SECONDS) -> Found:
         """As `until`; a failure says how everything stands."""
         return until(what, look, seconds, self.told)
 

@@ -21,7 +21,7 @@ class Real:
         self.client, self._cluster = SlurmCommands(), cluster
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        until("what the contract says", condition, 60)
+        until("what the contract says", condition)
 
     @contextmanager
     def down(self) -> Iterator[None]:

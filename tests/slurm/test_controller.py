@@ -16,9 +16,9 @@ def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench:
     """sbatch fails after ten seconds, and the job is queued all the same when the controller wakes."""
     with bench.cluster.frozen_controller():
         one = bench.dispatch(tmp_path / "runs")
-        bench.until("sbatch gave up", lambda: "it is looked for by its name" in bench.workers["gpu"].told(), 150)
+        bench.until("sbatch gave up", lambda: "it is looked for by its name" in bench.workers["gpu"].told())
         assert [entry.job_id for entry in one.submissions()] == [None]
-    one.run.wait("Completed", seconds=120)
+    one.run.wait("Completed")
     assert len(one.submissions()) == len(one.jobs()) == 1, bench.told()
     assert one.submissions()[0].job_id in one.jobs()
 
@@ -32,7 +32,7 @@ def test_a_controller_that_restarts_disturbs_no_job(bench: Bench, tmp_path: Path
     bench.cluster.script("restart-ctld")
     bench.cluster.release()
     for one in (runs, waits):
-        one.run.wait("Completed", seconds=120)
+        one.run.wait("Completed")
         assert len(one.submissions()) == len(one.jobs()) == 1, bench.told()
         assert "Crashed" not in one.run.history()
 
@@ -47,10 +47,10 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_looked_are_told_by_w
     for one in (finishes, fails):
         one.job()
     bench.workers["gpu"].kill()
-    bench.until("SLURM forgot both", lambda: not (finishes.jobs() or fails.jobs()), 90)
+    bench.until("SLURM forgot both", lambda: not (finishes.jobs() or fails.jobs()))
     bench.start_worker()
-    finishes.run.wait("Completed", seconds=60)
-    fails.run.wait("Failed", seconds=60)
+    finishes.run.wait("Completed")
+    fails.run.wait("Failed")
     assert "the way is free" in fails.run.message
     assert bench.cluster.submitted() == 2
 
@@ -62,12 +62,12 @@ def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callab
     forgotten.job("RUNNING")
     bench.cluster.script("stop-dbd")
     bench.workers["gpu"].kill()
-    bench.until("SLURM forgot it", lambda: not forgotten.jobs(), 90)
+    bench.until("SLURM forgot it", lambda: not forgotten.jobs())
     bench.start_worker()
     meanwhile = bench.dispatch(tmp_path / "meanwhile")
     for one in (forgotten, meanwhile):
-        one.run.wait("Completed", seconds=90)
+        one.run.wait("Completed")
     bench.cluster.script("start-dbd")
     afterwards = bench.dispatch(tmp_path / "afterwards")
-    afterwards.run.wait("Completed", seconds=90)
+    afterwards.run.wait("Completed")
     assert bench.cluster.submitted() == 3

@@ -19,12 +19,12 @@ def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts
     how: str, bench: Bench, tmp_path: Path
 ) -> None:
     runs = bench.dispatch(tmp_path / "runs", steps=600, step_seconds=0.25)
-    runs.run.wait("Running", seconds=60)
+    runs.run.wait("Running")
     runs.training_began()
     bench.cluster.hold()
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
-    waits.run.wait("InfrastructurePending", seconds=30)
+    waits.run.wait("InfrastructurePending")
     for one in (waits, runs):
         if how == "scancel":
             bench.cluster.slurm("scancel", one.job())
@@ -41,7 +41,7 @@ def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts
 
 def test_bad_input_fails_at_once_and_says_what_is_wrong(bench: Bench, tmp_path: Path) -> None:
     one = bench.dispatch(tmp_path / "runs", bad_input_while="/dev/null")
-    one.run.wait("Failed", seconds=60)
+    one.run.wait("Failed")
     assert "/dev/null is in the way" in one.run.message and "Correct" in one.run.message
     assert one.record()["exit_code"] == 2 and len(one.jobs()) == 1
 
@@ -50,11 +50,11 @@ def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Ben
     one = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
     one.training_began()
     os.kill(one.record()["pid"], signal.SIGKILL)
-    one.job("RUNNING", seconds=90, number=2)
-    bench.until("the second job trains", lambda: len(one.records()) == 2 and one.step() > reached(one), 60)
+    one.job("RUNNING", number=2)
+    bench.until("the second job trains", lambda: len(one.records()) == 2 and one.step() > reached(one))
     for pid in (one.record()["pid"], parent(one.record()["pid"])):  # the batch shell too
         os.kill(pid, signal.SIGKILL)
-    one.run.wait("Completed", seconds=120)
+    one.run.wait("Completed")
     assert len(one.submissions()) == 3
     began_at = [record["began_at"][0] for record in one.records()]
     assert 0 == began_at[0] < began_at[1] < began_at[2], began_at
@@ -79,8 +79,8 @@ def test_a_node_that_fails_is_avoided_by_the_next_job(how: str, bench: Bench, tm
         bench.cluster.script("kill-node", node)
         for victim in (parent(parent(pid)), parent(pid), pid):
             os.kill(victim, signal.SIGKILL)
-    one.job("RUNNING", "COMPLETED", seconds=120, number=2)
-    one.run.wait("Completed", seconds=120)
+    one.job("RUNNING", "COMPLETED", number=2)
+    one.run.wait("Completed")
     first, second = one.submissions()
     assert first.end and first.end.diagnosis["category"] == "node failure", first
     assert first.end.exclude == [node]
@@ -95,8 +95,8 @@ def test_a_preempted_job_goes_on(bench: Bench, tmp_path: Path) -> None:
     bench.cluster.slurm(
         "sbatch", "-p", "high", "-w", "n1", "-c", "8", "-t", "1", "-o", "/dev/null", "--wrap", "sleep 5"
     )
-    one.job("PREEMPTED", seconds=30)
-    one.run.wait("Completed", seconds=120)
+    one.job("PREEMPTED")
+    one.run.wait("Completed")
     assert len(one.submissions()) == 2
     assert "AwaitingRetry" in one.run.history() and "Crashed" not in one.run.history()
     assert one.records()[1]["began_at"][0] > 0
@@ -108,7 +108,7 @@ def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench: Bench, tmp_pa
     one.training_began()
     with pytest.raises(AssertionError, match="disabled"):
         bench.cluster.slurm("scontrol", "requeue", one.job())
-    one.run.wait("Completed", seconds=60)
+    one.run.wait("Completed")
     assert len(one.records()) == 1
 
 
@@ -119,8 +119,8 @@ def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(
     """With cgroups SLURM says OUT_OF_MEMORY; without, FAILED, and only the log tells why."""
     bench = own_bench(nodes=1, cgroup=cgroup)
     one = bench.dispatch(tmp_path / "runs", resources={"memory_gb": 1}, steps=40, step_seconds=0.25, memory_mb=900)
-    one.job("OUT_OF_MEMORY" if cgroup else "FAILED", seconds=60)
-    one.run.wait("Completed", seconds=120)
+    one.job("OUT_OF_MEMORY" if cgroup else "FAILED")
+    one.run.wait("Completed")
     first, second = one.submissions()
     assert first.end and first.end.diagnosis["category"] == "out of memory"
     assert (first.memory_gb, second.memory_gb) == (1, 2)

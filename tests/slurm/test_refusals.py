@@ -34,7 +34,7 @@ def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(
         bench.dispatch(tmp_path / "runs", resources=resources)
     assert "nothing was submitted" in str(refused.value)
     run = ask_for_a_job(bench, tmp_path / "other", **resources)
-    run.wait("Failed", seconds=60)
+    run.wait("Failed")
     assert told in run.message and "Resources stand in the site file" in run.message
     assert bench.cluster.submitted() == before
     assert not list((tmp_path / "runs").rglob("jobs")), "nothing was begun"
@@ -55,7 +55,7 @@ def ask_for_a_job(bench: Bench, root: Path, **variables: Any) -> Run:
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_job(bench: Bench, tmp_path: Path) -> None:
     before = bench.cluster.submitted()
     run = ask_for_a_job(bench, tmp_path / "runs", folder="/proc/ratchet/jobs")
-    run.wait("Failed", seconds=60)
+    run.wait("Failed")
     assert "/proc/ratchet" in run.message
     with pytest.raises((BadInput, OSError), match="/proc"):
         bench.dispatch(Path("/proc/ratchet"))
@@ -67,17 +67,17 @@ def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_
 ) -> None:
     with bench.site_with(setup_lines=["module load no-such-module"]):
         one = bench.dispatch(tmp_path / "runs")
-        one.run.wait("Failed", seconds=60)
+        one.run.wait("Failed")
         assert "setup lines" in one.run.message and "setup_lines in the site file" in one.run.message
         assert len(one.jobs()) == 1 and not one.records()
         log = next((one.folder / "jobs").glob("*.log")).read_text()
         assert "module" in log, "the job's log says why"
     with bench.site_with(setup_line=[]):
         one.run.retry()
-        one.run.wait("AwaitingRetry", seconds=60)
+        one.run.wait("AwaitingRetry")
         assert "did you mean 'setup_lines'" in one.run.message and len(one.jobs()) == 1
     one.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
-    one.run.wait("Completed", seconds=60)
+    one.run.wait("Completed")
     assert len(one.jobs()) == 2
 
 
@@ -88,7 +88,7 @@ def test_a_study_file_that_is_gone_is_told_by_the_first_job(bench: Bench, tmp_pa
     for file in (tmp_path / "runs" / one.study.name / "studies").glob("*"):
         file.unlink()
     bench.cluster.release()
-    one.run.wait("Failed", seconds=60)
+    one.run.wait("Failed")
     assert "could not begin" in one.run.message and "the job's log" in one.run.message
     assert len(one.jobs()) == 1
 
@@ -101,14 +101,14 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callabl
     slurm("sacctmgr", "-i", "add", "user", "root", "account=lab", "defaultaccount=lab")
     slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
     wrong = bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
-    wrong.run.wait("Failed", seconds=60)
+    wrong.run.wait("Failed")
     assert "Invalid account" in wrong.run.message and "Correct the site file" in wrong.run.message
     runs = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
     runs.job("RUNNING")
     waits = bench.dispatch(tmp_path / "waits")
-    waits.run.wait("AwaitingRetry", seconds=60)
+    waits.run.wait("AwaitingRetry")
     assert "MaxSubmit" in waits.run.message and "tried again" in waits.run.message
-    runs.run.wait("Completed", seconds=90)
+    runs.run.wait("Completed")
     waits.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
-    waits.run.wait("Completed", seconds=90)
+    waits.run.wait("Completed")
     assert "Failed" not in waits.run.history() and len(waits.jobs()) == 1

@@ -46,10 +46,10 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     bench.ensure_worker()
     study = toy_study("watched", steps=700, step_seconds=0.25)
     flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(tmp_path / "watched"))
-    (training,) = bench.until("the study's training runs", lambda: running(bench, "watched toy-training"), 120)
+    (training,) = bench.until("the study's training runs", lambda: running(bench, "watched toy-training"))
     ends = bench.dispatch(tmp_path / "ends", steps=100, step_seconds=0.25)
     ends.training_began()
-    ends.run.wait("Running", seconds=30)
+    ends.run.wait("Running")
     bench.cluster.hold()
     starts = bench.dispatch(tmp_path / "starts", steps=20)
     starts.job("PENDING")
@@ -57,16 +57,16 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     began = time.monotonic()
     with server.away():
         bench.cluster.release()
-        starts.job("COMPLETED", seconds=90)
-        ends.job("COMPLETED", seconds=90)
+        starts.job("COMPLETED")
+        ends.job("COMPLETED")
         time.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - began)))
         assert "RUNNING" in bench.cluster.jobs("watched-s3-toy-training.").values(), bench.told()
     for one in (starts, ends):
-        one.run.wait("Completed", seconds=90)
+        one.run.wait("Completed")
         assert len(one.submissions()) == len(one.jobs()) == 1
         assert not {"Crashed", "Failed", "AwaitingRetry"} & set(one.run.history()), one.run.history()
-    training.wait("Completed", seconds=180)
-    flow.wait("Completed", seconds=120)
+    training.wait("Completed")
+    flow.wait("Completed")
     assert "Crashed" not in training.history() + flow.history()
     assert len(bench.cluster.jobs("watched-s3-toy-training.")) == len(bench.cluster.jobs("watched-s3-toy-report.")) == 1
 
@@ -97,14 +97,14 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     def stand(one: Dispatched) -> str:
         return one.look().standings[one.training.run.fingerprint].stand
 
-    bench.until("the dead job was seen to have ended", lambda: dies.jobs()[dies.job()] == "FAILED", 30)
+    bench.until("the dead job was seen to have ended", lambda: dies.jobs()[dies.job()] == "FAILED")
     for _ in range(3):
         assert [stand(one) for one in (runs, waits, dies)] == ["under way"] * 3
     assert [len(one.submissions()) for one in (runs, waits)] == [1, 1], "their jobs are the old ones"
     bench.cluster.release()
-    bench.until("each is finished", lambda: {stand(one) for one in (runs, waits, dies)} == {"finished"}, 180)
+    bench.until("each is finished", lambda: {stand(one) for one in (runs, waits, dies)} == {"finished"})
     assert [len(one.jobs()) for one in (runs, waits, dies)] == [1, 1, 2], bench.told()
     assert dies.records()[1]["began_at"][0] > 0
     for one in (runs, waits, dies):
-        reported = bench.until("its report too", lambda one=one: one.look().handles[1].finished or None, 90)
+        reported = bench.until("its report too", lambda one=one: one.look().handles[1].finished or None)
         assert reported and len(bench.cluster.jobs(f"{one.study.name}-s3-toy-report.")) == 1

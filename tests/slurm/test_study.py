@@ -23,7 +23,7 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     stages = bench.runs_of("smoke ")
     assert len(stages) == 9, bench.told()
     for run in stages:  # the study believes the marker, which is there before the worker's next look
-        run.wait("Completed", seconds=30)
+        run.wait("Completed")
     here, there = _results(smoke_root), _results(root)
     assert here.keys() == there.keys() and len(there) == 9
     assert {name: dict(_digests(result)) for name, result in there.items()} == {

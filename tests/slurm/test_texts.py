@@ -34,10 +34,10 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
     (tmp_path / "asked").mkdir()
     slurms = bench.cluster.slurm("scontrol", "write", "batch_script", job, str(tmp_path / "asked" / "script"))
     assert slurms and (tmp_path / "asked" / "script").read_text() == shown
-    one.run.wait("Completed", seconds=60)
+    one.run.wait("Completed")
     digest = one.digest
     tells = one.look(person=True).handles[-1].run.path / "jobs" / "0001.sbatch"
-    bench.until("what waited is submitted", tells.exists, 30)
+    bench.until("what waited is submitted", tells.exists)
     assert tells.read_text() == texts["toy-report"], "what waits is shown as it will be"
 
     (one.folder / "COMPLETE.json").unlink()
@@ -64,6 +64,6 @@ def test_the_status_tells_what_is_under_way_and_what_stopped(
         return next(iter(dispatched.standings("tests.slurm.toy", one.study, str(one.root)).standings.values())).line
 
     assert told().startswith("under way: ")
-    one.run.wait("Failed", seconds=60)
+    one.run.wait("Failed")
     assert told().startswith("failed: ") and "the way is free" in told()
     assert len(one.submissions()) == 1 and "no worker serves" not in caplog.text

@@ -24,20 +24,20 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
 ) -> None:
     ends = bench.dispatch(tmp_path / "ends", steps=120, step_seconds=0.25)
     runs = bench.dispatch(tmp_path / "runs", steps=360, step_seconds=0.25)
-    ends.run.wait("Running", seconds=60)
-    runs.run.wait("Running", seconds=60)
+    ends.run.wait("Running")
+    runs.run.wait("Running")
     bench.cluster.hold()
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
 
     bench.workers["gpu"].kill()
-    ends.job("COMPLETED", seconds=90)
+    ends.job("COMPLETED")
     assert [one.run.state for one in (ends, runs)] == ["Running", "Running"], "nobody is there to say otherwise"
     bench.start_worker()
-    ends.run.wait("Completed", seconds=30)
+    ends.run.wait("Completed")
     bench.cluster.release()
     for one in (runs, waits):
-        one.run.wait("Completed", seconds=120)
+        one.run.wait("Completed")
     assert submitted_once(ends, runs, waits), bench.told()
 
 
@@ -48,12 +48,12 @@ def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_i
     try:
         before = [bench.dispatch(tmp_path / f"before{n}", steps=60, step_seconds=0.25) for n in range(3)]
         for one in before:
-            one.job("RUNNING", "COMPLETED", seconds=60)
+            one.job("RUNNING", "COMPLETED")
         assert "serves the pool" not in second.told()
         bench.workers["gpu"].kill()
         after = bench.dispatch(tmp_path / "after")
         for one in (*before, after):
-            one.run.wait("Completed", seconds=90)
+            one.run.wait("Completed")
         assert submitted_once(*before, after), bench.told()
     finally:
         bench.stop_workers("gpu-2")
@@ -67,17 +67,17 @@ def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench,
     def of_stage(name: str) -> list[Run]:
         return bench.runs_of(f"attaches {name}")
 
-    bench.until("the training runs", lambda: [one for one in of_stage("toy-training") if one.state == "Running"], 90)
+    bench.until("the training runs", lambda: [one for one in of_stage("toy-training") if one.state == "Running"])
     os.kill(int(flow.read()["infrastructure_pid"].rpartition(":")[2]), signal.SIGKILL)
     # Prefect tells of it twice, the process's keeper at once and the worker up to half a minute later; a retry between
     # the two can be lost. The second ends with this advice.
     late = "prefect.flow_runs.worker - Check whether the flow run exceeded its memory"
-    bench.until("the worker told of it", lambda: late in worker.told(), 90)
+    bench.until("the worker told of it", lambda: late in worker.told())
     flow.retry()
-    flow.wait("Completed", seconds=150)
+    flow.wait("Completed")
     for stage, job in {"toy-training": "attaches-s3-toy-training.", "toy-report": "attaches-s3-toy-report."}.items():
         (run,) = of_stage(stage)
-        run.wait("Completed", seconds=30)
+        run.wait("Completed")
         assert len(bench.cluster.jobs(job)) == 1, bench.told()
 
 
@@ -87,7 +87,7 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
     one = bench.dispatch(tmp_path / "runs", steps=160, step_seconds=0.1, check_fails_while=str(obstacle))
-    one.run.wait("Failed", seconds=60)
+    one.run.wait("Failed")
     assert all(part in one.run.message for part in ("the way is free", str(obstacle))), one.run.message
 
     obstacle.unlink()
@@ -101,17 +101,17 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
     one.run.retry()
     one.job("RUNNING", number=3)
-    bench.until("it goes on", lambda: one.step() > reached, 30)
+    bench.until("it goes on", lambda: one.step() > reached)
     assert one.records()[-1]["began_at"][0] >= reached > 0
     bench.cluster.slurm("scancel", one.job(number=3))
     one.run.wait("Cancelled", seconds=20)
 
     one.run.retry()  # from Cancelled
-    one.run.wait("Completed", seconds=90)
+    one.run.wait("Completed")
     marker = (one.folder / "COMPLETE.json").stat()
     one.run.retry()  # from Completed
-    one.job("COMPLETED", number=5, seconds=60)
-    one.run.wait("Completed", seconds=30)
+    one.job("COMPLETED", number=5)
+    one.run.wait("Completed")
     assert (one.folder / "COMPLETE.json").stat() == marker, "the finished work was repeated"
     assert len(one.jobs()) == len(one.submissions()) == 5, bench.told()
 
@@ -120,14 +120,14 @@ def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_see
     """Prefect's own worker tells of an end when it finds it, over whatever was asked for meanwhile."""
     one = bench.dispatch(tmp_path / "runs", steps=80, step_seconds=0.25)
     one.training_began()
-    one.run.wait("Running", seconds=30)
+    one.run.wait("Running")
     with bench.workers["gpu"].frozen():
         os.kill(one.record()["pid"], signal.SIGKILL)
-        one.job("FAILED", seconds=30)
+        one.job("FAILED")
         one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
         one.run.retry()
         asked = len(one.run.history())
-    one.run.wait("Completed", seconds=120)
+    one.run.wait("Completed")
     assert not {"Crashed", "Failed", "Cancelled"} & set(one.run.history()[asked:]), one.run.history()
     assert len(one.jobs()) == len(one.submissions()) == 2, bench.told()
 
@@ -153,7 +153,7 @@ def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the
 
 def finished(one: Dispatched) -> list[Handle]:
     """Looks as `advance` does until both stages are finished."""
-    return one.bench.until("both are finished", lambda: all_finished(one.look().handles), 120)
+    return one.bench.until("both are finished", lambda: all_finished(one.look().handles))
 
 
 def all_finished(handles: list[Handle]) -> list[Handle] | None:
