@@ -81,6 +81,26 @@ def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench,
         assert len(bench.cluster.jobs(job)) == 1, bench.told()
 
 
+def test_after_a_retry_of_one_stage_the_deployment_advance_has_its_study_go_on(bench: Bench, tmp_path: Path) -> None:
+    obstacle = tmp_path / "obstacle"
+    obstacle.touch()
+    one = bench.dispatch(tmp_path / "runs", check_fails_while=str(obstacle))
+    one.run.wait("Failed")
+    obstacle.unlink()
+    one.run.retry()
+    one.run.wait("Completed")
+
+    def reports() -> list[Run]:
+        return bench.runs_of(f"{one.study.name} toy-report")
+
+    assert not reports(), "nobody looks at the study"
+    bench.ensure_worker("ratchet")
+    bench.run_deployment("advance/advance", root=str(tmp_path / "runs")).wait("Completed")
+    (report,) = reports()
+    report.wait("Completed")
+    assert len(one.jobs()) == 2, "finished work was not repeated"
+
+
 def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_repeats_no_finished_work(
     bench: Bench, tmp_path: Path
 ) -> None:
