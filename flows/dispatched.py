@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from prefect import task
@@ -26,9 +29,10 @@ from deployments.slurm import study as slurm_study
 from deployments.slurm.dispatch import Advance, Standing
 from deployments.slurm.runs import runs_tagged
 from deployments.slurm.site import Site, read_site
-from flows import study_file
+from flows import settings, study_file
 from storage.errors import BadInput
 
+LOG = logging.getLogger("ratchet.slurm")
 HOOK_SECONDS = 120.0
 """For so long a cancelled flow run's own process is given to end its study."""
 STATES = {
@@ -119,11 +123,11 @@ def scripts(module: str, study: Any, root: str) -> Iterator[tuple[Handle, str]]:
 def stop(module: str, study: Any, root: str) -> None:
     """Ends a study that a person cancelled: its stages under way are cancelled, and `advance` starts none."""
     _, where, study = _at_site(study, root)
-    file = study_file.path(where, module, study)
-    if file.exists():
-        study_file.stopped(file).touch()
-        page, _ = study_file.read(file)
-        slurm_study.cancel(page, study, where, _wanted(where))
+    if files := study_file.files_of(where, module, study):
+        for file in files:
+            study_file.stopped(file).touch()
+        names = {str(file) for file in files}
+        slurm_study.cancel(importlib.import_module(module), study, names, where, _wanted(where))
 
 
 def finish_cancels(root: Path) -> None:
@@ -137,10 +141,19 @@ def finish_cancels(root: Path) -> None:
             ours = given.get("dispatch") == "slurm" and _root(given) == root and "study" in given
             if not ours or state is None or (datetime.now(UTC) - state.timestamp).total_seconds() < HOOK_SECONDS:
                 continue
-            for file in study_file.active(root):
-                page, _ = study_file.read(file)
-                stop(page.__name__, page.Study.model_validate(given["study"]), str(root))
+            try:
+                for page in _pages_of(client.read_flow(run.flow_id).name, root):
+                    study = settings.validated(page.Study, given["study"], f"flow run {run.name}")
+                    stop(page.__name__, study, str(root))
+            except BadInput as error:  # of a study as it was once, say; the others are ended all the same
+                LOG.warning("%s was cancelled, but not its stages: cancel them by hand. %s", run.name, error)
             client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
+
+
+def _pages_of(flow: str, root: Path) -> list[ModuleType]:
+    """The page whose flow has this name, if a study of it was started below `root`."""
+    pages = {page.__name__: page for _, page, _ in study_file.kept(root)}
+    return [page for name, page in pages.items() if name.rpartition(".")[2] == flow]
 
 
 def _root(parameters: dict[str, Any]) -> Path:
@@ -150,14 +163,12 @@ def _root(parameters: dict[str, Any]) -> Path:
 def _wanted(root: Path) -> set[str]:
     """Fingerprints of all stages of the studies that were started and not stopped."""
     found = set()
-    for file in study_file.active(root):
-        try:
-            page, study = study_file.read(file)
-            walk = Walk(root, study.name)
-            page.page(study, walk)
-        except BadInput:  # one that cannot be read starts nothing
-            continue
-        found |= {handle.run.fingerprint for handle in walk.handles}
+    for file, page, study in study_file.kept(root):
+        walk = Walk(root, study.name)
+        if not study_file.stopped(file).exists():
+            with suppress(BadInput):  # its text is gone, say: it starts nothing
+                page.page(study, walk)
+                found |= {handle.run.fingerprint for handle in walk.handles}
     return found
 
 

@@ -29,6 +29,10 @@ from tasks.stage import attempt
 LOG = logging.getLogger("ratchet.job")
 HELD_MINUTES = 5.0
 """How long a job waits for another process that holds its run directory: a frozen one is dead after a minute."""
+INPUTS_SECONDS = 90.0
+"""How long a job looks for inputs that were finished when it was submitted: for up to a minute an NFS client knows
+nothing of what another host wrote into a folder that it has just listed."""
+INPUTS_POLL_SECONDS = 5.0
 ENDED_BEFORE = 70
 """Exit code of a job that an error of ours ended before its attempt began."""
 
@@ -54,6 +58,12 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     walk = Walk(root, study.name)
     page.page(study, walk)
     handle = _find(walk.handles, name, fingerprint)
+    until = time.monotonic() + INPUTS_SECONDS
+    while handle.waits_for and time.monotonic() < until:
+        LOG.info("does not see yet that %s is finished; looks again", ", ".join(handle.waits_for))
+        time.sleep(INPUTS_POLL_SECONDS)
+        for one in walk.handles:
+            one.look()
     if handle.finished:
         return Outcome("finished")
     if handle.waits_for:

@@ -9,6 +9,8 @@ package or a text has changed since, the file's name no longer fits, and nothing
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,7 +63,7 @@ def read(file: Path) -> tuple[ModuleType, Any]:
         module, configuration = str(values["page"]), values["study"]
     except FileNotFoundError:
         raise BadInput(f"there is no study file {file}") from None
-    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
         raise BadInput(f"{file} is not a study file ({error}): start the study again, which writes it") from None
     try:
         page = importlib.import_module(module)
@@ -69,6 +71,24 @@ def read(file: Path) -> tuple[ModuleType, Any]:
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(f"{file} names {module!r}, which is not the page of a study: {error}") from None
     return page, settings.validated(model, configuration, str(file))
+
+
+def kept(root: Path) -> Iterator[tuple[Path, ModuleType, Any]]:
+    """Every study below `root` that can be read, whether it goes on or not: its file, its page, and itself."""
+    for file in sorted(root.glob(f"*/{FOLDER}/*.yaml")):
+        with suppress(BadInput):
+            yield file, *read(file)
+
+
+def files_of(root: Path, module: str, study: Any) -> list[Path]:
+    """All files of this study: what `keep` wrote now, or before a stage, a package or a text changed."""
+    now = path(root, module, study)
+    found = [now] if now.exists() else []
+    for file, page, once in kept(root):
+        if page.__name__ == module and once.name == study.name and file != now:
+            with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
+                found += [file] if path(root, module, once) == now else []
+    return found
 
 
 def active(root: Path) -> list[Path]:

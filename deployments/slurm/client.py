@@ -107,7 +107,8 @@ class SlurmCommands:
 
     def jobs(self) -> dict[str, Job]:
         form = ",".join(f"{field}:|" for field in FIELDS)
-        done = self._run(["squeue", "--noheader", "--me", "--states=all", "--array", f"--Format={form}"])
+        # --all: a job in a partition that is hidden, or not for this group by now, would be taken for lost
+        done = self._run(["squeue", "--noheader", "--me", "--all", "--states=all", "--array", f"--Format={form}"])
         if done.returncode:
             raise Unreachable(done.stderr.strip())
         return _read(done.stdout)

@@ -21,10 +21,12 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Scheduled
 
 from deployments.dispatch import Handle, Walk
+from deployments.slurm import evidence
 from deployments.slurm.client import SlurmClient, Unreachable
 from deployments.slurm.diagnosis import ENDS
 from deployments.slurm.job import STARTED_BY_A_PERSON
 from deployments.slurm.journal import Journal, Submission
+from deployments.slurm.reconcile import STOPS
 from deployments.slurm.site import Site
 from storage import attempts, generations, locks
 from storage.errors import Held
@@ -35,7 +37,6 @@ from tasks.stage import Stage
 Stand = Literal["finished", "waits", "ready", "under way", "failed", "cancelled"]
 BAD_INPUT_CATEGORY = "bad input"
 """Of a diagnosis, by a stage and by `reconcile`."""
-FAILED = ("check_failed", "numerical_failure", "bad_input", "no_progress")
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,13 @@ class Advance(Walk):
             run, last = made, None  # whatever its end was, the stage was started again since
         if run is not None and not _is_over(run):
             return _under_way(run, last)
-        if last is not None and last.live and run is None and self._has_job(last):
-            return Standing("under way", f"job {last.job_id}, of a flow run that this Prefect server does not know")
+        if last is not None and last.live and run is None:
+            told = f"job {last.job_id}, of a flow run that this Prefect server does not know"
+            state = self._job_state(last, handle.run)
+            if state not in ENDS:
+                return Standing("under way", told)
+            if state == "CANCELLED" and not self._person:
+                return Standing("cancelled", f"{told}, was cancelled")
         if holder := self._held_by(handle.run):
             return Standing("under way", holder)
         stopped = _stopped(handle.run, last, run)
@@ -163,13 +169,20 @@ class Advance(Walk):
         except (ObjectNotFound, ValueError):
             return None
 
-    def _has_job(self, entry: Submission) -> bool:
-        """Whether SLURM still has the job of a submission; without an answer it is taken to."""
+    def _job_state(self, entry: Submission, run: RunDirectory) -> str:
+        """SLURM's last word on the job of a submission; empty without an answer, FAILED when nothing is left of it."""
         try:
             jobs = self._slurm.jobs().values()
         except Unreachable:
-            return True
-        return any(job.name == entry.name and job.state not in ENDS for job in jobs)
+            return ""
+        found = [job for job in jobs if job.name == entry.name]
+        if not found and entry.job_id:
+            accounted = self._slurm.accounted([entry.job_id]).values()
+            found = [job for job in accounted if job.name == entry.name and job.state in ENDS]
+        if found:
+            return found[0].state
+        log = evidence.end_of(Journal(jobs_folder(run)).log(entry))
+        return "CANCELLED" if evidence.CANCEL_WORDS.search(log) else "FAILED"
 
 
 class Look(Advance):
@@ -229,7 +242,7 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     if flow_run is not None and state is not None and failed and last is None:  # before any job of it
         return Standing("failed", state.message or state.name, str(flow_run.id))
     record = attempts.newest(run.attempts)
-    if record and record.get("end_state") in FAILED:
+    if record and record.get("end_state") in STOPS:
         told = (record.get("diagnosis") or {}).get("summary", "")
         return Standing("failed", told, None, record.get("end_state") == "bad_input")
     return None

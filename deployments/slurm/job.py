@@ -9,7 +9,6 @@ from pathlib import Path
 
 from deployments.slurm import evidence
 from deployments.slurm.journal import End, Journal, Submission
-from deployments.slurm.reconcile import NOT_SUBMITTED
 from deployments.slurm.resources import Resources
 from deployments.slurm.script import JobText, sbatch_text
 from storage import attempts
@@ -34,7 +33,7 @@ class Plan:
     resources: Resources
     environment: dict[str, str] = field(default_factory=dict)
     state_message: str = ""
-    """The message of the scheduled state that asked for this job."""
+    """The message of the scheduled state that asked for this job: not of one that only put it off."""
     state_id: str = ""
     """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
     lives cannot be told from its first start."""
@@ -63,13 +62,7 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
     """The entry and the text of the run's next job, which waits for the jobs `after`. ValueError if it has none."""
     number = journal.next_number()
     end = last.end if last else None
-    asked = plan.resources
-    asked = asked.model_copy(
-        update={
-            "memory_gb": max(asked.memory_gb, (end and end.memory_gb) or 0),
-            "exclude": sorted({*asked.exclude, *(end.exclude if end else [])}),
-        }
-    )
+    asked = _asked_after(plan, end)
     entry = Submission(
         number,
         f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
@@ -101,6 +94,22 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
     return entry, text
 
 
+def asked_now(plan: Plan) -> Resources:
+    """What the run's next job will ask for: after one that ran out of memory, more of it."""
+    last = last_of(plan, Journal(plan.folder).all())
+    return _asked_after(plan, last.end if last else None)
+
+
+def _asked_after(plan: Plan, end: End | None) -> Resources:
+    if end is None:
+        return plan.resources
+    more = {
+        "memory_gb": max(plan.resources.memory_gb, end.memory_gb or 0),
+        "exclude": sorted({*plan.resources.exclude, *end.exclude}),
+    }
+    return plan.resources.model_copy(update=more)
+
+
 def continues(plan: Plan) -> bool:
     """Whether the job that is asked for is one that Ratchet itself promised."""
     last = last_of(plan, Journal(plan.folder).all())
@@ -111,7 +120,7 @@ def _automatic(plan: Plan, end: End | None) -> bool:
     """Whether Ratchet itself asked for the job. Prefect keeps no author; our states are those with our messages."""
     if end is None:
         return plan.state_message != STARTED_BY_A_PERSON
-    return end.follows == "AwaitingRetry" and plan.state_message in (end.message, NOT_SUBMITTED)
+    return end.follows == "AwaitingRetry" and plan.state_message == end.message
 
 
 def _lead_seconds(asked: Resources, run_directory: Path) -> float:

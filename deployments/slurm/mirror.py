@@ -24,6 +24,8 @@ from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
 AT_ONCE_BYTES = 60_000
+LAST_BYTES = 1_000_000
+"""Of what a job wrote since the last look when it had ended, at most so much is shown; the file has it all."""
 TAIL_LINES = 30
 LINE = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<level>[A-Z]+) (?P<name>\S+): (?P<message>.*)")
 """A line of the job's log as `flows.stage` writes it; whatever else is there is shown as it is."""
@@ -47,7 +49,7 @@ class Mirror:
 
     def show_end(self, seen: Seen, ended: Submission) -> None:
         """The last of a job: the rest of its log, its diagnosis, and the results when it finished the stage."""
-        self._best_effort(seen, self._show_log, seen)
+        self._best_effort(seen, self._show_log, seen, True)
         self._best_effort(seen, self._show_state, seen, ended)
         if ended.end and ended.end.follows == "Completed":
             self._best_effort(seen, self._of(seen).results)
@@ -66,26 +68,35 @@ class Mirror:
         if (journal.folder.parent / "progress.json").exists():
             shown.progress()
 
-    def _show_log(self, seen: Seen) -> None:
-        """The log's new lines. How far it was shown is kept beside it, so a new worker shows nothing twice."""
+    def _show_log(self, seen: Seen, ended: bool = False) -> None:
+        """The log's new lines, of a job that ended all that are left (of very many, the last ones)."""
         file = Journal(Path(seen.run.folder)).log(seen.submissions[-1])
-        mark = file.with_suffix(".shown")
-        try:
-            done = int(mark.read_text())
-        except (OSError, ValueError):
-            done = 0
-        try:
-            with file.open("rb") as log:
-                log.seek(done)
-                new = log.read(AT_ONCE_BYTES)
-        except FileNotFoundError:
-            return
+        if ended:
+            self._skip_to(file, file.stat().st_size - LAST_BYTES)
+        while self._show_lines(file, seen.run.id, ended) and ended:
+            pass
+
+    def _skip_to(self, file: Path, start: int) -> None:
+        if start > _shown(file):
+            _mark(file).write_text(str(start))
+
+    def _show_lines(self, file: Path, run_id: str, ended: bool) -> int:
+        """The next lines. How far it was shown is kept beside it, so a new worker shows nothing twice."""
+        done = _shown(file)
+        with file.open("rb") as log:
+            log.seek(done)
+            new = log.read(AT_ONCE_BYTES)
         whole = new[: new.rfind(b"\n") + 1]
-        if not whole:
-            return
+        if len(new) == AT_ONCE_BYTES:
+            whole = whole or new  # a bar that is drawn over and over again ends no line
+        elif ended:
+            whole = new
         lines = whole.decode(errors="replace").splitlines()
-        self._client.create_logs([_as_log(line, seen.run.id) for line in lines if line.strip()])
-        mark.write_text(str(done + len(whole)))
+        if logs := [_as_log(line, run_id) for line in lines if line.strip()]:
+            self._client.create_logs(logs)
+        if whole:
+            _mark(file).write_text(str(done + len(whole)))
+        return len(whole)
 
     @staticmethod
     def _best_effort(seen: Seen, show: Callable[..., None], *given: Any) -> None:
@@ -93,6 +104,17 @@ class Mirror:
             show(*given)
         except Exception as error:
             LOG.debug("flow run %s: not shown: %s", seen.run.id, error)
+
+
+def _mark(log: Path) -> Path:
+    return log.with_suffix(".shown")
+
+
+def _shown(log: Path) -> int:
+    try:
+        return int(_mark(log).read_text())
+    except (OSError, ValueError):
+        return 0
 
 
 def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: Any = None) -> str:

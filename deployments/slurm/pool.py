@@ -57,6 +57,8 @@ class Pool:
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
         self.seen: list[Seen] = []
         """What the last look found, for showing it."""
+        self.done: list[Action] = []
+        """What the last look did; of one that an error of Prefect ended, what it did before."""
         self._untold: set[str] = set()
         """Runs that were to be told something, and perhaps were not: they are looked at whatever their state is."""
         self._in_state: dict[str, float] = {}
@@ -167,7 +169,9 @@ class Pool:
         return self._journals.setdefault(folder, Journal(folder))
 
     def round(self) -> list[Action]:
-        """Looks at SLURM once and at every watched run, and does what follows. Nothing when SLURM does not answer."""
+        """Looks at SLURM once and at every watched run, and does what follows; what it did. Nothing when SLURM does not
+        answer."""
+        self.done = []
         try:
             jobs = self.slurm.jobs()
         except Unreachable as error:
@@ -195,7 +199,9 @@ class Pool:
                 self._execute(action)
             except OSError as error:  # the disk of one run stops no other
                 LOG.warning("flow run %s: %s", action.run.id, error)
-        return actions
+            else:
+                self.done.append(action)
+        return self.done
 
     def cancel_at_once(self, runs: Iterable[Run]) -> None:
         """Ends the jobs of runs that are being cancelled without waiting for the next round."""
@@ -262,7 +268,7 @@ class Pool:
         names = {one.submissions[-1].name for one in seen if one.submissions}
         self._absent = {name: seconds for name, seconds in self._absent.items() if name in names}
         folders = {Path(one.run.folder) for one in seen}
-        for folder in [folder for folder in self._journals if folder not in folders]:
+        for folder in [folder for folder in list(self._journals) if folder not in folders]:
             self._journals.pop(folder, None)
             self._beats.forget(folder.parent / "locks")
 
@@ -274,7 +280,8 @@ class Pool:
         elif isinstance(action, Attach):
             self.live[run.id] = journal.write(replace(action.submission, state_id=run.state_id))
         elif isinstance(action, Finish):
-            journal.note_end(action.submission, action.end)
+            if action.submission.live:
+                journal.note_end(action.submission, action.end)
             self.live.pop(run.id, None)
             if action.state is not None:
                 self.runs.set_state(action.state)

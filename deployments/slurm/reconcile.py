@@ -98,7 +98,8 @@ class Attach:
 
 @dataclass(frozen=True)
 class Finish:
-    """A submission has ended: write that into the journal, then tell Prefect (unless `state` is None)."""
+    """A submission has ended: write that into the journal (unless it is there), then tell Prefect (unless `state` is
+    None)."""
 
     run: Run
     submission: Submission
@@ -188,8 +189,8 @@ def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action 
     run = seen.run
     end = last.end if last else None
     open_ = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
-    if end and open_ and (run.type == "RUNNING" or run.state_id == end.over_state):
-        return _told(run, end)  # the worker died between its journal and Prefect
+    if last and end and open_ and (run.type == "RUNNING" or run.state_id == end.over_state):
+        return Finish(run, last, end, _told(run, end))  # the worker died between its journal and Prefect
     if run.type == "CANCELLING":
         return SetState(run, "CANCELLED", "Cancelled", end.message if end else "")
     if run.type == "PENDING" and seen.in_state_for > limits.unsubmitted:

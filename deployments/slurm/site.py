@@ -71,9 +71,10 @@ class Site(BaseModel):
     @classmethod
     def _fillable(cls, value: str) -> str:
         try:
-            value.format(study="study", seed=42, stage="stage")
-        except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"can hold {{study}}, {{seed}} and {{stage}} only ({error!r})") from None
+            for seed in (42, "all"):
+                value.format(study="study", seed=seed, stage="stage")
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"can hold {{study}}, {{seed}} and {{stage}} only, as they are ({error!r})") from None
         return value
 
 

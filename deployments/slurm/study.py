@@ -156,18 +156,20 @@ def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> 
         _require_runnable(page, study, study_file, site, root, client)
 
 
-def cancel(page: Any, study: Any, root: Path, spared: set[str]) -> None:
+def cancel(page: Any, study: Any, study_files: set[str], root: Path, spared: set[str]) -> None:
     """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs.
 
-    Stages whose fingerprint is in `spared` go on: another study wants them too.
+    Those are the stages of its page as it is now, and what was started of one of its files, when a stage or a package
+    has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too.
     """
     walk = Walk(root, study.name)
     page.page(study, walk)
-    wanted = {handle.run.fingerprint for handle in walk.handles if not handle.finished} - spared
+    wanted = {handle.run.fingerprint for handle in walk.handles if not handle.finished}
     with get_client(sync_client=True) as client:
         for run in runs_tagged(client, study.name, NOT_ENDED):
-            given = run.parameters
-            if given.get("root") == str(root) and given.get("fingerprint") in wanted:
+            given, print_ = run.parameters, run.parameters.get("fingerprint")
+            ours = print_ in wanted or given.get("study_file") in study_files
+            if given.get("root") == str(root) and ours and print_ not in spared:
                 try:
                     client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
                 except httpx.HTTPError as error:
@@ -213,7 +215,7 @@ def final_state(walk: Advance) -> State[Any]:
         if walk.standing(handle).stand in ("failed", "cancelled")
     )
     if failed:
-        name = "BadInput" if all(standing.bad_input for standing in failed) else "Failed"
+        name = "BadInput" if any(standing.bad_input for standing in failed) else "Failed"
         return State(type=StateType.FAILED, name=name, message=told)
     if "cancelled" in stands:
         return State(type=StateType.CANCELLED, name="Cancelled", message=told)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,12 +34,13 @@ from deployments.slurm.client import Refused, SlurmCommands, require_commands
 from deployments.slurm.cluster import Cluster, read_cluster
 from deployments.slurm.diagnosis import needs_a_person
 from deployments.slurm.dispatch import jobs_folder
-from deployments.slurm.job import NOT_YET, Plan, continues
+from deployments.slurm.job import NOT_YET, Plan, asked_now, continues
 from deployments.slurm.mirror import Mirror
 from deployments.slurm.plan import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool import Pool
 from deployments.slurm.preflight import require
-from deployments.slurm.reconcile import Finish, Limits, Run, SetState
+from deployments.slurm.reconcile import NOT_SUBMITTED, Action, Finish, Limits, Run, SetState
+from deployments.slurm.resources import Resources
 from deployments.slurm.runs import PrefectRuns, passes
 from deployments.slurm.site import Site, read_site
 from storage import locks
@@ -47,6 +49,8 @@ from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_LOOK_SECONDS = 2.0
+PREFECTS_OWN = ("Late", "AwaitingConcurrencySlot")
+"""Scheduled states that Prefect sets by itself: they are nobody's wish."""
 NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
 STAND_BY_SECONDS = 10.0
@@ -116,6 +120,25 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             if not (passes(error) and self._has_successfully_synced):
                 raise
 
+    async def _submit_run(self, flow_run: FlowRun) -> None:
+        with self._server_may_be_away():
+            try:
+                await super()._submit_run(flow_run)
+            except httpx.HTTPError:
+                self._submitting_flow_run_ids.discard(flow_run.id)  # a later look finds it again
+                self._release_limit_slot(flow_run.id)
+                if self._cancelling_observer is not None:
+                    self._cancelling_observer.remove_in_flight_flow_run_id(flow_run.id)
+                raise
+
+    async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> None:
+        """Not of a run whose submission the server ended by failing: it stays Pending, and is soon scheduled again."""
+        error = sys.exception()  # Prefect calls this while it handles it
+        if isinstance(error, httpx.HTTPError) and passes(error):
+            LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
+        else:
+            await super()._propose_crashed_state(flow_run, message)
+
     async def run(
         self,
         flow_run: FlowRun,
@@ -141,7 +164,10 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             plan = self._plan(flow_run, configuration, study, wish, state_id)
             # for a disk that is away, say; of a first job a person is told at once
             may_wait = await anyio.to_thread.run_sync(continues, plan)
-            await anyio.to_thread.run_sync(self._require_runnable, plan)
+            await anyio.to_thread.run_sync(self._require_runnable, plan, plan.resources)
+            if (asked := await anyio.to_thread.run_sync(asked_now, plan)) != plan.resources:
+                may_wait = False  # what the jobs before made it ask for will never be had
+                await anyio.to_thread.run_sync(self._require_runnable, plan, asked)
             return await anyio.to_thread.run_sync(self._jobs.submit, plan)
         except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
@@ -173,8 +199,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         may only put it off. The id of the present state, which is later than the one that `flow_run` has."""
         states = await self.client.read_flow_run_states(flow_run.id)
         scheduled = sorted((state for state in states if state.is_scheduled()), key=lambda state: state.timestamp)
-        told = [state.message or "" for state in scheduled if state.name != "Late"]  # that is Prefect's own
-        wishes = [message for message in told if not message.startswith(NOT_YET)]
+        told = [state.message or "" for state in scheduled if state.name not in PREFECTS_OWN]
+        wishes = [message for message in told if not message.startswith((NOT_YET, NOT_SUBMITTED))]
         present = (await self.client.read_flow_run(flow_run.id)).state
         return (wishes or [""])[-1], (told or [""])[-1], str(present.id) if present else ""
 
@@ -200,15 +226,15 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             state_id,
         )
 
-    def _require_runnable(self, plan: Plan) -> None:
+    def _require_runnable(self, plan: Plan, asked: Resources) -> None:
         """BadInput when the job could not run here; the cluster is asked at most every few minutes."""
         assert self._site is not None
-        if unset := [name for name in plan.resources.pass_environment if name not in os.environ]:
+        if unset := [name for name in asked.pass_environment if name not in os.environ]:
             raise BadInput(f"pass_environment: {', '.join(unset)} is not set where the worker of the pool runs")
         if self._cluster is None or time.monotonic() - self._cluster[0] > CLUSTER_SECONDS:
             self._cluster = (time.monotonic(), read_cluster())
         require(
-            plan.resources,
+            asked,
             self._cluster[1],
             plan.folder,
             plan.label,
@@ -272,8 +298,15 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     def _round(self) -> None:
         """One look: reconcile first, then show."""
+        assert self._jobs is not None
+        try:
+            self._jobs.round()
+        finally:  # what was done before the server went away is told all the same
+            self._show(self._jobs.done)
+
+    def _show(self, actions: list[Action]) -> None:
+        """Shows how all jobs stand, and tells a person of what these actions ended or found."""
         assert self._jobs is not None and self._mirror is not None
-        actions = self._jobs.round()
         ended = {
             action.run.id: replace(action.submission, end=action.end)
             for action in actions

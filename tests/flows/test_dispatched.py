@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from prefect import flow
@@ -29,7 +32,7 @@ def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]
     site.write_text(f"root: {tmp_path / 'runs'}\n")
     monkeypatch.setenv("RATCHET_SITE", str(site))
     spared: list[set[str]] = []
-    monkeypatch.setattr(dispatched.slurm_study, "cancel", lambda page, study, root, some: spared.append(some))
+    monkeypatch.setattr(dispatched.slurm_study, "cancel", lambda page, study, files, root, some: spared.append(some))
     return spared
 
 
@@ -72,6 +75,16 @@ def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(
     assert len(cancelled) == 1
 
 
+def test_a_cancelled_study_is_found_when_a_stage_has_changed_since_it_was_started(
+    tmp_path: Path, cancelled: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = toy_study("changed")
+    file = study_file.keep(tmp_path / "runs", MODULE, study)
+    monkeypatch.setattr(toy, "TRAIN", replace(toy.TRAIN, version=2))
+    dispatched.stop(MODULE, study, "")
+    assert study_file.stopped(file).exists() and cancelled == [set()]
+
+
 def test_a_finished_study_is_no_longer_looked_at_by_itself(
     tmp_path: Path, cancelled: list[set[str]], prefect_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,18 +113,25 @@ def test_a_cancel_that_no_process_heard_of_is_finished_by_advance(
     """After a reboot of the login node nobody runs the hook of a study's flow."""
     root, study = tmp_path / "runs", toy_study("gone")
     file = study_file.keep(root, MODULE, study)
+    monkeypatch.setitem(
+        sys.modules, "tests.slurm.other", SimpleNamespace(Study=toy.Study, page=toy.page, __name__="tests.slurm.other")
+    )
+    of_another_page = study_file.keep(root, "tests.slurm.other", study)
     given = {"study": study.model_dump(mode="json"), "root": str(root), "dispatch": "slurm"}
     others = [given | {"root": str(tmp_path / "other")}, given | {"dispatch": "local"}]
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
-        flow_id = client.create_flow(flow(lambda: None, name=f"gone-{uuid4().hex[:6]}"))
-        asked, *left = (_cancelling(client, flow_id, parameters) for parameters in (given, *others))
+        flow_id = client.create_flow(flow(lambda: None, name="toy"))
+        asked, old, *left = (
+            _cancelling(client, flow_id, parameters) for parameters in (given, given | {"study": {"once": 1}}, *others)
+        )
         monkeypatch.setattr(dispatched, "HOOK_SECONDS", 3600.0)
         dispatched.finish_cancels(root)
         assert not cancelled, "its own process is given its time"
         monkeypatch.setattr(dispatched, "HOOK_SECONDS", 0.0)
         dispatched.finish_cancels(root)
-        assert study_file.stopped(file).exists() and cancelled == [set()]
-        assert client.read_flow_run(asked).state.name == "Cancelled"
+        assert study_file.stopped(file).exists() and cancelled == [stages(root, study)], "the other page wants them"
+        assert {client.read_flow_run(run).state.name for run in (asked, old)} == {"Cancelled"}
+        assert not study_file.stopped(of_another_page).exists(), "nobody cancelled that one"
         assert {client.read_flow_run(run).state.name for run in left} == {"Cancelling"}
 
 

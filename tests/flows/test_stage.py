@@ -78,8 +78,13 @@ def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_ex
     ],
 )
 def test_what_cannot_begin_is_bad_input_and_leaves_no_attempt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changed: dict[str, str], told: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+    told: str,
 ) -> None:
+    monkeypatch.setattr(stage, "INPUTS_SECONDS", 0.0)
     job = Job(tmp_path)
     assert job.run(**changed) == 2
     assert told in capsys.readouterr().err
@@ -93,6 +98,18 @@ def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(
     monkeypatch.setattr(toy, "page", lambda study, walk: 1 / 0)
     assert job.run() == stage.ENDED_BEFORE
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_an_input_that_this_host_does_not_see_yet_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client that has just listed the folder knows for up to a minute nothing of what another host wrote."""
+    job = Job(tmp_path)
+    assert job.run() == 0
+    marker = job.handle().run.marker_file
+    unseen = marker.rename(marker.with_name("unseen"))
+    monkeypatch.setattr(stage.time, "sleep", lambda seconds: unseen.rename(marker))
+    assert job.run("toy-report") == 0
 
 
 def test_a_held_run_directory_is_waited_for_and_then_told(

@@ -40,6 +40,19 @@ def test_a_study_whose_stages_changed_since_is_left_alone(tmp_path: Path, monkey
         study_file.read_unchanged(tmp_path, file)
 
 
+def test_a_study_has_the_files_that_it_had_before_a_stage_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = study_file.keep(tmp_path, MODULE, toy_study("kept"))
+    other = study_file.keep(tmp_path, MODULE, toy_study("kept", steps=18))
+    (once.parent / "broken.yaml").write_bytes(b"\xff")
+    monkeypatch.setattr(toy, "TRAIN", replace(toy.TRAIN, version=2))
+    assert study_file.files_of(tmp_path, MODULE, toy_study("kept")) == [once]
+    now = study_file.keep(tmp_path, MODULE, toy_study("kept"))
+    assert study_file.files_of(tmp_path, MODULE, toy_study("kept")) == [now, once]
+    assert {file for file, _, _ in study_file.kept(tmp_path)} == {once, other, now}
+
+
 def test_a_stopped_study_is_not_active_until_it_is_started_again(tmp_path: Path) -> None:
     first, second = (study_file.keep(tmp_path, MODULE, toy_study(name)) for name in ("first", "second"))
     os.utime(second, (1, 1))

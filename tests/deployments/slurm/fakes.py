@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployments.slurm.client import NOT_NOW, Job, NotNow, Refused, Unreachable
-from deployments.slurm.reconcile import Run, SetState
+from deployments.slurm.reconcile import NOT_SUBMITTED, Run, SetState
 
 NODES, NODE_MEGABYTES, GPU_MODELS = ("n1", "n2", "n3", "n4"), 256_000, ("a100",)
 NO_SUCH_NODE = "Batch job submission failed: Requested node configuration is not available"
@@ -454,6 +454,8 @@ class FakeRun:
     type: str = "SCHEDULED"
     name: str = "Scheduled"
     message: str = ""
+    wish: str = ""
+    """The message of the scheduled state that asks for the next job."""
     state_id: str = "0"
     due: float = 0.0
     job_id: str = ""
@@ -486,6 +488,8 @@ class FakePrefect:
         self._states += 1
         run.type, run.name, run.message, run.state_id = type_, name, message, str(self._states)
         run.due = self.clock.now + delay_seconds
+        if type_ == "SCHEDULED" and message != NOT_SUBMITTED:
+            run.wish = message
         run.history.append(name)
 
     def cancel(self, run_id: str, at_once: bool = False) -> None:

@@ -165,7 +165,7 @@ class History:
 
     def _submit(self, run: FakeRun) -> None:
         """As prefect.workers.base does it: Pending, Submitting, and then ours."""
-        asked = run.message
+        asked = run.wish
         if not self.server.pending(run.id, "Pending"):
             return
         self._window()

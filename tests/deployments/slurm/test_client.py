@@ -50,7 +50,7 @@ def test_squeue_is_asked_once_for_all_jobs_of_this_user_ended_ones_too(commands:
     )
     assert (jobs["8"].exit_code, jobs["8"].signal, jobs["8"].reason) == (3, 0, "NonZeroExitCode")
     asked = (commands.folder / "squeue.arguments").read_text().split()
-    assert {"--me", "--states=all", "--noheader", "--array"} <= set(asked) and slurm.calls == {"squeue": 1}
+    assert {"--me", "--all", "--states=all", "--noheader", "--array"} <= set(asked) and slurm.calls == {"squeue": 1}
 
 
 @pytest.mark.parametrize(

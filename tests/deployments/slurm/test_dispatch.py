@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID, uuid4
@@ -35,11 +36,15 @@ class Scripted:
 
     def __init__(self) -> None:
         self.known: dict[str, Job] | None = {}
+        self.over: dict[str, Job] = {}
 
     def jobs(self) -> dict[str, Job]:
         if self.known is None:
             raise Unreachable("it is away")
         return self.known
+
+    def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
+        return {id_: job for id_, job in self.over.items() if id_ in ids}
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +211,23 @@ def test_a_lost_database_starts_nothing_twice_while_the_job_lives(world: World) 
     assert world.stands()[0].told == "started"
 
 
+@pytest.mark.parametrize("known_by", ["squeue", "sacct", "its log"])
+def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_starts_it(
+    world: World, known_by: str
+) -> None:
+    """Its flow run is gone, so nobody wrote down how it ended."""
+    entry = world.entry(str(uuid4()))
+    ended = {"7": Job("7", entry.name, "CANCELLED")}
+    world.slurm.known = ended if known_by == "squeue" else {}
+    world.slurm.over = ended if known_by == "sacct" else {}
+    if known_by == "its log":
+        word = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T05:00:00 ***\n"
+        Journal(jobs_folder(world.first.run)).log(entry).write_text(word)
+    first, second = world.stands()
+    assert (first.stand, second.stand) == ("cancelled", "waits") and "job 7" in first.told
+    assert world.stands(person=True)[0].told == "started"
+
+
 def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(world: World) -> None:
     started = world.stands()[0].flow_run
     world.entry(started)
@@ -231,22 +253,35 @@ def test_what_stopped_stays_so_until_a_person_starts_it_again(world: World, foll
 
 
 @pytest.mark.parametrize(("category", "name"), [("bad input", "BadInput"), ("check failed", "Failed")])
-def test_a_study_ends_as_bad_input_when_nothing_else_failed(world: World, category: str, name: str) -> None:
+def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: str, name: str) -> None:
     started = world.stands()[0].flow_run
     world.entry(started, End("Failed", "the cause", {"category": category}))
     world.client.set_flow_run_state(started, Failed(), force=True)
-    state = final_state(world.look())
+    walk = world.look()
+    state = final_state(walk)
     assert (state.type.value, state.name, state.message) == ("FAILED", name, "first: the cause")
+    walk.standings[walk.handles[1].run.fingerprint] = Standing("failed", "a check", None, bad_input=False)
+    assert final_state(walk).name == name, "as DESIGN says, and as without SLURM"
 
 
 def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
     started = world.stands()[0].flow_run  # no job was submitted yet
     page = SimpleNamespace(page=lambda study, walk: walk(FIRST, world.config))
     study = SimpleNamespace(name=world.study)
-    cancel(page, study, world.root, {world.first.run.fingerprint})
+    cancel(page, study, set(), world.root, {world.first.run.fingerprint})
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
-    cancel(page, study, world.root, set())
+    cancel(page, study, set(), world.root, set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled", "it had no job yet"
+
+
+def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: World) -> None:
+    started = world.stands()[0].flow_run
+    page = SimpleNamespace(page=lambda study, walk: walk(replace(FIRST, version=2), world.config))
+    study = SimpleNamespace(name=world.study)
+    cancel(page, study, {"/another/study.yaml"}, world.root, set())
+    assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
+    cancel(page, study, {str(world.root / "study.yaml")}, world.root, set())
+    assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled"
 
 
 def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world: World) -> None:

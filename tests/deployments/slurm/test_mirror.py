@@ -6,6 +6,9 @@ import logging
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
+from deployments.slurm import mirror
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.mirror import Mirror, jobs_markdown
 from deployments.slurm.reconcile import Run, Seen
@@ -45,6 +48,30 @@ def test_each_line_is_sent_once_with_its_own_time_and_level_also_by_a_new_worker
         more.write("ne\n")
     Mirror(client).show([seen])
     assert [line.message for line in client.logs[2:]] == ["half a line"]
+
+
+def test_a_bar_that_is_drawn_over_and_over_holds_up_no_later_line(tmp_path: Path) -> None:
+    seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
+    (Path(seen.run.folder) / "0001.log").write_text("\r50%" * mirror.AT_ONCE_BYTES + "\nand then\n")
+    for _ in range(6):
+        Mirror(client).show([seen])
+    assert client.logs[-1].message == "and then"
+
+
+def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks at it again."""
+    seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
+    log = Path(seen.run.folder) / "0001.log"
+    log.write_text("".join(f"line {number}\n" for number in range(20_000)) + "no newline")
+    Mirror(client).show_end(seen, seen.submissions[0])
+    assert [line.message for line in client.logs] == [*(f"line {number}" for number in range(20_000)), "no newline"]
+    monkeypatch.setattr(mirror, "LAST_BYTES", 12)
+    with log.open("a") as more:
+        more.write("very much\nthe last\n")
+    Mirror(client).show_end(seen, seen.submissions[0])
+    assert [line.message for line in client.logs[20_001:]] == ["ch", "the last"]
 
 
 def test_a_server_that_is_away_loses_no_line(tmp_path: Path) -> None:

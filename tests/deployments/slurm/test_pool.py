@@ -17,7 +17,7 @@ from deployments.slurm.client import Job, Refused
 from deployments.slurm.job import STARTED_BY_A_PERSON, Plan, preview
 from deployments.slurm.journal import End, Journal
 from deployments.slurm.pool import Pool
-from deployments.slurm.reconcile import NOT_SUBMITTED, Finish, Limits
+from deployments.slurm.reconcile import Finish, Limits
 from deployments.slurm.resources import Resources
 from storage import attempts, durable
 from tests.deployments.slurm.fakes import (
@@ -55,7 +55,7 @@ class World:
 
     def plan(self, name: str = "flow-run", **facts: Any) -> Plan:
         run = self.server.runs[name]
-        message, run_message = run.message, facts.pop("state_message", None)
+        wish = facts.pop("state_message", None) or run.wish
         self.server.pending(name, "Pending")
         self.server.pending(name, "Submitting")
         plan = Plan(
@@ -65,7 +65,7 @@ class World:
             ["work"],
             self.folder,
             Resources(memory_gb=4),
-            state_message=run_message or message,
+            state_message=wish,
             state_id=run.state_id,
         )
         return replace(plan, **facts)
@@ -427,8 +427,11 @@ def test_an_end_that_could_not_be_told_of_a_crashed_run_is_told_later(world: Wor
     with pytest.raises(ServerAway):
         world.round()
     assert world.journal().all()[0].end is not None
+    assert world.pool.done == []
     world.round()
     assert world.state() == "AwaitingRetry"
+    (done,) = world.pool.done
+    assert isinstance(done, Finish) and done.end == world.journal().all()[0].end, "else nobody is told, nor shown"
 
 
 def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_told(world: World) -> None:
@@ -622,12 +625,13 @@ def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_lim
     ("message", "automatic"),
     [
         ("{end}", True),
-        (NOT_SUBMITTED, True),
         ("", False),
         ("a word of a person", False),
     ],
 )
-def test_a_continuation_is_ours_however_often_it_was_put_off(world: World, message: str, automatic: bool) -> None:
+def test_a_continuation_is_ours_when_it_is_what_the_end_before_it_said(
+    world: World, message: str, automatic: bool
+) -> None:
     world.fates = [Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0), WORKS]
     world.submit()
     while not world.server.due():

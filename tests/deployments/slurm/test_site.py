@@ -62,6 +62,8 @@ def test_a_site_that_is_not_there_is_told_with_those_that_are(monkeypatch: pytes
         ("root: /runs\nrooot: /runs", ["rooot"]),
         ("root: /runs\njob_name: '{study}-{sede}'", ["job_name", "sede", "{seed}"]),
         ("root: /runs\njob_name: '{study'", ["job_name"]),
+        ("root: /runs\njob_name: '{study}-{seed:03d}'", ["job_name", "{seed}"]),
+        ("root: /runs\njob_name: '{study.name}'", ["job_name", "{study}"]),
         ("root: /runs\njob_name: \"two\\nlines\"", ["job_name", "one line"]),
         ("root: /runs\nresources: {memory: 3}", ["resources", "memory: unknown", "did you mean 'memory_gb'"]),
         ("root: /runs\nresources: {cpus: many}", ["resources", "cpus"]),

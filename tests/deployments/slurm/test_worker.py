@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,8 +19,10 @@ from prefect.workers.base import BaseWorker
 from deployments.slurm.cluster import Cluster
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.plan import SlurmJobConfiguration
+from deployments.slurm.reconcile import NOT_SUBMITTED, Finish, Run, SetState
 from deployments.slurm.site import Site
 from deployments.slurm.worker import FEW_SECONDS, SlurmWorker, interval_seconds, notify
+from storage.errors import BadInput
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(0, 5.0), (20, 5.0), (1000, 30.0)])
@@ -85,10 +88,55 @@ def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never
 
 
 def raising(error: Exception) -> Callable[..., Any]:
-    async def call(self: BaseWorker) -> None:
+    async def call(*_: Any, **__: Any) -> None:
         raise error
 
     return call
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("away"), answered(500)])
+def test_a_server_that_fails_while_prefect_submits_a_run_ends_no_worker_and_the_run_is_found_again(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Prefect reads the deployment before anything of ours, in the task group that holds our own look at the jobs."""
+    monkeypatch.setattr(BaseWorker, "_submit_run", raising(error))
+    run: Any = SimpleNamespace(id=uuid4())
+    worker._submitting_flow_run_ids.add(run.id)
+    asyncio.run(worker._submit_run(run))
+    assert not worker._submitting_flow_run_ids
+
+
+@pytest.mark.parametrize(
+    ("error", "crashed"),
+    [(httpx.ConnectError("away"), []), (answered(500), []), (answered(404), ["told"]), (ValueError("no"), ["told"])],
+)
+def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception, crashed: list[str]
+) -> None:
+    """Nothing would start it again: its study would end as failed, after days perhaps."""
+    told: list[str] = []
+
+    async def propose(self: BaseWorker, flow_run: Any, message: str) -> None:
+        told.append("told")
+
+    monkeypatch.setattr(BaseWorker, "_propose_crashed_state", propose)
+    monkeypatch.setattr(worker, "job_configuration", SimpleNamespace(resolve_for_flow_run=raising(error)))
+    monkeypatch.setattr(worker, "_work_pool", "gpu")
+    monkeypatch.setattr(worker, "get_flow_run_logger", lambda run: logging.getLogger("ratchet.slurm"))
+
+    class Status:
+        _future = SimpleNamespace(done=lambda: False)
+
+        def started(self, value: Any) -> None:
+            pass
+
+    async def submit() -> None:
+        monkeypatch.setattr(SlurmWorker, "client", property(lambda self: None))
+        run = SimpleNamespace(id=uuid4(), name="a run")
+        assert await worker._submit_run_and_capture_errors(run, Status()) is error  # type: ignore[arg-type]
+
+    asyncio.run(submit())
+    assert told == crashed
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("away"), OSError(5, "Input/output error")])
@@ -170,6 +218,42 @@ def test_what_is_wrong_with_a_continuation_is_waited_for(told: Told, tmp_path: P
     assert told.run("somebody asked", pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
 
 
+def test_more_memory_than_any_node_has_is_not_waited_for(told: Told, tmp_path: Path, monkeypatch: Any) -> None:
+    """SLURM would queue such a job for ever, or refuse it in words that do not say that memory ran out."""
+    asked: list[float] = []
+
+    def require(resources: Any, *_: Any, **__: Any) -> None:
+        asked.append(resources.memory_gb)
+        if resources.memory_gb > 5:
+            raise BadInput("memory_gb: no node has so much")
+
+    monkeypatch.setattr("deployments.slurm.worker.require", require)
+    end = End("AwaitingRetry", "it ran out of memory", memory_gb=6.0)
+    Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
+    ((type_, _, message),) = told.run("it ran out of memory", memory_gb=4)
+    assert asked == [4, 6] and (type_, message) == ("FAILED", "memory_gb: no node has so much")
+    assert told.notified == [message]
+
+
+def test_what_was_done_before_the_server_went_away_is_told(worker: SlurmWorker, monkeypatch: Any) -> None:
+    entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
+    run, end = Run("f", "s", "RUNNING", "Running"), End("Failed", "a check failed")
+    done = Finish(run, entry, end, SetState(run, "FAILED", "Failed", end.message))
+
+    def round_() -> None:
+        raise httpx.ConnectError("away")
+
+    jobs = SimpleNamespace(round=round_, done=[done], seen=[SimpleNamespace(run=run, submissions=[entry])])
+    shown: list[Any] = []
+    mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: shown.append(ended.end))
+    told: list[str] = []
+    monkeypatch.setattr(worker, "_notify", lambda name, message: told.append(message))
+    worker._jobs, worker._mirror = jobs, mirror  # type: ignore[assignment]
+    with pytest.raises(httpx.ConnectError):
+        worker._round()
+    assert (shown, told) == ([end], ["a check failed"])
+
+
 def test_a_person_is_told_once_of_what_is_put_off_again_and_again(told: Told, tmp_path: Path) -> None:
     end = End("AwaitingRetry", "the time limit")
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
@@ -217,7 +301,13 @@ def test_whose_wish_a_job_is_stands_before_what_only_put_it_off(worker: SlurmWor
         return State(type=StateType.SCHEDULED, name=name, message=message, timestamp=start + timedelta(minutes=minute))
 
     present = State(type=StateType.PENDING)
-    states = [state(2, "cannot be submitted now: x"), state(1, "", "Late"), state(0, "started by a person"), present]
+    put_off = [
+        state(4, NOT_SUBMITTED),
+        state(3, "", "AwaitingConcurrencySlot"),
+        state(2, "cannot be submitted now: x"),
+        state(1, "", "Late"),
+    ]
+    states = [*put_off, state(0, "started by a person"), present]
 
     async def read_states(_: Any) -> list[State[Any]]:
         return states
@@ -228,4 +318,4 @@ def test_whose_wish_a_job_is_stands_before_what_only_put_it_off(worker: SlurmWor
     client = SimpleNamespace(read_flow_run_states=read_states, read_flow_run=read)
     monkeypatch.setattr(SlurmWorker, "client", property(lambda self: client))
     told = asyncio.run(worker._asked_for_by(SimpleNamespace(id=uuid4())))  # type: ignore[arg-type]
-    assert told == ("started by a person", "cannot be submitted now: x", str(present.id))
+    assert told == ("started by a person", NOT_SUBMITTED, str(present.id))
