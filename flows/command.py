@@ -180,10 +180,11 @@ def _require_server() -> None:
 def _tell_of_jobs(module: str, study: Any, root: str, walk: Walk, dry_run: bool) -> None:
     """What the jobs used so far; in a dry run the exact text of each one that would be submitted now."""
     from deployments.slurm import efficiency
+    from deployments.slurm.client import SlurmCommands
     from flows import dispatched
 
     if not dry_run:
-        if used := efficiency.table(walk.handles):
+        if used := efficiency.table(walk.handles, SlurmCommands().used):
             OUT.print(Markdown(used) if OUT.is_terminal else f"\n{used}", markup=False)
         return
     _require_server()

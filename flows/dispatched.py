@@ -26,6 +26,7 @@ from prefect.states import Cancelled, State, StateType
 from deployments.dispatch import Handle, Walk
 from deployments.slurm import efficiency
 from deployments.slurm import study as slurm_study
+from deployments.slurm.client import SlurmCommands
 from deployments.slurm.dispatch import Advance, Standing
 from deployments.slurm.runs import runs_tagged
 from deployments.slurm.site import Site, read_site
@@ -102,7 +103,7 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
         return State(type=StateType.FAILED, name="BadInput", message=str(error))
     finally:
         board.close()
-        if last and (used := efficiency.table(last[0].handles)):
+        if last and (used := efficiency.table(last[0].handles, SlurmCommands().used)):
             key = f"{study.name}-efficiency".lower().replace("_", "-").replace(".", "-")
             create_markdown_artifact(used, key=key, description="What the jobs cost, and what of it was used")
 

@@ -11,13 +11,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 CALL_SECONDS = 60.0
 """A frozen controller answers after about 10 s with an error, a dead one after 9 to 18 s."""
 FIELDS = ("JobID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "Name")
 ACCOUNTED = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End", "JobName")
+USED = ("JobIDRaw", "TotalCPU", "MaxRSS", "JobName")
 SACCT_AT_ONCE = 200
 UNCLEAR = re.compile(
     r"timed out|unable to (contact|process|establish)|connection|communication|send/recv|zero bytes|munge|"
@@ -72,6 +73,16 @@ class Job:
     ended: str = ""
 
 
+@dataclass(frozen=True)
+class Used:
+    """What a job used, as the accounting measured it."""
+
+    name: str
+    cpu_seconds: float
+    peak_memory_bytes: float
+    """Of the greediest of its steps."""
+
+
 class SlurmClient(Protocol):
     """What the worker needs of SLURM."""
 
@@ -114,21 +125,28 @@ class SlurmCommands:
         return _read(done.stdout)
 
     def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
-        found: dict[str, Job] = {}
-        wanted = sorted(ids)
+        return _read(self._sacct(ids, "-X", ACCOUNTED))
+
+    def used(self, ids: Iterable[str]) -> dict[str, Used]:
+        """What those of `ids` used that the accounting measured, by id; empty where there is none."""
+        return _read_used(self._sacct(ids, "--noconvert", USED))
+
+    def _sacct(self, ids: Iterable[str], option: str, fields: Sequence[str]) -> str:
+        """Lines of these fields, a bar between; none where there is no accounting, or where it does not answer."""
+        wanted, told = sorted(ids), ""
         if not wanted or not shutil.which("sacct"):
-            return found
+            return told
         for first in range(0, len(wanted), SACCT_AT_ONCE):
             some = ",".join(wanted[first : first + SACCT_AT_ONCE])
             try:
                 done = self._run(
-                    ["sacct", "-X", "-n", "-P", "--delimiter=|", "-j", some, f"--format={','.join(ACCOUNTED)}"]
+                    ["sacct", option, "-n", "-P", "--delimiter=|", "-j", some, f"--format={','.join(fields)}"]
                 )
             except Unreachable:
-                return found
+                return told
             if done.returncode == 0:
-                found |= _read(done.stdout)
-        return found
+                told += done.stdout
+        return told
 
     def cancel(self, ids: Sequence[str]) -> None:
         if not ids:
@@ -201,3 +219,38 @@ def _exit(text: str) -> tuple[int, int]:
     first, colon, second = text.partition(":")
     code, signal = (int(part) if part.isdecimal() else 0 for part in (first, second))
     return (code, signal) if colon else (code >> 8, code & 0x7F)
+
+
+def _read_used(text: str) -> dict[str, Used]:
+    """By job: the CPU time of its own line, the most memory of those of its steps (`7.batch`), which follow it."""
+    found: dict[str, Used] = {}
+    for line in text.splitlines():
+        parts = line.split("|", len(USED) - 1)
+        if len(parts) < len(USED):
+            continue
+        id_, _, step = parts[0].partition(".")
+        if not step:
+            found[id_] = Used(parts[3], _cpu_seconds(parts[1]), 0.0)
+        elif id_ in found:
+            peak = max(found[id_].peak_memory_bytes, _bytes(parts[2]))
+            found[id_] = replace(found[id_], peak_memory_bytes=peak)
+    return {id_: used for id_, used in found.items() if used.peak_memory_bytes}
+
+
+def _cpu_seconds(text: str) -> float:
+    """Of `1-02:03:04` or `03:04.567`; zero of anything else."""
+    days, _, clock = text.rpartition("-")
+    try:
+        parts = [float(part) for part in clock.split(":")]
+        return sum(part * 60**place for place, part in enumerate(reversed(parts))) + 86400 * float(days or 0)
+    except ValueError:
+        return 0.0
+
+
+def _bytes(text: str) -> float:
+    """Of `123456K`, or of plain bytes; zero of anything else."""
+    unit = "KMGT".find(text[-1:]) + 1 if text[-1:] else 0
+    try:
+        return float(text[:-1] if unit else text) * 1024**unit
+    except ValueError:
+        return 0.0

@@ -1,19 +1,25 @@
-"""What a study's jobs cost and what of it was used: from the journals and the attempts' records alone."""
+"""What a study's jobs cost and what of it was used: from the journals and the attempts' records.
+
+A job that was killed could not write down what it had used; of that the accounting tells, where there is one.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deployments.dispatch import Handle
+from deployments.slurm.client import Used
 from deployments.slurm.dispatch import jobs_folder
 from deployments.slurm.journal import Journal, Submission
 from storage import durable
 from storage.run_directory import RunDirectory
 
+Accounting = Callable[[Sequence[str]], Mapping[str, Used]]
+"""What jobs used, by id, as far as SLURM knows."""
 LITTLE = 0.5
 """A share of what was asked, below which asking for less is suggested."""
 MUCH_LOST = 0.05
@@ -56,16 +62,21 @@ class Use:
         return ", ".join(told)
 
 
-def use_of(run: RunDirectory) -> Use | None:
+def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | None:
     """What the stage's jobs used; None when it had none."""
     entries = Journal(jobs_folder(run)).all()
     if not entries:
         return None
     records = _records(run)
     by_job = {record.get("slurm_job_name"): record for record in records}
+    measured = {name for name, record in by_job.items() if record.get("cpu_seconds") is not None}
+    killed = accounting([entry.job_id for entry in entries if entry.job_id and entry.name not in measured]).values()
+    accounted = {used.name: used for used in killed}  # ids begin anew with a cluster's database, names do not
     queued = ran = gpu_hours = cpu = cpu_asked = longest = 0.0
     memory: list[float] = []
     for entry in entries:
+        if told := accounted.get(entry.name):
+            memory.append(told.peak_memory_bytes / 2**30)
         if (record := by_job.get(entry.name)) is None:
             queued += max(0.0, entry.ended_at - entry.submitted_at)  # cancelled while it was queued, say
             continue
@@ -79,6 +90,9 @@ def use_of(run: RunDirectory) -> Use | None:
             cpu += float(record["cpu_seconds"])
             cpu_asked += entry.cpus * (ended - began)
             memory.append(float(record["peak_memory_bytes"]) / 2**30)
+        elif told:
+            cpu += told.cpu_seconds
+            cpu_asked += entry.cpus * (ended - began)
     steps = _steps(run)
     return Use(
         run.stage,
@@ -96,9 +110,9 @@ def use_of(run: RunDirectory) -> Use | None:
     )
 
 
-def table(handles: Sequence[Handle]) -> str:
+def table(handles: Sequence[Handle], accounting: Accounting = lambda ids: {}) -> str:
     """The uses of a study's stages as a Markdown table with their sum; empty when no stage had a job."""
-    uses = [use for handle in handles if (use := use_of(handle.run)) is not None]
+    uses = [use for handle in handles if (use := use_of(handle.run, accounting)) is not None]
     if not uses:
         return ""
     lines = [

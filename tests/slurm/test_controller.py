@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from deployments.slurm.client import SlurmCommands
 from tests.slurm.harness import Bench
 
 pytestmark = pytest.mark.slurm_long
+SAMPLED_EVERY_SECONDS = 2.0
+"""As cluster.sh has it: what a job uses is looked at so often."""
 
 
 def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench: Bench, tmp_path: Path) -> None:
@@ -68,6 +74,12 @@ def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callab
     for one in (forgotten, meanwhile):
         one.run.wait("Completed")
     bench.cluster.script("start-dbd")
-    afterwards = bench.dispatch(tmp_path / "afterwards")
-    afterwards.run.wait("Completed")
-    assert bench.cluster.submitted() == 3
+    killed = bench.dispatch(tmp_path / "killed", steps=60, step_seconds=0.25)
+    killed.training_began()
+    time.sleep(2 * SAMPLED_EVERY_SECONDS)
+    os.kill(killed.record()["pid"], signal.SIGKILL)
+    killed.run.wait("Completed")
+    first = killed.submissions()[0]
+    (used,) = bench.until("it was measured", lambda: SlurmCommands().used([first.job_id or ""]).values())
+    assert used.name == first.name and used.peak_memory_bytes > 100 * 2**20 and used.cpu_seconds > 1
+    assert bench.cluster.submitted() == 4

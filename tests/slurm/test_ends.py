@@ -6,9 +6,13 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deployments.slurm.client import SlurmCommands
+from tasks.outcome import EXIT_CODES
+from tests.slurm import toy
 from tests.slurm.harness import Bench, Dispatched, parent
 
 pytestmark = pytest.mark.slurm_long
@@ -39,11 +43,33 @@ def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts
     assert [len(one.jobs()) for one in (runs, waits)] == [1, 1]
 
 
-def test_bad_input_fails_at_once_and_says_what_is_wrong(bench: Bench, tmp_path: Path) -> None:
-    one = bench.dispatch(tmp_path / "runs", bad_input_while="/dev/null")
-    one.run.wait("Failed")
-    assert "/dev/null is in the way" in one.run.message and "Correct" in one.run.message
-    assert one.record()["exit_code"] == 2 and len(one.jobs()) == 1
+def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench: Bench, tmp_path: Path) -> None:
+    word = tmp_path / "word"
+    settings = toy.TrainingConfig().execution.model_copy(update={"max_steps_per_run": 4})
+    ends: dict[str, tuple[str, dict[str, Any]]] = {
+        "finished": ("Completed", {}),
+        "bad_input": ("Failed", {"bad_input_while": "/dev/null"}),
+        "check_failed": ("Failed", {"check_fails_while": "/dev/null"}),
+        "numerical_failure": ("Failed", {"poisoned_loss": 0}),
+        "out_of_time": ("AwaitingRetry", {"execution": settings}),
+        "crashed": ("AwaitingRetry", {"said_in": str(word)}),
+    }
+    toys = {end_state: bench.dispatch(tmp_path / end_state, **fields) for end_state, (_, fields) in ends.items()}
+    for end_state, (state, _) in ends.items():
+        one = toys[end_state]
+        bench.until(f"{end_state} is {state}", lambda one=one, state=state: state in one.run.history())
+        job = SlurmCommands().jobs()[one.job()]
+        code = EXIT_CODES[end_state]
+        assert (job.state, job.exit_code) == ("FAILED" if code else "COMPLETED", code), job
+        assert (one.records()[0]["end_state"], one.records()[0]["exit_code"]) == (end_state, code)
+        if state != "AwaitingRetry":
+            assert one.run.state == state and (one.folder / "COMPLETE.json").exists() is (state == "Completed")
+            assert len(one.submissions()) == 1, "it stopped"
+    assert "/dev/null is in the way" in toys["bad_input"].run.message and "Correct" in toys["bad_input"].run.message
+    word.write_text("what it looked for")
+    for end_state in ("out_of_time", "crashed"):
+        toys[end_state].run.wait("Completed")
+        assert not {"Failed", "Crashed"} & set(toys[end_state].run.history())
 
 
 def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Bench, tmp_path: Path) -> None:

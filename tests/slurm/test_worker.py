@@ -23,7 +23,7 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
     bench: Bench, tmp_path: Path
 ) -> None:
     ends = bench.dispatch(tmp_path / "ends", steps=120, step_seconds=0.25)
-    runs = bench.dispatch(tmp_path / "runs", steps=360, step_seconds=0.25)
+    runs = bench.dispatch(tmp_path / "runs", steps=260, step_seconds=0.25)
     ends.run.wait("Running")
     runs.run.wait("Running")
     bench.cluster.hold()

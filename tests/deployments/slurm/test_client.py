@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm import client
-from deployments.slurm.client import Job, NotNow, Refused, SlurmCommands, Unreachable, require_commands
+from deployments.slurm.client import Job, NotNow, Refused, SlurmCommands, Unreachable, Used, require_commands
 
 
 @pytest.fixture
@@ -97,6 +97,25 @@ def test_no_jobs_and_no_answer_are_not_the_same(commands: Any) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- sacct
+
+
+@pytest.mark.parametrize(
+    ("cpu", "rss", "seconds", "peak"),
+    [
+        ("01:02.500", "2048K", 62.5, 2**21),
+        ("1-02:03:04", "3000", 93784.0, 3000.0),
+        ("00:00:07", "1.5G", 7.0, 1.5 * 2**30),
+        ("", "1M", 0.0, 2**20),
+    ],
+)
+def test_what_a_job_used_is_its_own_time_and_the_memory_of_its_greediest_step(
+    commands: Any, cpu: str, rss: str, seconds: float, peak: float
+) -> None:
+    """Nothing is said of one whose memory was not measured: it was not sampled yet, or nobody samples here."""
+    commands(
+        "sacct", f"7|{cpu}||job.1\n7.batch|00:01|{rss}|batch\n7.0|00:01|12|work\n8|00:09||job.2\n8.batch|00:09||batch\n"
+    )
+    assert SlurmCommands().used(["7", "8"]) == {"7": Used("job.1", seconds, peak)}
 
 
 def test_sacct_is_read_as_it_writes(commands: Any) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deployments.dispatch import Walk
 from deployments.slurm import efficiency
+from deployments.slurm.client import Used
 from deployments.slurm.efficiency import Use
 from deployments.slurm.journal import End, Journal, Submission
 from storage import durable
@@ -64,6 +65,21 @@ def test_times_gpu_hours_and_use_are_summed_over_the_jobs(tmp_path: Path) -> Non
     assert (used.jobs, used.queued, used.ran) == (2, 700, 5400)
     assert used.gpu_hours == 3.0 and used.cpu_share == 0.25 and used.memory_gb == 2.0
     assert used.suggestion == "memory_gb: 3, cpus: 3"
+
+
+def test_what_a_killed_job_used_is_told_by_the_accounting(tmp_path: Path) -> None:
+    handle = a_stage(tmp_path)
+    a_job(handle.run, 1, 0, 600, 600 + 3600, cpu_seconds=2 * 3600, peak_memory_bytes=2 * 2**30)
+    a_job(handle.run, 2, 5000, 5100, None, seen_ended=5100 + 3600)
+    asked: list[list[str]] = []
+
+    def accounting(ids):
+        asked.append(ids)
+        return {"2": Used("toy.2", 14 * 3600.0, 15 * 2.0**30), "3": Used("of somebody else", 1.0, 99 * 2.0**30)}
+
+    used = efficiency.use_of(handle.run, accounting)
+    assert asked == [["2"]], "of what was measured nobody is asked"
+    assert (used.cpu_share, used.memory_gb, used.suggestion) == (1.0, 15.0, "")
 
 
 def test_steps_that_were_computed_twice_are_lost_work(tmp_path: Path) -> None:

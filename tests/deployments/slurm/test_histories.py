@@ -128,7 +128,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
     ),
     "what stands in the journal is not told again": (
         reconcile._without_job,
-        "if end and open_ and",
+        "if last and end and open_ and",
         "if False and",
         219,
     ),
