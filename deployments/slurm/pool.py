@@ -69,6 +69,7 @@ class Pool:
         """When SLURM last answered; None when it did not, the last time it was asked."""
         self._beats = evidence.Heartbeats(clock)
         self._cancelled: dict[str, float] = {}
+        """When a job was last told to end, or was to be told and not found, by its name."""
         self._sought: dict[str, float] = {}
         self._journals: dict[Path, Journal] = {}
         self._busy: dict[Path, threading.Lock] = {}
@@ -221,6 +222,8 @@ class Pool:
             job = jobs.get(entry.job_id or "")
             if job is not None and job.name == entry.name:  # the id may be another job's by now
                 self._cancel(run, entry)
+            else:  # gone, as it seems: SLURM is not asked every two seconds
+                self._cancelled[entry.name] = self._clock()
 
     def _seen(self, run: Run, jobs: dict[str, Job], since: float) -> Seen | None:
         """What is known of a run, `since` seconds after the last look; None when it is not looked at now."""

@@ -511,6 +511,19 @@ def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_look(wor
     assert len(sent) == 2, "a cancel that was not heard is repeated after a while"
 
 
+def test_slurm_is_not_asked_again_and_again_for_a_job_that_is_gone(world: World, monkeypatch: Any) -> None:
+    world.submit()
+    world.round()
+    world.slurm.lose_state(1000.0)
+    world.server.cancel("flow-run")
+    asked: list[None] = []
+    known = world.slurm.jobs
+    monkeypatch.setattr(world.slurm, "jobs", lambda: asked.append(None) or known())
+    for _ in range(5):
+        world.pool.cancel_at_once([world.server.runs["flow-run"].as_run()])
+    assert len(asked) == 1
+
+
 def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world: World) -> None:
     world.fates = [replace(WORKS, seconds=1000.0)]
     world.add("other", "evaluate")
