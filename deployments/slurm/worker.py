@@ -165,9 +165,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             # for a disk that is away, say; of a first job a person is told at once
             may_wait = await anyio.to_thread.run_sync(continues, plan)
             await anyio.to_thread.run_sync(self._require_runnable, plan, plan.resources)
-            if (asked := await anyio.to_thread.run_sync(asked_now, plan)) != plan.resources:
-                may_wait = False  # what the jobs before made it ask for will never be had
-                await anyio.to_thread.run_sync(self._require_runnable, plan, asked)
+            may_wait = False  # for memory that no node has
+            await anyio.to_thread.run_sync(self._require_memory, plan)
             return await anyio.to_thread.run_sync(self._jobs.submit, plan)
         except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
@@ -241,6 +240,15 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             strict_lead=self._site.strict_lead,
             may_wait=True,
         )
+
+    def _require_memory(self, plan: Plan) -> None:
+        """BadInput when a job ran out of memory and the next one, which asks for more, could not run here."""
+        asked = asked_now(plan)
+        if asked.memory_gb > plan.resources.memory_gb:
+            try:
+                self._require_runnable(plan, asked)
+            except BadInput as error:
+                raise BadInput(f"a job ran out of memory, and more cannot be had here: {error}") from None
 
     def _folder_of(self, flow_run: FlowRun) -> Path:
         return Path((flow_run.job_variables or {}).get("folder") or self._own_folder(flow_run))
