@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -167,6 +168,18 @@ def sweep(directory: Path) -> list[str]:
             leftover.unlink(missing_ok=True)
         swept.append(leftover.relative_to(directory).as_posix())
     return swept
+
+
+def refresh(folder: Path) -> None:
+    """Has NFS list a folder anew: for up to a minute it knows nothing of what another host wrote there.
+
+    A change of one's own is what makes a client see that there were others (RFC 1813, weak cache consistency).
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        pass  # there is none, or no place
 
 
 def sha256_file(path: Path) -> str:

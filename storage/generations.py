@@ -28,13 +28,16 @@ def current(run: RunDirectory) -> dict[str, Any]:
 def raised_for_dispatch(run: RunDirectory, input_digests: dict[str, str], again: str = "") -> int:
     """The generation that the next dispatch belongs to, raised when it begins the stage again.
 
-    `again` says why a person starts what had failed or was cancelled; empty when nobody does. Raises Held when
-    another process is at work on the stage.
+    `again` says why a person starts what had failed or was cancelled; empty when nobody does. A stage that turns out
+    to be finished is left so: it ended a moment ago, or on another host whose marker NFS did not show. Raises Held
+    when another process is at work on the stage.
     """
     if again or markers.check(run, input_digests).present:
         lock = locks.acquire(run.path / "locks")
         try:
-            raise_for_new_attempt(run, input_digests, lock, again)
+            durable.refresh(run.path)
+            if not markers.adopt(run, input_digests, lock):
+                raise_for_new_attempt(run, input_digests, lock, again)
         finally:
             lock.release()
     return int(current(run)["generation"])

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -35,6 +36,8 @@ from tasks.configuration import Configuration
 from tasks.stage import Stage
 
 Stand = Literal["finished", "waits", "ready", "under way", "failed", "cancelled"]
+UNSEEN_SECONDS = 90.0
+"""For so long an NFS client may know nothing of a marker that another host wrote (its own limit is a minute)."""
 BAD_INPUT_CATEGORY = "bad input"
 """Of a diagnosis, by a stage and by `reconcile`."""
 
@@ -102,6 +105,8 @@ class Advance(Walk):
                 return Standing("under way", told)
             if state == "CANCELLED" and not self._person:
                 return Standing("cancelled", f"{told}, was cancelled")
+        if _finished_lately(last) and not handle.verdict.present and not self._person:
+            return Standing("under way", f"job {last.job_id} finished it; this host does not see its marker yet")
         if holder := self._held_by(handle.run):
             return Standing("under way", holder)
         stopped = _stopped(handle.run, last, run)
@@ -122,20 +127,28 @@ class Advance(Walk):
 
     def _start(self, handle: Handle, again: str) -> Standing:
         """A new flow run of the stage; the one that was made already for this generation, when it was."""
-        digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
         anew = self._person and not again
         try:
-            run = self._flow_run_of(handle, generations.raised_for_dispatch(handle.run, digests, again))
-            while run.state is not None and run.state.is_final() and (run.state.is_completed() or anew):
+            run = self._begin(handle, again)
+            while run and run.state is not None and run.state.is_final() and (run.state.is_completed() or anew):
                 # the folder was removed since, perhaps more than once
                 again = f"started again: its flow run is {run.state.name}, and its folder has no marker"
-                run = self._flow_run_of(handle, generations.raised_for_dispatch(handle.run, digests, again))
+                run = self._begin(handle, again)
         except Held as held:
             return Standing("under way", str(held))
+        if run is None:
+            return Standing("finished", str(handle.run.path))
         if run.state is not None and run.state.is_final():  # it ended and left nothing on disk
             stand: Stand = "cancelled" if run.state.is_cancelled() else "failed"
             return Standing(stand, f"{run.state.name}: {run.state.message}", str(run.id))
         return Standing("under way", "started", str(run.id))
+
+    def _begin(self, handle: Handle, again: str) -> FlowRun | None:
+        """The flow run of the stage's generation, raised if it begins again; None when it is finished by now."""
+        digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
+        generation = generations.raised_for_dispatch(handle.run, digests, again)
+        handle.look()
+        return None if handle.finished else self._flow_run_of(handle, generation)
 
     def _flow_run_of(self, handle: Handle, generation: int) -> FlowRun:
         """The flow run of a stage in a generation: one, however often this is called."""
@@ -195,6 +208,11 @@ class Look(Advance):
         return ""  # to find out takes the lock
 
 
+def _finished_lately(last: Submission | None) -> TypeGuard[Submission]:
+    finished = last is not None and last.end is not None and last.end.follows == "Completed"
+    return finished and time.time() - last.ended_at < UNSEEN_SECONDS
+
+
 def _key(handle: Handle, generation: int) -> str:
     """Of the flow run of a stage in a generation: Prefect makes one for each key."""
     return f"{handle.run.path.absolute()}:{handle.run.fingerprint}:{generation}"
@@ -239,7 +257,8 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     if flow_run is not None and state is not None and state.is_cancelled():
         return Standing("cancelled", state.message or "cancelled", str(flow_run.id))
     failed = state is not None and (state.is_failed() or state.is_crashed())
-    if flow_run is not None and state is not None and failed and last is None:  # before any job of it
+    unsubmitted = last is None or (end is not None and end.follows == "AwaitingRetry")
+    if flow_run is not None and state is not None and failed and unsubmitted:  # its next job was refused
         return Standing("failed", state.message or state.name, str(flow_run.id))
     record = attempts.newest(run.attempts)
     if record and record.get("end_state") in STOPS:

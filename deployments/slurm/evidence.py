@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ def attempt_of(run_directory: Path, submission: Submission, ended: bool = False)
     `ended`: it decides, so no cached listing of the folder is believed.
     """
     if ended:
-        _refresh(run_directory / "attempts")
+        durable.refresh(run_directory / "attempts")
     for number in reversed(_attempt_numbers(run_directory)):
         if number <= submission.attempts_before:
             return None
@@ -35,18 +34,6 @@ def attempt_of(run_directory: Path, submission: Submission, ended: bool = False)
         if record.get("slurm_job_name") == submission.name:
             return record
     return None
-
-
-def _refresh(folder: Path) -> None:
-    """Has NFS list a folder anew: for up to a minute it knows nothing of what another host wrote there.
-
-    A change of one's own is what makes a client see that there were others (RFC 1813, weak cache consistency).
-    """
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError:
-        pass  # there is none, or no place
 
 
 def _attempt_numbers(run_directory: Path) -> list[int]:

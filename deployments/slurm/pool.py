@@ -172,7 +172,7 @@ class Pool:
     def round(self) -> list[Action]:
         """Looks at SLURM once and at every watched run, and does what follows; what it did. Nothing when SLURM does not
         answer."""
-        self.done = []
+        self.seen, self.done = [], []
         try:
             jobs = self.slurm.jobs()
         except Unreachable as error:

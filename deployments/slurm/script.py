@@ -55,7 +55,7 @@ def sbatch_text(job: JobText) -> str:
         ]
         for line in map(shlex.quote, job.resources.setup_lines):
             lines += [f"eval {line} || failed $? {line}"]  # one that is no shell at all fails alone, and by name
-        lines += ["set -u", ""]
+        lines += ["set +e -u  # with -e the signal before the limit would end this shell, and with it the stage", ""]
     return "\n".join(lines) + _BODY.format(
         seconds=60 * job.resources.time_limit_minutes,
         directory=shlex.quote(str(job.directory)),

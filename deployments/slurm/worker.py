@@ -131,13 +131,13 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                     self._cancelling_observer.remove_in_flight_flow_run_id(flow_run.id)
                 raise
 
-    async def _propose_crashed_state(self, flow_run: FlowRun, message: str) -> None:
+    async def _propose_crashed_state(self, flow_run: FlowRun, message: str, *client: Any, **named: Any) -> None:
         """Not of a run whose submission the server ended by failing: it stays Pending, and is soon scheduled again."""
         error = sys.exception()  # Prefect calls this while it handles it
         if isinstance(error, httpx.HTTPError) and passes(error):
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
         else:
-            await super()._propose_crashed_state(flow_run, message)
+            await super()._propose_crashed_state(flow_run, message, *client, **named)
 
     async def run(
         self,
@@ -173,20 +173,22 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         except (Refused, BadInput) as error:
             if may_wait and isinstance(error, BadInput):
                 told = f"{NOT_YET}{error}"
-                await self._set(flow_run, "SCHEDULED", "AwaitingRetry", told, Limits.not_now_delay)
+                was_set = await self._set(flow_run, "SCHEDULED", "AwaitingRetry", told, Limits.not_now_delay)
             else:
                 told = str(error)
-                await self._set(flow_run, "FAILED", "Failed", told)
-            if told != told_before:  # of what is put off again a person knows
+                was_set = await self._set(flow_run, "FAILED", "Failed", told)
+            if was_set and told != told_before:  # of what is put off again a person knows
                 await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))
         return None
 
-    async def _set(self, flow_run: FlowRun, type_: str, name: str, message: str, delay: float = 0.0) -> None:
+    async def _set(self, flow_run: FlowRun, type_: str, name: str, message: str, delay: float = 0.0) -> bool:
+        """Whether the run was still open, and is set to this state: else a look at the jobs did it before."""
         now = await self.client.read_flow_run(flow_run.id)
-        if now.state is not None and not now.state.is_final():
-            run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name)
-            assert self._runs is not None
-            await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, type_, name, message, delay))
+        if now.state is None or now.state.is_final():
+            return False
+        run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name)
+        assert self._runs is not None
+        return await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, type_, name, message, delay))
 
     def _read_site_again(self) -> None:
         """Takes what was edited; a root that moved only when the worker is started again, since its runs are there."""
@@ -243,10 +245,10 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     def _require_memory(self, plan: Plan) -> None:
         """BadInput when a job ran out of memory and the next one, which asks for more, could not run here."""
-        asked = asked_now(plan)
-        if asked.memory_gb > plan.resources.memory_gb:
-            try:
-                self._require_runnable(plan, asked)
+        memory_gb = asked_now(plan).memory_gb
+        if memory_gb > plan.resources.memory_gb:
+            try:  # nodes that failed are left out of it: they are taken again when there are no others
+                self._require_runnable(plan, plan.resources.model_copy(update={"memory_gb": memory_gb}))
             except BadInput as error:
                 raise BadInput(f"a job ran out of memory, and more cannot be had here: {error}") from None
 
@@ -330,7 +332,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                 end = ended[one.run.id].end
                 if end is not None and end.follows == "Failed":
                     self._notify(ended[one.run.id].name, end.message)
-        self._mirror.show([one for one in self._jobs.seen if one.run.id not in ended])
+        if alive := [one for one in self._jobs.seen if one.run.id not in ended]:
+            self._mirror.show(alive)
 
     def _notify(self, name: str, message: str) -> None:
         """Tells a person, by the site's command, of a stage that does not go on by itself."""

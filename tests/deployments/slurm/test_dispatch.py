@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from deployments.slurm.dispatch import Advance, Look, Standing, job_variables, j
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.site import Site
 from deployments.slurm.study import _warn_of_idle_pools, cancel, final_state, follow, keep_results
-from storage import attempts, generations, locks
+from storage import attempts, durable, generations, locks
 from tasks.stage import Stage, attempt
 from tests.deployments.toy import ToyConfig
 
@@ -321,6 +322,53 @@ def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) ->
     assert third.told == "started" and third.flow_run not in (started, again.flow_run), (
         "a second time it is noticed too"
     )
+
+
+def test_a_stage_that_finishes_while_the_server_is_asked_is_finished_and_keeps_its_marker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started)
+    ask = Advance._flow_run
+
+    def slow(self: Advance, flow_run: str) -> object:
+        attempt(FIRST, world.config, world.first.run, {})
+        world.client.set_flow_run_state(started, Completed(), force=True)
+        return ask(self, flow_run)
+
+    monkeypatch.setattr(Advance, "_flow_run", slow)
+    assert world.stands()[0].stand == "finished"
+    monkeypatch.undo()
+    assert world.stands()[0].stand == "finished" and generations.current(world.first.run)["generation"] == 0
+
+
+def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has just looked for it knows for up to a minute nothing of one that another host wrote."""
+    started = world.stands()[0].flow_run
+    assert attempt(FIRST, world.config, world.first.run, {}).end_state == "finished"
+    world.client.set_flow_run_state(started, Completed(), force=True)
+    marker = world.first.run.marker_file
+    unseen = marker.rename(marker.with_name("unseen"))
+    entry = world.entry(started, End("Completed", "finished"))
+    Journal(jobs_folder(world.first.run)).write(replace(entry, ended_at=time.time()))
+    first, second = world.stands()
+    assert (first.stand, second.stand) == ("under way", "waits") and "does not see its marker yet" in first.told
+    Journal(jobs_folder(world.first.run)).write(entry)  # that was long ago
+    monkeypatch.setattr(durable, "refresh", lambda folder: unseen.exists() and unseen.rename(marker))
+    first, second = world.stands()
+    assert (first.stand, second.told) == ("finished", "started")
+    assert generations.current(world.first.run)["generation"] == 0
+
+
+def test_a_run_whose_next_job_was_refused_is_told_as_failed_by_the_status_too(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End("AwaitingRetry", "it ran out of memory"))
+    world.client.set_flow_run_state(started, Failed(message="more cannot be had here"), force=True)
+    site = Site(root=str(world.root))
+    look = Look(site, world.study, Path(), Path(), world.client, world.slurm)  # type: ignore[arg-type]
+    assert look.standing(look(FIRST, world.config)) == Standing("failed", "more cannot be had here", started)
 
 
 def test_the_same_study_below_another_root_has_runs_of_its_own(world: World) -> None:

@@ -82,7 +82,7 @@ failed() { echo "ratchet: setup line failed ($1): $2" >&2; exit 71; }
 set +u
 eval 'module load cuda' || failed $? 'module load cuda'
 eval 'source /envs/ratchet/bin/activate' || failed $? 'source /envs/ratchet/bin/activate'
-set -u
+set +e -u  # with -e the signal before the limit would end this shell, and with it the stage
 # When the job must end: asked once, else computed; the stage begins to save in time.
 end=$(SLURM_TIME_FORMAT=standard squeue --noheader --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
 end=$([ -n "$end" ] && date -d "$end" +%s 2>/dev/null)
@@ -223,8 +223,10 @@ def test_hostile_values_reach_the_stage_as_they_are(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("expanded"))
 
 
-def test_usr1_leaves_the_note_and_the_stages_code_is_kept(tmp_path: Path) -> None:
-    played = Played(tmp_path, "touch begun; while [ ! -e stop ]; do sleep 0.02; done; sleep 0.1; exit 75")
+@pytest.mark.parametrize("setup_lines", [[], ["set -euo pipefail"]])
+def test_usr1_leaves_the_note_and_the_stages_code_is_kept(tmp_path: Path, setup_lines: list[str]) -> None:
+    body = "touch begun; while [ ! -e stop ]; do sleep 0.02; done; sleep 0.1; exit 75"
+    played = Played(tmp_path, body, resources=Resources(setup_lines=setup_lines))
     process = played.start()
     played.wait_for("begun")
     assert not (tmp_path / "stop").exists()

@@ -16,9 +16,11 @@ import pytest
 from prefect.states import State, StateType
 from prefect.workers.base import BaseWorker
 
+from deployments.slurm.client import Unreachable
 from deployments.slurm.cluster import Cluster
 from deployments.slurm.journal import End, Journal, Submission
 from deployments.slurm.plan import SlurmJobConfiguration
+from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import NOT_SUBMITTED, Finish, Run, SetState
 from deployments.slurm.site import Site
 from deployments.slurm.worker import FEW_SECONDS, SlurmWorker, interval_seconds, notify
@@ -116,7 +118,7 @@ def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
     """Nothing would start it again: its study would end as failed, after days perhaps."""
     told: list[str] = []
 
-    async def propose(self: BaseWorker, flow_run: Any, message: str) -> None:
+    async def propose(self: BaseWorker, flow_run: Any, message: str, client: Any = None) -> None:
         told.append("told")
 
     monkeypatch.setattr(BaseWorker, "_propose_crashed_state", propose)
@@ -175,13 +177,16 @@ class Told:
     def __init__(self, worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.states: list[tuple[Any, ...]] = []
         self.notified: list[str] = []
+        self.open = True
+        """Whether the run is still open: else a look at the jobs has told of its end."""
         self._worker, self._folder = worker, folder
 
         async def asked_for_by(*_: Any) -> tuple[str, str, str]:
             return self.wish or self.message, self.message, "state"
 
-        async def set_(run: Any, *state: Any) -> None:
+        async def set_(run: Any, *state: Any) -> bool:
             self.states.append(state)
+            return self.open
 
         monkeypatch.setattr(worker, "_asked_for_by", asked_for_by)
         monkeypatch.setattr(worker, "_set", set_)
@@ -208,6 +213,12 @@ def test_what_is_wrong_with_a_first_job_fails_the_run_and_tells_a_person(told: T
     assert told.notified == [message]
 
 
+def test_nobody_is_told_twice_of_what_a_look_at_the_jobs_told_before(told: Told) -> None:
+    told.open = False
+    told.run("", pass_environment=["SURELY_NOT_SET"])
+    assert told.states and not told.notified
+
+
 def test_what_is_wrong_with_a_continuation_is_waited_for(told: Told, tmp_path: Path) -> None:
     """A drained partition or a disk that is away for an hour must not end a study of days."""
     end = End("AwaitingRetry", "the time limit")
@@ -224,11 +235,12 @@ def test_more_memory_than_any_node_has_is_not_waited_for(told: Told, tmp_path: P
 
     def require(resources: Any, *_: Any, **__: Any) -> None:
         asked.append(resources.memory_gb)
+        assert not resources.exclude, "a node that failed is taken again when there is no other"
         if resources.memory_gb > 5:
             raise BadInput("memory_gb: no node has so much")
 
     monkeypatch.setattr("deployments.slurm.worker.require", require)
-    end = End("AwaitingRetry", "it ran out of memory", memory_gb=6.0)
+    end = End("AwaitingRetry", "it ran out of memory", memory_gb=6.0, exclude=["n1"])
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
     ((type_, _, message),) = told.run("it ran out of memory", memory_gb=4)
     assert asked == [4, 6] and type_ == "FAILED"
@@ -253,6 +265,21 @@ def test_what_was_done_before_the_server_went_away_is_told(worker: SlurmWorker, 
     with pytest.raises(httpx.ConnectError):
         worker._round()
     assert (shown, told) == ([end], ["a check failed"])
+
+
+def test_after_a_look_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
+    worker: SlurmWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away:
+        def jobs(self) -> Any:
+            raise Unreachable("away")
+
+    shown: list[Any] = []
+    worker._jobs = Pool(Away(), SimpleNamespace())  # type: ignore[arg-type]
+    worker._jobs.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]  # type: ignore[list-item]
+    worker._mirror = SimpleNamespace(show=shown.append)  # type: ignore[assignment]
+    worker._round()
+    assert not shown
 
 
 def test_a_person_is_told_once_of_what_is_put_off_again_and_again(told: Told, tmp_path: Path) -> None:
