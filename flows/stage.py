@@ -12,6 +12,7 @@ import argparse
 import logging
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
         LOG.info("does not see yet that %s is finished; looks again", ", ".join(handle.waits_for))
         time.sleep(INPUTS_POLL_SECONDS)
         for one in walk.handles:
+            one.run.refresh()
             one.look()
     if handle.finished:
         return Outcome("finished")
@@ -116,10 +118,17 @@ def main(arguments: list[str] | None = None) -> int:
     return HELD if outcome.end_state == "held" else outcome.exit_code
 
 
+class _WithOffset(logging.Formatter):
+    """Compute nodes may have another time zone than the host of the worker."""
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
+
+
 def _log_to_standard_error() -> None:
     """In the form that `deployments.slurm.mirror` reads; Prefect's own handlers would write each line again."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_WithOffset("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ratchet")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)

@@ -17,11 +17,12 @@ STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "bad_input", "interr
 
 
 def current(run: RunDirectory) -> dict[str, Any]:
-    """`{"generation": 0, ...}` before any was recorded or when the file cannot be read."""
+    """`{"generation": 0, ...}` before any was recorded or when the file is damaged. Raises OSError when the disk does
+    not give it: the number of a generation long past would find a flow run long ended."""
     try:
         now = durable.read_json(run.generation_file)
         return {"generation": int(now["generation"]), "history": list(now["history"])}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {"generation": 0, "history": []}
 
 
@@ -35,7 +36,7 @@ def raised_for_dispatch(run: RunDirectory, input_digests: dict[str, str], again:
     if again or markers.check(run, input_digests).present:
         lock = locks.acquire(run.path / "locks")
         try:
-            durable.refresh(run.path)
+            run.refresh()
             if not markers.adopt(run, input_digests, lock):
                 raise_for_new_attempt(run, input_digests, lock, again)
         finally:

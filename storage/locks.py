@@ -132,8 +132,8 @@ def _make(directory: Path, number: int) -> bool:
         temporary.write_bytes(durable.canonical_json(process_identity()))
         try:
             os.link(temporary, final)
-        except FileExistsError:
-            return False
+        except FileExistsError:  # perhaps it is our own: an NFS server that restarts may do it and lose the answer
+            return os.path.samefile(temporary, final)
         return True
     finally:
         temporary.unlink(missing_ok=True)

@@ -69,6 +69,7 @@ def check_outputs(run: RunDirectory, full: bool = True) -> Verdict:
 
 def withdraw(run: RunDirectory) -> None:
     """Takes away a marker that was found not to hold, unless somebody is at work there."""
+    durable.refresh(run.path / "locks")
     if locks.holder(run.path / "locks") is None:
         run.marker_file.unlink(missing_ok=True)
 

@@ -80,6 +80,11 @@ class RunDirectory:
     def marker_file(self) -> Path:
         return self.path / "COMPLETE.json"
 
+    def refresh(self) -> None:
+        """Has NFS list anew what another host may have left here: for whoever has just come to hold the lock."""
+        for folder in (self.path, self.attempts, self.checkpoints):
+            durable.refresh(folder)
+
 
 def find_runs(root: Path) -> list[Path]:
     """Every run directory below `root`, found by its stage.json, sorted."""

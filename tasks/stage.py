@@ -181,6 +181,7 @@ def _attempt_with_lock(
     work = StageRun(run, identity, lock, cache_folder(run.root, settings), config.scientific())
     log_handler = None
     try:
+        run.refresh()  # the holder before may have been on another host
         durable.sweep(run.path)
         lock.sweep()
         if markers.adopt(run, digests, lock):

@@ -20,16 +20,18 @@ LOG_END_BYTES = 8192
 def attempt_of(run_directory: Path, submission: Submission, ended: bool = False) -> dict[str, Any] | None:
     """The record of the attempt that this submission's job made, if it made one.
 
-    `ended`: it decides, so no cached listing of the folder is believed.
+    `ended`: it decides, so no cached listing is believed, of the folder and of the one that it is in. Raises OSError
+    when the disk does not tell.
     """
     if ended:
-        durable.refresh(run_directory / "attempts")
+        for folder in (run_directory, run_directory / "attempts", run_directory / "jobs"):
+            durable.refresh(folder)
     for number in reversed(_attempt_numbers(run_directory)):
         if number <= submission.attempts_before:
             return None
         try:
             record = durable.read_json(run_directory / "attempts" / f"{number:04d}.json")
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             continue
         if record.get("slurm_job_name") == submission.name:
             return record
@@ -39,7 +41,7 @@ def attempt_of(run_directory: Path, submission: Submission, ended: bool = False)
 def _attempt_numbers(run_directory: Path) -> list[int]:
     try:
         names = [name.partition(".") for name in os.listdir(run_directory / "attempts")]
-    except OSError:
+    except FileNotFoundError:
         return []
     return sorted(int(stem) for stem, _, suffix in names if stem.isdigit() and suffix == "json")
 

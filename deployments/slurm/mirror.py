@@ -27,7 +27,9 @@ AT_ONCE_BYTES = 60_000
 LAST_BYTES = 1_000_000
 """Of what a job wrote since the last look when it had ended, at most so much is shown; the file has it all."""
 TAIL_LINES = 30
-LINE = re.compile(r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (?P<level>[A-Z]+) (?P<name>\S+): (?P<message>.*)")
+LINE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d) (?P<level>[A-Z]+) (?P<name>\S+): (?P<message>.*)"
+)
 """A line of the job's log as `flows.stage` writes it; whatever else is there is shown as it is."""
 
 
@@ -152,7 +154,7 @@ def _as_log(line: str, flow_run: str) -> LogCreate:
         name=found["name"],
         level=logging.getLevelNamesMapping().get(found["level"], logging.INFO),
         message=found["message"],
-        timestamp=datetime.strptime(found["time"], "%Y-%m-%d %H:%M:%S,%f").astimezone(),
+        timestamp=datetime.fromisoformat(found["time"]),
         flow_run_id=UUID(flow_run),
     )
 

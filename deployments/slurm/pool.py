@@ -51,8 +51,11 @@ class Pool:
         runs: Runs,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        ours: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`ours`: whether this process still serves the pool. One whose disk hung for a minute may not any more."""
         self.slurm, self.runs, self.limits, self._clock = slurm, runs, limits or Limits(), clock
+        self._ours = ours
         self.live: dict[str, Submission] = {}
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
         self.seen: list[Seen] = []
@@ -94,6 +97,8 @@ class Pool:
                 return None
             try:
                 entry, text = next_job(plan, journal, last, after)
+                if not self._ours():
+                    return None
                 plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a word
                 durable.write_bytes(journal.script(entry), text.encode())
                 self.live[plan.flow_run] = journal.write(entry)
@@ -104,6 +109,8 @@ class Pool:
 
     def _submitted(self, plan: Plan, journal: Journal, entry: Submission, text: str, before: End | None) -> str | None:
         """Submits what the journal says; the job's id when SLURM tells it."""
+        if not self._ours():
+            return None
         try:
             job_id = self.slurm.submit(text)
         except Refused as error:
@@ -167,6 +174,8 @@ class Pool:
             yield
 
     def _journal(self, folder: Path) -> Journal:
+        if folder not in self._journals:  # another host may have served the pool until a moment ago
+            durable.refresh(folder)
         return self._journals.setdefault(folder, Journal(folder))
 
     def round(self) -> list[Action]:
@@ -196,6 +205,8 @@ class Pool:
         actions = reconcile(seen, jobs, accounted, self.limits)
         self._untold |= {action.run.id for action in actions if isinstance(action, Finish | SetState)}
         for action in actions:
+            if not self._ours():
+                break
             try:
                 self._execute(action)
             except OSError as error:  # the disk of one run stops no other
@@ -232,11 +243,15 @@ class Pool:
             return None
         in_state_for = now - self._in_state.setdefault(run.state_id, now)
         try:
-            submissions = self._journal(folder).of(run.id) if run.folder else []
+            return self._on_disk(run, folder, jobs, since, in_state_for)
         except OSError as error:
-            LOG.warning("flow run %s: its journal cannot be read: %s", run.id, error)
+            LOG.warning("flow run %s: its run directory cannot be read: %s", run.id, error)
             self._untold.add(run.id)
             return None
+
+    def _on_disk(self, run: Run, folder: Path, jobs: dict[str, Job], since: float, in_state_for: float) -> Seen:
+        """What journal, records and logs say of a run, as far as SLURM's answer leaves it to them."""
+        submissions = self._journal(folder).of(run.id) if run.folder else []
         last = submissions[-1] if submissions else None
         if last is None or not last.live:
             self.live.pop(run.id, None)

@@ -66,9 +66,9 @@ def sbatch_text(job: JobText) -> str:
 
 _BODY = """\
 # When the job must end: asked once, else computed; the stage begins to save in time.
-end=$(SLURM_TIME_FORMAT=standard squeue --noheader --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
-end=$([ -n "$end" ] && date -d "$end" +%s 2>/dev/null)
-export RATCHET_DEADLINE="${{end:-$(($(date +%s) + {seconds}))}}"
+end=$(SLURM_TIME_FORMAT=%s squeue --noheader --all --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
+[[ $end =~ ^[0-9]+$ && $end -gt $(date +%s) ]] || end=$(($(date +%s) + {seconds}))
+export RATCHET_DEADLINE="$end"
 echo "ratchet: job $SLURM_JOB_ID on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
 
 cd {directory} || exit {setup_failed}

@@ -303,8 +303,16 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._standing_by = ""
         client = get_client(sync_client=True)
         self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
-        self._jobs = Pool(SlurmCommands(), self._runs)
+        self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves)
         return True
+
+    def _still_serves(self) -> bool:
+        try:
+            if (lock := self._lock) is not None:
+                lock.check()
+            return lock is not None
+        except locks.LockLost:
+            return False
 
     def _round(self) -> None:
         """One look: reconcile first, then show."""

@@ -12,7 +12,7 @@ import pytest
 
 from deployments.dispatch import Handle, Walk
 from flows import stage, study_file
-from storage import attempts, locks
+from storage import attempts, durable, locks
 from tests.slurm import toy
 from tests.slurm.harness import toy_study
 
@@ -110,6 +110,20 @@ def test_an_input_that_this_host_does_not_see_yet_is_looked_for_again(
     unseen = marker.rename(marker.with_name("unseen"))
     monkeypatch.setattr(stage.time, "sleep", lambda seconds: unseen.rename(marker))
     assert job.run("toy-report") == 0
+
+
+def test_a_job_that_comes_after_the_end_on_another_host_sees_its_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(tmp_path)
+    assert job.run() == 0
+    marker = job.handle().run.marker_file
+    unseen = marker.rename(marker.with_name("unseen"))
+    monkeypatch.setattr(durable, "refresh", lambda folder: unseen.exists() and unseen.rename(marker))
+    assert job.run() == 0
+    assert [file.name for file in job.handle().run.attempts.glob("*.json")] == ["0001.json"], (
+        "the work was not repeated"
+    )
 
 
 def test_a_held_run_directory_is_waited_for_and_then_told(

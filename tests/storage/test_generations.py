@@ -126,6 +126,17 @@ def test_a_generation_file_that_cannot_be_read_starts_over(run, content):
     assert generations.current(run) == {"generation": 0, "history": []}
 
 
+def test_a_disk_that_does_not_give_the_file_now_is_not_generation_zero(run, monkeypatch):
+    """The number of a generation long past would find a flow run long ended."""
+
+    def stale(path):
+        raise OSError(116, "Stale file handle", str(path))
+
+    monkeypatch.setattr(durable, "read_json", stale)
+    with pytest.raises(OSError, match="Stale"):
+        generations.current(run)
+
+
 def test_a_copied_run_keeps_its_generation(run, tmp_path):
     end(begin(run), "check_failed")
     end(begin(run), "crashed")

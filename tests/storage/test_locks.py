@@ -172,6 +172,21 @@ def test_of_many_processes_that_find_a_dead_holder_exactly_one_takes_over(direct
 # --------------------------------------------------------------------------------------------- dead or alive
 
 
+def test_a_lock_that_a_server_made_without_saying_so_is_known_as_ones_own(directory, monkeypatch):
+    """An NFS server that restarts between doing and telling: asked again, it says that the name is there."""
+    link = os.link
+
+    def unheard(*names):
+        link(*names)
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", unheard)
+    lock = locks.acquire(directory)
+    lock.check()
+    lock.release()
+    assert lock.number == 1
+
+
 def test_a_released_lock_is_free_though_its_process_lives(directory):
     with Process(HOLDS.replace('print("held"', 'lock.release(); print("held"'), directory) as other:
         assert other.says() == "held"

@@ -311,6 +311,66 @@ def test_a_folder_that_cannot_be_written_is_told_and_nothing_is_submitted(world:
     assert world.slurm.all == []
 
 
+def test_of_a_journal_that_nfs_does_not_show_in_full_the_newest_entry_is_seen(world: World, monkeypatch: Any) -> None:
+    """Another host served the pool until a moment ago, and this one has listed the folder before that entry."""
+    world.submit()
+    entry = world.journal().folder / "0001.json"
+    unseen = entry.rename(entry.with_name("unseen"))
+    monkeypatch.setattr(durable, "refresh", lambda folder: unseen.exists() and unseen.rename(entry))
+    world.restart()
+    assert world.submit() == "1" and len(world.slurm.all) == 1
+
+
+@pytest.mark.parametrize(("answers", "entries"), [([False], 0), ([True, False], 1)])
+def test_a_worker_that_lost_the_pool_submits_nothing(world: World, answers: list[bool], entries: int) -> None:
+    """Its disk hung for some minutes, and another one serves the pool: nothing that comes late may be done."""
+    left = iter(answers)
+    world.pool = Pool(world.slurm, world.runs, Limits(), world.clock.monotonic(), ours=lambda: next(left))
+    assert world.submit() is None
+    assert not world.slurm.all and len(world.journal().all()) == entries
+
+
+def test_a_worker_that_lost_the_pool_does_nothing_of_what_it_had_decided(world: World) -> None:
+    world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
+    world.submit()
+    world.pool = Pool(world.slurm, world.runs, Limits(), world.clock.monotonic(), ours=lambda: False)
+    assert world.round(60.0) == [] and world.journal().all()[0].live
+
+
+def test_a_folder_of_records_that_nfs_does_not_show_at_all_is_seen_when_the_job_ends(
+    world: World, monkeypatch: Any
+) -> None:
+    """It was looked for while the job's Python still began; a refresh of what is not there does nothing."""
+    world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
+    world.submit()
+    world.slurm.advance(60.0)
+    records = world.folder / "train" / "attempts"
+    unseen = records.rename(records.with_name("unseen"))
+    seen_in = records.parent
+    monkeypatch.setattr(
+        durable, "refresh", lambda folder: folder == seen_in and unseen.exists() and unseen.rename(records)
+    )
+    world.round()
+    assert world.state() == "Failed"
+
+
+def test_a_record_that_cannot_be_read_now_decides_nothing(world: World, monkeypatch: Any) -> None:
+    world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
+    world.submit()
+    read = durable.read_json
+
+    def away(path: Path) -> Any:
+        if path.parent.name == "attempts":
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    monkeypatch.setattr(durable, "read_json", away)
+    assert world.round(60.0) == [] and world.journal().all()[0].live
+    monkeypatch.setattr(durable, "read_json", read)
+    world.round()
+    assert world.state() == "Failed"
+
+
 def test_a_journal_that_cannot_be_read_now_starts_nothing_and_is_no_failure(world: World, monkeypatch) -> None:
     world.submit()
     read = Path.read_bytes

@@ -24,6 +24,7 @@ from deployments.slurm.pool import Pool
 from deployments.slurm.reconcile import NOT_SUBMITTED, Finish, Run, SetState
 from deployments.slurm.site import Site
 from deployments.slurm.worker import FEW_SECONDS, SlurmWorker, interval_seconds, notify
+from storage import locks
 from storage.errors import BadInput
 
 
@@ -265,6 +266,16 @@ def test_what_was_done_before_the_server_went_away_is_told(worker: SlurmWorker, 
     with pytest.raises(httpx.ConnectError):
         worker._round()
     assert (shown, told) == ([end], ["a check failed"])
+
+
+def test_a_worker_whose_pool_was_taken_over_may_submit_nothing(worker: SlurmWorker, monkeypatch: Any) -> None:
+    monkeypatch.setattr("deployments.slurm.worker.get_client", lambda sync_client: None)
+    assert asyncio.run(worker._serves()) and worker._jobs is not None and worker._jobs._ours()
+    assert worker._lock is not None
+    worker._lock.release()
+    other = locks.acquire(worker._lock.directory)
+    assert not worker._jobs._ours()
+    other.release()
 
 
 def test_after_a_look_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
