@@ -133,7 +133,9 @@ def _make(directory: Path, number: int) -> bool:
         try:
             os.link(temporary, final)
         except FileExistsError:  # perhaps it is our own: an NFS server that restarts may do it and lose the answer
-            return os.path.samefile(temporary, final)
+            with contextlib.suppress(FileNotFoundError):  # later holders have swept ours away
+                return os.path.samefile(temporary, final)
+            return False
         return True
     finally:
         temporary.unlink(missing_ok=True)

@@ -73,14 +73,10 @@ class Mirror:
     def _show_log(self, seen: Seen, ended: bool = False) -> None:
         """The log's new lines, of a job that ended all that are left (of very many, the last ones)."""
         file = Journal(Path(seen.run.folder)).log(seen.submissions[-1])
-        if ended:
-            self._skip_to(file, file.stat().st_size - LAST_BYTES)
+        if ended and (last := file.stat().st_size - LAST_BYTES) > _shown(file):
+            _mark(file).write_text(str(last))
         while self._show_lines(file, seen.run.id, ended) and ended:
             pass
-
-    def _skip_to(self, file: Path, start: int) -> None:
-        if start > _shown(file):
-            _mark(file).write_text(str(start))
 
     def _show_lines(self, file: Path, run_id: str, ended: bool) -> int:
         """The next lines. How far it was shown is kept beside it, so a new worker shows nothing twice."""

@@ -307,6 +307,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         return True
 
     def _still_serves(self) -> bool:
+        """Whether no other worker took the pool: asked before whatever could not be taken back."""
         try:
             if (lock := self._lock) is not None:
                 lock.check()

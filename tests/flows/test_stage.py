@@ -33,6 +33,11 @@ class Job:
         given = {"study_file": self.file, "stage": name, "root": self.root} | changed
         return stage.main([f"--{key.replace('_', '-')}={value}" for key, value in given.items()])
 
+    def hidden_marker(self) -> tuple[Path, Path]:
+        """The training's marker under another name, as if NFS did not show it yet, and its own name."""
+        marker = self.handle().run.marker_file
+        return marker.rename(marker.with_name("unseen")), marker
+
 
 @pytest.fixture(autouse=True)
 def _logger_as_before() -> Iterator[None]:
@@ -106,8 +111,7 @@ def test_an_input_that_this_host_does_not_see_yet_is_looked_for_again(
     """An NFS client that has just listed the folder knows for up to a minute nothing of what another host wrote."""
     job = Job(tmp_path)
     assert job.run() == 0
-    marker = job.handle().run.marker_file
-    unseen = marker.rename(marker.with_name("unseen"))
+    unseen, marker = job.hidden_marker()
     monkeypatch.setattr(stage.time, "sleep", lambda seconds: unseen.rename(marker))
     assert job.run("toy-report") == 0
 
@@ -117,8 +121,7 @@ def test_a_job_that_comes_after_the_end_on_another_host_sees_its_marker(
 ) -> None:
     job = Job(tmp_path)
     assert job.run() == 0
-    marker = job.handle().run.marker_file
-    unseen = marker.rename(marker.with_name("unseen"))
+    unseen, marker = job.hidden_marker()
     monkeypatch.setattr(durable, "refresh", lambda folder: unseen.exists() and unseen.rename(marker))
     assert job.run() == 0
     assert [file.name for file in job.handle().run.attempts.glob("*.json")] == ["0001.json"], (

@@ -187,6 +187,21 @@ def test_a_lock_that_a_server_made_without_saying_so_is_known_as_ones_own(direct
     assert lock.number == 1
 
 
+def test_whoever_was_late_and_finds_its_temporary_name_swept_away_is_held_and_not_broken(directory, monkeypatch):
+    holder = locks.acquire(directory)
+    monkeypatch.setattr(locks, "highest", lambda folder: len(swept))
+    swept = []
+
+    def late(temporary, final):
+        swept.append(Path(temporary).unlink())
+        raise FileExistsError(17, "File exists")
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(Held):
+        locks.acquire(directory)
+    holder.release()
+
+
 def test_a_released_lock_is_free_though_its_process_lives(directory):
     with Process(HOLDS.replace('print("held"', 'lock.release(); print("held"'), directory) as other:
         assert other.says() == "held"
