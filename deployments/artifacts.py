@@ -15,7 +15,7 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from storage import durable
 from storage.differences import leaves
 from storage.run_directory import RunDirectory
-from tasks.progress import described
+from tasks.stage.progress import described
 
 
 class Artifacts:

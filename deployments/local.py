@@ -21,12 +21,13 @@ from prefect.runtime import flow_run, task_run
 from prefect.states import State, StateType
 
 from deployments.artifacts import Artifacts
-from deployments.dispatch import Handle, Walk
+from deployments.walk import Handle, Walk
 from storage import attempts
-from tasks.configuration import Configuration
-from tasks.outcome import Outcome, outcome_of, said
-from tasks.progress import FOR_THE_TERMINAL
-from tasks.stage import Stage, attempt
+from tasks.stage.attempt import attempt
+from tasks.stage.configuration import Configuration
+from tasks.stage.outcome import Outcome, outcome_of, said
+from tasks.stage.progress import FOR_THE_TERMINAL
+from tasks.stage.run import Stage
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0

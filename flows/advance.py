@@ -11,9 +11,10 @@ from prefect import flow
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
-from deployments.slurm import study as slurm_study
-from deployments.slurm.site import read_site
-from flows import dispatched, study_file
+from deployments.slurm.cluster.site import read_site
+from deployments.slurm.study import file as study_file
+from deployments.slurm.study import follow as dispatched
+from deployments.slurm.study import look as slurm_study
 from storage.errors import BadInput
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from deployments.dispatch import Handle, Walk
+from deployments.walk import Handle, Walk
 from flows import settings
 from flows.display import Display, standing
 from storage import attempts
@@ -121,7 +121,7 @@ def _run(study_module: Any, flow_name: str, options: argparse.Namespace) -> int:
 def _root(options: argparse.Namespace) -> str:
     if options.root or options.dispatch == "local":
         return options.root or "runs"
-    from deployments.slurm.site import read_site
+    from deployments.slurm.cluster.site import read_site
 
     return read_site().root
 
@@ -129,8 +129,8 @@ def _root(options: argparse.Namespace) -> str:
 def _run_on_slurm(module: str, study: Any, root: str, wait: bool) -> int:
     """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
     from deployments.local import EXIT_CODES
-    from deployments.slurm import study as slurm_study
-    from flows import dispatched
+    from deployments.slurm.study import follow as dispatched
+    from deployments.slurm.study import look as slurm_study
 
     _require_server()
 
@@ -153,7 +153,7 @@ def _stands_on_slurm(module: str, study: Any, root: str) -> dict[str, Any]:
     import httpx
     from prefect.exceptions import PrefectException
 
-    from flows import dispatched
+    from deployments.slurm.study import follow as dispatched
 
     try:
         _require_server()
@@ -179,9 +179,9 @@ def _require_server() -> None:
 
 def _tell_of_jobs(module: str, study: Any, root: str, walk: Walk, dry_run: bool) -> None:
     """What the jobs used so far; in a dry run the exact text of each one that would be submitted now."""
-    from deployments.slurm import efficiency
-    from deployments.slurm.client import SlurmCommands
-    from flows import dispatched
+    from deployments.slurm.cluster.client import SlurmCommands
+    from deployments.slurm.study import efficiency
+    from deployments.slurm.study import follow as dispatched
 
     if not dry_run:
         if used := efficiency.table(walk.handles, SlurmCommands().used):

@@ -14,11 +14,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from deployments.dispatch import Handle
+from deployments.walk import Handle
 from storage import attempts, durable, locks
 from storage.checkpoints import furthest
-from tasks.outcome import said
-from tasks.progress import described
+from tasks.stage.outcome import said
+from tasks.stage.progress import described
 
 LOOK_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0

@@ -16,11 +16,11 @@ from typing import Literal
 from prefect import flow
 from prefect.states import State
 
-from deployments.dispatch import Dispatcher, Handle
 from deployments.local import Local
-from flows import command, dispatched
-from tasks.stage import Stage
-from tasks.study import (
+from deployments.slurm.study import follow as dispatched
+from deployments.walk import Dispatcher, Handle
+from flows import command
+from tasks.robustness.study import (
     AggregateConfig,
     BaseConfig,
     ConstrainConfig,
@@ -31,15 +31,16 @@ from tasks.study import (
     TrainConfig,
     UatConfig,
 )
+from tasks.stage.run import Stage
 
-SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", version=1)
-BASE = Stage("base", BaseConfig, "tasks.language.base:base", version=2)
-CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.constrain:constrain", version=1)
-TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.language.arms:train_baseline", version=2)
-TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.language.arms:train_monotonic", version=2)
-EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.language.evaluate:evaluate", version=1)
-UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=1)
-HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=1)
+SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", version=1)
+BASE = Stage("base", BaseConfig, "tasks.robustness.base:base", version=2)
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain", version=1)
+TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.robustness.arms:train_baseline", version=2)
+TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.robustness.arms:train_monotonic", version=2)
+EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=1)
+UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=1)
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=1)
 AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=2)
 
 

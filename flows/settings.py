@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
 
 from storage.errors import BadInput
-from tasks.configuration import Configuration
+from tasks.stage.configuration import Configuration
+from tasks.stage.validation import validated
 
-PROFILES = Path(__file__).parent / "profiles"
+PROFILES = Path(__file__).parent / "profiles" / "robustness"
 StudyType = TypeVar("StudyType", bound=Configuration)
 
 
@@ -47,15 +46,6 @@ def read_study(model: type[StudyType], profile: str, changes: list[str], seed: i
 def profile_names() -> list[str]:
     """Names of the profiles that come with Ratchet."""
     return sorted(file.stem for file in PROFILES.glob("*.yaml"))
-
-
-def validated(model: type[StudyType], values: dict[str, Any], where: str) -> StudyType:
-    """`values` as a typed study; BadInput listing every error with its key and what would be valid."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        lines = [_explained(model, item) for item in error.errors()]
-        raise BadInput(f"{where} is not a valid {model.__name__}:\n  " + "\n  ".join(lines)) from None
 
 
 def _read_profile(profile: str) -> dict[str, Any]:
@@ -92,69 +82,3 @@ def _apply(values: dict[str, Any], change: str) -> None:
         target[last] = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise BadInput(f"--set {path}: {text!r} cannot be read as YAML: {error}") from None
-
-
-def _explained(model: type[BaseModel], item: Any) -> str:
-    """One validation error: key, what is wrong, what would be valid."""
-    key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
-    if item["type"] != "extra_forbidden":
-        between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
-        if between_keys:  # the message names them, and the input is the whole study
-            return item["msg"].removeprefix("Value error, ")
-        shown = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
-        if item["type"] == "list_type":
-            shown += f": write a list, such as [{item['input']}]"
-        return f"{key or model.__name__}: {item['msg']}{shown}"
-    valid = sorted(_fields_at(model, item["loc"][:-1]))
-    close = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1) or _elsewhere(model, str(item["loc"][-1]))
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    return f"{key}: unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
-
-
-def _elsewhere(model: type[BaseModel], name: str) -> list[str]:
-    """The keys with the name that is most like `name`, with their groups, wherever in the configuration they stand."""
-    schema = model.model_json_schema()
-    paths = sorted(_paths(schema, schema))
-    alike = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=0.7)
-    return [path for path in paths if path.rpartition(".")[2] in alike]
-
-
-def _paths(place: dict[str, Any], schema: dict[str, Any], group: str = "") -> set[str]:
-    """Every key below a place of the schema, as `group.key`."""
-    properties = [item for option in _options(place, schema) for item in option.get("properties", {}).items()]
-    below = [_paths(inner, schema, f"{group}{name}.") for name, inner in properties]
-    return {group + name for name, _ in properties}.union(*below)
-
-
-def _tags(model: type[BaseModel]) -> set[Any]:
-    """The values of `source`, which pydantic puts into the place of an error and which are no keys."""
-    kinds = model.model_json_schema()["$defs"].values()
-    return {kind["properties"]["source"].get("const") for kind in kinds if "source" in kind.get("properties", {})}
-
-
-def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> set[str]:
-    """Names of the fields that are valid at a place in the configuration, read from its JSON schema."""
-    schema = model.model_json_schema()
-    places = [schema]
-    for part in path:
-        places = [inner for place in places for inner in _step(_resolved(place, schema), part, schema)]
-    return {name for place in places for option in _options(place, schema) for name in option.get("properties", {})}
-
-
-def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict[str, Any]]:
-    options = _options(place, schema)
-    tagged = [
-        option for option in options if option.get("properties", {}).get("source", {}).get("const") == part
-    ]  # pydantic names the member of a union by its tag, which is no key
-    return tagged or [option["properties"][part] for option in options if part in option.get("properties", {})]
-
-
-def _options(place: dict[str, Any], schema: dict[str, Any]) -> list[dict[str, Any]]:
-    place = _resolved(place, schema)
-    return [_resolved(option, schema) for option in place.get("anyOf", [place])]
-
-
-def _resolved(place: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    while "$ref" in place:
-        place = schema["$defs"][place["$ref"].rsplit("/", 1)[-1]]
-    return place

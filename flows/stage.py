@@ -19,13 +19,13 @@ from typing import Any
 from prefect import flow
 from prefect.states import State
 
-from deployments.dispatch import Handle, Walk
 from deployments.local import STATES
-from deployments.slurm.reconcile import BAD_INPUT, HELD
-from flows import study_file
+from deployments.slurm.job.exit_codes import BAD_INPUT, ENDED_BEFORE, HELD
+from deployments.slurm.study import file as study_file
+from deployments.walk import Handle, Walk
 from storage.errors import BadInput
-from tasks.outcome import Outcome
-from tasks.stage import attempt
+from tasks.stage.attempt import attempt
+from tasks.stage.outcome import Outcome
 
 LOG = logging.getLogger("ratchet.job")
 HELD_MINUTES = 5.0
@@ -34,8 +34,6 @@ INPUTS_SECONDS = 90.0
 """How long a job looks for inputs that were finished when it was submitted: for up to a minute an NFS client knows
 nothing of what another host wrote into a folder that it has just listed."""
 INPUTS_POLL_SECONDS = 5.0
-ENDED_BEFORE = 70
-"""Exit code of a job that an error of ours ended before its attempt began."""
 
 
 @flow(name="stage", flow_run_name="{stage}", persist_result=False)
@@ -126,7 +124,7 @@ class _WithOffset(logging.Formatter):
 
 
 def _log_to_standard_error() -> None:
-    """In the form that `deployments.slurm.mirror` reads; Prefect's own handlers would write each line again."""
+    """In the form that `deployments.slurm.pool.mirror` reads; Prefect's own handlers would write each line again."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_WithOffset("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ratchet")

@@ -12,12 +12,13 @@ from typing import Literal
 from prefect import flow
 from prefect.states import State
 
-from deployments.dispatch import Dispatcher, Handle
 from deployments.local import Local
-from flows import command, dispatched, robustness
+from deployments.slurm.study import follow as dispatched
+from deployments.walk import Dispatcher, Handle
+from flows import command, robustness
 from storage.errors import BadInput
-from tasks.stage import Stage
-from tasks.study import Study, SweepConfig
+from tasks.robustness.study import Study, SweepConfig
+from tasks.stage.run import Stage
 
 AGGREGATE_SEEDS = Stage("aggregate", SweepConfig, "tasks.robustness.sweep:aggregate_seeds", version=2)
 

@@ -20,14 +20,11 @@ SPINE = [
     "tasks/training",
     "tasks/statistics",
     "tasks/report",
-    "tasks/stage.py",
-    "tasks/outcome.py",
-    "tasks/progress.py",
-    "tasks/numerics.py",
+    "tasks/stage",
     "deployments",
 ]
-STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness", "tasks.study")
-MAY_IMPORT_PREFECT_SHELL = "tasks/language/preflight.py"
+STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness", "tasks.robustness.study")
+MAY_IMPORT_PREFECT_SHELL = "tasks/stage/preflight.py"
 
 
 def _imports(file: Path) -> set[str]:
@@ -43,6 +40,40 @@ def _imports(file: Path) -> set[str]:
 def _sources(*places: str) -> list[Path]:
     paths = [REPOSITORY / place for place in places]
     return [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+
+
+SUBJECTS = ("language", "monotonic", "attacks")
+STUDIES = ("robustness",)
+"""Rooms of one study each: nothing but their page imports them."""
+SLURM = ("cluster", "job", "pool", "study")
+"""Each room may import those before it."""
+
+
+def test_no_room_imports_a_study_s_room() -> None:
+    for file in _sources("tasks", "storage", "deployments"):
+        for study in STUDIES:
+            if file.is_relative_to(REPOSITORY / "tasks" / study):
+                continue
+            found = {name for name in _imports(file) if name.startswith(f"tasks.{study}.")}
+            assert not found, f"{file.relative_to(REPOSITORY)} imports {found}"
+
+
+def test_subjects_import_one_another_in_one_direction() -> None:
+    known = {
+        (room, other)
+        for room in SUBJECTS
+        for file in _sources(f"tasks/{room}")
+        for other in SUBJECTS
+        if other != room and any(name.startswith(f"tasks.{other}") for name in _imports(file))
+    }
+    assert not {(other, room) for room, other in known} & known
+
+
+def test_rooms_of_slurm_import_those_before_them() -> None:
+    for place, room in enumerate(SLURM):
+        for file in _sources(f"deployments/slurm/{room}"):
+            later = tuple(f"deployments.slurm.{other}." for other in SLURM[place + 1 :])
+            assert not [name for name in _imports(file) if name.startswith(later)], file
 
 
 @pytest.mark.parametrize("room", ALLOWED)

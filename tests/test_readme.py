@@ -12,7 +12,7 @@ import pytest
 from deployments.local import EXIT_CODES
 from flows import command, settings
 from storage import __main__ as storage_command
-from tasks.study import Study
+from tasks.robustness.study import Study
 from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tasks.attacks.configuration import FlipAttack
 from tasks.attacks.scoring import Victim, best_replacements, replaced
-from tasks.study import FlipAttack
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from storage.errors import BadInput
 from tasks.attacks.scoring import Victim
-from tasks.execution import Execution
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
-from tasks.numerics import device
-from tasks.stage import StageInput
+from tasks.stage.execution import Execution
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput
 
 MIN_TOKENS = 2
 """A shorter text leaves nothing to score once a token is replaced."""

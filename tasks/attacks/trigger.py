@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tasks.attacks.configuration import TriggerAttack
 from tasks.attacks.scoring import Victim, best_replacements, replaced
-from tasks.study import TriggerAttack
 from tasks.training.order import example_at
 
 START, CONTROL = 0, 1

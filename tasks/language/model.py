@@ -21,8 +21,8 @@ from transformers.utils import logging as transformers_logging
 from storage import durable, external
 from storage.errors import BadInput, CheckFailed
 from tasks.language.blocks import Blocks
+from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.hub import reachable
-from tasks.study import FromScratch, PretrainedDirectory, PretrainedHub
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from storage import durable, external
 from storage.errors import BadInput
+from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
 from tasks.language.documents import Document, document
 from tasks.language.hub import reachable
 from tasks.language.package_docs import package_documents
 from tasks.language.text_cache import cached
-from tasks.study import HubDataset, LocalFiles, PackageDocs
 
 TEXT_SUFFIXES = (".txt", ".md", ".rst")
 TABLE_BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}

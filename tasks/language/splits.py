@@ -16,9 +16,9 @@ from itertools import combinations
 from typing import Any
 
 from storage.errors import BadInput, CheckFailed
+from tasks.language.configuration import Splits
 from tasks.language.documents import Document
 from tasks.language.shingles import Overlap
-from tasks.study import Splits
 
 SPLITS = ("validation", "test", "attack-search", "attack-evaluation", "train")
 EVALUATION_SPLITS = SPLITS[:-1]

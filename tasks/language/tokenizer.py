@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from storage import external
 from storage.errors import BadInput
+from tasks.language.configuration import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 from tasks.language.hub import reachable
-from tasks.study import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from tasks.execution import Execution
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
-from tasks.numerics import device
-from tasks.stage import StageInput, StageRun
+from tasks.stage.execution import Execution
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput, StageRun
 from tasks.training.budget import Budget
 from tasks.training.gradients import advice
 from tasks.training.loop import Problem, train

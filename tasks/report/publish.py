@@ -6,7 +6,7 @@ from typing import Any
 
 from storage import durable, markers
 from storage.errors import CheckFailed
-from tasks.stage import StageInput, StageRun
+from tasks.stage.run import StageInput, StageRun
 
 
 def require_verified(inputs: dict[str, StageInput]) -> None:

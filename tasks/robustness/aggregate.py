@@ -13,12 +13,12 @@ from tasks.robustness import checks
 from tasks.robustness.figures import figures
 from tasks.robustness.provenance import provenance, sources
 from tasks.robustness.report import report
+from tasks.robustness.study import AggregateConfig
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
-from tasks.stage import StageInput, StageRun
+from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.effects import attack_effect, paired_effects
 from tasks.statistics.losses import paired_difference
-from tasks.study import AggregateConfig
 
 TRAININGS = {"base": "base", "baseline": "train-baseline", "monotonic": "train-monotonic"}
 """Model -> the stage that trained it."""

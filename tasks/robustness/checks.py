@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from storage.errors import CheckFailed
-from tasks.stage import StageInput
+from tasks.robustness.study import AggregateConfig
+from tasks.stage.run import StageInput
 from tasks.statistics.effects import succeeded
-from tasks.study import AggregateConfig
 
 ATTACKED = ("base", "baseline", "monotonic")
 SPENT = ("forward_sequences", "backward_sequences")

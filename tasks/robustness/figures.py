@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.report.figures import FAINT, INK, LOOKS, Curve, Look, Panel, curves, distributions, intervals, levels
 from tasks.report.page import Figure
-from tasks.stage import StageInput
+from tasks.stage.run import StageInput
 
 MODEL_LOOKS = dict(zip(("base", "baseline", "monotonic"), LOOKS, strict=True))
 LEVEL_LOOKS = {

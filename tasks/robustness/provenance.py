@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from storage import attempts, durable
-from tasks.stage import StageInput
+from tasks.stage.run import StageInput
 
 
 def provenance(stages: dict[str, StageInput]) -> dict[str, Any]:

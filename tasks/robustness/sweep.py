@@ -8,6 +8,7 @@ from storage import durable
 from storage.errors import CheckFailed
 from tasks.report.publish import publish, require_verified
 from tasks.report.table import Table
+from tasks.robustness.study import SweepConfig
 from tasks.robustness.tables import run_of
 from tasks.robustness.words import (
     NATS,
@@ -24,9 +25,8 @@ from tasks.robustness.words import (
     span,
     the_text,
 )
-from tasks.stage import StageInput, StageRun
+from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.seeds import mean_over_seeds
-from tasks.study import SweepConfig
 
 ARMS = ("baseline", "monotonic")
 LOSSES = ("increase_nats_per_token", "attack_minus_control_nats_per_token", "relative_increase")

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from storage import durable, markers
 from storage.run_directory import RunDirectory
-from tasks.outcome import Outcome
-from tasks.stage import Stage, StageInput, attempt
+from tasks.stage.attempt import attempt
+from tasks.stage.outcome import Outcome
+from tasks.stage.run import Stage, StageInput
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tasks.configuration import Configuration, scientific
+from tasks.stage.configuration import Configuration, scientific
 
 
 class Budget(Configuration):

@@ -21,9 +21,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from storage.errors import BadInput, NumericalFailure, Stop
-from tasks.execution import Execution
-from tasks.progress import FOR_THE_TERMINAL
-from tasks.stage import StageRun
+from tasks.stage.execution import Execution
+from tasks.stage.progress import FOR_THE_TERMINAL
+from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.gradients import GradientNorms, advice
 from tasks.training.loader import MicroBatches, micro_batches
@@ -141,7 +141,7 @@ def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:
 
 @contextmanager
 def _matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
-    """TF32 only where the budget says so: elsewhere it is off, which `tasks.numerics` sees to."""
+    """TF32 only where the budget says so: elsewhere it is off, which `tasks.stage.numerics` sees to."""
     if budget.precision == "tf32" and next(model.parameters()).device.type != "cuda":
         raise BadInput("budget.precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = budget.precision == "tf32"

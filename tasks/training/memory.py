@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from storage.errors import CheckFailed
-from tasks.disk import GIB
-from tasks.execution import Execution
+from tasks.stage.disk import GIB
+from tasks.stage.execution import Execution
 
 TENSORS_HELD = 4
 """fp32 weights, gradients and AdamW's two moments: what training holds whatever the micro-batch."""

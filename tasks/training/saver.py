@@ -14,9 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from tasks.disk import require_disk
-from tasks.execution import Execution
-from tasks.stage import StageRun
+from tasks.stage.disk import require_disk
+from tasks.stage.execution import Execution
+from tasks.stage.run import StageRun
 from tasks.training.state import Snapshot, State, size_of
 
 ASSUMED_BYTES_PER_SECOND = 100e6

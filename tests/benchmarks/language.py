@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
-from tasks.execution import Execution
 from tasks.language.model import block_losses
-from tasks.numerics import prepare
+from tasks.stage.execution import Execution
+from tasks.stage.numerics import prepare
 from tasks.training.budget import Budget
 from tasks.training.loop import Problem
 from tasks.training.optimizer import adamw

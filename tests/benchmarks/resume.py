@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.stage import StageRun
+from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
 from tasks.training.loop import METRICS_EVERY_STEPS, _optimizer_step, _restore

@@ -24,14 +24,14 @@ from uuid import uuid4
 import pytest
 from rich.console import Console
 
-from deployments.slurm.client import SlurmCommands
-from deployments.slurm.job import Plan
-from deployments.slurm.pool import Pool
-from deployments.slurm.reconcile import Run, SetState
-from deployments.slurm.resources import Resources
-from deployments.slurm.study import SOURCES
-from deployments.slurm.worker import interval_seconds
-from flows import study_file
+from deployments.slurm.cluster.client import SlurmCommands
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job.plan import Plan
+from deployments.slurm.pool.pool import Pool
+from deployments.slurm.pool.reconcile import Run, SetState
+from deployments.slurm.pool.worker import interval_seconds
+from deployments.slurm.study import file as study_file
+from deployments.slurm.study.look import SOURCES
 from storage import attempts
 from tests.benchmarks import language
 from tests.slurm.harness import Bench, Cluster, Dispatched, Server

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tasks import numerics
+from tasks.stage import numerics
 from tasks.training.budget import Budget
 from tasks.training.loop import train
 from tasks.training.schedule import Schedule
@@ -48,7 +48,7 @@ def main() -> None:
             command += [
                 f"--{name}={getattr(options, name)}" for name in ("size", "device", "batch", "steps", "precision")
             ]
-            # for all alike, before torch loads, as tasks.numerics sets it for every stage
+            # for all alike, before torch loads, as tasks.stage.numerics sets it for every stage
             environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
             done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
             found[way].append(json.loads(done.stdout.splitlines()[-1]))

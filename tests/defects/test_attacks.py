@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.flips import flip, random_flips
 from tasks.attacks.scoring import Victim
 from tasks.attacks.texts import attacked_texts
@@ -13,7 +14,6 @@ from tasks.attacks.trigger import TriggerSearch, mean_loss
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.language.model import token_losses
 from tasks.language.tokenizer import train_tokenizer
-from tasks.study import FlipAttack, TriggerAttack
 from tests.tasks.attacks.planted import END, POISON, planted, texts, usable
 from tests.tasks.tiny import finished_study, sentences, tiny_model
 

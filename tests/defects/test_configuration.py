@@ -13,11 +13,12 @@ import torch
 import tasks
 from flows.settings import read_study
 from storage.errors import BadInput
-from tasks import numerics
-from tasks.configuration import Configuration, field_class
-from tasks.execution import Execution
-from tasks.language import preflight
-from tasks.study import Constraint, Study
+from tasks.monotonic.configuration import Constraint
+from tasks.robustness.study import Study
+from tasks.stage import numerics
+from tasks.stage.configuration import Configuration, field_class
+from tasks.stage.execution import Execution
+from tasks.stage.preflight import preflight
 from tests.tasks.tiny import ToyConfig, handles_of, tiny_study, toy_attempt, toy_directory
 
 REPOSITORY = Path(tasks.__file__).parent.parent
@@ -157,7 +158,7 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
         study = tiny_study(tmp_path)
         wanted = study.model_copy(update={"execution": Execution(device="cuda")})
         aggregate = getattr(wanted.for_aggregate(), "execution", Execution())
-        preflight.preflight(tmp_path, study.for_setup().execution, need_bytes=0)
+        preflight(tmp_path, study.for_setup().execution, need_bytes=0)
         return numerics.prepare(aggregate, 0)["device"] == "cpu"
 
     assert old() is False

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 from storage import durable
 from storage.errors import CheckFailed
+from tasks.robustness.study import Study, UnequalBudgets
 from tasks.robustness.tables import tables
 from tasks.robustness.words import facts
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.losses import summary
-from tasks.study import Study, UnequalBudgets
 from tests.tasks.robustness.synthetic import aggregated, contents, study, written
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_study
 

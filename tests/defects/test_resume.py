@@ -18,7 +18,7 @@ from storage import checkpoints as checkpoint_storage
 from storage import durable
 from storage.checkpoints import Checkpoints
 from storage.tensors import write_tensors
-from tasks.execution import Execution
+from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import (

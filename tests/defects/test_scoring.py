@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.language.evaluate import document_losses
 from tasks.language.windows import rolling_windows
+from tasks.robustness.evaluate import document_losses
 from tasks.statistics.losses import paired_difference, summary
 from tests.tasks.tiny import tiny_model
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from storage.errors import BadInput
+from tasks.language.configuration import LocalFiles, Splits
 from tasks.language.documents import document
 from tasks.language.sources import documents as documents_of
 from tasks.language.splits import EVALUATION_SPLITS, cut
-from tasks.study import LocalFiles, Splits
 from tests.tasks.tiny import sentences, tiny_study
 
 CORPUS = [document(None, text) for text in sentences(300)]

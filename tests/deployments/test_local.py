@@ -14,10 +14,10 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import State
 
-from deployments.dispatch import Handle, Walk
 from deployments.local import EXIT_CODES, Local
+from deployments.walk import Handle, Walk
 from storage import durable, locks
-from tasks.stage import Stage
+from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 
 ENDS = {

@@ -9,9 +9,9 @@ from typing import Any
 
 from storage import external
 from storage.errors import BadInput, CheckFailed, NumericalFailure, Stop
-from tasks.configuration import Configuration, execution, scientific
-from tasks.execution import Execution
-from tasks.stage import StageInput, StageRun
+from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.execution import Execution
+from tasks.stage.run import StageInput, StageRun
 
 
 class ToyConfig(Configuration):

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from prefect.exceptions import ObjectNotFound
 
-from flows import advance, study_file
+from deployments.slurm.study import file as study_file
+from flows import advance
 from storage.errors import BadInput
 from tests.slurm.harness import toy_study
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from prefect.flows import load_flow_from_entrypoint
 
-from deployments.slurm.site import Overrides
+from deployments.slurm.cluster.site import Overrides
 from flows import robustness, settings, sweep
-from tasks.stage import Stage
-from tasks.study import Study
+from tasks.robustness.study import Study
+from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY
 from tests.slurm.harness import PREFECT, Server, until
 

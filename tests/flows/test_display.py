@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from deployments.dispatch import Handle, Walk
+from deployments.walk import Handle, Walk
 from flows.display import Display, standing
 from storage import durable
-from tasks.stage import Stage
+from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 
 
@@ -70,7 +70,7 @@ def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
 
 
 def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) -> None:
-    from tasks.progress import FOR_THE_TERMINAL
+    from tasks.stage.progress import FOR_THE_TERMINAL
 
     shown = io.StringIO()
     with Display(page(tmp_path), Console(file=shown, width=200)):

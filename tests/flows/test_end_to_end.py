@@ -12,13 +12,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.dispatch import Handle, Walk
+from deployments.walk import Handle, Walk
 from flows import robustness, settings
 from storage import __main__ as storage_command
 from storage import durable, markers
 from storage.rows import records_digest
 from tasks.language.model import weights_digest
-from tasks.study import Study
+from tasks.robustness.study import Study
 from tests.conftest import REPOSITORY, RunHere
 
 STAGES = [

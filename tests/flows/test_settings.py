@@ -8,14 +8,15 @@ from typing import Any, get_args
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from deployments.dispatch import Walk
+from deployments.walk import Walk
 from flows import robustness, settings
 from storage import external
 from storage.errors import BadInput
-from tasks import study as vocabulary
-from tasks.configuration import Configuration, field_class, scientific
-from tasks.execution import Execution
-from tasks.study import LocalFiles, PretrainedDirectory, Study
+from tasks.language.configuration import LocalFiles, PretrainedDirectory
+from tasks.robustness import study as vocabulary
+from tasks.robustness.study import Study
+from tasks.stage.configuration import Configuration, field_class, scientific
+from tasks.stage.execution import Execution
 
 PROFILES = settings.profile_names()
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from deployments.dispatch import Handle, Walk
-from flows import stage, study_file
+from deployments.slurm.study import file as study_file
+from deployments.walk import Handle, Walk
+from flows import stage
 from storage import attempts, durable, locks
 from tests.slurm import toy
 from tests.slurm.harness import toy_study

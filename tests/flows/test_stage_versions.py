@@ -1,8 +1,9 @@
-"""A stage whose source changed gets a new version, or an entry that says why its results are the same.
+"""A module whose source changed says whether results can differ, and the versions of the stages that it is part of.
 
-`stage_sources.json` lists, for each stage, every source that its version stood for: [version, digest, why]. The
-digest is over the syntax trees of the stage's module and of what it imports from `tasks`, without docstrings and
-comments. The frame (stage, configuration, progress) is left out: what it passes on is in the fingerprint.
+`sources.json` lists for each module that stages are made of every source that it had: [digest, versions, why], where
+versions is what was raised for it ({"flows.robustness.BASE": 3}), or empty where results are the same. The digest is
+over the syntax tree without imports, docstrings, comments, and the words of errors. The frame (attempt, configuration,
+progress) is left out: what it passes on is in the fingerprint.
 """
 
 from __future__ import annotations
@@ -15,19 +16,13 @@ from pathlib import Path
 import pytest
 
 from flows import robustness, sweep
-from tasks.stage import Stage
+from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY
 
-REGISTRY = Path(__file__).with_name("stage_sources.json")
-FRAME = {
-    "tasks.stage",
-    "tasks.outcome",
-    "tasks.study",
-    "tasks.configuration",
-    "tasks.execution",
-    "tasks.progress",
-    "tasks.training.budget",
-}
+REGISTRY = Path(__file__).with_name("sources.json")
+FRAME = ("tasks.stage.", "tasks.training.budget")
+CONFIGURATION = ("configuration", "study")
+"""Last names of modules that hold only what is in the fingerprint."""
 STAGES = {
     f"{module.__name__}.{name}": stage
     for module in (robustness, sweep)
@@ -36,59 +31,92 @@ STAGES = {
 }
 
 
-def source_digest(work: str, repository: Path = REPOSITORY) -> str:
-    """sha256 over the sources that the stage `module:function` is made of."""
-    waiting, seen = [work.partition(":")[0]], {}
+def modules_of(work: str, repository: Path = REPOSITORY) -> dict[str, str]:
+    """Digest of each module that the stage `module:function` is made of, by its name."""
+    waiting, seen, visited = [work.partition(":")[0]], {}, set()
     while waiting:
         module = waiting.pop()
         file = repository / f"{module.replace('.', '/')}.py"
-        if module in seen or module in FRAME or not module.startswith("tasks.") or not file.is_file():
+        if module in visited or not module.startswith("tasks.") or not file.is_file():
             continue
+        visited.add(module)
         tree = ast.parse(file.read_text())
-        seen[module] = _dump(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module:
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return hashlib.sha256(json.dumps(sorted(seen.items())).encode()).hexdigest()
+        if not module.startswith(FRAME) and module.rpartition(".")[2] not in CONFIGURATION:
+            seen[module] = hashlib.sha256(json.dumps(_dump(tree)).encode()).hexdigest()[:16]
+    return seen
 
 
 def _dump(node: object) -> object:
-    """A syntax tree as JSON, without docstrings and empty fields: `ast.dump` differs between Python versions."""
+    """A syntax tree as JSON, without what changes no result: `ast.dump` differs between Python versions."""
     if isinstance(node, list):
-        return [_dump(item) for item in node]
+        return [_dump(item) for item in node if not isinstance(item, ast.Import | ast.ImportFrom)]
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = dict(ast.iter_fields(node))
     body = fields.get("body")
     if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         fields["body"] = body[1:]
+    if isinstance(node, ast.Raise):
+        return ["Raise", [part.id for part in ast.walk(node) if isinstance(part, ast.Name)][:1]]
     return [type(node).__name__, *([name, _dump(value)] for name, value in fields.items() if value not in (None, []))]
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_a_changed_stage_has_a_new_version_or_says_why_results_are_the_same(name: str) -> None:
-    version, digest, _ = json.loads(REGISTRY.read_text())[name][-1]
-    now = source_digest(STAGES[name].work)
-    assert (version, digest) == (STAGES[name].version, now), (
-        f"the source of {name} changed. If its results can differ, raise its version on the page; then add to "
-        f'{REGISTRY.name}: [{STAGES[name].version}, "{now}", "<what changed, or why results are the same>"]'
+def _stages_by_module() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, stage in STAGES.items():
+        for module in modules_of(stage.work):
+            found.setdefault(module, []).append(name)
+    return found
+
+
+def _digests() -> dict[str, str]:
+    return {module: digest for stage in STAGES.values() for module, digest in modules_of(stage.work).items()}
+
+
+@pytest.mark.parametrize("module", sorted(_digests()))
+def test_a_changed_module_raises_versions_or_says_why_results_are_the_same(module: str) -> None:
+    now, stages = _digests()[module], _stages_by_module()[module]
+    entries = json.loads(REGISTRY.read_text()).get(module, [])
+    assert entries and entries[-1][0] == now, (
+        f"the source of {module} changed, of which {', '.join(stages)} are made. If results can differ, raise their "
+        f'versions on the page; then add to {REGISTRY.name}: ["{now}", {{"<stage>": <new version>}} or {{}} where '
+        'results are the same, "<what changed, or why results are the same>"]'
     )
 
 
-def test_versions_only_grow_and_every_entry_says_why() -> None:
-    for entries in json.loads(REGISTRY.read_text()).values():
-        versions = [version for version, _, _ in entries]
-        assert versions == sorted(versions) and all(why for _, _, why in entries)
+def test_every_raised_version_stands_on_its_page_and_every_entry_says_why() -> None:
+    for module, entries in json.loads(REGISTRY.read_text()).items():
+        for _, raised, why in entries:
+            assert why, module
+            for stage, version in raised.items():
+                assert STAGES[stage].version >= version, f"{module}: {stage} is to have version {version}"
 
 
-def test_a_change_deep_in_what_a_stage_imports_is_seen_and_a_comment_is_not(tmp_path: Path) -> None:
+def test_a_change_deep_in_what_a_stage_imports_is_seen_and_a_comment_or_an_error_s_words_are_not(
+    tmp_path: Path,
+) -> None:
     for file in (REPOSITORY / "tasks").rglob("*.py"):
         copy = tmp_path / file.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(file.read_text())
     work = robustness.TRAIN_MONOTONIC.work
     order = tmp_path / "tasks" / "training" / "order.py"
-    order.write_text(order.read_text() + "\n# a comment\n")
-    assert source_digest(work, tmp_path) == source_digest(work)
-    order.write_text(order.read_text().replace("ROUNDS = 6", "ROUNDS = 5"))
-    assert source_digest(work, tmp_path) != source_digest(work)
+    before = order.read_text()
+    order.write_text(before.replace("import hashlib", "import os").replace("there are no", "has no") + "# a comment\n")
+    assert modules_of(work, tmp_path) == modules_of(work)
+    order.write_text(before.replace("ROUNDS = 6", "ROUNDS = 5"))
+    changed = modules_of(work, tmp_path).items() ^ modules_of(work).items()
+    assert {module for module, _ in changed} == {"tasks.training.order"}
+
+
+def test_the_condition_of_an_error_is_part_of_the_source(tmp_path: Path) -> None:
+    file = tmp_path / "tasks" / "toy.py"
+    file.parent.mkdir()
+    digests = set()
+    for condition in ("a < 1", "a < 2"):
+        file.write_text(f"def work(a):\n    if {condition}:\n        raise ValueError('no')\n")
+        digests.add(modules_of("tasks.toy:work", tmp_path)["tasks.toy"])
+    assert len(digests) == 2

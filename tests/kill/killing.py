@@ -19,8 +19,8 @@ from typing import Any
 from storage import durable, locks
 from storage.checkpoints import MANIFEST, STATE
 from storage.run_directory import RunDirectory, fingerprint
-from tasks.configuration import Configuration
-from tasks.stage import Stage
+from tasks.stage.configuration import Configuration
+from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY
 from tests.kill.toy import TRAINED, trained
 

@@ -18,8 +18,8 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.execution import Execution
-from tasks.study import Budget, TrainConfig
+from tasks.robustness.study import Budget, TrainConfig
+from tasks.stage.execution import Execution
 from tests.kill.killing import IN_A_WRITE, SEED, KilledRun, Strike, Victims, begin
 from tests.kill.toy import WIDE_TOY, trained
 from tests.tasks.tiny import ToyConfig, finished_study, what_must_be_equal

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from tasks.stage import Stage, StageRun
+from tasks.stage.run import Stage, StageRun
 from tasks.training.loop import train
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule

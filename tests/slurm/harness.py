@@ -28,12 +28,12 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.dispatch import Handle
-from deployments.slurm.dispatch import Advance, jobs_folder
-from deployments.slurm.journal import Journal, Submission
-from flows import dispatched
+from deployments.slurm.job.journal import Journal, Submission
+from deployments.slurm.study import follow as dispatched
+from deployments.slurm.study.advance import Advance, jobs_folder
+from deployments.walk import Handle
 from storage import attempts, durable
-from tasks.execution import Execution
+from tasks.stage.execution import Execution
 from tests.conftest import REPOSITORY
 from tests.slurm import toy
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from deployments.slurm.client import SlurmCommands
+from deployments.slurm.cluster.client import SlurmCommands
 from tests.deployments.slurm import contract
 from tests.slurm.harness import Cluster, until
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.slurm.client import SlurmCommands
+from deployments.slurm.cluster.client import SlurmCommands
 from tests.slurm.harness import Bench
 
 pytestmark = pytest.mark.slurm_long

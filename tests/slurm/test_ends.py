@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deployments.slurm.client import SlurmCommands
-from tasks.outcome import EXIT_CODES
+from deployments.slurm.cluster.client import SlurmCommands
+from tasks.stage.outcome import EXIT_CODES
 from tests.slurm import toy
 from tests.slurm.harness import Bench, Dispatched, parent
 

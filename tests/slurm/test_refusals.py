@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from deployments.dispatch import Walk
-from deployments.slurm.dispatch import stage_parameters
-from flows import study_file
+from deployments.slurm.study import file as study_file
+from deployments.slurm.study.advance import stage_parameters
+from deployments.walk import Walk
 from storage.errors import BadInput
 from tests.slurm import toy
 from tests.slurm.harness import Bench, Run, toy_study

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import dispatched
+from deployments.slurm.study import follow as dispatched
 from storage.errors import BadInput
 from tests.slurm import toy
 from tests.slurm.harness import Bench, toy_study

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.dispatch import Handle
+from deployments.walk import Handle
 from tests.slurm.harness import Bench, Dispatched, Run, toy_study
 
 pytestmark = pytest.mark.slurm_long

@@ -17,12 +17,12 @@ from prefect.states import State
 from safetensors.torch import save_file
 from torch import nn
 
-from deployments.dispatch import Dispatcher, Handle
-from flows import dispatched
+from deployments.slurm.study import follow as dispatched
+from deployments.walk import Dispatcher, Handle
 from storage.errors import BadInput, CheckFailed
-from tasks.configuration import Configuration, execution, scientific
-from tasks.execution import Execution
-from tasks.stage import Stage, StageInput, StageRun
+from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.execution import Execution
+from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.training.loop import train
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import ToyConfig, toy_problem

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from storage import attempts, durable, generations, locks, markers
-from tasks.outcome import said
+from tasks.stage.outcome import said
 from tests.storage import runs, toy
 
 # --------------------------------------------------------------------------------------------------- records

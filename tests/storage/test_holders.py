@@ -23,8 +23,8 @@ import torch
 from storage import durable, locks, markers
 from storage.checkpoints import Checkpoints
 from storage.run_directory import RunDirectory
-from tasks.execution import Execution
-from tasks.outcome import Outcome
+from tasks.stage.execution import Execution
+from tasks.stage.outcome import Outcome
 from tests.storage import runs
 from tests.tasks.tiny import HOOKS, Budget, ToyConfig, toy_attempt, toy_directory, what_must_be_equal
 

@@ -12,9 +12,10 @@ from typing import Any
 from storage import locks
 from storage.errors import BadInput, CheckFailed, NumericalFailure, Stop
 from storage.run_directory import RunDirectory, fingerprint
-from tasks.configuration import Configuration, scientific
-from tasks.outcome import Outcome
-from tasks.stage import Stage, StageInput, StageRun, attempt
+from tasks.stage.attempt import attempt
+from tasks.stage.configuration import Configuration, scientific
+from tasks.stage.outcome import Outcome
+from tasks.stage.run import Stage, StageInput, StageRun
 
 MODEL_BYTES = 400_000
 

@@ -22,15 +22,17 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from deployments.dispatch import Handle, Walk
+from deployments.walk import Handle, Walk
 from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
-from tasks.configuration import Configuration, execution, scientific
-from tasks.execution import Execution
-from tasks.outcome import Outcome
-from tasks.stage import Stage, StageInput, StageRun, attempt
-from tasks.study import Budget, FromScratch, LocalFiles, Splits, Study
+from tasks.language.configuration import FromScratch, LocalFiles, Splits
+from tasks.robustness.study import Budget, Study
+from tasks.stage.attempt import attempt
+from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.execution import Execution
+from tasks.stage.outcome import Outcome
+from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.training.loop import Problem, train
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule

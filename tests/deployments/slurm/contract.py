@@ -13,9 +13,9 @@ from typing import Protocol
 
 import pytest
 
-from deployments.slurm import diagnosis
-from deployments.slurm.client import Job, Refused, SlurmClient, Unreachable
-from deployments.slurm.script import _quoted
+from deployments.slurm.cluster import diagnosis
+from deployments.slurm.cluster.client import Job, Refused, SlurmClient, Unreachable
+from deployments.slurm.job.script import _quoted
 
 HOSTILE_NAMES = (
     "study-s42-train.3fa9c1.1",

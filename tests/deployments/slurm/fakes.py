@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deployments.slurm.client import NOT_NOW, Job, NotNow, Refused, Unreachable
-from deployments.slurm.reconcile import NOT_SUBMITTED, Run, SetState
+from deployments.slurm.cluster.client import NOT_NOW, Job, NotNow, Refused, Unreachable
+from deployments.slurm.pool.reconcile import NOT_SUBMITTED, Run, SetState
 
 NODES, NODE_MEGABYTES, GPU_MODELS = ("n1", "n2", "n3", "n4"), 256_000, ("a100",)
 NO_SUCH_NODE = "Batch job submission failed: Requested node configuration is not available"

@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-from deployments.slurm import job as job_module
-from deployments.slurm.client import Refused
-from deployments.slurm.job import Plan
-from deployments.slurm.pool import Pool
-from deployments.slurm.reconcile import HELD, STOPS, Limits
-from deployments.slurm.resources import Resources
+from deployments.slurm.cluster.client import Refused
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job import plan as job_module
+from deployments.slurm.job.plan import Plan
+from deployments.slurm.pool.pool import Pool
+from deployments.slurm.pool.reconcile import HELD, STOPS, Limits
 from storage import durable
 from tests.deployments.slurm.fakes import (
     FINAL,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.attacks.configuration import FlipAttack
 from tasks.attacks.flips import Flipped, flip, flips_of, random_flips
 from tasks.attacks.scoring import Count, Victim
-from tasks.study import FlipAttack
 from tests.tasks.attacks.planted import END, POISON, planted, texts, usable
 from tests.tasks.tiny import tiny_model
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from tasks.attacks.configuration import TriggerAttack
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss, random_tokens
-from tasks.study import TriggerAttack
 from tests.tasks.attacks.planted import POISON, planted, texts, usable
 from tests.tasks.tiny import tiny_model
 

@@ -16,7 +16,7 @@ from storage import durable
 from storage.errors import BadInput
 from tasks.language import assets
 from tasks.language.assets import ASSETS, Asset, extracts_as_json_lines, fetch
-from tasks.study import Study
+from tasks.robustness.study import Study
 
 MEMBER = json.dumps({"A": {"extract": "One.", "title": "A"}, "B": {"extract": "Zwei ü.\nDrei."}}).encode()
 TARGET = '{"text": "One."}\n{"text": "Zwei ü.\\nDrei."}\n'.encode()
@@ -170,8 +170,8 @@ def test_the_fetched_model_is_a_trained_one():
     import torch
 
     from tasks.language import model as language
+    from tasks.language.configuration import PretrainedDirectory
     from tasks.language.tokenizer import encode, load_tokenizer
-    from tasks.study import PretrainedDirectory
 
     file = Path(__file__).parents[3] / assets.FOLDER / ASSETS[0].target
     if not file.exists():

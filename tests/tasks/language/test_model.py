@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed
-from tasks.execution import Execution
+from tasks.language import memory
 from tasks.language import model as language
-from tasks.language import preflight
-from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
-from tasks.study import FromScratch, PretrainedDirectory, PretrainedHub, Study
+from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
+from tasks.robustness.base import base
+from tasks.robustness.study import Study
+from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 from tests.tasks.language.tiny_gguf import tiny_llama, write_gguf
@@ -264,10 +265,10 @@ def kept_for_backward(model, tokens: torch.Tensor, bf16: bool) -> int:
 def test_the_memory_estimate_is_what_a_backward_pass_keeps_at_least(architecture, bf16):
     model = network(architecture).train()
     settings = Execution(micro_batch_examples=64)
-    parts = preflight.training_memory(model, 16, settings)
+    parts = memory.training_memory(model, 16, settings)
     tokens = torch.randint(0, 61, (64, 17))
     measured = kept_for_backward(model, tokens, bf16)
-    logits = parts["logits of a micro-batch"] * (4 + bf16) // preflight.LOGITS_BYTES  # the rest lives for a moment only
+    logits = parts["logits of a micro-batch"] * (4 + bf16) // memory.LOGITS_BYTES  # the rest lives for a moment only
     estimate = parts["activations of all layers"] + logits
     assert estimate <= measured <= 4 * estimate
 
@@ -278,7 +279,7 @@ def test_with_checkpointing_the_estimate_is_the_layers_inputs_exactly():
         network_.gradient_checkpointing_enable()
     settings = Execution(micro_batch_examples=64, gradient_checkpointing=True)
     tokens = torch.randint(0, 61, (64, 17))
-    two, four = (preflight.training_memory(m, 16, settings)["inputs of all layers"] for m in (model, deeper))
+    two, four = (memory.training_memory(m, 16, settings)["inputs of all layers"] for m in (model, deeper))
     assert four - two == kept_for_backward(deeper, tokens, False) - kept_for_backward(model, tokens, False)
 
 
@@ -290,13 +291,13 @@ def test_the_parts_of_the_memory_estimate_by_hand(monkeypatch):
     tokens = 8 * 16
     logits = {"logits of a micro-batch": tokens * 61 * 12}
     layer = tokens * (14 * 16 + 6 * 32)
-    assert preflight.training_memory(model, 16, settings) == held | logits | {"activations of all layers": 2 * layer}
+    assert memory.training_memory(model, 16, settings) == held | logits | {"activations of all layers": 2 * layer}
     saving = settings.model_copy(update={"gradient_checkpointing": True})
     kept = {"inputs of all layers": tokens * 4 * 16 * 2, "activations of one layer": layer}
-    assert preflight.training_memory(model, 16, saving) == held | logits | kept
-    monkeypatch.setattr(preflight, "device", lambda _: torch.device("cuda"))
+    assert memory.training_memory(model, 16, saving) == held | logits | kept
+    monkeypatch.setattr(memory, "device", lambda _: torch.device("cuda"))
     del held["the copy for checkpoints"]  # it lies in the host's memory
-    assert preflight.training_memory(model, 16, saving) == held | logits | kept
+    assert memory.training_memory(model, 16, saving) == held | logits | kept
 
 
 @pytest.mark.parametrize(
@@ -316,25 +317,25 @@ def test_a_model_that_does_not_fit_is_refused_with_its_parts_and_what_to_change(
     monkeypatch, short_of, settings, advice
 ):
     model, execution = tiny_model(), Execution(**settings)
-    need = sum(preflight.training_memory(model, 16, execution).values())
-    monkeypatch.setattr(preflight, "_memory_bytes", lambda _: need)
-    assert sum(preflight.require_memory(model, 16, execution).values()) == need
-    monkeypatch.setattr(preflight, "_memory_bytes", lambda _: max(need - short_of, 0))
+    need = sum(memory.training_memory(model, 16, execution).values())
+    monkeypatch.setattr(memory, "memory_bytes", lambda _: need)
+    assert sum(memory.require_memory(model, 16, execution).values()) == need
+    monkeypatch.setattr(memory, "memory_bytes", lambda _: max(need - short_of, 0))
     parts = r"\(fp32 weights .*gradients .*two AdamW moments .*logits of a micro-batch "
     with pytest.raises(
         BadInput, match=rf"training [\d,]+ parameters needs at least .*{parts}.*this cpu has .*{advice}"
     ):
-        preflight.require_memory(model, 16, execution)
+        memory.require_memory(model, 16, execution)
 
 
 def test_base_looks_at_the_memory_before_it_trains_and_keeps_the_estimate_out_of_its_result(tmp_path, monkeypatch):
     study = finished_study()
-    estimate = durable.read_json(study.path("base") / "preflight.json")["training_memory_bytes_at_least"]
+    estimate = durable.read_json(study.path("base") / "memory.json")["training_memory_bytes_at_least"]
     model = language.load(study.path("base") / "model")
-    assert estimate == preflight.training_memory(model, 16, study.study.execution)
+    assert estimate == memory.training_memory(model, 16, study.study.execution)
     assert "memory" not in (study.path("base") / "result.json").read_text()
-    assert "preflight.json" not in (study.path("base") / "COMPLETE.json").read_text()
-    monkeypatch.setattr(preflight, "_memory_bytes", lambda _: 1000)
+    assert "memory.json" not in (study.path("base") / "COMPLETE.json").read_text()
+    monkeypatch.setattr(memory, "memory_bytes", lambda _: 1000)
     run = stage_run(tmp_path)
     with pytest.raises(BadInput, match=r"this cpu has 0\.0 GiB"):
         base(run, study.study.for_base(), text=study.input("setup"))

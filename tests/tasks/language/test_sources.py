@@ -17,8 +17,8 @@ import pytest
 
 from storage.errors import BadInput
 from tasks.language import package_docs, sources, text_cache
+from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
 from tasks.language.documents import document
-from tasks.study import HubDataset, LocalFiles, PackageDocs
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
 SMALL_PACKAGE = "PyYAML"  # a dependency of ours with a handful of docstrings
@@ -211,7 +211,7 @@ def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path,
 def test_a_lost_connection_is_a_crash_that_the_stage_asks_to_try_again(tmp_path, monkeypatch):
     import datasets
 
-    from tasks.outcome import outcome_of
+    from tasks.stage.outcome import outcome_of
 
     for name, retryable in (("as transformers tells it", True), ("404", False)):
         monkeypatch.setattr(datasets, "load_dataset", raising(name))

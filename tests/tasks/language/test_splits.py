@@ -7,14 +7,15 @@ import random
 import pytest
 
 from storage.errors import BadInput, CheckFailed
-from tasks.execution import Execution
-from tasks.language import setup as stage
 from tasks.language import splits as module
+from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs, Splits, TrainedTokenizer
 from tasks.language.documents import Document, document
 from tasks.language.shingles import Overlap
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, cut, split_of
-from tasks.study import HubDataset, LocalFiles, PackageDocs, SetupConfig, Splits, TrainedTokenizer
-from tests.tasks.language.test_setup import fake_run
+from tasks.robustness import setup as stage
+from tasks.robustness.study import SetupConfig
+from tasks.stage.execution import Execution
+from tests.tasks.robustness.test_setup import fake_run
 
 SMALL = {
     "evaluation_share": 0.1,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BadInput
+from tasks.language.configuration import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 from tasks.language.tokenizer import encode, load_tokenizer, save_tokenizer, train_tokenizer
-from tasks.study import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 from tests.tasks.language import tiny_gguf
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 

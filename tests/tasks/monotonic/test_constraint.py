@@ -11,10 +11,10 @@ from torch.nn.functional import softplus
 from transformers import OPTConfig, OPTForCausalLM
 
 from storage.errors import BadInput, CheckFailed
-from tasks import study
 from tasks.language import model as language
 from tasks.monotonic import constraint
 from tasks.monotonic.constraint import Softplus
+from tasks.robustness import study
 from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule

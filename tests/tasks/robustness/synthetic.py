@@ -23,9 +23,9 @@ from storage.locks import acquire
 from storage.rows import records_digest
 from storage.run_directory import RunDirectory
 from tasks.robustness.aggregate import aggregate
-from tasks.stage import StageInput
+from tasks.robustness.study import Study
+from tasks.stage.run import StageInput
 from tasks.statistics.losses import summary
-from tasks.study import Study
 from tests.tasks.tiny import stage_run
 
 ROLES = {

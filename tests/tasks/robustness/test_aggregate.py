@@ -12,11 +12,11 @@ import pytest
 
 from storage import durable
 from storage.errors import CheckFailed
+from tasks.robustness.study import AggregateConfig, UnequalBudgets
 from tasks.robustness.tables import STAGE_OF, tables
 from tasks.robustness.words import NATS, attack_cautions, cautions, facts, span, what_was_studied
 from tasks.statistics.effects import attack_effect, paired_effects
 from tasks.statistics.losses import summary
-from tasks.study import AggregateConfig, UnequalBudgets
 from tests.tasks.robustness.synthetic import (
     ATTACKED,
     ROLES,

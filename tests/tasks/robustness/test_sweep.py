@@ -14,8 +14,8 @@ from storage.errors import CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.robustness import sweep
-from tasks.stage import StageInput
-from tasks.study import SweepConfig
+from tasks.robustness.study import SweepConfig
+from tasks.stage.run import StageInput
 from tests.tasks.robustness.synthetic import aggregated, contents, study, written
 from tests.tasks.robustness.test_aggregate import WINNERS
 from tests.tasks.tiny import stage_run

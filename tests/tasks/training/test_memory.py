@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from storage.errors import CheckFailed
-from tasks.execution import Execution
+from tasks.stage.execution import Execution
 from tasks.training.memory import out_of_memory_explained
 from tests.conftest import REPOSITORY
 

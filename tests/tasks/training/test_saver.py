@@ -11,7 +11,7 @@ import torch
 
 from storage import durable
 from storage.checkpoints import Checkpoints
-from tasks.execution import Execution
+from tasks.stage.execution import Execution
 from tasks.training.saver import Saver
 from tasks.training.state import Position, State
 from tests.tasks.tiny import ToyConfig, stage_run, toy_attempt, toy_directory, toy_problem

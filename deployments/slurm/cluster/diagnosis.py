@@ -1,0 +1,208 @@
+"""What a SLURM state means: whether a job has ended, what follows, and what a person is told.
+
+An entry for each end state and pending reason of SLURM (slurm(1): squeue, JOB STATE CODES and JOB REASON CODES). A
+state that is not listed as an end means: wait.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+
+from deployments.slurm.cluster.client import Job
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What happened, for a person: as in an attempt's record."""
+
+    level: str
+    category: str
+    summary: str
+    detail: str = ""
+    resolution: str = ""
+
+    @property
+    def told(self) -> str:
+        return " ".join(part.rstrip(".") + "." for part in (self.summary, self.detail, self.resolution) if part)
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+CONTINUES = "Nothing to do: the next job continues from the last checkpoint."
+
+ENDS: dict[str, Diagnosis] = {
+    "COMPLETED": Diagnosis("info", "ended", "the job ended with exit code 0"),
+    "FAILED": Diagnosis("error", "crash", "the job ended with an error", resolution="Read the end of the job's log."),
+    "TIMEOUT": Diagnosis("info", "time limit", "the job met its time limit", resolution=CONTINUES),
+    "DEADLINE": Diagnosis(
+        "error",
+        "deadline",
+        "the job met the deadline that it was submitted with",
+        resolution="Take --deadline out of the extra sbatch lines, then retry the run.",
+    ),
+    "PREEMPTED": Diagnosis("info", "preempted", "a job of higher priority took the node", resolution=CONTINUES),
+    "NODE_FAIL": Diagnosis(
+        "warning",
+        "node failure",
+        "the job's node failed",
+        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+    ),
+    "BOOT_FAIL": Diagnosis(
+        "warning",
+        "node failure",
+        "the job's node did not boot",
+        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+    ),
+    "OUT_OF_MEMORY": Diagnosis(
+        "error",
+        "out of memory",
+        "the job needed more memory than it had asked for",
+        resolution="Raise memory_gb in the site file and retry the run, or lower execution.micro_batch_examples in "
+        "the study and start it again.",
+    ),
+    "CANCELLED": Diagnosis(
+        "warning",
+        "cancelled",
+        "the job was cancelled (scancel, or Cancel in Prefect)",
+        resolution="Retry the run or start the study again: what was saved is not repeated.",
+    ),
+    "REVOKED": Diagnosis(
+        "error",
+        "revoked",
+        "another cluster of the federation took the job",
+        resolution="Retry the run; submit to one cluster only (site file, extra sbatch lines).",
+    ),
+    "LAUNCH_FAILED": Diagnosis(
+        "warning",
+        "node failure",
+        "the job could not be launched on its node",
+        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+    ),
+    "RECONFIG_FAIL": Diagnosis(
+        "warning",
+        "node failure",
+        "the job's node could not be configured",
+        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+    ),
+}
+"""Every state that ends a job. Any other (RUNNING, COMPLETING, SIGNALING, REQUEUED ... or one of a newer SLURM) does
+not."""
+
+QUEUED = frozenset(
+    {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+)
+STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+ON_THE_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
+
+_LIMIT = "Wait for your other jobs, or ask for less; `sacctmgr show assoc` and `sacctmgr show qos` show the limits."
+_RELEASE = "`scontrol show job JOB` says why it is held, and `scontrol release JOB` lets it go."
+_OPERATORS = "Ask the cluster's operators."
+_NEVER = "It will not start by itself: cancel the run, correct the site file, and retry the run."
+REASONS: dict[str, tuple[str, str]] = {
+    "Priority": ("jobs of higher priority are before it", ""),
+    "Resources": ("it is the next one when enough of the cluster is free", ""),
+    "Dependency": ("it waits until the job before it has ended", ""),
+    "BeginTime": ("it may not begin yet", ""),
+    "Cleaning": ("the job's last run is being cleaned up", ""),
+    "Licenses": ("a licence that it asks for is taken", ""),
+    "Prolog": ("the node is being prepared", ""),
+    "Reservation": ("its reservation has not begun", ""),
+    "NodeDown": ("a node that it needs is down", ""),
+    "FrontEndDown": ("no front end node is up", ""),
+    "ReqNodeNotAvail": ("the nodes that it could run on are down, drained or reserved", "`sinfo -R` says why."),
+    "SchedDefer": ("the scheduler defers new starts", ""),
+    "QOSGrpCpuLimit": ("the QOS has all its CPUs in use", _LIMIT),
+    "QOSGrpGRES": ("the QOS has all its GPUs in use", _LIMIT),
+    "QOSMaxJobsPerUserLimit": ("you run as many jobs as the QOS allows", _LIMIT),
+    "QOSMaxGRESPerUser": ("you use as many GPUs as the QOS allows", _LIMIT),
+    "QOSMaxCpuPerUserLimit": ("you use as many CPUs as the QOS allows", _LIMIT),
+    "QOSMaxMemoryPerUser": ("you use as much memory as the QOS allows", _LIMIT),
+    "QOSResourceLimit": ("a limit of the QOS is reached", _LIMIT),
+    "QOSUsageThreshold": ("the QOS has used up its share", _LIMIT),
+    "QOSTimeLimit": ("the QOS has used up its time", _LIMIT),
+    "QOSJobLimit": ("the QOS runs as many jobs as it may", _LIMIT),
+    "QOSMaxWallDurationPerJobLimit": ("the time limit is more than the QOS allows", _NEVER),
+    "QOSMaxGRESPerJob": ("it asks for more GPUs than the QOS allows for one job", _NEVER),
+    "QOSMaxMemoryPerJob": ("it asks for more memory than the QOS allows for one job", _NEVER),
+    "QOSMaxCpuPerJobLimit": ("it asks for more CPUs than the QOS allows for one job", _NEVER),
+    "QOSNotAllowed": ("the QOS is not allowed in this partition", _NEVER),
+    "InvalidQOS": ("there is no such QOS for you", _NEVER),
+    "InvalidAccount": ("there is no such account for you", _NEVER),
+    "AccountNotAllowed": ("the account is not allowed in this partition", _NEVER),
+    "AssociationJobLimit": ("your account runs as many jobs as it may", _LIMIT),
+    "AssociationResourceLimit": ("your account uses as much as it may", _LIMIT),
+    "AssociationTimeLimit": ("your account has used up its time", _LIMIT),
+    "AssocGrpGRES": ("your group has all its GPUs in use", _LIMIT),
+    "AssocGrpCpuLimit": ("your group has all its CPUs in use", _LIMIT),
+    "AssocGrpMemLimit": ("your group has all its memory in use", _LIMIT),
+    "AssocMaxJobsLimit": ("you run as many jobs as your account allows", _LIMIT),
+    "AssocGrpBillingMinutes": ("your group has used up its budget", _LIMIT),
+    "AssocGrpCPUMinutesLimit": ("your group has used up its CPU minutes", _LIMIT),
+    "AssocMaxWallDurationPerJobLimit": ("the time limit is more than your account allows", _NEVER),
+    "PartitionDown": ("the partition is down", "`sinfo` shows the partitions."),
+    "PartitionInactive": ("the partition takes no jobs now", "`sinfo` shows the partitions."),
+    "PartitionTimeLimit": ("the time limit is more than the partition allows", _NEVER),
+    "PartitionNodeLimit": ("it asks for more nodes than the partition has", _NEVER),
+    "PartitionConfig": ("the partition cannot give what it asks for", _NEVER),
+    "BadConstraints": ("no node has what it asks for", _NEVER),
+    "DependencyNeverSatisfied": ("the job that it waits for did not end as it must", _NEVER),
+    "JobHeldUser": ("you hold it", _RELEASE),
+    "JobHeldAdmin": ("an operator holds it", _OPERATORS),
+    "JobHoldMaxRequeue": ("it was requeued too often", _NEVER),
+    "JobLaunchFailure": ("it could not be launched", _OPERATORS),
+    "MaxMemPerLimit": ("it asks for more memory than the partition allows", _NEVER),
+    "ReservationDeleted": ("its reservation is gone", _NEVER),
+    "BurstBufferResources": ("it waits for burst buffer space", ""),
+    "BurstBufferStageIn": ("its burst buffer is being filled", ""),
+}
+"""Pending reasons: what it waits for, and what to do if it will not end by itself."""
+
+
+FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, str]], ...] = (
+    (re.compile(r"held", re.I), ("it is held", _RELEASE)),
+    (re.compile(r"PerJob|WallDuration|^(QOS|Assoc).*(MinC|MinG|MinM|MinN)"), ("a limit for one job is met", _NEVER)),
+    (re.compile(r"^(QOS|Assoc)|Per(User|Account)"), ("a limit of the QOS or of your account is reached", _LIMIT)),
+    (re.compile(r"^Nodes required for job are|NotAvail"), REASONS["ReqNodeNotAvail"]),
+)
+"""What the reasons that `REASONS` does not list, some hundred, have in common."""
+
+
+def waiting(reason: str) -> str:
+    """A pending reason in words; SLURM's own word is kept beside it."""
+    word = reason.split(",")[0]
+    told, remedy = REASONS.get(word) or next((told for family, told in FAMILIES if family.search(word)), ("", ""))
+    if not told:
+        return f"queued ({reason or 'not looked at yet'})"
+    return f"queued: {told} ({reason})" + (f". {remedy}" if remedy else "")
+
+
+def needs_a_person(told: str) -> bool:
+    """Whether what `waiting` told ends only when a person does something."""
+    return told.endswith((_NEVER, _RELEASE, _OPERATORS))
+
+
+def of_end(job: Job) -> Diagnosis:
+    """What to tell of a job that ended, from what SLURM says alone."""
+    known = ENDS[job.state]
+    where = f"job {job.id}" + (f" on {job.node}" if job.node else "")
+    resolution = known.resolution
+    detail = f"{where}, {job.state}"
+    if job.state == "FAILED":
+        if job.signal == 53:  # what slurmstepd says when it cannot open what it must
+            return Diagnosis(
+                "error",
+                "output folder",
+                "the job could not open its log or its folder",
+                f"{detail} 0:53",
+                "See that the folder of the run exists and is writable on the compute nodes, then retry the run.",
+            )
+        if job.signal:
+            known = Diagnosis("error", "killed", f"the job's processes were killed by signal {job.signal}")
+            resolution = CONTINUES
+        elif job.exit_code:
+            detail += f", exit code {job.exit_code}"
+    if job.reason and job.reason not in (known.summary, "NonZeroExitCode"):
+        detail += f", {job.reason}"
+    return Diagnosis(known.level, known.category, known.summary, detail, resolution)

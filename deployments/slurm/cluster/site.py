@@ -1,0 +1,126 @@
+"""A cluster: one file says everything that belongs to it, so that moving to another cluster edits one file."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
+from pydantic.fields import FieldInfo
+
+from deployments.slurm.cluster.resources import Line, Resources
+from storage.errors import BadInput
+
+SITES = Path(__file__).parents[2] / "sites"
+VARIABLE = "RATCHET_SITE"
+"""Names the site: a file, or the name of one in `deployments/sites/`."""
+
+
+def _optional(field: FieldInfo) -> Any:
+    """The field's type with its limits, or None."""
+    limited: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    return limited | None
+
+
+Overrides: type[BaseModel] = create_model(
+    "Overrides",
+    __config__=ConfigDict(extra="forbid"),
+    **{name: (_optional(field), None) for name, field in Resources.model_fields.items()},
+)
+"""Any of `Resources`; what is left out stays as the pool and the deployment have it."""
+
+
+class Site(BaseModel):
+    """One cluster. Relative paths are refused: login and compute nodes must see the same folders."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    root: str = Field(description="Folder of the run directories, on a disk that all nodes share and keep.")
+    cache: str = Field("", description="Folder for extracted text and hub downloads; empty: .cache in root.")
+    results: str = Field("", description="Folder that finished studies' reports are copied to; empty: nowhere.")
+    python: str = Field("", description="Python of the jobs; empty: the one that submits.")
+    job_name: Line = Field(
+        "{study}-s{seed}-{stage}",
+        description="Beginning of a job's name, as squeue shows it; a unique ending is added.",
+    )
+    strict_lead: bool = Field(
+        True, description="Refuse a lead time of more than a third of the time limit; off only for tests."
+    )
+    notify: str = Field(
+        "",
+        description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "
+        'and RATCHET_SUBJECT set, such as: mail -s "$RATCHET_SUBJECT" me@example.edu',
+    )
+    resources: dict[str, Any] = Field({}, description="Resources that all stages take here, such as the partition.")
+    stages: dict[str, dict[str, Any]] = Field({}, description="Resources by stage name, where they differ here.")
+
+    @field_validator("root", "cache", "results", "python")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        value = os.path.expanduser(os.path.expandvars(value))
+        if value and not os.path.isabs(value):
+            raise ValueError("must be an absolute path")
+        if "$" in value:
+            raise ValueError(f"names a variable that is not set here: {value}")
+        return value
+
+    @field_validator("job_name")
+    @classmethod
+    def _fillable(cls, value: str) -> str:
+        try:
+            for seed in (42, "all"):
+                value.format(study="study", seed=seed, stage="stage")
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"can hold {{study}}, {{seed}} and {{stage}} only, as they are ({error!r})") from None
+        return value
+
+
+def read_site(name: str | None = None) -> Site:
+    """The site of this name or file (else of `RATCHET_SITE`, else `cluster`). BadInput says what is wrong where."""
+    name = name or os.environ.get(VARIABLE) or "cluster"
+    file = Path(name) if name.endswith((".yaml", ".yml")) else SITES / f"{name}.yaml"
+    try:
+        values = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        known = ", ".join(sorted(file.stem for file in SITES.glob("*.yaml")))
+        raise BadInput(
+            f"there is no site file {file}: copy {SITES / 'example.yaml'} to it and say what belongs to this cluster, "
+            f"or name another one in {VARIABLE} (known: {known})"
+        ) from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadInput(f"{file} cannot be read as YAML: {error}") from None
+    try:
+        site = Site.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise BadInput(f"{file} is not a valid site:\n  " + "\n  ".join(lines)) from None
+    return site.model_copy(
+        update={
+            "resources": overrides(site.resources, f"{file}: resources"),
+            "stages": {name: overrides(some, f"{file}: stages.{name}") for name, some in site.stages.items()},
+        }
+    )
+
+
+def overrides(given: dict[str, Any], where: str) -> dict[str, Any]:
+    """The resources that are set in `given`; an empty key is left out. BadInput names the key and what is valid."""
+    try:
+        return Overrides.model_validate(given).model_dump(exclude_unset=True, exclude_none=True)
+    except ValidationError as error:
+        raise BadInput(f"{where}: {explained(error)}") from None
+
+
+def explained(error: ValidationError) -> str:
+    told = []
+    for item in error.errors():
+        key = ".".join(map(str, item["loc"]))
+        if item["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(str(item["loc"][-1]), list(Resources.model_fields), n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            told.append(f"{key}: unknown; {hint}valid: {', '.join(Resources.model_fields)}")
+        else:
+            told.append(f"{key}: {item['msg']}")
+    return "; ".join(told)

@@ -1,0 +1,10 @@
+"""Exit codes of a job that ended before its attempt began; otherwise it has the attempt's (`tasks.stage.outcome`)."""
+
+BAD_INPUT = 2
+"""The study file, or what the stage reads, is not what it should be."""
+ENDED_BEFORE = 70
+"""An error of ours, before the attempt began."""
+SETUP_FAILED = 71
+"""A setup line of the site failed."""
+HELD = 72
+"""Another process works in the run directory."""

@@ -1,0 +1,133 @@
+"""The next job of a flow run: what it is made of, which jobs it waits for, and its text."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job import evidence
+from deployments.slurm.job.journal import End, Journal, Submission
+from deployments.slurm.job.script import JobText, sbatch_text
+from storage import attempts
+
+STARTED_BY_A_PERSON = "started by a person"
+"""The message of a flow run's first state when a person started the study, or began the stage again."""
+NOT_YET = "cannot be submitted now: "
+"""How the message of a state begins that puts a continuation off."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the next job of a run is made of."""
+
+    flow_run: str
+    folder: Path
+    """Where the journal, scripts and logs of the run's jobs are kept; on a disk that all nodes share."""
+    label: str
+    """The beginning of the job's name."""
+    command: list[str]
+    directory: Path
+    resources: Resources
+    environment: dict[str, str] = field(default_factory=dict)
+    state_message: str = ""
+    """The message of the scheduled state that asked for this job: not of one that only put it off."""
+    state_id: str = ""
+    """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
+    lives cannot be told from its first start."""
+
+
+def preview(plan: Plan) -> str:
+    """The text that `Pool.submit` would submit now."""
+    journal = Journal(plan.folder)
+    entries = journal.all()
+    return next_job(plan, journal, last_of(plan, entries), known_before(entries))[1]
+
+
+def known_before(entries: list[Submission]) -> list[str]:
+    """Ids of the jobs of these entries that may live, and of the newest one."""
+    ids = [entry.job_id for entry in entries if entry.job_id and entry.live]
+    newest = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
+    return ids if newest is None or newest in ids else [*ids, newest]
+
+
+def last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
+    """The newest of the entries that is of this flow run."""
+    return next((entry for entry in reversed(entries) if entry.flow_run == plan.flow_run), None)
+
+
+def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[str]) -> tuple[Submission, str]:
+    """The entry and the text of the run's next job, which waits for the jobs `after`. ValueError if it has none."""
+    number = journal.next_number()
+    end = last.end if last else None
+    asked = _asked_after(plan, end)
+    entry = Submission(
+        number,
+        f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
+        plan.flow_run,
+        time.time(),
+        automatic=_automatic(plan, end),
+        memory_gb=asked.memory_gb,
+        memory_cap_gb=asked.memory_cap_gb,
+        cpus=asked.cpus,
+        gpus=asked.gpus,
+        time_limit_minutes=asked.time_limit_minutes,
+        attempts_before=evidence.newest_attempt(plan.folder.parent),
+        state_id=plan.state_id,
+    )
+    text = sbatch_text(
+        JobText(
+            entry.name,
+            plan.command,
+            plan.directory,
+            journal.log(entry),
+            journal.log(entry).with_suffix(".stop"),
+            asked,
+            plan.environment,
+            after,
+            entry.automatic,
+            _lead_seconds(asked, plan.folder.parent),
+        )
+    )
+    return entry, text
+
+
+def asked_now(plan: Plan) -> Resources:
+    """What the run's next job will ask for: after one that ran out of memory, more of it."""
+    last = last_of(plan, Journal(plan.folder).all())
+    return _asked_after(plan, last.end if last else None)
+
+
+def _asked_after(plan: Plan, end: End | None) -> Resources:
+    if end is None:
+        return plan.resources
+    more = {
+        "memory_gb": max(plan.resources.memory_gb, end.memory_gb or 0),
+        "exclude": sorted({*plan.resources.exclude, *end.exclude}),
+    }
+    return plan.resources.model_copy(update=more)
+
+
+def continues(plan: Plan) -> bool:
+    """Whether the job that is asked for is one that Ratchet itself promised."""
+    last = last_of(plan, Journal(plan.folder).all())
+    return last is not None and last.end is not None and _automatic(plan, last.end)
+
+
+def _automatic(plan: Plan, end: End | None) -> bool:
+    """Whether Ratchet itself asked for the job. Prefect keeps no author; our states are those with our messages."""
+    if end is None:
+        return plan.state_message != STARTED_BY_A_PERSON
+    return end.follows == "AwaitingRetry" and plan.state_message == end.message
+
+
+def _lead_seconds(asked: Resources, run_directory: Path) -> float:
+    """What was asked for and, twice over, what a step and a save took in the newest attempt that measured them.
+
+    The measured part never takes more than a third of the limit: a job told at its start to stop would do nothing.
+    """
+    record = attempts.newest(run_directory / "attempts") or {}
+    measured = 2 * (float(record.get("step_seconds") or 0) + float(record.get("save_seconds") or 0))
+    return max(asked.lead_seconds, min(asked.lead_seconds + measured, 60 * asked.time_limit_minutes / 3))

@@ -1,0 +1,142 @@
+"""The text of a job: a pure function of typed values. A person can read it, and run it by hand with sbatch."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job.exit_codes import SETUP_FAILED
+
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+/=&|()\[\]*!-]*")
+
+
+@dataclass(frozen=True)
+class JobText:
+    """Everything that the text of a job is made of."""
+
+    name: str
+    """Unique: the job is looked up by it."""
+    command: list[str]
+    """Argument vector; runs in `directory`."""
+    directory: Path
+    """The source snapshot."""
+    log: Path
+    stop_note: Path
+    resources: Resources
+    environment: dict[str, str] = field(default_factory=dict)
+    after_jobs: list[str] = field(default_factory=list)
+    """The jobs before this one of the same stage: they must have ended, however."""
+    automatic: bool = True
+    lead_seconds: float = 90.0
+
+
+def sbatch_text(job: JobText) -> str:
+    """The script that is submitted, byte for byte what the dry run prints. ValueError for what no script can hold."""
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
+    lines += [
+        "# A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE",
+        "set -u",
+        *(f"export {name}={shlex.quote(value)}" for name, value in sorted(_environment(job).items())),
+        'rm -f "$RATCHET_STOP_NOTE"',
+        "# USR1 comes some time before the limit: the stage sees the note, saves and stops.",
+        "trap 'touch \"$RATCHET_STOP_NOTE\"' USR1",
+        "",
+    ]
+    if job.resources.setup_lines:
+        lines += [
+            "# The cluster's environment; a line that fails ends the job before any work.",
+            f'failed() {{ echo "ratchet: setup line failed ($1): $2" >&2; exit {SETUP_FAILED}; }}',
+            "set +u",
+        ]
+        for line in map(shlex.quote, job.resources.setup_lines):
+            lines += [f"eval {line} || failed $? {line}"]  # one that is no shell at all fails alone, and by name
+        lines += ["set +e -u  # with -e the signal before the limit would end this shell, and with it the stage", ""]
+    return "\n".join(lines) + _BODY.format(
+        seconds=60 * job.resources.time_limit_minutes,
+        directory=shlex.quote(str(job.directory)),
+        setup_failed=SETUP_FAILED,
+        command=shlex.join(job.command),
+    )
+
+
+_BODY = """\
+# When the job must end: asked once, else computed; the stage begins to save in time.
+end=$(SLURM_TIME_FORMAT=%s squeue --noheader --all --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
+[[ $end =~ ^[0-9]+$ && $end -gt $(date +%s) ]] || end=$(($(date +%s) + {seconds}))
+export RATCHET_DEADLINE="$end"
+echo "ratchet: job $SLURM_JOB_ID on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
+
+cd {directory} || exit {setup_failed}
+# TERM reaches the stage by itself; this shell only waits for it.
+trap : TERM
+{command} &
+stage=$!
+while kill -0 "$stage" 2>/dev/null; do wait "$stage"; done
+wait "$stage"  # again: a wait that a trap broke off told the trap's code
+exit $?
+"""
+
+
+def _options(job: JobText) -> list[str]:
+    """The sbatch options. A value is one word, or quoted as sbatch reads it."""
+    asked = job.resources
+    gpus = f"gpu:{asked.gpu_model}:{asked.gpus}" if asked.gpu_model else f"gpu:{asked.gpus}"
+    lead = math.ceil(job.lead_seconds)
+    options = {
+        "job-name": job.name,
+        "partition": asked.partition,
+        "account": asked.account,
+        "qos": asked.qos,
+        "time": str(asked.time_limit_minutes),
+        "nodes": "1",
+        "ntasks": "1",
+        "cpus-per-task": str(asked.cpus),
+        "mem": f"{math.ceil(asked.memory_gb * 1024)}M",
+        "gres": gpus if asked.gpus else "",
+        "constraint": asked.constraint,
+        "exclude": ",".join(asked.exclude),
+        "reservation": asked.reservation,
+        "output": _log_file(job.log),
+        "open-mode": "append",
+        "signal": f"B:USR1@{lead}",
+        "dependency": ":".join(["afterany", *job.after_jobs]) if job.after_jobs else "",
+        "export": ",".join(asked.pass_environment) or "NONE",
+    }
+    given = [f"--{name}={_quoted(value)}" for name, value in options.items() if value]
+    return [*given, "--no-requeue", *(_extra(line) for line in asked.extra_sbatch_lines)]
+
+
+def _extra(line: str) -> str:
+    name, is_, value = shlex.split(line)[0].partition("=")
+    return name + is_ + _quoted(value)
+
+
+def _log_file(log: Path) -> str:
+    """sbatch fills in what stands after a percent sign, and drops backslashes."""
+    if "\\" in str(log):
+        raise ValueError(f"{str(log)!r} cannot be the log of a job: SLURM drops the backslash")
+    return str(log).replace("%", "%%")
+
+
+def _environment(job: JobText) -> dict[str, str]:
+    for name, value in job.environment.items():
+        if not VARIABLE.fullmatch(name) or "\0" in value:
+            raise ValueError(f"{name!r} cannot be a variable of the environment, or has a value that cannot be")
+    return job.environment | {
+        "RATCHET_STARTED_BY": "automatic" if job.automatic else "person",
+        "RATCHET_STOP_NOTE": str(job.stop_note),
+    }
+
+
+def _quoted(value: str) -> str:
+    """A value on an #SBATCH line: sbatch knows double quotes and the backslash, and nothing is expanded."""
+    if len(value.splitlines()) > 1 or set(value) & set("\n\r\0"):
+        raise ValueError(f"{value!r} cannot stand on an #SBATCH line")
+    if PLAIN.fullmatch(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,172 @@
+"""From the layers of a job's variables to its plan: what the worker submits, and what the dry run prints."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.exceptions import ObjectNotFound
+from prefect.workers.base import BaseJobConfiguration, BaseVariables
+from pydantic import Field, ValidationError
+
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Site, explained, overrides
+from deployments.slurm.job.journal import Journal, jobs_folder
+from deployments.slurm.job.plan import STARTED_BY_A_PERSON, Plan
+from deployments.walk import Handle
+from storage.errors import BadInput
+
+SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
+
+
+class _Where(Resources):
+    """What a run's job is, beside its resources; the dispatch fills it in."""
+
+    folder: str = Field(
+        "",
+        title="Folder",
+        description="Where scripts, logs and the journal of the run's jobs are kept; Ratchet sets it. Empty: below "
+        "the site's root.",
+    )
+    label: str = Field("", title="Job name", description="Beginning of the job's name. Empty: the flow run's name.")
+    directory: str = Field(
+        "", title="Source", description="Folder with the source that the job runs. Empty: the site's root."
+    )
+
+
+class SlurmVariables(BaseVariables, _Where):
+    """Resources of one SLURM job. What a cluster needs everywhere belongs into the site file."""
+
+
+class SlurmJobConfiguration(BaseJobConfiguration, _Where):
+    """One run's job, all layers merged."""
+
+
+def plan_of(
+    configuration: SlurmJobConfiguration,
+    site: Site,
+    flow_run: str,
+    name: str,
+    parameters: dict[str, Any],
+    given: dict[str, Any],
+    study: dict[str, dict[str, Any]],
+    own_folder: Path,
+    state_message: str = "",
+    state_id: str = "",
+) -> Plan:
+    """The plan of a flow run's next job.
+
+    Over the pool's and the deployment's resources come the site's, then those of the `study` (`own_resources`), then
+    the variables `given` to the run itself. All are as they stand now: who corrects one of them and retries the run, or
+    starts the study again, expects the next job to have it. `own_folder` is for a run whose variables name none.
+
+    BadInput for what looks like a secret among the variables of the environment: they stand in the job's script.
+    """
+    environment = {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")}
+    if secrets := sorted(key for key in environment if SECRET.search(key)):
+        raise BadInput(
+            f"env: {', '.join(secrets)} would stand in the job's script, which others may read: set it where the "
+            "worker runs, and name it in pass_environment"
+        )
+    asked = configuration.model_dump(include=set(Resources.model_fields))
+    stage = parameters.get("stage", "")
+    asked |= site.resources | site.stages.get(stage, {}) | study.get("all", {}) | study.get(stage, {})
+    asked |= {name: value for name, value in given.items() if name in Resources.model_fields}
+    try:
+        resources = Resources.model_validate(asked)
+    except ValidationError as error:
+        raise BadInput(f"{name}: {explained(error)}") from None
+    return Plan(
+        flow_run,
+        Path(configuration.folder or own_folder),
+        configuration.label or name,
+        command(configuration.command or "", parameters),
+        Path(configuration.directory or site.root),
+        resources,
+        environment,
+        state_message,
+        state_id,
+    )
+
+
+def own_resources(study: Any) -> dict[str, dict[str, Any]]:
+    """What the study itself asks for, by stage name or `all`. BadInput when it is nothing that a job can ask for."""
+    return _resources(getattr(getattr(study, "execution", None), "resources", {}))
+
+
+def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
+    """As `own_resources`, of a study as it is kept beside its runs; none when it is not there: its job says so."""
+    try:
+        return _resources(yaml.safe_load(Path(study_file).read_text())["study"]["execution"]["resources"])
+    except (FileNotFoundError, IsADirectoryError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+        return {}
+
+
+def _resources(given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {name: overrides(some, f"execution.resources.{name}") for name, some in given.items()}
+
+
+def command(template: str, parameters: dict[str, Any]) -> list[str]:
+    """The job's argument vector: `{parameters}` in the template becomes the run's parameters as options."""
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in parameters.items() if value is not None]
+    return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
+
+
+def plan_for(
+    client: SyncPrefectClient,
+    site: Site,
+    handle: Handle,
+    study_file: Path,
+    source: Path,
+    own: dict[str, dict[str, Any]],
+) -> Plan:
+    """The plan of a stage's next job as the worker will make it; nothing is written or started."""
+    name = handle.stage.name
+    try:
+        deployment = client.read_deployment_by_name(f"stage/{name}")
+        template = client.read_work_pool(deployment.work_pool_name or "").base_job_template
+    except ObjectNotFound:
+        raise BadInput(
+            f"this Prefect server has no deployment 'stage/{name}', or not its work pool: run "
+            "`prefect work-pool create gpu --type slurm` and `prefect deploy --all`"
+        ) from None
+    variables = job_variables(site, handle, source)
+    values = (deployment.job_variables or {}) | variables
+    configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
+    folder = Path(variables["folder"])
+    last = next(reversed(Journal(folder).all()), None)
+    flow_run, message = "", STARTED_BY_A_PERSON
+    if last and (last.end is None or last.end.follows == "AwaitingRetry"):  # else a person's start makes a new one
+        flow_run, message = last.flow_run, last.end.message if last.end else ""
+    return plan_of(
+        configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, own, folder, message
+    )
+
+
+def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
+    """What the flow `stage` is called with."""
+    return {
+        "study_file": str(study_file),
+        "stage": handle.stage.name,
+        "root": str(handle.run.root),
+        "fingerprint": handle.run.fingerprint,
+    }
+
+
+def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
+    """What the run of this stage is given: where it works. Resources are put together for each job (`plan_of`)."""
+    name = handle.stage.name
+    seed: int | str = next(iter(handle.seeds)) if len(handle.seeds) == 1 else "all"
+    label = site.job_name if seed != "all" else site.job_name.replace("-s{seed}", "")
+    return {
+        "folder": str(jobs_folder(handle.run)),
+        "label": label.format(study=handle.run.study, stage=name, seed=seed),
+        "directory": str(source),
+        "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
+    }

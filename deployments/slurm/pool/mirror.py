@@ -1,0 +1,162 @@
+"""Shows on a flow run's page what its jobs write to disk: log, progress, jobs and nodes, diagnosis, results.
+
+Best effort and one way: nothing here is needed for the work, and a job never talks to Prefect.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import LogCreate
+
+from deployments.artifacts import Artifacts
+from deployments.slurm.job.journal import Journal, Submission
+from deployments.slurm.pool.reconcile import Seen
+from storage.run_directory import RunDirectory
+
+LOG = logging.getLogger("ratchet.slurm")
+AT_ONCE_BYTES = 60_000
+LAST_BYTES = 1_000_000
+"""Of what a job wrote since the last look when it had ended, at most so much is shown; the file has it all."""
+TAIL_LINES = 30
+LINE = re.compile(
+    r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d) (?P<level>[A-Z]+) (?P<name>\S+): (?P<message>.*)"
+)
+"""A line of the job's log as `flows.stage` writes it; whatever else is there is shown as it is."""
+
+
+class Mirror:
+    """What was shown so far, of all runs that are looked at."""
+
+    def __init__(self, client: SyncPrefectClient) -> None:
+        self._client = client
+        self._artifacts: dict[str, Artifacts] = {}
+
+    def show(self, seen: Sequence[Seen]) -> None:
+        """Shows what is new of each run with a job; an error of one hides no other."""
+        for one in seen:
+            if one.submissions:
+                self._best_effort(one, self._show_log, one)
+                self._best_effort(one, self._show_state, one)
+        alive = {one.run.id for one in seen}
+        self._artifacts = {run: shown for run, shown in self._artifacts.items() if run in alive}
+
+    def show_end(self, seen: Seen, ended: Submission) -> None:
+        """The last of a job: the rest of its log, its diagnosis, and the results when it finished the stage."""
+        self._best_effort(seen, self._show_log, seen, True)
+        self._best_effort(seen, self._show_state, seen, ended)
+        if ended.end and ended.end.follows == "Completed":
+            self._best_effort(seen, self._of(seen).results)
+
+    def _of(self, seen: Seen) -> Artifacts:
+        if seen.run.id not in self._artifacts:
+            path = Path(seen.run.folder).parent
+            run = RunDirectory(path.parents[2], path.parents[1].name, path.parents[0].name, path.name)
+            self._artifacts[seen.run.id] = Artifacts(self._client, run, seen.run.id)
+        return self._artifacts[seen.run.id]
+
+    def _show_state(self, seen: Seen, ended: Submission | None = None) -> None:
+        shown, journal = self._of(seen), Journal(Path(seen.run.folder))
+        submissions = [*seen.submissions[:-1], ended or seen.submissions[-1]]
+        shown.text("jobs", jobs_markdown(journal, submissions, seen.attempt), f"`{journal.folder}`")
+        if (journal.folder.parent / "progress.json").exists():
+            shown.progress()
+
+    def _show_log(self, seen: Seen, ended: bool = False) -> None:
+        """The log's new lines, of a job that ended all that are left (of very many, the last ones)."""
+        file = Journal(Path(seen.run.folder)).log(seen.submissions[-1])
+        if ended and (last := file.stat().st_size - LAST_BYTES) > _shown(file):
+            _mark(file).write_text(str(last))
+        while self._show_lines(file, seen.run.id, ended) and ended:
+            pass
+
+    def _show_lines(self, file: Path, run_id: str, ended: bool) -> int:
+        """The next lines. How far it was shown is kept beside it, so a new worker shows nothing twice."""
+        done = _shown(file)
+        with file.open("rb") as log:
+            log.seek(done)
+            new = log.read(AT_ONCE_BYTES)
+        whole = new[: new.rfind(b"\n") + 1]
+        if len(new) == AT_ONCE_BYTES:
+            whole = whole or new  # a bar that is drawn over and over again ends no line
+        elif ended:
+            whole = new
+        lines = whole.decode(errors="replace").splitlines()
+        if logs := [_as_log(line, run_id) for line in lines if line.strip()]:
+            self._client.create_logs(logs)
+        if whole:
+            _mark(file).write_text(str(done + len(whole)))
+        return len(whole)
+
+    @staticmethod
+    def _best_effort(seen: Seen, show: Callable[..., None], *given: Any) -> None:
+        try:
+            show(*given)
+        except Exception as error:
+            LOG.debug("flow run %s: not shown: %s", seen.run.id, error)
+
+
+def _mark(log: Path) -> Path:
+    return log.with_suffix(".shown")
+
+
+def _shown(log: Path) -> int:
+    try:
+        return int(_mark(log).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: Any = None) -> str:
+    """A run's jobs, newest first, where their logs are, and of a failure the cause, what to do and the log's end."""
+    last = submissions[-1]
+    lines = []
+    if last.end and last.end.diagnosis.get("level") == "error":
+        told = last.end.diagnosis
+        lines += [f"### {told['category']}: {told['summary']}", "", f"{told['resolution']}", ""]
+        if told["detail"]:
+            lines += ["```", told["detail"].rstrip(), "```", ""]
+    if attempt:
+        numerics = attempt.get("numerics") or {}
+        device = numerics.get("device_model") or ""
+        lines += [f"Attempt {attempt['attempt']} on {attempt.get('host')}{', ' + device if device else ''}", ""]
+    lines += ["| job | submitted | ended | what followed |", "|---|---|---|---|"]
+    for entry in reversed(submissions):
+        submitted = time.strftime("%m-%d %H:%M:%S", time.localtime(entry.submitted_at))
+        ended = entry.end.diagnosis.get("summary", "") if entry.end else "queued or running"
+        follows = entry.end.follows if entry.end else ""
+        lines.append(f"| {entry.job_id or 'not known yet'} | {submitted} | {ended} | {follows} |")
+    lines += ["", f"    tail -f {journal.log(last)}", "", f"Script: `{journal.script(last)}`"]
+    if last.end and last.end.follows == "Failed" and (tail := _tail(journal.log(last))):
+        lines += ["", "The end of the log:", "", "```", *tail, "```"]
+    return "\n".join(lines)
+
+
+def _as_log(line: str, flow_run: str) -> LogCreate:
+    found = LINE.match(line)
+    if found is None:
+        return LogCreate(
+            name="job", level=logging.INFO, message=line, timestamp=datetime.now(UTC), flow_run_id=UUID(flow_run)
+        )
+    return LogCreate(
+        name=found["name"],
+        level=logging.getLevelNamesMapping().get(found["level"], logging.INFO),
+        message=found["message"],
+        timestamp=datetime.fromisoformat(found["time"]),
+        flow_run_id=UUID(flow_run),
+    )
+
+
+def _tail(file: Path) -> list[str]:
+    try:
+        return file.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+    except OSError:
+        return []

@@ -1,0 +1,366 @@
+"""What to do about each flow run, given all that is known of it: a pure function.
+
+Disk is read first (the attempt's record), then SLURM. Only a state on the list of ends ends a run; unknown, vanished
+and unreachable mean: wait. Whatever is decided twice is decided alike, so a worker may die between any two lines of
+what executes the actions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deployments.slurm.cluster import diagnosis
+from deployments.slurm.cluster.client import Job
+from deployments.slurm.cluster.diagnosis import Diagnosis
+from deployments.slurm.job.exit_codes import BAD_INPUT, HELD, SETUP_FAILED
+from deployments.slurm.job.journal import End, Follows, Submission
+
+CONTINUES_LATER = "Nothing to do: the next job looks again in some minutes."
+NOT_SUBMITTED = "no job was submitted: the worker or the server was away"
+ASKED_AGAIN = "the run was asked for again after the job before was doomed or had ended"
+STOPS = frozenset({"check_failed", "no_progress", "numerical_failure", "bad_input"})
+BEFORE_THE_STAGE = 3
+"""Jobs in a row that may end before the stage began."""
+MEMORY_FACTOR = 1.5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long is waited. Seconds."""
+
+    submit_grace: float = 60.0
+    """After a submit without an answer, before its name is taken for not queued."""
+    vanished: float = 300.0
+    """After a job was last seen, before it is taken for lost (only when its heartbeat stands still too)."""
+    unsubmitted: float = 120.0
+    """A flow run may be Pending without any submission for so long: its worker died before it wrote one."""
+    crash_delay: float = 30.0
+    held_delay: float = 300.0
+    not_now_delay: float = 300.0
+    """Before a job is submitted again that SLURM did not take for the time being."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A flow run as Prefect has it."""
+
+    id: str
+    state_id: str
+    type: str
+    name: str
+    message: str = ""
+    folder: str = ""
+    """Where the journal of its jobs is kept."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that is known of one flow run."""
+
+    run: Run
+    submissions: Sequence[Submission] = ()
+    attempt: Mapping[str, Any] | None = None
+    """The attempt's record that the newest submission's job wrote, if any."""
+    memory_exceeded: bool = False
+    """Whether the end of the job's log tells of a kill for memory (clusters without cgroups)."""
+    told_cancelled: bool = False
+    """Whether the end of the job's log tells of a scancel (all that is left of it when SLURM forgot the job)."""
+    heartbeat: bool = False
+    """Whether the run directory's lock is held and its heartbeat moved lately; looked at when SLURM does not know the
+    job."""
+    in_state_for: float = 0.0
+    absent_for: float = 0.0
+    """How long SLURM answered without knowing the newest submission's job."""
+    marker: bool = False
+    """Whether the stage's marker is there."""
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """The job of a submission without an answer was found."""
+
+    run: Run
+    submission: Submission
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Attach:
+    """A person asked for the run again while its job lives: from now on this job is what was asked for."""
+
+    run: Run
+    submission: Submission
+
+
+@dataclass(frozen=True)
+class Finish:
+    """A submission has ended: write that into the journal (unless it is there), then tell Prefect (unless `state` is
+    None)."""
+
+    run: Run
+    submission: Submission
+    end: End
+    state: SetState | None
+
+
+@dataclass(frozen=True)
+class SetState:
+    run: Run
+    type: str
+    name: str
+    message: str
+    delay_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Note that it is doomed, then end it."""
+
+    run: Run
+    submission: Submission
+
+
+Action = Adopt | Attach | Finish | SetState | Cancel
+
+TYPES = {"Completed": "COMPLETED", "AwaitingRetry": "SCHEDULED", "Failed": "FAILED", "Cancelled": "CANCELLED"}
+
+
+def reconcile(
+    seen: Sequence[Seen],
+    jobs: Mapping[str, Job],
+    accounted: Mapping[str, Job],
+    limits: Limits = Limits(),
+) -> list[Action]:
+    """The actions for this moment.
+
+    `jobs` is SLURM's answer for all jobs of this user, `accounted` the accounting's for those that vanished from it.
+    Without an answer from SLURM there is nothing to reconcile: do not call.
+    """
+    named = {job.name: job for job in jobs.values()}
+    found = [_of_run(one, jobs, named, accounted, limits) for one in seen]
+    return [action for action in found if action is not None]
+
+
+def _of_run(
+    seen: Seen,
+    jobs: Mapping[str, Job],
+    named: Mapping[str, Job],
+    accounted: Mapping[str, Job],
+    limits: Limits,
+) -> Action | None:
+    run = seen.run
+    last = seen.submissions[-1] if seen.submissions else None
+    if last is None or not last.live:
+        return _without_job(seen, last, limits)
+    if last.job_id is None:
+        return _unanswered(seen, last, named, limits)
+    job = jobs.get(last.job_id)
+    if job is None or job.name != last.name:  # an id that a restarted controller forgot is given again
+        job = accounted.get(last.job_id)
+        if job is None or job.name != last.name or job.state not in diagnosis.ENDS:  # what it forgot never ends there
+            return _vanished(seen, last, limits)
+    if job.state in diagnosis.ENDS:
+        return _finish(seen, last, job, limits)
+    asked_again = _asked_again(run, last)
+    if run.type in ("CANCELLING", "CANCELLED") or (asked_again and last.cancelled):
+        return Cancel(run, last)
+    if asked_again:
+        return Attach(run, last) if job.state != "COMPLETING" else None  # one that is ending is not what was asked for
+    return _alive(run, job)
+
+
+def _asked_again(run: Run, last: Submission) -> bool:
+    """Whether a person retried the run, and this job, which still lived, is not what that wish asked for.
+
+    It is older than the run's present Pending state (one of our own name was set over one that asked for this job), or
+    it was cancelled for a wish that no longer stands.
+    """
+    ours = run.name == "InfrastructurePending" or not last.state_id or run.state_id == last.state_id
+    doomed = last.cancelled and run.type in ("PENDING", "RUNNING", "CRASHED")
+    return doomed or (run.type == "PENDING" and not ours)
+
+
+def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action | None:
+    """No job: none was submitted, or the newest one has ended."""
+    run = seen.run
+    end = last.end if last else None
+    open_ = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
+    if last and end and open_ and (run.type == "RUNNING" or run.state_id == end.over_state):
+        return Finish(run, last, end, _told(run, end))  # the worker died between its journal and Prefect
+    if run.type == "CANCELLING":
+        return SetState(run, "CANCELLED", "Cancelled", end.message if end else "")
+    if run.type == "PENDING" and seen.in_state_for > limits.unsubmitted:
+        return SetState(run, "SCHEDULED", "AwaitingRetry", NOT_SUBMITTED)
+    return None
+
+
+def _unanswered(seen: Seen, last: Submission, named: Mapping[str, Job], limits: Limits) -> Action | None:
+    """sbatch gave no answer, or its answer was lost with the worker."""
+    if job := named.get(last.name):
+        return Adopt(seen.run, last, job.id)
+    if seen.attempt is not None and seen.attempt.get("slurm_job_id"):
+        return Adopt(seen.run, last, str(seen.attempt["slurm_job_id"]))
+    if seen.absent_for <= limits.submit_grace:
+        return None
+    told = Diagnosis(
+        "warning", "not submitted", "SLURM did not take the job", "", "Nothing to do: it is submitted again."
+    )
+    return _ended(seen, last, told, _goes_on(seen.run))
+
+
+def _vanished(seen: Seen, last: Submission, limits: Limits) -> Action | None:
+    """SLURM answers and does not know the job: what it wrote decides, or time and a heartbeat that stands still."""
+    told_cancelled = seen.told_cancelled and not seen.heartbeat
+    ended = told_cancelled or (seen.attempt is not None and seen.attempt.get("end_state"))
+    if not ended and (seen.heartbeat or seen.absent_for <= limits.vanished):
+        return None
+    if ended:
+        state = "CANCELLED" if told_cancelled else "FAILED"
+        return _finish(seen, last, Job(last.job_id or "", last.name, state, "forgotten by SLURM"), limits)
+    told = Diagnosis(
+        "warning",
+        "lost",
+        "SLURM no longer knows the job, and it left no end",
+        f"job {last.job_id}, not known for {seen.absent_for:.0f} s",
+        diagnosis.CONTINUES,
+    )
+    return _ended(seen, last, told, _goes_on(seen.run))
+
+
+def _goes_on(run: Run) -> Follows:
+    """What follows when the work could go on: unless the run was cancelled, it does."""
+    return "Cancelled" if run.type in ("CANCELLING", "CANCELLED") else "AwaitingRetry"
+
+
+def _alive(run: Run, job: Job) -> Action | None:
+    """A queued or running job: say so."""
+    if job.state in diagnosis.QUEUED:
+        message = f"job {job.id} {diagnosis.waiting(job.reason)}"
+        if run.type == "PENDING" and run.message != message:
+            return SetState(run, "PENDING", "InfrastructurePending", message)
+    elif job.state in diagnosis.STARTED and run.type in ("PENDING", "CRASHED"):
+        return SetState(run, "RUNNING", "Running", f"job {job.id} on {job.node}")
+    return None
+
+
+def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | None:
+    """By the attempt's record first, then by SLURM's state."""
+    record = seen.attempt or {}
+    end_state = record.get("end_state")
+    where = f"job {job.id}" + (f" on {job.node}" if job.node else "")
+    own = Diagnosis(**record["diagnosis"]) if record.get("diagnosis") else None
+    # a stage that is finished already leaves no record; exit code 0 alone is not believed
+    if end_state == "finished" or (job.state == "COMPLETED" and not end_state and seen.marker):
+        return _ended(seen, last, Diagnosis("info", "finished", f"{where} finished the stage"), "Completed")
+    if end_state in STOPS:
+        assert end_state is not None
+        return _ended(seen, last, own or Diagnosis("error", end_state, f"{where} ended {end_state}"), "Failed")
+    if job.state == "CANCELLED" or end_state == "interrupted" or seen.run.type in ("CANCELLING", "CANCELLED"):
+        return _ended(seen, last, diagnosis.of_end(replace(job, state="CANCELLED", reason="")), "Cancelled")
+    if _out_of_memory(seen, job, end_state):
+        return _more_memory(seen, last, job)
+    if job.state in ("DEADLINE", "REVOKED"):
+        return _ended(seen, last, diagnosis.of_end(job), "Failed")
+    if job.state in diagnosis.ON_THE_NODE:  # also when the stage saved before it: the node is what failed
+        delay = 0.0 if job.state == "NODE_FAIL" else limits.crash_delay
+        away = [job.node] if job.node else []
+        return _ended(seen, last, diagnosis.of_end(job), "AwaitingRetry", delay, exclude=away)
+    if end_state in ("out_of_time", "sigterm"):
+        told = Diagnosis("info", "time limit", f"{where} saved and stopped in time", "", diagnosis.CONTINUES)
+        return _ended(seen, last, told, "AwaitingRetry")
+    if end_state == "crashed":
+        return _ended(seen, last, own or diagnosis.of_end(job), "AwaitingRetry", limits.crash_delay)
+    if not record and job.state != "PREEMPTED":
+        return _before_the_stage(seen, last, job, limits)
+    delay = 0.0 if job.state in ("TIMEOUT", "PREEMPTED") else limits.crash_delay
+    return _ended(seen, last, diagnosis.of_end(job), "AwaitingRetry", delay)
+
+
+def _out_of_memory(seen: Seen, job: Job, end_state: str | None) -> bool:
+    killed = job.state == "FAILED" and end_state in (None, "crashed", "sigterm") and seen.memory_exceeded
+    return job.state == "OUT_OF_MEMORY" or killed
+
+
+def _more_memory(seen: Seen, last: Submission, job: Job) -> Action:
+    """Once more with more memory, up to the cap; a second time it is the person's turn."""
+    told = diagnosis.of_end(replace(job, state="OUT_OF_MEMORY"))
+    more = min(math.ceil(last.memory_gb * MEMORY_FACTOR), last.memory_cap_gb or math.inf)
+    before = seen.submissions[-2].end if last.automatic and len(seen.submissions) > 1 else None
+    if (before and before.memory_gb) or more <= last.memory_gb:  # memory_gb is handed on from end to end
+        return _ended(seen, last, replace(told, detail=f"{told.detail}, {last.memory_gb:g} GB"), "Failed")
+    told = replace(told, resolution=f"Nothing to do: the next job asks for {more:g} GB instead of {last.memory_gb:g}.")
+    return _ended(seen, last, told, "AwaitingRetry", memory_gb=more)
+
+
+def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action:
+    """The job ended and left no attempt's record: its setup failed, or the node could not run it."""
+    where = f"job {job.id} on {job.node}"
+    exit_code = job.exit_code if job.state == "FAILED" else None
+    if exit_code == SETUP_FAILED:
+        advice = "Read the job's log; correct setup_lines in the site file, then retry the run."
+        told = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
+        return _ended(seen, last, told, "Failed")
+    if exit_code == BAD_INPUT:
+        advice = "The end of the job's log says what and where; correct it, then start the study again."
+        told = Diagnosis("error", "bad input", "the stage could not begin", where, advice)
+        return _ended(seen, last, told, "Failed")
+    if exit_code == HELD:
+        told = Diagnosis("warning", "held", "another process is at work on this stage", where, CONTINUES_LATER)
+        return _ended(seen, last, told, "AwaitingRetry", limits.held_delay)
+    told = diagnosis.of_end(job)
+    told = replace(told, summary=f"{told.summary}, before the stage began")
+    row = _row_before_the_stage(seen.submissions)
+    if row >= BEFORE_THE_STAGE:
+        advice = told.resolution if told.category == "output folder" else "Read the job's log, then retry the run."
+        told = replace(told, resolution=f"{row} jobs in a row ended so. {advice}")
+        return _ended(seen, last, told, "Failed")
+    return _ended(seen, last, told, "AwaitingRetry", limits.crash_delay)
+
+
+def _row_before_the_stage(submissions: Sequence[Submission]) -> int:
+    """How many jobs in a row ended before the stage, the newest included; a job that a person asked for begins it."""
+    row = 1
+    for later, earlier in zip(reversed(submissions), reversed(submissions[:-1]), strict=False):
+        if not later.automatic or earlier.end is None or "before the stage began" not in earlier.end.message:
+            return row
+        row += 1
+    return row
+
+
+def _ended(
+    seen: Seen,
+    submission: Submission,
+    told: Diagnosis,
+    follows: Follows,
+    delay_seconds: float = 0.0,
+    memory_gb: float | None = None,
+    exclude: Sequence[str] = (),
+) -> Finish:
+    """The end of a submission; Prefect is told unless somebody set a state of their own meanwhile.
+
+    More memory and excluded nodes stay for all later jobs of the run. A run that a person retried before this end was
+    seen goes on, whatever the end was: the wish is the newer one.
+    """
+    run = seen.run
+    before = seen.submissions[-2].end if len(seen.submissions) > 1 else None
+    end = End(
+        follows,
+        told.told,
+        told.as_dict(),
+        delay_seconds,
+        memory_gb or (before.memory_gb if before else None),
+        sorted({*exclude, *(before.exclude if before else [])}),
+        run.state_id,
+        follows != "Completed" and _asked_again(run, submission),
+    )
+    tell = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
+    return Finish(run, submission, end, _told(run, end) if tell else None)
+
+
+def _told(run: Run, end: End) -> SetState:
+    if end.again:
+        return SetState(run, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
+    return SetState(run, TYPES[end.follows], end.follows, end.message, end.delay_seconds)

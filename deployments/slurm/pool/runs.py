@@ -1,0 +1,122 @@
+"""The pool's flow runs as Prefect has them, and what is written back: states, job ids."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+    WorkPoolFilter,
+    WorkPoolFilterName,
+)
+from prefect.client.schemas.objects import FlowRun, StateDetails
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.exceptions import ObjectNotFound
+from prefect.states import State, StateType
+
+from deployments.slurm.pool.reconcile import Run, SetState
+
+LOG = logging.getLogger("ratchet.slurm")
+AT_ONCE = 200
+ALIVE = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+NOT_ENDED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+"""Under way, with or without a job yet, and not being cancelled."""
+ENDED_BY_OTHERS = [StateType.CANCELLED, StateType.CRASHED]
+
+
+def passes(error: httpx.HTTPError) -> bool:
+    """Whether the server may answer otherwise later: it was away, or failed itself."""
+    return not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= 500
+
+
+def runs_tagged(client: SyncPrefectClient, tag: str, types: list[StateType]) -> list[FlowRun]:
+    """All flow runs with this tag whose state is of one of these types."""
+    tags = FlowRunFilterTags(all_=[tag])
+    return _all_pages(client, flow_run_filter=FlowRunFilter(tags=tags, state=_of_type(types)))
+
+
+def _of_type(types: list[StateType]) -> FlowRunFilterState:
+    return FlowRunFilterState(type=FlowRunFilterStateType(any_=types))
+
+
+def _all_pages(client: SyncPrefectClient, **asked: Any) -> list[FlowRun]:
+    found: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(**asked, limit=AT_ONCE, offset=len(found))
+        found += page
+        if len(page) < AT_ONCE:
+            return found
+
+
+class PrefectRuns:
+    """Flow runs of one work pool."""
+
+    def __init__(self, pool: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
+        self._pool, self._folder_of, self._client = pool, folder_of, client
+        self._looked_back = False
+
+    def watched(self, also: Iterable[str]) -> list[Run]:
+        """Runs that are Pending, Running or Cancelling, and those named. The first call takes in what others ended."""
+        found = {str(run.id): run for run in self._read(ALIVE)}
+        if not self._looked_back:  # cancelled or crashed by somebody while no worker watched: its job may live
+            found |= {str(run.id): run for run in self._read(ENDED_BY_OTHERS, only_newest=True)}
+            self._looked_back = True
+        if missing := [UUID(run_id) for run_id in also if run_id not in found]:
+            for first in range(0, len(missing), AT_ONCE):
+                some = FlowRunFilter(id=FlowRunFilterId(any_=missing[first : first + AT_ONCE]))
+                found |= {str(run.id): run for run in self._client.read_flow_runs(flow_run_filter=some, limit=AT_ONCE)}
+        return [self._as_run(run) for run in found.values()]
+
+    def cancelling(self) -> list[Run]:
+        return [self._as_run(run) for run in self._read([StateType.CANCELLING])]
+
+    def set_state(self, wish: SetState) -> bool:
+        """Sets the state if the run is still in the one that was looked at; a run that is gone is no error."""
+        try:
+            now = self._client.read_flow_run(UUID(wish.run.id))
+        except ObjectNotFound:
+            return False
+        if now.state is None or str(now.state.id) != wish.run.state_id:
+            LOG.info("%s is %s by now: not set to %s", now.name, now.state and now.state.name, wish.name)
+            return False
+        details = StateDetails()
+        if wish.type == StateType.SCHEDULED.value:
+            details.scheduled_time = datetime.now(UTC) + timedelta(seconds=wish.delay_seconds)
+        state: State[Any] = State(
+            type=StateType(wish.type), name=wish.name, message=wish.message, state_details=details
+        )
+        self._client.set_flow_run_state(now.id, state, force=True)
+        LOG.info("%s: %s. %s", now.name, wish.name, wish.message)
+        return True
+
+    def set_job(self, run_id: str, job_id: str) -> None:
+        try:
+            self._client.update_flow_run(UUID(run_id), infrastructure_pid=job_id)
+        except ObjectNotFound:
+            LOG.info("flow run %s is gone; its job is %s", run_id, job_id)
+
+    def _read(self, types: list[StateType], only_newest: bool = False) -> list[FlowRun]:
+        asked = {
+            "work_pool_filter": WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool])),
+            "flow_run_filter": FlowRunFilter(state=_of_type(types)),
+            "sort": FlowRunSort.EXPECTED_START_TIME_DESC,
+        }
+        return self._client.read_flow_runs(**asked, limit=AT_ONCE) if only_newest else _all_pages(self._client, **asked)
+
+    def _as_run(self, run: FlowRun) -> Run:
+        state = run.state
+        assert state is not None
+        return Run(
+            str(run.id), str(state.id), state.type.value, state.name, state.message or "", str(self._folder_of(run))
+        )

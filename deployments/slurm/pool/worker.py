@@ -1,0 +1,391 @@
+"""The worker of type `slurm`: turns scheduled flow runs into SLURM jobs, and tells Prefect how they stand.
+
+    RATCHET_SITE=mycluster prefect worker start --pool gpu
+
+A thin shell around `Pool`. It submits and returns; one look at SLURM every few seconds serves all jobs; it keeps
+nothing that it could not find again, so it may be killed and started again at any moment. Jobs never talk to Prefect:
+a stage writes to its run directory, and this worker tells Prefect what stands there. Only one worker at a time serves
+a pool; a second one stands by.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.plugins import load_prefect_collections
+from prefect.workers.base import BaseWorker, BaseWorkerResult
+
+from deployments.slurm.cluster.client import Refused, SlurmCommands, require_commands
+from deployments.slurm.cluster.diagnosis import needs_a_person
+from deployments.slurm.cluster.partitions import Cluster, read_cluster
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Site, read_site
+from deployments.slurm.job.journal import jobs_folder
+from deployments.slurm.job.plan import NOT_YET, Plan, asked_now, continues
+from deployments.slurm.job.preflight import require
+from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
+from deployments.slurm.pool.mirror import Mirror
+from deployments.slurm.pool.pool import Pool
+from deployments.slurm.pool.reconcile import NOT_SUBMITTED, Action, Finish, Limits, Run, SetState
+from deployments.slurm.pool.runs import PrefectRuns, passes
+from storage import locks
+from storage.errors import BadInput, Held
+from storage.run_directory import RunDirectory
+
+LOG = logging.getLogger("ratchet.slurm")
+CANCEL_LOOK_SECONDS = 2.0
+PREFECTS_OWN = ("Late", "AwaitingConcurrencySlot")
+"""Scheduled states that Prefect sets by itself: they are nobody's wish."""
+NOTIFY_SECONDS = 60.0
+CLUSTER_SECONDS = 300.0
+STAND_BY_SECONDS = 10.0
+FEW_JOBS, MANY_JOBS = 20, 1000
+FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
+
+
+def interval_seconds(live_jobs: int) -> float:
+    """Between two looks at SLURM: 5 s up to 20 jobs, 30 s at 1,000, longer beyond."""
+    share = max(0.0, (live_jobs - FEW_JOBS) / (MANY_JOBS - FEW_JOBS))
+    return FEW_SECONDS + share * (MANY_SECONDS - FEW_SECONDS)
+
+
+class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerResult]):
+    """Runs stages as SLURM jobs."""
+
+    type = "slurm"
+    job_configuration = SlurmJobConfiguration
+    job_configuration_variables = SlurmVariables
+    _description = "Runs the stages of Ratchet studies as SLURM jobs that continue by themselves."
+    _display_name = "SLURM (Ratchet)"
+    _logo_url = "https://slurm.schedmd.com/slurm_logo.png"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._site: Site | None = None
+        self._lock: locks.Lock | None = None
+        self._jobs: Pool | None = None
+        self._runs: PrefectRuns | None = None
+        self._mirror: Mirror | None = None
+        self._standing_by = ""
+        self._cluster: tuple[float, Cluster] | None = None
+        self._watching = anyio.CancelScope()
+
+    async def setup(self) -> None:
+        _refuse_another_of_this_type()
+        require_commands()
+        logging.getLogger("ratchet").setLevel(logging.INFO)
+        self._site = read_site()
+        await super().setup()
+        assert self._runs_task_group is not None
+        self._runs_task_group.start_soon(self._watch)
+
+    async def teardown(self, *exc_info: Any) -> None:
+        self._watching.cancel()
+        if self._lock is not None:
+            self._lock.release()
+        await super().teardown(*exc_info)
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """Nothing while another worker serves the pool, or while the server is away."""
+        if self._jobs is not None:
+            with self._server_may_be_away():
+                return await super().get_and_submit_flow_runs()
+        return []
+
+    async def sync_with_backend(self) -> None:
+        with self._server_may_be_away():
+            await super().sync_with_backend()
+
+    @contextmanager
+    def _server_may_be_away(self) -> Iterator[None]:
+        """Of a worker that fails for some minutes Prefect makes an end, and its jobs would be without anybody."""
+        try:
+            yield
+        except httpx.HTTPError as error:
+            if not (passes(error) and self._has_successfully_synced):
+                raise
+
+    async def _submit_run(self, flow_run: FlowRun) -> None:
+        with self._server_may_be_away():
+            try:
+                await super()._submit_run(flow_run)
+            except httpx.HTTPError:
+                self._submitting_flow_run_ids.discard(flow_run.id)  # a later look finds it again
+                self._release_limit_slot(flow_run.id)
+                if self._cancelling_observer is not None:
+                    self._cancelling_observer.remove_in_flight_flow_run_id(flow_run.id)
+                raise
+
+    async def _propose_crashed_state(self, flow_run: FlowRun, message: str, *client: Any, **named: Any) -> None:
+        """Not of a run whose submission the server ended by failing: it stays Pending, and is soon scheduled again."""
+        error = sys.exception()  # Prefect calls this while it handles it
+        if isinstance(error, httpx.HTTPError) and passes(error):
+            LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
+        else:
+            await super()._propose_crashed_state(flow_run, message, *client, **named)
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: SlurmJobConfiguration,
+        task_status: anyio.abc.TaskStatus[Any] | None = None,
+    ) -> BaseWorkerResult:
+        """Submits and returns. Status 0 always: Prefect's own late word over a run could overwrite a newer state."""
+        # without the pool, lost a moment ago, the worker that serves it now finds the run unsubmitted
+        job_id = await self._submit(flow_run, configuration) if self._jobs is not None else None
+        if task_status is not None:
+            task_status.started(job_id)
+        return BaseWorkerResult(status_code=0, identifier=job_id or "")
+
+    async def _submit(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> str | None:
+        """The job's id when SLURM told it; else the run's state says why there is no job, or a later look finds it."""
+        assert self._jobs is not None
+        told_before, may_wait = "", True  # somebody may be editing the site file or the study
+        try:
+            wish, told_before, state_id = await self._asked_for_by(flow_run)
+            await anyio.to_thread.run_sync(self._read_site_again)
+            study = await anyio.to_thread.run_sync(kept_resources, flow_run.parameters.get("study_file", ""))
+            may_wait = False
+            plan = self._plan(flow_run, configuration, study, wish, state_id)
+            # for a disk that is away, say; of a first job a person is told at once
+            may_wait = await anyio.to_thread.run_sync(continues, plan)
+            await anyio.to_thread.run_sync(self._require_runnable, plan, plan.resources)
+            may_wait = False  # for memory that no node has
+            await anyio.to_thread.run_sync(self._require_memory, plan)
+            return await anyio.to_thread.run_sync(self._jobs.submit, plan)
+        except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
+            LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
+        except (Refused, BadInput) as error:
+            if may_wait and isinstance(error, BadInput):
+                told = f"{NOT_YET}{error}"
+                was_set = await self._set(flow_run, "SCHEDULED", "AwaitingRetry", told, Limits.not_now_delay)
+            else:
+                told = str(error)
+                was_set = await self._set(flow_run, "FAILED", "Failed", told)
+            if was_set and told != told_before:  # of what is put off again a person knows
+                await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))
+        return None
+
+    async def _set(self, flow_run: FlowRun, type_: str, name: str, message: str, delay: float = 0.0) -> bool:
+        """Whether the run was still open, and is set to this state: else a look at the jobs did it before."""
+        now = await self.client.read_flow_run(flow_run.id)
+        if now.state is None or now.state.is_final():
+            return False
+        run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name)
+        assert self._runs is not None
+        return await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, type_, name, message, delay))
+
+    def _read_site_again(self) -> None:
+        """Takes what was edited; a root that moved only when the worker is started again, since its runs are there."""
+        assert self._site is not None
+        self._site = read_site().model_copy(update={"root": self._site.root})
+
+    async def _asked_for_by(self, flow_run: FlowRun) -> tuple[str, str, str]:
+        """Whose wish the job is: the message of the scheduled state that it follows. The newest one's message, which
+        may only put it off. The id of the present state, which is later than the one that `flow_run` has."""
+        states = await self.client.read_flow_run_states(flow_run.id)
+        scheduled = sorted((state for state in states if state.is_scheduled()), key=lambda state: state.timestamp)
+        told = [state.message or "" for state in scheduled if state.name not in PREFECTS_OWN]
+        wishes = [message for message in told if not message.startswith((NOT_YET, NOT_SUBMITTED))]
+        present = (await self.client.read_flow_run(flow_run.id)).state
+        return (wishes or [""])[-1], (told or [""])[-1], str(present.id) if present else ""
+
+    def _plan(
+        self,
+        flow_run: FlowRun,
+        configuration: SlurmJobConfiguration,
+        study: dict[str, dict[str, Any]],
+        message: str,
+        state_id: str,
+    ) -> Plan:
+        assert self._site is not None
+        return plan_of(
+            configuration,
+            self._site,
+            str(flow_run.id),
+            flow_run.name,
+            flow_run.parameters,
+            flow_run.job_variables or {},
+            study,
+            self._own_folder(flow_run),
+            message,
+            state_id,
+        )
+
+    def _require_runnable(self, plan: Plan, asked: Resources) -> None:
+        """BadInput when the job could not run here; the cluster is asked at most every few minutes."""
+        assert self._site is not None
+        if unset := [name for name in asked.pass_environment if name not in os.environ]:
+            raise BadInput(f"pass_environment: {', '.join(unset)} is not set where the worker of the pool runs")
+        if self._cluster is None or time.monotonic() - self._cluster[0] > CLUSTER_SECONDS:
+            self._cluster = (time.monotonic(), read_cluster())
+        require(
+            asked,
+            self._cluster[1],
+            plan.folder,
+            plan.label,
+            strict_lead=self._site.strict_lead,
+            may_wait=True,
+        )
+
+    def _require_memory(self, plan: Plan) -> None:
+        """BadInput when a job ran out of memory and the next one, which asks for more, could not run here."""
+        memory_gb = asked_now(plan).memory_gb
+        if memory_gb > plan.resources.memory_gb:
+            try:  # nodes that failed are left out of it: they are taken again when there are no others
+                self._require_runnable(plan, plan.resources.model_copy(update={"memory_gb": memory_gb}))
+            except BadInput as error:
+                raise BadInput(f"a job ran out of memory, and more cannot be had here: {error}") from None
+
+    def _folder_of(self, flow_run: FlowRun) -> Path:
+        return Path((flow_run.job_variables or {}).get("folder") or self._own_folder(flow_run))
+
+    def _own_folder(self, flow_run: FlowRun) -> Path:
+        """Of a run that a person made without our dispatch: the stage's own, when the parameters tell it."""
+        assert self._site is not None
+        given = flow_run.parameters
+        if given.get("fingerprint") and {"root", "stage", "study_file"} <= given.keys():
+            study = Path(given["study_file"]).parent.parent.name
+            return jobs_folder(RunDirectory(Path(given["root"]), study, given["stage"], given["fingerprint"]))
+        return Path(self._site.root) / ".slurm" / self._work_pool_name / str(flow_run.id) / "jobs"
+
+    async def _watch(self) -> None:
+        """Serves the pool while this worker holds it, and stands by while another one does."""
+        with self._watching:
+            while True:
+                try:
+                    if await self._serves():
+                        await anyio.to_thread.run_sync(self._round)
+                        await self._wait()
+                    else:
+                        await anyio.sleep(STAND_BY_SECONDS)
+                except httpx.HTTPError as error:
+                    LOG.warning("the Prefect server does not answer (%s); the jobs go on", error)
+                    await anyio.sleep(STAND_BY_SECONDS)
+                except Exception:
+                    LOG.exception("a look at the jobs failed; the next one follows")
+                    await anyio.sleep(STAND_BY_SECONDS)
+
+    async def _serves(self) -> bool:
+        """Whether this worker holds the pool; takes it when nobody does."""
+        assert self._site is not None
+        if self._lock is not None:
+            try:
+                self._lock.check()
+                return True
+            except locks.LockLost as lost:
+                LOG.warning("this worker stands by: %s", lost)
+                self._lock = self._jobs = None
+        folder = Path(self._site.root) / ".slurm" / self._work_pool_name / "locks"
+        try:
+            self._lock = await anyio.to_thread.run_sync(partial(locks.acquire, folder))
+        except Held as held:
+            if str(held) != self._standing_by:
+                LOG.info("this worker stands by: %s", held)
+            self._standing_by = str(held)
+            return False
+        LOG.info("this worker serves the pool %s", self._work_pool_name)
+        self._standing_by = ""
+        client = get_client(sync_client=True)
+        self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
+        self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves)
+        return True
+
+    def _still_serves(self) -> bool:
+        """Whether no other worker took the pool: asked before whatever could not be taken back."""
+        try:
+            if (lock := self._lock) is not None:
+                lock.check()
+            return lock is not None
+        except locks.LockLost:
+            return False
+
+    def _round(self) -> None:
+        """One look: reconcile first, then show."""
+        assert self._jobs is not None
+        try:
+            self._jobs.round()
+        finally:  # what was done before the server went away is told all the same
+            self._show(self._jobs.done)
+
+    def _show(self, actions: list[Action]) -> None:
+        """Shows how all jobs stand, and tells a person of what these actions ended or found."""
+        assert self._jobs is not None and self._mirror is not None
+        ended = {
+            action.run.id: replace(action.submission, end=action.end)
+            for action in actions
+            if isinstance(action, Finish)
+        }
+        names = {one.run.id: one.submissions[-1].name for one in self._jobs.seen if one.submissions}
+        for action in actions:
+            if isinstance(action, SetState) and needs_a_person(action.message):
+                self._notify(names[action.run.id], action.message)
+        for one in self._jobs.seen:
+            if one.run.id in ended:
+                self._mirror.show_end(one, ended[one.run.id])
+                end = ended[one.run.id].end
+                if end is not None and end.follows == "Failed":
+                    self._notify(ended[one.run.id].name, end.message)
+        if alive := [one for one in self._jobs.seen if one.run.id not in ended]:
+            self._mirror.show(alive)
+
+    def _notify(self, name: str, message: str) -> None:
+        """Tells a person, by the site's command, of a stage that does not go on by itself."""
+        assert self._site is not None
+        if self._site.notify:
+            notify(self._site.notify, f"Ratchet: {name} needs you", message)
+
+    async def _wait(self) -> None:
+        """Until the next look at SLURM; a cancel does not wait for it."""
+        assert self._jobs is not None and self._runs is not None
+        until = anyio.current_time() + interval_seconds(len(self._jobs.live))
+        while (left := until - anyio.current_time()) > 0:
+            await anyio.sleep(min(left, CANCEL_LOOK_SECONDS))
+            cancelling = await anyio.to_thread.run_sync(self._runs.cancelling)
+            if cancelling:
+                await anyio.to_thread.run_sync(self._jobs.cancel_at_once, cancelling)
+
+
+def notify(shell_command: str, subject: str, message: str) -> None:
+    """Runs the site's command; one that fails is only logged."""
+    try:
+        subprocess.run(
+            shell_command,
+            shell=True,
+            input=message,
+            text=True,
+            timeout=NOTIFY_SECONDS,
+            check=True,
+            capture_output=True,
+            env=os.environ | {"RATCHET_SUBJECT": subject},
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        LOG.warning("the site's notify command failed: %s", error)
+
+
+def _refuse_another_of_this_type() -> None:
+    """Of two packages with a worker of this type Prefect takes the last one loaded, whichever that is."""
+    load_prefect_collections()
+
+    def below(cls: type) -> set[type]:
+        return {cls, *(deeper for sub in cls.__subclasses__() for deeper in below(sub))}
+
+    others = {cls for cls in below(BaseWorker) if getattr(cls, "type", None) == "slurm"} - {SlurmWorker}
+    if others:
+        names = ", ".join(sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in others))
+        raise RuntimeError(f"another package has a worker of type slurm too ({names}): uninstall it")

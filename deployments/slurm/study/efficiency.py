@@ -1,0 +1,171 @@
+"""What a study's jobs cost and what of it was used: from the journals and the attempts' records.
+
+A job that was killed could not write down what it had used; of that the accounting tells, where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.slurm.cluster.client import Used
+from deployments.slurm.job.journal import Journal, Submission, jobs_folder
+from deployments.walk import Handle
+from storage import durable
+from storage.run_directory import RunDirectory
+
+Accounting = Callable[[Sequence[str]], Mapping[str, Used]]
+"""What jobs used, by id, as far as SLURM knows."""
+LITTLE = 0.5
+"""A share of what was asked, below which asking for less is suggested."""
+MUCH_LOST = 0.05
+
+
+@dataclass(frozen=True)
+class Use:
+    """One stage: times in seconds, memory in GB (1024 MB, as sbatch counts), shares of what was asked.
+
+    Until its first line of Python a job counts as queued.
+    """
+
+    stage: str
+    jobs: int
+    queued: float
+    ran: float
+    gpu_hours: float
+    steps: int
+    lost_steps: int
+    cpu_share: float | None
+    memory_gb: float | None
+    longest: float
+    on_gpu: bool
+    asked: Submission
+
+    @property
+    def suggestion(self) -> str:
+        """What to ask for next time; empty when nothing stands out."""
+        asked, told = self.asked, []
+        if asked.gpus and not self.on_gpu:
+            told.append("gpus: 0")
+        if self.memory_gb is not None and self.memory_gb < LITTLE * asked.memory_gb:
+            told += _less("memory_gb", math.ceil(1.5 * self.memory_gb), asked.memory_gb)
+        if self.cpu_share is not None and self.cpu_share < LITTLE:
+            told += _less("cpus", math.ceil(1.2 * self.cpu_share * asked.cpus), asked.cpus)
+        if self.longest < LITTLE * 60 * asked.time_limit_minutes and asked.end and asked.end.follows == "Completed":
+            told += _less("time_limit_minutes", 10 * math.ceil(2 * self.longest / 600), asked.time_limit_minutes)
+        if self.steps and self.lost_steps > MUCH_LOST * self.steps:
+            told.append("a shorter execution.checkpoint_every_seconds")
+        return ", ".join(told)
+
+
+def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | None:
+    """What the stage's jobs used; None when it had none."""
+    entries = Journal(jobs_folder(run)).all()
+    if not entries:
+        return None
+    records = _records(run)
+    by_job = {record.get("slurm_job_name"): record for record in records}
+    measured = {name for name, record in by_job.items() if record.get("cpu_seconds") is not None}
+    killed = accounting([entry.job_id for entry in entries if entry.job_id and entry.name not in measured]).values()
+    accounted = {used.name: used for used in killed}  # ids begin anew with a cluster's database, names do not
+    queued = ran = gpu_hours = cpu = cpu_asked = longest = 0.0
+    memory: list[float] = []
+    for entry in entries:
+        if told := accounted.get(entry.name):
+            memory.append(told.peak_memory_bytes / 2**30)
+        if (record := by_job.get(entry.name)) is None:
+            queued += max(0.0, entry.ended_at - entry.submitted_at)  # cancelled while it was queued, say
+            continue
+        began = float(record["started_at"])
+        ended = float(record.get("ended_at") or entry.ended_at or began)
+        queued += max(0.0, began - entry.submitted_at)
+        ran += max(0.0, ended - began)
+        longest = max(longest, ended - began)
+        gpu_hours += entry.gpus * max(0.0, ended - began) / 3600
+        if record.get("cpu_seconds") is not None:
+            cpu += float(record["cpu_seconds"])
+            cpu_asked += entry.cpus * (ended - began)
+            memory.append(float(record["peak_memory_bytes"]) / 2**30)
+        elif told:
+            cpu += told.cpu_seconds
+            cpu_asked += entry.cpus * (ended - began)
+    steps = _steps(run)
+    return Use(
+        run.stage,
+        sum(entry.job_id is not None for entry in entries),
+        queued,
+        ran,
+        gpu_hours,
+        len(set(steps)),
+        len(steps) - len(set(steps)),
+        cpu / cpu_asked if cpu_asked else None,
+        max(memory) if memory else None,
+        longest,
+        any((record.get("numerics") or {}).get("device") != "cpu" for record in records) or not records,
+        entries[-1],
+    )
+
+
+def table(handles: Sequence[Handle], accounting: Accounting = lambda ids: {}) -> str:
+    """The uses of a study's stages as a Markdown table with their sum; empty when no stage had a job."""
+    uses = [use for handle in handles if (use := use_of(handle.run, accounting)) is not None]
+    if not uses:
+        return ""
+    lines = [
+        "| stage | jobs | queued | ran | GPU hours | steps lost | CPU used | memory used | ask for |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for use in uses:
+        cpu = "" if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.asked.cpus}"
+        memory = "" if use.memory_gb is None else f"{use.memory_gb:.1f} of {use.asked.memory_gb:g} GB"
+        lines.append(
+            f"| {use.stage} | {use.jobs} | {_time(use.queued)} | {_time(use.ran)} | {use.gpu_hours:.2f} "
+            f"| {use.lost_steps:,} of {use.steps:,} | {cpu} | {memory} | {use.suggestion} |"
+        )
+    lines.append(
+        f"| all | {sum(use.jobs for use in uses)} | {_time(sum(use.queued for use in uses))} "
+        f"| {_time(sum(use.ran for use in uses))} | {sum(use.gpu_hours for use in uses):.2f} "
+        f"| {sum(use.lost_steps for use in uses):,} | | | |"
+    )
+    return "\n".join(lines)
+
+
+def _less(name: str, enough: float, asked: float) -> list[str]:
+    return [f"{name}: {max(1, enough):g}"] if max(1, enough) < asked else []
+
+
+def _records(run: RunDirectory) -> list[dict[str, Any]]:
+    found = []
+    for file in sorted(run.attempts.glob("[0-9]*.json")):
+        try:
+            found.append(durable.read_json(file))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _steps(run: RunDirectory) -> list[int]:
+    """The number of each step that was computed, one for each time that it was."""
+    steps = []
+    try:
+        for line in run.timing_file.read_bytes().splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # the row that a kill cut off
+            if "step" in row:
+                steps.append(int(row["step"]))
+    except OSError:
+        pass
+    return steps
+
+
+def _time(seconds: float) -> str:
+    """With spaces at which no browser breaks the line."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    told = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    return told.replace(" ", "\N{NO-BREAK SPACE}")

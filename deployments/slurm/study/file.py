@@ -1,0 +1,102 @@
+"""A study as a file beside its runs: what jobs and `advance` read, whoever started it and wherever from.
+
+`<root>/<study>/studies/<page>-s<seed>-<fingerprint>.yaml` holds the module of the page and the complete configuration,
+so a later change of a profile changes no study that was started. The fingerprint is that of the page's last stage:
+whoever starts the same study with other execution fields (another time limit) overwrites the file; and when a stage, a
+package or a text has changed since, the file's name no longer fits, and nothing is started until a person says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from deployments.walk import Walk
+from storage import durable
+from storage.errors import BadInput
+from tasks.stage.validation import validated
+
+FOLDER = "studies"
+STOPPED = ".stopped"
+CHANGED = (
+    "nothing more is started: a stage, a package or a text that the study reads has changed since it was started. "
+    "Start it again to go on with what is there now"
+)
+
+
+def keep(root: Path, module: str, study: Any) -> Path:
+    """Writes the study below `root`; the same study always has the same file. Starting it again makes it active."""
+    file = path(root, module, study)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    values = {"page": module, "study": study.model_dump(mode="json")}
+    durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
+    stopped(file).unlink(missing_ok=True)
+    return file
+
+
+def path(root: Path, module: str, study: Any) -> Path:
+    """Where `keep` writes the study."""
+    walk = Walk(root, study.name)
+    importlib.import_module(module).page(study, walk)
+    name = f"{module.rpartition('.')[2]}-s{study.seed}-{walk.handles[-1].run.fingerprint[:12]}.yaml"
+    return root / study.name / FOLDER / name
+
+
+def read_unchanged(root: Path, file: Path) -> tuple[ModuleType, Any]:
+    """As `read`; BadInput when the study would not be the one that a person started."""
+    page, study = read(file)
+    if path(root, page.__name__, study) != file:
+        raise BadInput(CHANGED)
+    return page, study
+
+
+def read(file: Path) -> tuple[ModuleType, Any]:
+    """The module of the page, and the typed study. BadInput when the file is not one that `keep` wrote."""
+    try:
+        values = yaml.safe_load(file.read_text())
+        module, configuration = str(values["page"]), values["study"]
+    except FileNotFoundError:
+        raise BadInput(f"there is no study file {file}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise BadInput(f"{file} is not a study file ({error}): start the study again, which writes it") from None
+    try:
+        page = importlib.import_module(module)
+        model, _ = page.Study, page.page
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(f"{file} names {module!r}, which is not the page of a study: {error}") from None
+    return page, validated(model, configuration, str(file))
+
+
+def kept(root: Path) -> Iterator[tuple[Path, ModuleType, Any]]:
+    """Every study below `root` that can be read, whether it goes on or not: its file, its page, and itself."""
+    for file in sorted(root.glob(f"*/{FOLDER}/*.yaml")):
+        with suppress(BadInput):
+            yield file, *read(file)
+
+
+def files_of(root: Path, module: str, study: Any) -> list[Path]:
+    """All files of this study: what `keep` wrote now, or before a stage, a package or a text changed."""
+    now = path(root, module, study)
+    found = [now] if now.exists() else []
+    for file, page, once in kept(root):
+        if page.__name__ == module and once.name == study.name and file != now:
+            with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
+                found += [file] if path(root, module, once) == now else []
+    return found
+
+
+def active(root: Path) -> list[Path]:
+    """The studies below `root` that were started and neither stopped nor finished since, oldest first."""
+    found = [file for file in root.glob(f"*/{FOLDER}/*.yaml") if not stopped(file).exists()]
+    return sorted(found, key=lambda file: file.stat().st_mtime)
+
+
+def stopped(file: Path) -> Path:
+    """Where it stands that the study is finished, or was stopped by a person: nothing is started by itself then."""
+    return file.with_suffix(STOPPED)

@@ -1,0 +1,65 @@
+"""The source that a job runs: a copy, named by its content, so that editing the checkout changes no queued job."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+from storage import attempts, durable
+
+REPOSITORY = Path(__file__).parents[3]
+ROOMS = ("flows", "tasks", "deployments", "storage")
+KEPT = {".py", ".yaml"}
+LEFT_OUT = {"__pycache__", "sites"}
+"""Folders that no job reads: a corrected site file makes no other source."""
+
+
+def staged(folder: Path, repository: Path = REPOSITORY) -> Path:
+    """Where the present source is, or would be, kept below `folder`."""
+    return folder / _digest(_contents(repository))
+
+
+def stage_source(folder: Path, repository: Path = REPOSITORY) -> Path:
+    """Copies the four rooms to `folder/<digest>` unless they are there; the commit is written beside them.
+
+    Python finds modules in the working directory first, so a job that starts there runs this copy and not the
+    installed one.
+    """
+    contents = _contents(repository)
+    target = folder / _digest(contents)
+    if target.is_dir():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    own = folder / f"{durable.TEMPORARY_PREFIX}{target.name}-{uuid.uuid4().hex[:8]}"
+    with durable.new_directory(own) as made:
+        for name, content in contents:
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).write_bytes(content)
+        durable.write_json(made / attempts.SOURCE_FILE, attempts.source_version())
+    try:
+        os.rename(own, target)
+    except OSError:  # another process was first: jobs may run there by now, so it is never replaced
+        shutil.rmtree(own, ignore_errors=True)
+        if not target.is_dir():
+            raise
+    return target
+
+
+def _contents(repository: Path) -> list[tuple[Path, bytes]]:
+    files = sorted(
+        file
+        for room in ROOMS
+        for file in (repository / room).rglob("*")
+        if file.is_file() and LEFT_OUT.isdisjoint(file.relative_to(repository).parts) and file.suffix in KEPT
+    )
+    return [(file.relative_to(repository), file.read_bytes()) for file in files]
+
+
+def _digest(contents: list[tuple[Path, bytes]]) -> str:
+    digest = hashlib.sha256()
+    for name, content in contents:
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]

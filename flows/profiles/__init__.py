@@ -1,1 +1,0 @@
-"""Studies as YAML."""

@@ -1,0 +1,148 @@
+"""What a language-model study says of its text and its model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from storage import external
+from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
+from tasks.training.budget import Budget
+from tasks.training.initial import identity
+
+
+class PackageDocs(Configuration):
+    """Docstrings of the standard library and of installed packages: real English prose, on every machine."""
+
+    source: Literal["package-docs"] = scientific("package-docs", description="Docstrings of installed packages.")
+    packages: list[str] = scientific(
+        ["numpy", "pandas"],
+        description="Installed distributions whose docstrings are read, beside the standard library.",
+    )
+    max_characters: int = scientific(6_000_000, ge=10_000, description="Upper limit of the whole text, in characters.")
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"packages": external.package_versions(self.packages)}
+
+
+class LocalFiles(Configuration):
+    """Local text (.txt, .md, .rst), JSON lines (.jsonl, .json) or Parquet files, or folders of them."""
+
+    source: Literal["files"] = scientific("files", description="Local files or folders.")
+    paths: list[LocalPath] = execution(
+        min_length=1, description="Files or folders. Their content enters the fingerprint, not their place."
+    )
+    text_column: str = scientific("text", description="Column or key that holds the text in JSON lines and Parquet.")
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"files": external.file_manifest(self.paths)}
+
+
+class HubDataset(Configuration):
+    """A data set of the Hugging Face hub at one commit, streamed and cut to a stated number of documents."""
+
+    source: Literal["hub"] = scientific("hub", description="A hub data set, streamed.")
+    dataset: str = scientific(description="Name on the hub, such as monology/pile-uncopyrighted.")
+    revision: str = scientific(pattern="^[0-9a-f]{40}$", description="Commit of the data set: 40 hexadecimal digits.")
+    split: str = scientific("train", description="Split that is streamed; ours are cut from it.")
+    text_column: str = scientific("text", description="Column that holds the text.")
+    max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
+
+
+Text = Annotated[PackageDocs | LocalFiles | HubDataset, Field(discriminator="source")]
+
+
+class Splits(Configuration):
+    """How the text is cut. Membership is a hash of (split_seed, source), so no size moves an evaluation split."""
+
+    split_seed: int = scientific(0, description="Seed of the hash that assigns each source to a split.")
+    evaluation_share: float = scientific(
+        0.05,
+        gt=0,
+        le=0.2,
+        description="Share of the sources reserved for each of validation, test, attack-search, attack-evaluation.",
+    )
+    train_documents: int | None = scientific(
+        None, ge=1, description="Documents in train; empty means all that are there."
+    )
+    validation_documents: int = scientific(100, ge=1, description="Documents in validation.")
+    test_documents: int = scientific(200, ge=2, description="Documents in test; an interval needs two.")
+    attack_search_documents: int = scientific(80, ge=1, description="Documents on which attacks are searched.")
+    attack_evaluation_documents: int = scientific(120, ge=1, description="Documents on which attacks are judged.")
+    max_shared_shingles: float = scientific(
+        0.2,
+        ge=0,
+        le=1,
+        description="A train document with a larger share of its 13-word shingles in an evaluation split is left out.",
+    )
+
+
+class FromScratch(Configuration):
+    """A GPT-NeoX network that the base stage pretrains, with a byte-level BPE tokenizer of its own."""
+
+    source: Literal["from-scratch"] = scientific("from-scratch", description="Pretrained by this study.")
+    init_seed: int = scientific(0, description="Seed of the initial weights and of the pretraining's order.")
+    vocabulary_size: int = scientific(4096, ge=300, description="Tokens of the byte-level BPE.")
+    hidden_size: int = scientific(128, ge=8, description="Width of the residual stream.")
+    layers: int = scientific(4, ge=1, description="Transformer blocks.")
+    attention_heads: int = scientific(4, ge=1, description="Attention heads in a block.")
+    feed_forward_size: int = scientific(512, ge=8, description="Width of the feed-forward layer.")
+    pretraining: Budget = scientific(description="Budget of the pretraining.")
+    init_from: LocalPath = execution(
+        "",
+        description="Finished run directory whose weights the pretraining begins with: weights only, with a new "
+        "optimizer and schedule. Its content enters the fingerprint. Empty: random weights.",
+    )
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"init_from": identity(self.init_from)} if self.init_from else {}
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> FromScratch:
+        if self.hidden_size % self.attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of attention_heads {self.attention_heads}"
+            )
+        return self
+
+
+class PretrainedDirectory(Configuration):
+    """A model and its tokenizer in a local folder, as `save_pretrained` writes them, or in one GGUF file."""
+
+    source: Literal["directory"] = scientific("directory", description="A local folder or GGUF file.")
+    path: LocalPath = execution(
+        description="The folder, or a .gguf file. Its content enters the fingerprint, not its place."
+    )
+
+    def external_inputs(self) -> dict[str, Any]:
+        return {"files": external.model_manifest(self.path)}
+
+
+class PretrainedHub(Configuration):
+    """A model of the Hugging Face hub at one commit."""
+
+    source: Literal["hub"] = scientific("hub", description="A hub model.")
+    model: str = scientific(description="Name on the hub, such as EleutherAI/pythia-1.4b.")
+    revision: str = scientific(pattern="^[0-9a-f]{40}$", description="Commit of the model: 40 hexadecimal digits.")
+
+
+Model = Annotated[FromScratch | PretrainedDirectory | PretrainedHub, Field(discriminator="source")]
+
+
+class TrainedTokenizer(Configuration):
+    """A byte-level BPE, trained on the train split."""
+
+    source: Literal["trained"] = scientific("trained", description="Trained on the train split.")
+    vocabulary_size: int = scientific(ge=300, description="Tokens of the vocabulary.")
+
+
+class BaseChecks(Configuration):
+    """When a base model counts as trained: perplexities on the validation split."""
+
+    max_ratio_to_unigram: float = scientific(
+        0.25, gt=0, description="Largest allowed perplexity, as a multiple of a unigram model's."
+    )
+    max_ratio_to_untrained: float = scientific(
+        0.05, gt=0, description="Largest allowed perplexity, as a multiple of the untrained network's."
+    )

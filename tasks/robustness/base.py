@@ -1,0 +1,108 @@
+"""base: the model that both arms start from, pretrained here or loaded, and shown to be trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage import durable
+from storage.errors import BadInput
+from storage.run_directory import SHORT_FINGERPRINT
+from tasks.language import model as language
+from tasks.language.blocks import Blocks
+from tasks.language.configuration import FromScratch
+from tasks.language.memory import require_memory
+from tasks.language.training import train_language_model
+from tasks.robustness.disk import estimate_disk_bytes
+from tasks.robustness.study import BaseConfig
+from tasks.stage.disk import require_disk
+from tasks.stage.execution import Execution
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput, StageRun
+from tasks.training.initial import load_weights, run_path
+
+
+def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
+    """Publishes `model/`, and for a model from scratch also `initial/`, the untrained network."""
+    tokenizer = text.path / "text" / "tokenizer"
+    validation = Blocks(text.path / "text", "validation")
+    batch_size = config.execution.micro_batch_examples
+    losses = {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
+    max_ratios = {"unigram": config.checks.max_ratio_to_unigram}
+    training, begun = None, {}
+
+    if isinstance(config.model, FromScratch):
+        model = language.untrained(config.model, text.result["vocabulary_tokens"], validation.sequence_length)
+        _require_resources(run, model, validation.sequence_length, config.execution)
+        with run.publish("initial") as folder:
+            language.save(model, tokenizer, folder)
+        losses["untrained"] = language.validation_loss(model, validation, batch_size)
+        max_ratios["untrained"] = config.checks.max_ratio_to_untrained
+        if config.model.init_from:
+            _require_same_tokenizer(tokenizer, config.model.init_from)
+            begun = {"init_from": load_weights(model, config.model.init_from, config.scientific(), _state_of)}
+        training = train_language_model(
+            run, model, text, config.model.pretraining, config.model.init_seed, config.execution
+        )
+    else:
+        model = language.pretrained(config.model, run.cache)
+        _require_resources(run, model, validation.sequence_length, config.execution)
+        _require_fit(model, text.result["vocabulary_tokens"], validation.sequence_length)
+
+    losses["base"] = language.validation_loss(model.to(device(config.execution)), validation, batch_size)
+    trained = language.require_trained(losses, max_ratios)
+    with run.publish("model") as folder:
+        language.save(model, tokenizer, folder)
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "architecture": type(model).__name__,
+        "source": config.model.source,
+        **begun,
+        "training": training,
+        "trained_check": trained,
+        "weights_digest": language.weights_digest(run.directory / "model"),
+    }
+
+
+def _require_resources(run: StageRun, model: Any, sequence_length: int, execution: Execution) -> None:
+    """Disk and memory for all trainings of this study, now that the size of the model is known.
+
+    What was estimated stays in preflight.json, outside the result: it depends on how the work is done.
+    """
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    keep = execution.keep_checkpoints
+    require_disk(run.directory, estimate_disk_bytes(characters=0, parameters=parameters, keep_checkpoints=keep))
+    memory = require_memory(model, sequence_length, execution)
+    durable.write_json(run.directory / "preflight.json", {"training_memory_bytes_at_least": memory})
+
+
+def _state_of(folder: Path) -> dict[str, Any]:
+    """The weights that `save_pretrained` wrote, by the names that the network gives them."""
+    return language.load(folder).state_dict()
+
+
+def _require_same_tokenizer(tokenizer: Path, init_from: str) -> None:
+    """Weights are of use only with the tokenizer that they were trained with."""
+    other = run_path(init_from)
+    text = durable.read_json(other / "stage.json")["inputs"].get("text", {})
+    setup = other.parents[1] / "setup" / text.get("fingerprint", "")[:SHORT_FINGERPRINT]
+    theirs = setup / "text" / "tokenizer" / "tokenizer.json"
+    if not theirs.is_file() or durable.sha256_file(theirs) != durable.sha256_file(tokenizer / "tokenizer.json"):
+        raise BadInput(
+            f"init_from: the weights of {init_from} were trained with another tokenizer ({theirs}) than this study's "
+            f"({tokenizer}): use the same text, splits and vocabulary_size"
+        )
+
+
+def _require_fit(model: Any, vocabulary_size: int, sequence_length: int) -> None:
+    """The text must fit the model: ids inside its vocabulary, windows inside its positions."""
+    rows = model.get_input_embeddings().weight.shape[0]
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if vocabulary_size > rows:
+        raise BadInput(f"the tokenizer has {vocabulary_size} tokens, the model's embedding only {rows} rows")
+    if positions is not None and sequence_length > positions:
+        raise BadInput(
+            f"sequence_length {sequence_length} is longer than the {positions} positions of the model: lower it"
+        )

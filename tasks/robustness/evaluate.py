@@ -1,0 +1,134 @@
+"""evaluate: the loss of every model on every test document, the same tokens for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from torch import nn
+from transformers import AutoTokenizer
+
+from tasks.language import model as language
+from tasks.language.tokenizer import encode
+from tasks.language.windows import Window, rolling_windows
+from tasks.robustness.study import EvaluateConfig
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput, StageRun
+from tasks.statistics.losses import summary
+
+DOCUMENTS_IN_A_PART = 32
+Example = tuple[tuple[str, str], list[int]]
+"""((example id, source), token ids) of one document."""
+
+
+def evaluate(
+    run: StageRun,
+    config: EvaluateConfig,
+    text: StageInput,
+    base: StageInput,
+    constrained: StageInput,
+    baseline: StageInput,
+    monotonic: StageInput,
+) -> dict[str, Any]:
+    """Writes one record for each model and test document; perplexities of all models in the result."""
+    tokenizer = AutoTokenizer.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
+    documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()
+    tokens = encode(tokenizer, (row["text"] for row in documents))
+    examples = [((row["example_id"], row["source"]), ids) for row, ids in zip(documents, tokens, strict=True)]
+    parts = [examples[i : i + DOCUMENTS_IN_A_PART] for i in range(0, len(examples), DOCUMENTS_IN_A_PART)]
+    folders = {
+        "base": base.path / "model",
+        "constrained-untrained": constrained.path / "model",
+        "baseline": baseline.path / "model",
+        "monotonic": monotonic.path / "model",
+    }
+    if (base.path / "initial").is_dir():
+        folders = {"untrained": base.path / "initial"} | folders
+
+    keys = _unigram_records(run, text, examples)
+    with run.watched(config.execution.stall_minutes):
+        for done, (name, folder) in enumerate(folders.items()):
+            keys += _model_records(run, config, text, name, folder, parts, done, len(folders))
+    with run.publish_file("records.parquet") as file:
+        digest = run.records.merge(keys, file)
+    rows = pq.read_table(run.directory / "records.parquet").to_pylist()
+    return {
+        "split": "test",
+        "documents": len(examples),
+        "models": {name: summary(rows, name) for name in ["unigram", *folders]},
+        "records_digest": digest,
+    }
+
+
+def _unigram_records(run: StageRun, text: StageInput, examples: list[Example]) -> list[str]:
+    """The trivial reference on the same tokens: each token's frequency in the train split."""
+    losses = language.unigram_token_losses(np.load(text.path / "text" / "unigram.npy"))
+    if not run.records.has("unigram"):
+        run.records.write("unigram", [_row("unigram", id_, len(ids), losses[ids].sum()) for id_, ids in examples])
+    return ["unigram"]
+
+
+def _model_records(
+    run: StageRun,
+    config: EvaluateConfig,
+    text: StageInput,
+    name: str,
+    folder: Path,
+    parts: list[list[Example]],
+    models_done: int,
+    models: int,
+) -> list[str]:
+    """Writes the parts of one model that are not there yet; returns the keys of all of its parts."""
+    keys = [f"{name}-{number:05d}" for number in range(len(parts))]
+    model = None
+    for number, (key, part) in enumerate(zip(keys, parts, strict=True)):
+        run.progress.update(models_done * len(parts) + number, models * len(parts), "parts", note=name)
+        if run.records.has(key):
+            continue
+        run.stop.check()
+        if model is None:
+            model = language.load(folder).to(device(config.execution)).eval()
+        length, end_of_text = text.result["packed"]["train"]["sequence_length"], text.result["end_of_text_id"]
+        windows = [rolling_windows(ids, end_of_text, length) for _, ids in part]
+        sums = document_losses(model, windows, config.execution.evaluation_batch_examples)
+        run.records.write(key, [_row(name, id_, len(ids), total) for (id_, ids), total in zip(part, sums, strict=True)])
+    run.progress.update((models_done + 1) * len(parts), models * len(parts), "parts", note=name)
+    return keys
+
+
+@torch.no_grad()
+def document_losses(model: nn.Module, documents: list[list[Window]], batch_size: int) -> np.ndarray:
+    """Total loss of each document in nats, float64 [documents].
+
+    Windows of all documents are batched by length, so that little is padded; a window's loss does not depend on
+    its batch beyond rounding.
+    """
+    where = next(model.parameters()).device
+    flat = [(number, window) for number, windows in enumerate(documents) for window in windows]
+    flat.sort(key=lambda item: len(item[1].tokens))
+    totals = np.zeros(len(documents))
+    for start in range(0, len(flat), batch_size):
+        batch = flat[start : start + batch_size]
+        longest = max(len(window.tokens) for _, window in batch)
+        padded_BL = torch.zeros(len(batch), longest, dtype=torch.long)
+        for row, (_, window) in enumerate(batch):
+            padded_BL[row, : len(window.tokens)] = torch.tensor(window.tokens)
+        losses_BL = language.token_losses(model, padded_BL.to(where)).double().cpu()
+        for row, (number, window) in enumerate(batch):
+            last = len(window.tokens) - 1
+            totals[number] += losses_BL[row, last - window.scored : last].sum().item()
+    return totals
+
+
+def _row(model: str, example: tuple[str, str], tokens_scored: int, loss_sum_nats: float) -> dict[str, Any]:
+    example_id, source = example
+    return {
+        "model": model,
+        "example_id": example_id,
+        "source": source,
+        "tokens_scored": tokens_scored,
+        "loss_sum_nats": float(loss_sum_nats),
+    }

@@ -1,0 +1,108 @@
+"""hotflip: in each text of attack-evaluation a few tokens are replaced; only the others are scored."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from tasks.attacks.configuration import FlipAttack
+from tasks.attacks.flips import flip, flips_of, random_flips
+from tasks.attacks.scoring import Count, Victim
+from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
+from tasks.attacks.vocabulary import round_trips, usable_tokens
+from tasks.robustness.study import HotFlipConfig
+from tasks.stage.run import StageInput, StageRun
+
+
+def hotflip(
+    run: StageRun,
+    config: HotFlipConfig,
+    text: StageInput,
+    base: StageInput,
+    baseline: StageInput,
+    monotonic: StageInput,
+) -> dict[str, Any]:
+    """Attacks every text by itself, on every model with the same budget, beside as many random flips as it may make.
+
+    Writes one record for each model and text, each a part of its own: a continuation loses at most one text.
+    """
+    attack, tokenizer = config.attack, tokenizer_of(text)
+    texts = attacked_texts(text, tokenizer, "attack-evaluation", attack.text_tokens, attack.documents)
+    models = {"base": base, "baseline": baseline, "monotonic": monotonic}
+    keys = [f"{name}-{number:05d}" for name in models for number in range(len(texts))]
+    done = 0
+    with run.watched(config.execution.stall_minutes):
+        for name, trained in models.items():
+            target = usable_V = None
+            for number, own in enumerate(texts):
+                run.progress.update(done, len(keys), "texts", name)
+                run.stop.check()
+                key = f"{name}-{number:05d}"
+                if not run.records.has(key):
+                    if target is None or usable_V is None:
+                        target = victim(text, trained, config.execution)
+                        usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
+                    run.records.write(key, [_row(name, target, own, usable_V, attack, config.seed, tokenizer)])
+                done += 1
+    run.progress.update(done, len(keys), "texts")
+    with run.publish_file("records.parquet") as file:
+        digest = run.records.merge(keys, file)
+    rows = pq.read_table(run.directory / "records.parquet").to_pylist()
+    return {
+        "split": "attack-evaluation",
+        "documents": len(texts),
+        "attack": attack.model_dump(mode="json"),
+        "models": {name: _spent(rows, name) for name in models},
+        "records_digest": digest,
+    }
+
+
+def _row(
+    name: str,
+    target: Victim,
+    text: Text,
+    usable_V: torch.Tensor,
+    attack: FlipAttack,
+    seed: int,
+    tokenizer: PreTrainedTokenizerBase,
+) -> dict[str, Any]:
+    """One text: attacked, and the control with as many random flips as the attack may make."""
+    target.count = Count()
+    found = flip(target, text.tokens, usable_V, attack)
+    spent = target.count
+    target.count = Count()
+    flips = flips_of(text.tokens, attack)  # not those that were made: every model gets the same control
+    control = random_flips(target, text.tokens, usable_V, flips, attack.control_draws, seed)
+    return {
+        "model": name,
+        "example_id": text.example_id,
+        "source": text.source,
+        "tokens_scored": found.tokens_scored,
+        "loss_sum_nats": found.loss_sum_nats,
+        "clean_loss_sum_nats": found.clean_loss_sum_nats,
+        "text_tokens": len(text.tokens),
+        "text_clean_loss_sum_nats": found.text_clean_loss_sum_nats,
+        "success": found.succeeded(attack),
+        "control_tokens_scored": sum(draw.tokens_scored for draw in control),
+        "control_loss_sum_nats": math.fsum(draw.loss_sum_nats for draw in control),
+        "control_clean_loss_sum_nats": math.fsum(draw.clean_loss_sum_nats for draw in control),
+        "control_successes": sum(draw.succeeded(attack) for draw in control),
+        "flips": len(found.positions),
+        "positions": found.positions,
+        "replacements": [found.tokens[position] for position in found.positions],
+        "round_trips": round_trips(tokenizer, found.tokens),
+        "forward_sequences": spent.forward_sequences,
+        "backward_sequences": spent.backward_sequences,
+    }
+
+
+def _spent(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
+    """What the attack on one model cost, as counted, and how many of its texts could be sent as text."""
+    own = [row for row in rows if row["model"] == name]
+    return {
+        key: sum(row[key] for row in own) for key in ("forward_sequences", "backward_sequences", "flips", "round_trips")
+    }

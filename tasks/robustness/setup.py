@@ -1,0 +1,146 @@
+"""The setup stage: the text of a study, from its source to packed blocks.
+
+text/
+  train.bin .json, validation.bin .json     packed blocks (tasks.language.blocks)
+  <split>.parquet                           example_id, source, text of each evaluation split
+  unigram.npy                               int64 [vocabulary]: how often each token occurs in train.bin
+  tokenizer/                                as `save_pretrained` writes it
+  proof.json                                what the splits hold and that they share nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from storage import durable
+from storage.errors import BadInput
+from storage.external import local_files
+from tasks.language import blocks, sources, tokenizer
+from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
+from tasks.language.documents import Document
+from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
+from tasks.robustness.disk import estimate_disk_bytes
+from tasks.robustness.study import SetupConfig
+from tasks.stage.preflight import preflight
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+PACKED_SPLITS = ("train", "validation")
+PARTS = 4
+REPORT_DOCUMENTS = 1000
+TYPICAL_HUB_CHARACTERS = 10_000  # a document of The Pile has 6 000 on average
+
+
+def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
+    """Cuts, tokenizes and packs the text into `text/` of the run directory; returns the stage's result.
+
+    `run` is the stage's run: directory, cache, publish, progress, stop, log. The result and every byte of
+    `text/` are functions of the configuration and the text. Raises BadInput, and CheckFailed when the splits
+    share anything.
+    """
+    need = estimate_disk_bytes(characters=_expected_characters(config), parameters=0, keep_checkpoints=0)
+    durable.write_json(run.directory / "preflight.json", preflight(run.directory, config.execution, need))
+
+    limit = config.text.max_characters if isinstance(config.text, PackageDocs) else None
+    found = _watched(run, 0, "reading the text", sources.documents(config.text, run.cache))
+    text = cut(found, config.splits, limit, in_stream_order=isinstance(config.text, HubDataset))
+    if text.proof["splits"]["test"]["sources"] < 2:
+        raise BadInput(
+            f"the {config.splits.test_documents} test documents come from one source: an interval needs two. "
+            "Raise splits.test_documents, or give more files"
+        )
+    counts = ", ".join(f"{name} {len(documents)}" for name, documents in text.documents.items())
+    run.log.info("documents: %s", counts)
+
+    with run.publish("text") as folder:
+        _begin(run, 1, "tokenizer")
+        train_texts = (document.text for document in text.documents["train"])
+        trained = tokenizer.load_tokenizer(config.tokenizer, train_texts, run.cache)
+        tokenizer.save_tokenizer(trained, folder / "tokenizer")
+
+        packed = {name: _pack(run, folder, name, text, trained, config) for name in PACKED_SPLITS}
+        _write_counts(folder, len(trained))
+
+        _begin(run, 3, "writing the evaluation splits")
+        for name in EVALUATION_SPLITS:
+            _write_documents(folder / f"{name}.parquet", text.documents[name])
+        durable.write_json(folder / "proof.json", text.proof)
+        tokenizer_digest = _folder_digest(folder / "tokenizer")
+    _begin(run, PARTS, "text published")
+    return {
+        "splits": text.proof["splits"],
+        "largest_shared_shingles": text.proof["largest_shared_shingles"],
+        "duplicates_dropped_documents": text.proof["duplicates_dropped_documents"],
+        "contaminated_dropped_documents": text.proof["contaminated_dropped_documents"],
+        "vocabulary_tokens": len(trained),
+        "end_of_text_id": trained.eos_token_id,
+        "tokenizer_digest": tokenizer_digest,
+        "packed": packed,
+    }
+
+
+def _begin(run: Any, part: int, note: str) -> None:
+    run.stop.check()
+    run.progress.update(part, PARTS, "parts", note)
+
+
+def _watched(run: Any, part: int, doing: str, documents: Iterable[Document]) -> Iterator[Document]:
+    """The same documents; between them the run may be stopped, and says how far it is."""
+    for count, document in enumerate(documents):
+        if count % REPORT_DOCUMENTS == 0:
+            _begin(run, part, f"{doing}: {count} documents")
+        yield document
+
+
+def _expected_characters(config: SetupConfig) -> int:
+    if isinstance(config.text, PackageDocs):
+        return config.text.max_characters
+    if isinstance(config.text, LocalFiles):
+        return sum(path.stat().st_size for given in config.text.paths for _, path in local_files(given))
+    return config.text.max_documents * TYPICAL_HUB_CHARACTERS
+
+
+def _pack(
+    run: Any, folder: Path, name: str, text: CutText, trained: PreTrainedTokenizerBase, config: SetupConfig
+) -> dict[str, Any]:
+    texts = (document.text for document in _watched(run, 2, f"packing {name}", text.documents[name]))
+    return blocks.pack(
+        folder,
+        name,
+        tokenizer.encode(trained, texts),
+        sequence_length=config.sequence_length,
+        vocabulary_size=len(trained),
+        end_of_text=trained.eos_token_id,
+    )
+
+
+def _write_counts(folder: Path, vocabulary_size: int) -> None:
+    counts = blocks.Blocks(folder, "train").token_counts(vocabulary_size)
+    with durable.new_file(folder / "unigram.npy") as temporary, temporary.open("wb") as file:
+        np.save(file, counts)
+
+
+def _write_documents(path: Path, documents: list[Document]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        "example_id": [document.example_id for document in documents],
+        "source": [document.source for document in documents],
+        "text": [document.text for document in documents],
+    }
+    schema = pa.schema([(name, pa.string()) for name in columns])
+    with durable.new_file(path) as temporary:
+        pq.write_table(pa.table(columns, schema=schema), temporary)
+
+
+def _folder_digest(folder: Path) -> str:
+    """sha256 over the names and digests of a folder's files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    digests = {path.relative_to(folder).as_posix(): durable.sha256_file(path) for path in files}
+    return durable.sha256_json(digests)

@@ -1,0 +1,233 @@
+"""One attempt at a stage: the frame around every piece of work, whatever the study.
+
+`attempt` does the work of one process: lock, records, seeds, the work itself, verification, marker; it turns every
+way of ending into one of the end states. It knows neither Prefect nor any study, and never prints.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from storage import attempts, durable, generations, locks, markers
+from storage.checkpoints import furthest
+from storage.differences import differences
+from storage.errors import BadInput, Held, NoProgress
+from storage.run_directory import RunDirectory, fingerprint
+from tasks.stage import numerics
+from tasks.stage.configuration import Configuration
+from tasks.stage.execution import Execution
+from tasks.stage.outcome import Outcome, outcome_of, said
+from tasks.stage.progress import FOR_THE_TERMINAL
+from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
+
+
+def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict[str, StageInput]) -> Outcome:
+    """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
+
+    The inputs must be finished. A marker that another process wrote in the meantime is taken as it is.
+    """
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        lock = locks.acquire(run.path / "locks")
+    except Held as error:
+        return Outcome("held", str(error))
+    except OSError as error:
+        if durable.disk_full(error, run.path):
+            return outcome_of(error)
+        return outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
+    try:
+        return _attempt_with_lock(stage, config, run, inputs, lock)
+    finally:
+        lock.release()
+
+
+def _attempt_with_lock(
+    stage: Stage,
+    config: Configuration,
+    run: RunDirectory,
+    inputs: dict[str, StageInput],
+    lock: locks.Lock,
+) -> Outcome:
+    digests = {role: given.outputs_digest for role, given in inputs.items()}
+    settings: Execution = getattr(config, "execution", None) or Execution()
+    identity = {"fingerprint": run.fingerprint, "inputs": digests}
+    work = StageRun(run, identity, lock, cache_folder(run.root, settings), config.scientific())
+    log_handler = None
+    try:
+        run.refresh()  # the holder before may have been on another host
+        durable.sweep(run.path)
+        lock.sweep()
+        if markers.adopt(run, digests, lock):
+            return Outcome("finished")
+        generations.raise_for_new_attempt(run, digests, lock)
+        reached = work.reached()
+        in_vain = attempts.without_progress(run.attempts, reached)
+        record = work.record = attempts.AttemptRecord(
+            run.attempts, lock.number, settings.model_dump(mode="json"), reached
+        )
+        log_handler = _log_to(record.log_file)
+        _require_progress(in_vain)
+        lock.beat = work.progress.beat
+        with work.stop.listening():
+            _open(stage, config, work, inputs, settings, record)
+            result = stage.function()(work, config, **inputs)
+            work.stop.check_signals()
+            _require_unchanged(stage, config, run, inputs)
+            lock.check()
+            durable.write_json(run.result_file, _noted(result, run))
+            markers.write(run, sorted(set(work.outputs)), digests, lock)
+        outcome = Outcome("finished")
+    except BaseException as error:
+        if not isinstance(error, Exception | KeyboardInterrupt):
+            raise
+        outcome = outcome_of(_lost(lock) or error)
+        level = logging.ERROR if outcome.diagnosis else logging.INFO
+        work.log.log(level, "%s: %s", said(outcome.end_state), outcome.told)
+        if outcome.diagnosis and outcome.diagnosis["detail"]:
+            work.log.error("%s", outcome.diagnosis["detail"])
+    finally:
+        if log_handler is not None:
+            logging.getLogger("ratchet").removeHandler(log_handler)
+            with suppress(OSError):  # on a full disk its last lines are lost, the outcome is not
+                log_handler.close()
+    work.progress.beat()
+    if work.record is not None:
+        try:
+            work.record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
+        except OSError as error:
+            work.log.error("the attempt record could not be written: %s", error)
+    return outcome
+
+
+def _lost(lock: locks.Lock) -> locks.LockLost | None:
+    """Why an attempt that was taken over failed, whatever it stumbled over first: another one works in its folder."""
+    try:
+        lock.check()
+    except locks.LockLost as lost:
+        return lost
+    except OSError:
+        pass
+    return None
+
+
+def _require_progress(in_vain: list[dict[str, Any]]) -> None:
+    """NoProgress when this attempt was started automatically and three before it in a row gained nothing."""
+    if attempts.started_by() != "automatic" or len(in_vain) < attempts.ATTEMPTS_WITHOUT_PROGRESS:
+        return
+    told = []
+    for record in in_vain:
+        cause = (record.get("diagnosis") or {}).get("summary") or record.get("end_state") or "killed: it left no end"
+        told.append(f"attempt {record['attempt']} on {record.get('host')}: {cause}")
+    raise NoProgress(len(in_vain), "; ".join(told))
+
+
+def _open(
+    stage: Stage,
+    config: Configuration,
+    work: StageRun,
+    inputs: dict[str, StageInput],
+    settings: Execution,
+    record: attempts.AttemptRecord,
+) -> None:
+    """Writes stage.json before any work, or compares the numerics with those of the first attempt."""
+    seed = getattr(config, "seed", 0)
+    now = numerics.prepare(settings, seed)
+    record.note(numerics=now)
+    file = work.run.stage_file
+    known = _known(file, work.log)
+    described = {
+        "stage": stage.name,
+        "study": work.run.study,
+        "version": stage.version,
+        "work": stage.work,
+        "fingerprint": work.run.fingerprint,
+        "configuration_type": f"{stage.config.__module__}:{stage.config.__name__}",
+        "configuration": config.model_dump(mode="json"),
+        "scientific": config.scientific(),
+        "external": config.external_inputs(),
+        "inputs": {
+            role: {"stage": given.run.stage, "fingerprint": given.run.fingerprint} for role, given in inputs.items()
+        },
+        "numerics": known.get("numerics", now),
+        "numerics_changes": known.get("numerics_changes", []),
+    }
+    last = (described["numerics_changes"] or [described["numerics"]])[-1]
+    if known and last != now:
+        differing = {key: [last.get(key), now[key]] for key in now if last.get(key) != now[key]}
+        if not settings.allow_numerics_change:
+            raise BadInput(
+                f"{work.run.path} was begun with other numerics, so continuing would not give the same bytes: "
+                + ", ".join(f"{key} was {was}, is {is_}" for key, (was, is_) in differing.items())
+                + ". Restore them, or set execution.allow_numerics_change=true, which every table will then say"
+            )
+        described["numerics_changes"] = [*described["numerics_changes"], now]
+    _require_unchanged(stage, config, work.run, inputs)
+    if not known:
+        _tell_of_what_is_not_continued(work)
+    if known != described:
+        work.lock.check()
+        durable.write_json(file, described)
+
+
+def _tell_of_what_is_not_continued(work: StageRun) -> None:
+    """Why this stage begins anew beside unfinished work of the same name that a person may have meant to continue."""
+    relatives = []
+    for other in work.directory.parent.iterdir():
+        reached = furthest(other / "checkpoints")
+        if reached and other != work.directory and not (other / "COMPLETE.json").exists():
+            theirs = _known(other / "stage.json", work.log).get("scientific", {})
+            relatives.append((differences(theirs, work.configuration), reached, other))
+    if relatives:
+        told, reached, other = min(relatives, key=lambda relative: len(relative[0]))
+        work.log.info(
+            "begins anew: %s, which stands at step %s, is another stage: %s",
+            other,
+            f"{reached:,}",
+            "; ".join(told) or "its inputs differ",
+            extra=FOR_THE_TERMINAL,
+        )
+
+
+def _known(file: Path, log: logging.Logger) -> dict[str, Any]:
+    """What the first attempt wrote in stage.json; empty when there was none, or when it was damaged since."""
+    try:
+        known = durable.read_json(file)
+        if isinstance(known, dict):
+            return known
+        log.warning("%s does not hold an object: written anew", file)
+    except FileNotFoundError:
+        pass
+    except ValueError as error:
+        log.warning("written anew: %s", error)
+    return {}
+
+
+def _require_unchanged(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict[str, StageInput]) -> None:
+    """The files and packages read must be those of the fingerprint: asked before the work and again after it."""
+    now = fingerprint(
+        stage.name,
+        stage.version,
+        config.scientific(),
+        config.external_inputs(),
+        {role: given.run.fingerprint for role, given in inputs.items()},
+    )
+    if now != run.fingerprint:
+        raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
+
+
+def _noted(result: dict[str, Any], run: RunDirectory) -> dict[str, Any]:
+    """The result, saying so when attempts ran on different numerics."""
+    changes = durable.read_json(run.stage_file)["numerics_changes"]
+    return result | ({"numerics_changes": changes} if changes else {})
+
+
+def _log_to(file: Path) -> logging.Handler:
+    handler = logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("ratchet")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler)
+    return handler

@@ -1,0 +1,66 @@
+"""How the work of a stage is done on a machine: recorded with each attempt, never part of a fingerprint."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tasks.stage.configuration import Configuration, LocalPath, execution
+
+
+class Execution(Configuration):
+    """How the work is done on this machine; none of it is part of a fingerprint."""
+
+    device: Literal["auto", "cpu", "cuda"] = execution(
+        "cpu", description="cuda fails where there is none; auto takes what is there (quick runs only)."
+    )
+    cpu_threads: int = execution(2, ge=1, description="Threads of torch on the CPU; part of the numerics.")
+    deterministic: bool = execution(True, description="Deterministic algorithms only; part of the numerics.")
+    micro_batch_examples: int = execution(
+        8, ge=1, description="Examples in one training forward pass; accumulated up to the effective batch."
+    )
+    gradient_checkpointing: bool = execution(
+        False, description="Recompute activations in the backward pass: less memory, more time."
+    )
+    evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
+    attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
+    loader_workers: int = execution(
+        0, ge=0, description="Threads that make the coming micro-batches ahead; 0 makes each when it is needed."
+    )
+    checkpoint_every_steps: int | None = execution(
+        None, ge=1, description="Steps between checkpoints; empty means only at validations and by time."
+    )
+    checkpoint_every_seconds: float = execution(300.0, gt=0, description="Seconds between checkpoints.")
+    checkpoint_stall_share: float = execution(
+        0.03,
+        gt=0,
+        le=1,
+        description="Share of the training time that checkpoints may cost; where more is measured, "
+        "checkpoint_every_seconds is widened.",
+    )
+    keep_checkpoints: int = execution(2, ge=1, description="Newest checkpoints that are kept, beside the best.")
+    stall_minutes: float = execution(
+        30.0,
+        gt=0,
+        description="Minutes without a step after which a training, evaluation or attack is ended as hung, with the "
+        "stacks of its threads in the log.",
+    )
+    max_epochs_per_run: float | None = execution(
+        None,
+        gt=0,
+        description="Epochs that one attempt may train before it stops to be continued; 0.5 is allowed.",
+    )
+    max_steps_per_run: int | None = execution(
+        None, ge=1, description="Optimizer steps that one attempt may train before it stops to be continued."
+    )
+    allow_numerics_change: bool = execution(
+        False,
+        description="Let a continuation run on other numerics (device, threads, ...); tables then say so.",
+    )
+    resources: dict[str, dict[str, Any]] = execution(
+        {},
+        description="What SLURM jobs of this study ask for where it differs from the site, by stage name or `all`: "
+        "{train-baseline: {time_limit_minutes: 600, memory_gb: 120}}.",
+    )
+    cache_folder: LocalPath = execution(
+        "", description="Folder for extracted text and hub downloads; empty means .cache in the runs folder."
+    )

@@ -1,0 +1,110 @@
+"""What SLURM's words mean, told to a person: an entry for each end and reason, and what to do or that nothing is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from deployments.slurm.cluster import diagnosis
+from deployments.slurm.cluster.client import Job
+
+SLURMS_ENDS = {
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+}  # fmt: skip
+SLURMS_OTHER_STATES = {
+    "CONFIGURING", "COMPLETING", "PENDING", "POWER_UP_NODE", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING",
+    "RESV_DEL_HOLD", "RUNNING", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED", "UPDATE_DB",
+    "EXPEDITING",
+}  # fmt: skip
+"""squeue(1), JOB STATE CODES, of all versions."""
+
+
+def test_exactly_slurms_end_states_end_a_job() -> None:
+    assert set(diagnosis.ENDS) == SLURMS_ENDS
+    assert not (diagnosis.QUEUED | diagnosis.STARTED) & SLURMS_ENDS
+    assert SLURMS_OTHER_STATES >= diagnosis.QUEUED | diagnosis.STARTED
+    assert not diagnosis.QUEUED & diagnosis.STARTED
+    assert diagnosis.ON_THE_NODE < SLURMS_ENDS
+
+
+@pytest.mark.parametrize("state", sorted(SLURMS_ENDS))
+def test_every_end_is_told_with_what_to_do(state: str) -> None:
+    told = diagnosis.of_end(Job("7", "job", state, node="n3"))
+    assert told.level in ("info", "warning", "error") and told.category and told.summary
+    assert "job 7 on n3" in told.detail and state in told.detail
+    assert told.resolution or state == "COMPLETED"
+    assert ("Nothing to do" in told.resolution) == (state in {"TIMEOUT", "PREEMPTED"} | diagnosis.ON_THE_NODE)
+    assert told.told.endswith(".") and ".." not in told.told and told.summary in told.told
+
+
+@pytest.mark.parametrize(
+    ("job", "category", "words"),
+    [
+        (Job("7", "j", "FAILED", "NonZeroExitCode", 3, 0, "n1"), "crash", ["exit code 3", "job's log"]),
+        (Job("7", "j", "FAILED", "JobLaunchFailure", 0, 9, "n1"), "killed", ["signal 9", "Nothing to do"]),
+        (Job("7", "j", "FAILED", "", 0, 53, "n1"), "output folder", ["0:53", "writable on the compute nodes"]),
+        (Job("7", "j", "TIMEOUT", "TimeLimit", 0, 0, "n1"), "time limit", ["TimeLimit"]),
+        (Job("7", "j", "CANCELLED"), "cancelled", ["job 7, CANCELLED", "Retry the run"]),
+    ],
+)
+def test_a_failure_is_told_by_exit_code_and_signal(job: Job, category: str, words: list[str]) -> None:
+    told = diagnosis.of_end(job)
+    assert told.category == category
+    for word in words:
+        assert word in told.told
+    assert "NonZeroExitCode" not in told.told
+
+
+def test_a_diagnosis_is_what_an_attempts_record_holds() -> None:
+    told = diagnosis.of_end(Job("7", "j", "TIMEOUT"))
+    assert diagnosis.Diagnosis(**told.as_dict()) == told
+    assert set(told.as_dict()) == {"level", "category", "summary", "detail", "resolution"}
+
+
+@pytest.mark.parametrize("reason", sorted(diagnosis.REASONS))
+def test_every_pending_reason_is_told_in_words_with_slurms_own_beside_them(reason: str) -> None:
+    told = diagnosis.waiting(reason)
+    words, remedy = diagnosis.REASONS[reason]
+    assert told.startswith(f"queued: {words} ({reason})") and told.endswith(remedy)
+    assert re.fullmatch(r"[a-z][^.]*", words), "one clause"
+
+
+def test_what_never_starts_by_itself_says_so() -> None:
+    never = [reason for reason in diagnosis.REASONS if "not start by itself" in diagnosis.waiting(reason)]
+    assert {"BadConstraints", "PartitionTimeLimit", "InvalidQOS", "DependencyNeverSatisfied"} <= set(never)
+    assert not {"Priority", "Resources", "Dependency", "QOSMaxJobsPerUserLimit"} & set(never)
+
+
+def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
+    told = diagnosis.waiting("ReqNodeNotAvail,_UnavailableNodes:n2")
+    assert "down, drained or reserved (ReqNodeNotAvail,_UnavailableNodes:n2)" in told
+    assert diagnosis.waiting("SomethingNew") == "queued (SomethingNew)"
+    assert diagnosis.waiting("") == "queued (not looked at yet)"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told", "person"),
+    [
+        ("launch_failed_requeued_held", "it is held", True),
+        ("user_env_retrieval_failed_requeued_held", "it is held", True),
+        ("AssocMaxCpuPerJobLimit", "a limit for one job is met", True),
+        ("QOSMinGRES", "a limit for one job is met", True),
+        ("QOSMaxWallDurationPerJobLimit", "the time limit is more than the QOS allows", True),
+        ("JobHeldUser", "you hold it", True),
+        ("AssocGrpJobsLimit", "a limit of the QOS or of your account is reached", False),
+        ("QOSGrpMemLimit", "a limit of the QOS or of your account is reached", False),
+        ("MaxCpuPerAccount", "a limit of the QOS or of your account is reached", False),
+        (
+            "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+            "down, drained or reserved",
+            False,
+        ),
+        ("Priority", "jobs of higher priority are before it", False),
+        ("SomethingNew", "queued (SomethingNew)", False),
+    ],
+)
+def test_a_reason_is_told_in_words_and_whether_somebody_must_act(reason: str, told: str, person: bool) -> None:
+    assert told in diagnosis.waiting(reason) and reason in diagnosis.waiting(reason)
+    assert diagnosis.needs_a_person(f"job 7 {diagnosis.waiting(reason)}") is person

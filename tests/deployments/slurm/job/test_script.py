@@ -1,0 +1,306 @@
+"""The text of a job: byte for byte what a person would read, and run by bash as SLURM would run it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job.script import JobText, sbatch_text
+
+FULL = JobText(
+    name="study-s42-train.3fa9c1.2",
+    command=["/envs/ratchet/bin/python", "-m", "flows.stage", "--study-file=/runs/my study.json"],
+    directory=Path("/runs/.sources/9f2c"),
+    log=Path("/runs/study/train/3fa9/jobs/0002.log"),
+    stop_note=Path("/runs/study/train/3fa9/jobs/0002.stop"),
+    resources=Resources(
+        partition="gpu",
+        account="physics",
+        qos="long",
+        time_limit_minutes=1440,
+        cpus=8,
+        memory_gb=77,
+        gpus=2,
+        gpu_model="a100",
+        constraint="a100&nvlink",
+        exclude=["n7", "n9"],
+        reservation="course",
+        setup_lines=["module load cuda", "source /envs/ratchet/bin/activate"],
+        extra_sbatch_lines=["--mem-bind=local", "--comment='two words'"],
+        pass_environment=["HF_TOKEN", "WANDB_KEY"],
+        lead_seconds=90.5,
+    ),
+    environment={"OMP_NUM_THREADS": "8", "GREETING": "it's $HOME"},
+    after_jobs=["6", "7"],
+    automatic=True,
+    lead_seconds=150.5,
+)
+
+GOLDEN = r"""#!/bin/bash
+#SBATCH --job-name=study-s42-train.3fa9c1.2
+#SBATCH --partition=gpu
+#SBATCH --account=physics
+#SBATCH --qos=long
+#SBATCH --time=1440
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=78848M
+#SBATCH --gres=gpu:a100:2
+#SBATCH --constraint=a100&nvlink
+#SBATCH --exclude=n7,n9
+#SBATCH --reservation=course
+#SBATCH --output=/runs/study/train/3fa9/jobs/0002.log
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@151
+#SBATCH --dependency=afterany:6:7
+#SBATCH --export=HF_TOKEN,WANDB_KEY
+#SBATCH --no-requeue
+#SBATCH --mem-bind=local
+#SBATCH --comment="two words"
+
+# A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE
+set -u
+export GREETING='it'"'"'s $HOME'
+export OMP_NUM_THREADS=8
+export RATCHET_STARTED_BY=automatic
+export RATCHET_STOP_NOTE=/runs/study/train/3fa9/jobs/0002.stop
+rm -f "$RATCHET_STOP_NOTE"
+# USR1 comes some time before the limit: the stage sees the note, saves and stops.
+trap 'touch "$RATCHET_STOP_NOTE"' USR1
+
+# The cluster's environment; a line that fails ends the job before any work.
+failed() { echo "ratchet: setup line failed ($1): $2" >&2; exit 71; }
+set +u
+eval 'module load cuda' || failed $? 'module load cuda'
+eval 'source /envs/ratchet/bin/activate' || failed $? 'source /envs/ratchet/bin/activate'
+set +e -u  # with -e the signal before the limit would end this shell, and with it the stage
+# When the job must end: asked once, else computed; the stage begins to save in time.
+end=$(SLURM_TIME_FORMAT=%s squeue --noheader --all --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
+[[ $end =~ ^[0-9]+$ && $end -gt $(date +%s) ]] || end=$(($(date +%s) + 86400))
+export RATCHET_DEADLINE="$end"
+echo "ratchet: job $SLURM_JOB_ID on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${CUDA_VISIBLE_DEVICES:-none}"
+
+cd /runs/.sources/9f2c || exit 71
+# TERM reaches the stage by itself; this shell only waits for it.
+trap : TERM
+/envs/ratchet/bin/python -m flows.stage '--study-file=/runs/my study.json' &
+stage=$!
+while kill -0 "$stage" 2>/dev/null; do wait "$stage"; done
+wait "$stage"  # again: a wait that a trap broke off told the trap's code
+exit $?
+"""
+
+HOSTILE = "a b\n$(touch expanded) `touch expanded` 'single' \"double\" \\ ; touch expanded & # $HOME *\t{x} %j é"
+
+
+def test_the_text_of_a_job_is_this() -> None:
+    assert sbatch_text(FULL) == GOLDEN
+
+
+def test_what_is_not_asked_for_is_not_there() -> None:
+    text = sbatch_text(replace(FULL, resources=Resources(), after_jobs=[], automatic=False, environment={}))
+    options = [line.split("=")[0] for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert options == [
+        f"#SBATCH --{name}"
+        for name in (
+            *("job-name", "time", "nodes", "ntasks", "cpus-per-task", "mem", "output", "open-mode", "signal"),
+            *("export", "no-requeue"),
+        )
+    ]
+    assert "--export=NONE" in text and "failed()" not in text and "RATCHET_STARTED_BY=person" in text
+
+
+def test_gpus_of_any_model() -> None:
+    assert "#SBATCH --gres=gpu:3\n" in sbatch_text(replace(FULL, resources=Resources(gpus=3)))
+
+
+@pytest.mark.parametrize("value", ["two\nlines", "two\rlines", "nul\0", "two\u2028lines", "two\x0blines"])
+def test_a_name_that_would_begin_another_line_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="cannot stand on an #SBATCH line"):
+        sbatch_text(replace(FULL, name=value))
+
+
+@pytest.mark.parametrize("name", ["A B", "A;touch x", "1A", "", "A=B", "BASH_FUNC_x%%", "A\nB"])
+def test_a_name_of_a_variable_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be a variable"):
+        sbatch_text(replace(FULL, environment={name: "x"}))
+
+
+def test_a_log_is_where_it_was_said_to_be() -> None:
+    """sbatch puts the job's id for %j, and drops backslashes."""
+    text = sbatch_text(replace(FULL, log=Path("/runs/100%j/a b.log")))
+    assert '#SBATCH --output="/runs/100%%j/a b.log"\n' in text
+    with pytest.raises(ValueError, match="drops the backslash"):
+        sbatch_text(replace(FULL, log=Path("/runs/a\\b.log")))
+
+
+# --------------------------------------------------------------------------------------------- the body, run by bash
+
+
+class Played:
+    """A job whose body bash runs, with stand-ins for what the cluster has."""
+
+    def __init__(self, folder: Path, body: str = "exit 0", squeue: str = "exit 1", **facts: Any) -> None:
+        self.folder = folder
+        for name, lines in {"stage": body, "squeue": squeue}.items():
+            file = folder / name
+            file.write_text(f"#!/bin/bash\n{lines}\n")
+            file.chmod(0o755)
+        told = {
+            "command": [str(folder / "stage")],
+            "directory": folder,
+            "stop_note": folder / "stop",
+            "environment": {},
+        }
+        self.script = folder / "job.sbatch"
+        self.script.write_text(sbatch_text(replace(FULL, **({"resources": Resources()} | told | facts))))
+        assert subprocess.run(["bash", "-n", self.script], check=False).returncode == 0
+
+    def start(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["bash", self.script],
+            env={
+                "PATH": f"{self.folder}:{os.environ['PATH']}",
+                "SLURM_JOB_ID": "7",
+                "SLURMD_NODENAME": "n1",
+                "HOME": str(self.folder),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self) -> tuple[int, str]:
+        process = self.start()
+        told, _ = process.communicate(timeout=20)
+        return process.returncode, told
+
+    def wait_for(self, name: str) -> None:
+        until = time.monotonic() + 10
+        while not (self.folder / name).exists():
+            assert time.monotonic() < until, f"no {name}"
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 70, 75, 130])
+def test_the_job_ends_with_the_stages_exit_code(tmp_path: Path, code: int) -> None:
+    ended, told = Played(tmp_path, f"exit {code}").run()
+    assert ended == code and "ratchet: job 7 on" in told and "GPU none" in told
+
+
+def test_a_stage_that_is_killed_ends_the_job_with_the_signals_code(tmp_path: Path) -> None:
+    assert Played(tmp_path, "kill -9 $$").run()[0] == 128 + 9
+
+
+def test_hostile_values_reach_the_stage_as_they_are(tmp_path: Path) -> None:
+    place = tmp_path / HOSTILE.replace("\n", " ").replace("/", "")
+    place.mkdir()
+    note = place / "stop"
+    note.write_text("left by an earlier job")
+    played = Played(
+        tmp_path,
+        'printf "%s\\0" "$PWD" "$GREETING" "$RATCHET_STOP_NOTE" "$@" > "$HOME/given"',
+        command=[str(tmp_path / "stage"), HOSTILE, "", "--root=" + HOSTILE],
+        directory=place,
+        stop_note=note,
+        environment={"GREETING": HOSTILE},
+        name="a b $(touch expanded) `touch expanded`",
+    )
+    code, told = played.run()
+    assert code == 0, told
+    given = (tmp_path / "given").read_text().split("\0")[:-1]
+    assert given == [str(place), HOSTILE, str(note), HOSTILE, "", "--root=" + HOSTILE]
+    assert not note.exists(), "the note of an earlier job stops no new one"
+    assert not list(tmp_path.rglob("expanded"))
+
+
+@pytest.mark.parametrize("setup_lines", [[], ["set -euo pipefail"]])
+def test_usr1_leaves_the_note_and_the_stages_code_is_kept(tmp_path: Path, setup_lines: list[str]) -> None:
+    body = "touch begun; while [ ! -e stop ]; do sleep 0.02; done; sleep 0.1; exit 75"
+    played = Played(tmp_path, body, resources=Resources(setup_lines=setup_lines))
+    process = played.start()
+    played.wait_for("begun")
+    assert not (tmp_path / "stop").exists()
+    process.send_signal(signal.SIGUSR1)
+    told, _ = process.communicate(timeout=20)
+    assert process.returncode == 75, told
+    assert (tmp_path / "stop").exists()
+
+
+def test_usr1_during_the_setup_is_not_the_end(tmp_path: Path) -> None:
+    lines = ["touch begun; sleep 0.3"]
+    played = Played(tmp_path, "[ -e stop ] && exit 75", resources=Resources(setup_lines=[f"cd {tmp_path}", *lines]))
+    process = played.start()
+    played.wait_for("begun")
+    process.send_signal(signal.SIGUSR1)
+    process.communicate(timeout=20)
+    assert process.returncode == 75, "the stage finds the note when it begins"
+
+
+def test_term_does_not_end_the_shell_before_the_stage(tmp_path: Path) -> None:
+    """At a time limit SLURM sends TERM to every process: the stage saves, and its code is the job's."""
+    played = Played(tmp_path, "trap 'sleep 0.3; touch saved; exit 75' TERM; touch begun; while :; do sleep 0.02; done")
+    process = played.start()
+    played.wait_for("begun")
+    (child,) = (int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    for pid in (process.pid, child):
+        os.kill(pid, signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 75 and (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize(
+    "line", ["false", "(exit 9)", "source /no/such/file", "no-such-command", 'echo "unbalanced', "module load \\"]
+)
+def test_a_setup_line_that_fails_ends_the_job_before_any_work_and_is_named(tmp_path: Path, line: str) -> None:
+    played = Played(tmp_path, "touch began", resources=Resources(setup_lines=["true", line, "touch later"]))
+    code, told = played.run()
+    assert code == 71 and "ratchet: setup line failed (" in told and f"): {line}\n" in told
+    assert not (tmp_path / "began").exists() and not (tmp_path / "later").exists()
+
+
+def test_setup_lines_change_the_shell_that_runs_the_stage(tmp_path: Path) -> None:
+    lines = ["export FROM_SETUP='a  b'", "cd /", "unset NOT_SET; echo $NOT_SET", "shout() { echo $1; }; shout hello"]
+    played = Played(tmp_path, 'printf %s "$FROM_SETUP" > got', resources=Resources(setup_lines=lines))
+    code, told = played.run()
+    assert code == 0 and "hello" in told
+    assert (tmp_path / "got").read_text() == "a  b", "and the stage begins in its own folder all the same"
+
+
+def test_a_folder_that_is_not_there_ends_the_job_before_any_work(tmp_path: Path) -> None:
+    code, told = Played(tmp_path, directory=tmp_path / "gone").run()
+    assert code == 71 and "gone" in told
+
+
+@pytest.mark.parametrize(
+    ("squeue", "known"),
+    [
+        ('[ "$SLURM_TIME_FORMAT" = %s ] && echo 4000000000', True),
+        ("echo 1000000000", False),
+        ("echo 2099-11-21T20:00:00", False),
+        ("exit 1", False),
+        ("echo", False),
+        ("echo N/A", False),
+        ("echo Unknown; exit 0", False),
+    ],
+)
+def test_the_deadline_is_what_slurm_says_or_else_the_limit_from_now(tmp_path: Path, squeue: str, known: bool) -> None:
+    before = time.time()
+    played = Played(
+        tmp_path, 'printf %s "$RATCHET_DEADLINE" > deadline', squeue, resources=Resources(time_limit_minutes=7)
+    )
+    assert played.run()[0] == 0
+    deadline = float((tmp_path / "deadline").read_text())
+    if known:
+        assert deadline == 4e9
+    else:
+        assert before + 7 * 60 - 1 <= deadline <= time.time() + 7 * 60

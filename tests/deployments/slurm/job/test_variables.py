@@ -1,0 +1,106 @@
+"""From a run's variables and parameters to what its job is called with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deployments.slurm.cluster.site import Site
+from deployments.slurm.job.variables import SlurmJobConfiguration, command, kept_resources, own_resources, plan_of
+from storage.errors import BadInput
+from tasks.stage.execution import Execution
+from tests.deployments.toy import ToyConfig
+
+
+def test_parameters_become_options_whatever_they_hold() -> None:
+    given = {"study_file": "/a b/$(x).yaml", "stage": "setup", "fingerprint": None}
+    assert command("/my\\ env/python -m flows.stage {parameters}", given) == [
+        "/my env/python",
+        "-m",
+        "flows.stage",
+        "--study-file=/a b/$(x).yaml",
+        "--stage=setup",
+    ]
+
+
+def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_the_script() -> None:
+    configuration = SlurmJobConfiguration(
+        command="python -m flows.stage {parameters}",
+        env={"PREFECT_API_KEY": "a secret", "OMP_NUM_THREADS": "2"},
+        cpus=4,
+        partition="gpu",
+        label="mono-s42-train",
+    )
+    plan = plan_of(
+        configuration, Site(root="/shared"), "f", "a name", {"stage": "x"}, {}, {}, Path("/own/jobs"), "again"
+    )
+    assert plan.environment == {"OMP_NUM_THREADS": "2"}
+    assert (plan.folder, plan.directory, plan.label) == (Path("/own/jobs"), Path("/shared"), "mono-s42-train")
+    assert (plan.resources.cpus, plan.resources.partition, plan.state_message) == (4, "gpu", "again")
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "key", "db_password"])
+def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
+    configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
+    with pytest.raises(BadInput, match=f"env: {name}.*pass_environment") as refused:
+        plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, {}, Path("/own/jobs"))
+    assert "hf_abc" not in str(refused.value)
+
+
+def test_what_only_sounds_like_a_secret_is_let_through() -> None:
+    given = {"TOKENIZERS_PARALLELISM": "true", "MONKEY": "1", "OMP_NUM_THREADS": "2"}
+    configuration = SlurmJobConfiguration(command="work", env=given)
+    plan = plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, {}, Path("/own/jobs"))
+    assert plan.environment == given
+
+
+def test_the_layers_of_resources_and_which_wins() -> None:
+    """Put together for each job, so a retry takes what was corrected since: in the site file, say."""
+    configuration = SlurmJobConfiguration(
+        command="work", account="d", partition="d", qos="d", constraint="d", cpus=4, memory_gb=2, exclude=["d"]
+    )
+    site = Site(
+        root="/shared",
+        resources={"partition": "s", "qos": "s", "constraint": "s", "cpus": 8, "exclude": ["s"]},
+        stages={"x": {"qos": "s-x", "constraint": "s-x", "cpus": 9, "exclude": ["s-x"]}, "y": {"memory_gb": 99.0}},
+    )
+    study = {"all": {"constraint": "t", "cpus": 10, "exclude": ["t"]}, "x": {"cpus": 11, "exclude": ["t-x"]}}
+    given = {"exclude": ["own"], "folder": "/f"}
+    asked = plan_of(configuration, site, "f", "a name", {"stage": "x"}, given, study, Path("/own/jobs")).resources
+    assert (asked.account, asked.partition, asked.qos, asked.constraint) == ("d", "s", "s-x", "t")
+    assert (asked.cpus, asked.exclude, asked.memory_gb) == (11, ["own"], 2)
+
+
+def test_what_a_kept_study_asks_for_is_what_the_study_asks_for(tmp_path: Path) -> None:
+    asked = {"all": {"partition": "gpu"}, "first": {"cpus": 4}}
+    study = ToyConfig(ends="finished", execution=Execution(resources=asked))
+    kept = tmp_path / "study.yaml"
+    kept.write_text(yaml.safe_dump({"page": "x", "study": study.model_dump(mode="json")}))
+    assert kept_resources(str(kept)) == own_resources(study) == asked
+    assert kept_resources(str(tmp_path / "gone.yaml")) == kept_resources("") == {}
+    kept.write_text(kept.read_text().replace("cpus", "cpu"))
+    with pytest.raises(BadInput, match=r"execution\.resources\.first: cpu: unknown; did you mean 'cpus'"):
+        kept_resources(str(kept))
+
+
+def test_resources_that_do_not_exist_are_bad_input() -> None:
+    study = ToyConfig(ends="finished", execution=Execution(resources={"first": {"gpu": 2}}))
+    with pytest.raises(BadInput, match=r"execution\.resources\.first: gpu: unknown; did you mean 'gpus'"):
+        own_resources(study)
+
+
+def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input() -> None:
+    """Whatever else leaves the worker's submit, Prefect makes Crashed, and nobody is told."""
+    configuration = SlurmJobConfiguration(command="work")
+    with pytest.raises(BadInput, match="a name: account: Input should be a valid string"):
+        plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {"account": None}, {}, Path("/own/jobs"))
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff\xfe", b"study: {execution: {resources: null}}", b"study: {execution: [1]}", b"["]
+)
+def test_a_kept_study_that_cannot_be_read_asks_for_nothing(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_bytes(text)
+    assert kept_resources(str(tmp_path / "study.yaml")) == {}

@@ -1,0 +1,211 @@
+"""10,000 histories in which everything fails, and the same histories with one line of the code taken out.
+
+A real Pool between a fake SLURM and a fake Prefect (histories.py says what must hold). `RATCHET_HISTORIES` plays more,
+`RATCHET_HISTORIES_FROM` others; a failure names its history N: `python -m tests.deployments.slurm.histories N 1`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.slurm.job import plan as job
+from deployments.slurm.pool import reconcile
+from deployments.slurm.pool.pool import Pool
+from tests.conftest import REPOSITORY
+from tests.deployments.slurm import histories
+
+COUNT = int(os.environ.get("RATCHET_HISTORIES", "10000"))
+FIRST = int(os.environ.get("RATCHET_HISTORIES_FROM", "0"))
+PROCESSES = 2
+SECONDS = 60 * max(1.0, COUNT / 10_000)
+MUTANT_HISTORIES = 1500
+
+
+def test_in_ten_thousand_histories_nothing_is_lost_doubled_or_told_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    began, each = time.monotonic(), COUNT // PROCESSES
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    played = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.deployments.slurm.histories", str(FIRST + number * each), str(each)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(PROCESSES)
+    ]
+    total = Counter[str]()
+    for process in played:
+        told, error = process.communicate()
+        assert process.returncode == 0, error[-2000:]
+        total += Counter(json.loads(told))
+    seconds = time.monotonic() - began
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    computed = (used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime) / PROCESSES
+    with capsys.disabled():
+        what = ", ".join(f"{name} {number}" for name, number in sorted(total.items()))
+        sys.stdout.write(
+            f"\n{total['histories']} histories in {seconds:.0f} s ({computed:.0f} s of each core): {what}\n"
+        )
+    for name in ("lost replies", "killed on the way", "state losses", "clock jumps", "server away", "started again"):
+        assert total[name] >= COUNT / 50, f"too few of these to prove anything: {name}"
+    assert total["histories"] == COUNT and min(total["workers"], total["submitted"]) >= 1.3 * COUNT
+    assert {f"job: {name}" for name in histories.FATES} <= set(total), "some ends never came"
+    assert computed <= SECONDS, "ten thousand histories must be cheap enough to play at every change"
+
+
+# -------------------------------------------------------------------------------------------- the fuzz has teeth
+
+# what is taken out: the function, what stands there, what stands there instead, and a history that notices
+MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
+    "a reused id is taken for ours whatever its name": (
+        reconcile._of_run,
+        "if job is None or job.name != last.name:  # an id",
+        "if job is None:  # an id",
+        218,
+    ),
+    "a job is submitted before the journal says so": (
+        Pool.submit,
+        "self.live[plan.flow_run] = journal.write(entry)",
+        "self.live[plan.flow_run] = entry",
+        5,
+    ),
+    "a job is submitted though one of the run may live": (
+        Pool.submit,
+        "if last and last.live:",
+        "if last and last.live and last.job_id:",
+        60,
+    ),
+    "a job that vanished is taken for ended at once": (
+        reconcile._vanished,
+        "if not ended and (seen.heartbeat or seen.absent_for <= limits.vanished):",
+        "if not ended and False:",
+        218,
+    ),
+    "the heartbeat of a job that vanished is not looked at": (
+        reconcile._vanished,
+        "seen.heartbeat or seen.absent_for <= limits.vanished",
+        "seen.absent_for <= limits.vanished",
+        218,
+    ),
+    "the accounting is believed that a forgotten job runs": (
+        reconcile._of_run,
+        "or job.name != last.name or job.state not in diagnosis.ENDS:",
+        "or job.name != last.name:",
+        268,
+    ),
+    "a job without an answer is not looked for by its name": (
+        reconcile._unanswered,
+        "if job := named.get(last.name):",
+        "if job := named.get(''):",
+        7,
+    ),
+    "a job without an answer is given no time to appear": (
+        reconcile._unanswered,
+        "seen.absent_for <= limits.submit_grace",
+        "seen.absent_for < 0",
+        7,
+    ),
+    "an end does not say which state it was decided over": (
+        reconcile._ended,
+        "run.state_id,",
+        '"",',
+        219,
+    ),
+    "what stands in the journal is not told again": (
+        reconcile._without_job,
+        "if last and end and open_ and",
+        "if False and",
+        219,
+    ),
+    "a state that somebody set meanwhile is overwritten": (
+        reconcile._ended,
+        'tell = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")',
+        "tell = True",
+        1002,
+    ),
+    "a retry while the job lives is not told from its start": (
+        reconcile._asked_again,
+        "doomed or (",
+        "False and (",
+        257,
+    ),
+    "a run whose worker died before it submitted stays Pending": (
+        reconcile._without_job,
+        'if run.type == "PENDING" and seen.in_state_for > limits.unsubmitted:',
+        "if False:",
+        14,
+    ),
+    "what the attempt wrote is not read": (
+        reconcile._finish,
+        "record = seen.attempt or {}",
+        "record = {}",
+        104,
+    ),
+    "a finished stage's job that leaves no record is no success": (
+        reconcile._finish,
+        'or (job.state == "COMPLETED" and not end_state and seen.marker)',
+        "",
+        26,
+    ),
+    "a next job does not wait for those that may live": (
+        job.known_before,
+        "ids = [entry.job_id for entry in entries if entry.job_id and entry.live]",
+        "return []",
+        32,
+    ),
+    "another flow run's job without an answer is not waited for": (
+        Pool._jobs_before,
+        "if entry.live and entry.job_id is None:",
+        "if False:",
+        74,
+    ),
+    "a cancelled run's job lives on": (
+        reconcile._of_run,
+        'if run.type in ("CANCELLING", "CANCELLED") or',
+        "if False or",
+        32,
+    ),
+}
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder in memory, and no log."""
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(dir=histories.MEMORY) as folder:
+        yield Path(folder)
+    logging.disable(logging.NOTSET)
+
+
+def mutate(monkeypatch: pytest.MonkeyPatch, function: Any, old: str, new: str) -> None:
+    """Replaces `old`, which stands in the function exactly once, for one test."""
+    source = textwrap.dedent(inspect.getsource(function))
+    assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times in {function.__qualname__}"
+    names = dict(function.__globals__)
+    exec(compile(source.replace(old, new), function.__qualname__, "exec"), names)
+    monkeypatch.setattr(function, "__code__", names[function.__name__].__code__)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_histories_notice_that(mutation: str, monkeypatch: pytest.MonkeyPatch, quiet: Path) -> None:
+    function, old, new, noticed_in = MUTATIONS[mutation]
+    mutate(monkeypatch, function, old, new)
+    with pytest.raises(histories.Broken):
+        for seed in (noticed_in, *range(MUTANT_HISTORIES)):
+            histories.play(seed, quiet)

@@ -1,0 +1,102 @@
+"""What is shown of a run's jobs: log lines once each, where to look, and of a failure the cause and the log's end."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from deployments.slurm.job.journal import End, Journal, Submission
+from deployments.slurm.pool import mirror
+from deployments.slurm.pool.mirror import Mirror, jobs_markdown
+from deployments.slurm.pool.reconcile import Run, Seen
+
+
+class Client:
+    """Keeps what would be sent."""
+
+    def __init__(self) -> None:
+        self.logs: list = []
+        self.away = False
+
+    def create_logs(self, logs) -> None:
+        if self.away:
+            raise ConnectionError("the server is away")
+        self.logs += logs
+
+    def create_artifact(self, artifact):
+        raise ConnectionError("not looked at here")
+
+
+def a_run(folder: Path, end: End | None = None) -> Seen:
+    flow_run = str(uuid4())
+    entry = Journal(folder).write(Submission(1, "toy.1", flow_run, 0.0, True, 4.0, job_id="7", end=end))
+    return Seen(Run(flow_run, "s", "RUNNING", "Running", "", str(folder)), [entry])
+
+
+def test_each_line_is_sent_once_with_its_own_time_and_level_also_by_a_new_worker(tmp_path: Path) -> None:
+    seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
+    log = Path(seen.run.folder) / "0001.log"
+    log.write_text("ratchet: job 7 on n1\n2026-11-21 18:50:09.528+02:00 WARNING ratchet.first: slow disk\nhalf a li")
+    Mirror(client).show([seen])
+    assert [line.message for line in client.logs] == ["ratchet: job 7 on n1", "slow disk"]
+    assert (client.logs[1].level, client.logs[1].name) == (logging.WARNING, "ratchet.first")
+    assert client.logs[1].timestamp.astimezone(UTC).strftime("%H:%M:%S.%f") == "16:50:09.528000", "by the node's zone"
+    with log.open("a") as more:
+        more.write("ne\n")
+    Mirror(client).show([seen])
+    assert [line.message for line in client.logs[2:]] == ["half a line"]
+
+
+def test_a_bar_that_is_drawn_over_and_over_holds_up_no_later_line(tmp_path: Path) -> None:
+    seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
+    (Path(seen.run.folder) / "0001.log").write_text("\r50%" * mirror.AT_ONCE_BYTES + "\nand then\n")
+    for _ in range(6):
+        Mirror(client).show([seen])
+    assert client.logs[-1].message == "and then"
+
+
+def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks at it again."""
+    seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
+    log = Path(seen.run.folder) / "0001.log"
+    log.write_text("".join(f"line {number}\n" for number in range(20_000)) + "no newline")
+    Mirror(client).show_end(seen, seen.submissions[0])
+    assert [line.message for line in client.logs] == [*(f"line {number}" for number in range(20_000)), "no newline"]
+    monkeypatch.setattr(mirror, "LAST_BYTES", 12)
+    with log.open("a") as more:
+        more.write("very much\nthe last\n")
+    Mirror(client).show_end(seen, seen.submissions[0])
+    assert [line.message for line in client.logs[20_001:]] == ["ch", "the last"]
+
+
+def test_a_server_that_is_away_loses_no_line(tmp_path: Path) -> None:
+    seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
+    (Path(seen.run.folder) / "0001.log").write_text("one\n")
+    client.away = True
+    Mirror(client).show([seen])
+    client.away = False
+    Mirror(client).show([seen])
+    assert [line.message for line in client.logs] == ["one"]
+
+
+def test_a_failure_shows_cause_remedy_and_the_end_of_the_log(tmp_path: Path) -> None:
+    told = {
+        "level": "error",
+        "category": "check failed",
+        "summary": "weights never moved",
+        "detail": "",
+        "resolution": "Raise the rate.",
+    }
+    seen = a_run(tmp_path / "jobs", End("Failed", "weights never moved.", told))
+    journal = Journal(tmp_path / "jobs")
+    journal.log(seen.submissions[0]).write_text("".join(f"line {number}\n" for number in range(100)))
+    shown = jobs_markdown(journal, seen.submissions, {"attempt": 3, "host": "n1", "numerics": {"device_model": "H100"}})
+    assert shown.startswith("### check failed: weights never moved\n\nRaise the rate.")
+    assert "Attempt 3 on n1, H100" in shown and f"tail -f {tmp_path}/jobs/0001.log" in shown
+    assert "| 7 |" in shown and "line 99" in shown and "line 60\n" not in shown

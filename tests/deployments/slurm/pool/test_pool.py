@@ -1,0 +1,724 @@
+"""The pool's own work where one line decides: what is written before what, whom a failure stops, and whom not."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.slurm.cluster.client import Job, Refused
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job import evidence
+from deployments.slurm.job.journal import End, Journal
+from deployments.slurm.job.plan import STARTED_BY_A_PERSON, Plan, preview
+from deployments.slurm.pool.pool import Pool
+from deployments.slurm.pool.reconcile import Finish, Limits
+from storage import attempts, durable
+from tests.deployments.slurm.fakes import (
+    NODES,
+    Clock,
+    FakeJob,
+    FakePrefect,
+    FakeRuns,
+    FakeSlurm,
+    FakeStage,
+    Fate,
+    ServerAway,
+)
+
+WORKS = Fate("COMPLETED", seconds=100.0, end_state="finished", begins_after=1.0)
+
+
+class World:
+    """A pool between the fakes, driven step by step."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.clock, self.fates = folder, Clock(), [WORKS]
+        self.server = FakePrefect(self.clock)
+        self.slurm = FakeSlurm(self.clock, self._fate, self._stage)
+        self.pool = self.restart()
+
+    def restart(self) -> Pool:
+        self.runs = FakeRuns(self.server)
+        self.pool = Pool(self.slurm, self.runs, Limits(), self.clock.monotonic())
+        return self.pool
+
+    def add(self, name: str = "flow-run", stage: str = "train") -> str:
+        self.server.add(name, self.folder / stage / "jobs")
+        return name
+
+    def plan(self, name: str = "flow-run", **facts: Any) -> Plan:
+        run = self.server.runs[name]
+        wish = facts.pop("state_message", None) or run.wish
+        self.server.pending(name, "Pending")
+        self.server.pending(name, "Submitting")
+        plan = Plan(
+            name,
+            Path(run.folder),
+            "study-train",
+            ["work"],
+            self.folder,
+            Resources(memory_gb=4),
+            state_message=wish,
+            state_id=run.state_id,
+        )
+        return replace(plan, **facts)
+
+    def submit(self, name: str = "flow-run", **facts: Any) -> str | None:
+        return self.pool.submit(self.plan(name, **facts))
+
+    def journal(self, name: str = "flow-run") -> Journal:
+        return Journal(Path(self.server.runs[name].folder))
+
+    def round(self, seconds: float = 5.0) -> list[Any]:
+        self.slurm.advance(seconds)
+        return self.pool.round()
+
+    def state(self, name: str = "flow-run") -> str:
+        return self.server.runs[name].name
+
+    def _fate(self, job: FakeJob) -> Fate:
+        return replace(self.fates.pop(0) if len(self.fates) > 1 else self.fates[0])
+
+    def _stage(self, job: FakeJob) -> FakeStage:
+        return FakeStage(Path(job.options["output"]).parent.parent, job.id, job.name, self.clock)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    made = World(tmp_path)
+    made.add()
+    return made
+
+
+# ------------------------------------------------------------------------------------------------------------ submit
+
+
+def test_a_run_goes_from_its_submission_to_its_end(world: World) -> None:
+    assert world.submit() == "1"
+    seen = []
+    for _ in range(30):
+        world.round()
+        seen.append(world.state())
+    assert list(dict.fromkeys(seen)) == ["Running", "Completed"]
+    entry = world.journal().all()[0]
+    assert entry.job_id == "1" and entry.end is not None and entry.end.follows == "Completed"
+    assert world.pool.live == {}
+
+
+def test_the_journal_and_the_script_are_written_before_sbatch(world: World) -> None:
+    found = []
+    world.slurm.when_queued = lambda job: found.append(
+        (world.journal().all()[0].name == job.name, world.journal().all()[0].job_id, job.text)
+    )
+    world.submit()
+    entry = world.journal().all()[0]
+    assert found == [(True, None, world.journal().script(entry).read_text())]
+
+
+def test_the_preview_is_what_is_submitted(world: World) -> None:
+    for _ in range(2):  # the first job, and one that continues it
+        plan = world.plan()
+        text = preview(plan)
+        assert not world.slurm.all or "--dependency=afterany:1" in text
+        world.pool.submit(plan)
+        assert world.slurm.all[-1].text == text
+        world.slurm.scancel(world.slurm.all[-1])
+        world.round()
+        world.server.retry("flow-run")
+
+
+def test_a_second_submit_while_a_job_lives_is_the_first_ones_job(world: World) -> None:
+    assert [world.submit() for _ in range(3)] == ["1", "1", "1"]
+    assert len(world.slurm.all) == len(world.journal().all()) == 1
+
+
+def test_of_many_submits_at_once_one_is_made(world: World) -> None:
+    plan, given = world.plan(), []
+    made = world.slurm.submit
+
+    def slow(script: str) -> str:
+        time.sleep(0.05)
+        return made(script)
+
+    world.slurm.submit = slow  # type: ignore[method-assign]
+    threads = [threading.Thread(target=lambda: given.append(world.pool.submit(plan))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert given == ["1"] * 6 and len(world.slurm.all) == 1
+
+
+def test_a_round_leaves_a_run_alone_that_is_being_submitted(world: World) -> None:
+    """sbatch may take longer than the time after which a job without an answer is given up."""
+    made, actions = world.slurm.submit, []
+
+    def slow(script: str) -> str:
+        job_id = made(script)
+        world.slurm.known[job_id].visible_at = world.clock.now + 200
+        for _ in range(3):
+            actions.extend(world.round(60.0))
+        return job_id
+
+    world.slurm.submit = slow  # type: ignore[method-assign]
+    assert world.submit() == "1"
+    assert actions == [] and len(world.journal().all()) == 1
+    assert world.journal().all()[0].end is None
+
+
+def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world: World) -> None:
+    world.slurm.refuses = lambda job: "Batch job submission failed: Invalid qos specification"
+    with pytest.raises(Refused, match=r"Invalid qos specification.*Correct the site file"):
+        world.submit()
+    end = world.journal().all()[0].end
+    assert end is not None and end.follows == "Failed" and end.diagnosis["category"] == "refused"
+    assert world.pool.live == {}
+    world.round()
+    assert world.state() == "Failed", "also when the worker died before it could say so"
+
+
+def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_last_one_learned(world: World) -> None:
+    failed = Fate("NODE_FAIL", seconds=10.0, begins_after=1.0)
+    world.fates = [failed, Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), WORKS]
+    third: list[float] = []
+
+    def refuses(job: FakeJob) -> str:
+        third.extend([world.clock.now] if len(world.slurm.all) == 2 else [])
+        return "QOSMaxSubmitJobPerUserLimit" if 0 < len(third) <= 2 else ""
+
+    world.slurm.refuses = refuses
+    for _ in range(100):
+        if world.server.due():
+            world.submit()
+        world.round(20)
+    assert world.state() == "Completed" and "Failed" not in world.server.runs["flow-run"].history
+    assert len(third) == 3 and third[1] - third[0] >= 300 <= third[2] - third[1]
+    follows = [(entry.end.follows, entry.end.diagnosis["category"]) for entry in world.journal().all() if entry.end]
+    full = ("AwaitingRetry", "not now")
+    assert follows == [
+        ("AwaitingRetry", "node failure"),
+        ("AwaitingRetry", "out of memory"),
+        full,
+        full,
+        ("Completed", "finished"),
+    ]
+    told = world.journal().all()[2].end
+    assert told and "QOSMaxSubmitJobPerUserLimit" in told.message and "tried again every 5 minutes" in told.message
+    assert world.slurm.all[-1].options["mem"] == "6144M" and world.slurm.all[-1].options["exclude"]
+
+
+def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world: World) -> None:
+    world.fates = [Fate("NODE_FAIL", seconds=10.0, begins_after=1.0)] * len(NODES) + [WORKS]
+    excluded = []
+    world.slurm.when_queued = lambda job: excluded.append(job.options.get("exclude", "").split(","))
+    for _ in range(200):
+        if world.server.due():
+            world.submit()
+        world.round()
+    assert world.state() == "Completed"
+    assert [len(set(nodes) - {""}) for nodes in excluded] == [0, 1, 2, 3, 0]
+    follows = [entry.end.follows for entry in world.journal().all() if entry.end]
+    assert follows == ["AwaitingRetry"] * 5 + ["Completed"], "one of them was refused"
+    refused = world.journal().all()[4].end
+    assert refused is not None and refused.diagnosis["level"] == "warning"
+    assert "n1, n2, n3, n4 may be used again" in refused.message
+
+
+def test_excluded_nodes_of_the_plan_are_never_given_up(world: World) -> None:
+    every = Resources(memory_gb=4, exclude=list(NODES))
+    with pytest.raises(Refused, match="node configuration is not available"):
+        world.submit(resources=every)
+
+
+def test_a_refusal_keeps_the_memory_that_was_raised(world: World) -> None:
+    world.fates = [Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), WORKS]
+    world.submit()
+    while not world.server.due():
+        world.round()
+    world.slurm.refuses = lambda job: "Invalid account"
+    with pytest.raises(Refused):
+        world.submit()
+    world.slurm.refuses = lambda job: ""
+    world.server.put("flow-run", "SCHEDULED", "AwaitingRetry")
+    world.submit()
+    assert world.slurm.all[-1].options["mem"] == "6144M"
+
+
+def test_more_memory_reaches_the_next_job_and_all_later_ones(world: World) -> None:
+    out_of_time = Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0)
+    world.fates = [Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), out_of_time, WORKS]
+    for _ in range(100):
+        if world.server.due():
+            world.submit()
+        world.round()
+    assert [job.options["mem"] for job in world.slurm.all] == ["4096M", "6144M", "6144M"]
+    assert world.state() == "Completed"
+
+
+def test_only_jobs_that_follow_by_themselves_count_as_automatic(world: World) -> None:
+    world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
+    world.submit()
+    while not world.server.due():
+        world.round()
+    world.submit()
+    world.slurm.scancel(world.slurm.all[-1])
+    world.round()
+    world.server.retry("flow-run")
+    world.submit()
+    while not world.server.due():
+        world.round()
+    world.server.cancel("flow-run")
+    world.server.retry("flow-run")
+    world.submit()
+    assert [entry.automatic for entry in world.journal().all()] == [True, True, False, False]
+    assert ["STARTED_BY=person" in job.text for job in world.slurm.all] == [False, False, True, True]
+
+
+def test_what_cannot_be_a_script_is_refused_and_not_journalled(world: World) -> None:
+    with pytest.raises(Refused, match="cannot stand on an #SBATCH line"):
+        world.submit(label="two\nlines")
+    with pytest.raises(Refused, match="cannot be a variable"):
+        world.submit(environment={"A;touch x": "1"})
+    assert world.journal().all() == [] and world.slurm.all == []
+
+
+# --------------------------------------------------------------------------------------------------- disks that fail
+
+
+def failing(what: Callable[[Path], bool], error: OSError) -> Callable[..., None]:
+    """A durable write that fails for the files of which `what` holds."""
+    written = durable.write_bytes
+
+    def write(path: Path, data: bytes) -> None:
+        if what(path):
+            raise error
+        written(path, data)
+
+    return write
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_nothing_is_submitted(world: World, monkeypatch) -> None:
+    monkeypatch.setattr(durable, "write_bytes", failing(lambda path: True, PermissionError(13, "Permission denied")))
+    with pytest.raises(Refused, match="Permission denied"):
+        world.submit()
+    assert world.slurm.all == []
+
+
+def test_of_a_journal_that_nfs_does_not_show_in_full_the_newest_entry_is_seen(world: World, monkeypatch: Any) -> None:
+    """Another host served the pool until a moment ago, and this one has listed the folder before that entry."""
+    world.submit()
+    entry = world.journal().folder / "0001.json"
+    unseen = entry.rename(entry.with_name("unseen"))
+    monkeypatch.setattr(durable, "refresh", lambda folder: unseen.exists() and unseen.rename(entry))
+    world.restart()
+    assert world.submit() == "1" and len(world.slurm.all) == 1
+
+
+@pytest.mark.parametrize(("answers", "entries"), [([False], 0), ([True, False], 1)])
+def test_a_worker_that_lost_the_pool_submits_nothing(world: World, answers: list[bool], entries: int) -> None:
+    """Its disk hung for some minutes, and another one serves the pool: nothing that comes late may be done."""
+    left = iter(answers)
+    world.pool = Pool(world.slurm, world.runs, Limits(), world.clock.monotonic(), ours=lambda: next(left))
+    assert world.submit() is None
+    assert not world.slurm.all and len(world.journal().all()) == entries
+
+
+def test_a_worker_that_lost_the_pool_does_nothing_of_what_it_had_decided(world: World) -> None:
+    world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
+    world.submit()
+    world.pool = Pool(world.slurm, world.runs, Limits(), world.clock.monotonic(), ours=lambda: False)
+    assert world.round(60.0) == [] and world.journal().all()[0].live
+
+
+def test_a_folder_of_records_that_nfs_does_not_show_at_all_is_seen_when_the_job_ends(
+    world: World, monkeypatch: Any
+) -> None:
+    """It was looked for while the job's Python still began; a refresh of what is not there does nothing."""
+    world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
+    world.submit()
+    world.slurm.advance(60.0)
+    records = world.folder / "train" / "attempts"
+    unseen = records.rename(records.with_name("unseen"))
+    seen_in = records.parent
+    monkeypatch.setattr(
+        durable, "refresh", lambda folder: folder == seen_in and unseen.exists() and unseen.rename(records)
+    )
+    world.round()
+    assert world.state() == "Failed"
+
+
+def test_a_record_that_cannot_be_read_now_decides_nothing(world: World, monkeypatch: Any) -> None:
+    world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
+    world.submit()
+    read = durable.read_json
+
+    def away(path: Path) -> Any:
+        if path.parent.name == "attempts":
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    monkeypatch.setattr(durable, "read_json", away)
+    assert world.round(60.0) == [] and world.journal().all()[0].live
+    monkeypatch.setattr(durable, "read_json", read)
+    world.round()
+    assert world.state() == "Failed"
+
+
+def test_a_journal_that_cannot_be_read_now_starts_nothing_and_is_no_failure(world: World, monkeypatch) -> None:
+    world.submit()
+    read = Path.read_bytes
+
+    def away(path: Path) -> bytes:
+        if path.name == "0001.json":
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    world.restart()
+    monkeypatch.setattr(Path, "read_bytes", away)
+    assert world.submit() is None
+    assert world.round() == [] and len(world.slurm.all) == 1
+    monkeypatch.setattr(Path, "read_bytes", read)
+    assert world.submit() == "1"
+
+
+def test_a_job_id_that_could_not_be_noted_is_found_by_the_name(world: World, monkeypatch) -> None:
+    calls = []
+
+    def second(path: Path) -> bool:
+        calls.append(path.name)
+        return calls.count("0001.json") == 2
+
+    monkeypatch.setattr(durable, "write_bytes", failing(second, OSError(28, "No space left on device")))
+    assert world.submit() == "1"
+    assert world.journal().all()[0].job_id is None
+    world.round()
+    assert world.journal().all()[0].job_id == "1" and world.server.runs["flow-run"].job_id == "1"
+
+
+def test_the_disk_of_one_run_stops_no_other(world: World, monkeypatch) -> None:
+    world.add("other", "evaluate")
+    world.fates = [Fate("TIMEOUT", seconds=1.0, begins_after=0.5)]
+    for name in ("flow-run", "other"):
+        world.submit(name)
+    monkeypatch.setattr(durable, "write_bytes", failing(lambda path: "/train/" in str(path), OSError(5, "I/O error")))
+    world.round()
+    world.round()
+    assert world.state("other") == "AwaitingRetry"
+    assert world.journal().all()[0].end is None, "and the other is looked at again"
+    monkeypatch.undo()
+    world.round()
+    assert world.state() == "AwaitingRetry"
+
+
+# ------------------------------------------------------------------------------------- a controller that is not heard
+
+
+def lost(world: World) -> str:
+    """The name of a job that was heard by a controller that never said so, and does not show it yet."""
+    world.slurm.queue_seconds = lambda: float("inf")
+    world.slurm.fall("frozen")
+    assert world.submit() is None
+    world.slurm.wake()
+    job = world.slurm.all[-1]
+    job.visible_at = float("inf")
+    return job.name
+
+
+def test_a_lost_answer_is_waited_for_and_then_submitted_again(world: World) -> None:
+    name = lost(world)
+    ends = []
+    for _ in range(20):
+        world.round()
+        ends.append(world.journal().all()[0].end)
+    given_up = next(number for number, end in enumerate(ends) if end)
+    assert 60 <= 5 * given_up <= 70, "from the first look on"
+    assert world.journal().all()[0].name == name and world.state() == "AwaitingRetry"
+
+
+def test_a_lost_answer_is_found(world: World) -> None:
+    name = lost(world)
+    world.round(50.0)
+    world.slurm.all[-1].visible_at = 0.0
+    world.round(50.0)
+    entry = world.journal().all()[0]
+    assert (entry.name, entry.job_id, entry.end) == (name, "1", None)
+
+
+def test_time_in_which_slurm_does_not_answer_is_no_absence(world: World) -> None:
+    lost(world)
+    for _ in range(10):
+        world.round(10.0)
+        world.slurm.fall("down")
+        world.round(50.0)
+        world.slurm.wake()
+        world.slurm.all[-1].visible_at = float("inf")
+        world.round(10.0)
+    assert world.journal().all()[0].end is None
+
+
+def test_time_in_which_nobody_looks_is_little_absence(world: World) -> None:
+    """The worker stood still, and SLURM perhaps with it."""
+    lost(world)
+    world.round()
+    world.round(3600.0)
+    assert world.journal().all()[0].end is None
+    world.round(20.0)
+    assert world.journal().all()[0].end is not None
+
+
+# ------------------------------------------------------------------------------------------------- a server that fails
+
+
+def test_an_end_that_could_not_be_told_of_a_crashed_run_is_told_later(world: World) -> None:
+    """A Crashed run is watched only while it has a job; its end must not be forgotten when the server is away."""
+    world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
+    world.submit()
+    world.slurm.advance(60.0)
+    world.server.put("flow-run", "CRASHED", "Crashed")
+    answers = iter(["", "before"])
+    world.server.away = lambda: next(answers, "")
+    with pytest.raises(ServerAway):
+        world.round()
+    assert world.journal().all()[0].end is not None
+    assert world.pool.done == []
+    world.round()
+    assert world.state() == "AwaitingRetry"
+    (done,) = world.pool.done
+    assert isinstance(done, Finish) and done.end == world.journal().all()[0].end, "else nobody is told, nor shown"
+
+
+def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_told(world: World) -> None:
+    """Only the first look of a worker takes in what is Crashed, so that look must not be lost."""
+    world.add("other", "evaluate")
+    world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
+    for name in ("other", "flow-run"):
+        world.submit(name)
+    world.slurm.advance(60.0)
+    world.server.put("flow-run", "CRASHED", "Crashed")
+    entry = world.journal().all()[0]
+    over = world.server.runs["flow-run"].state_id
+    world.journal().note_end(entry, End("AwaitingRetry", "it met its time limit", over_state=over))
+    world.restart()
+    answers = iter(["", "before", "", "before"])
+    world.server.away = lambda: next(answers, "")
+    for _ in range(2):
+        with pytest.raises(ServerAway):
+            world.round()
+    world.round()
+    assert (world.state(), world.state("other")) == ("AwaitingRetry", "AwaitingRetry")
+
+
+def test_a_new_worker_takes_in_what_was_called_crashed_or_cancelled_meanwhile(world: World) -> None:
+    world.add("other", "evaluate")
+    for name in ("flow-run", "other"):
+        world.submit(name)
+    world.server.put("flow-run", "CRASHED", "Crashed")
+    world.server.cancel("other", at_once=True)
+    world.restart()
+    world.round()
+    world.round(100.0)
+    world.round(100.0)
+    assert (world.state(), world.state("other")) == ("Completed", "Cancelled")
+    assert [job.state for job in world.slurm.all] == ["COMPLETED", "CANCELLED"]
+
+
+# ------------------------------------------------------------------------------------------------------- what is asked
+
+
+def test_one_call_serves_all_jobs_and_the_accounting_is_asked_for_the_missing_only(world: World) -> None:
+    world.slurm.accounting = True
+    for number in range(20):
+        world.add(f"run{number}", f"stage{number}")
+        world.submit(f"run{number}")
+    asked: list[list[str]] = []
+    accounted = world.slurm.accounted
+    world.slurm.accounted = lambda ids: asked.append(sorted(ids)) or accounted(ids)  # type: ignore[method-assign]
+    before = world.slurm.counts.get("jobs", 0)
+    world.round()
+    assert world.slurm.counts["jobs"] - before == 1 and asked == [[]]
+    del world.slurm.known["7"]
+    world.round()
+    assert asked[-1] == ["7"]
+
+
+def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_look(world: World) -> None:
+    world.fates = [replace(WORKS, seconds=1000.0)]
+    world.slurm.kill_wait = 500.0
+    world.submit()
+    world.round()
+    world.server.cancel("flow-run")
+    sent: list[tuple[str, bool]] = []
+    cancel = world.slurm.cancel
+
+    def spied(ids: Any) -> None:
+        sent.extend((job_id, world.journal().all()[0].cancelled) for job_id in ids)
+        cancel(ids)
+
+    world.slurm.cancel = spied  # type: ignore[method-assign]
+    cancelling = [world.server.runs["flow-run"].as_run()]
+    for _ in range(4):
+        world.pool.cancel_at_once(cancelling)
+        world.round(2.0)
+    assert sent == [("1", True)]
+    world.round(20.0)
+    assert len(sent) == 2, "a cancel that was not heard is repeated after a while"
+
+
+def test_slurm_is_not_asked_again_and_again_for_a_job_that_is_gone(world: World, monkeypatch: Any) -> None:
+    world.submit()
+    world.round()
+    world.slurm.lose_state(1000.0)
+    world.server.cancel("flow-run")
+    asked: list[None] = []
+    known = world.slurm.jobs
+    monkeypatch.setattr(world.slurm, "jobs", lambda: asked.append(None) or known())
+    for _ in range(5):
+        world.pool.cancel_at_once([world.server.runs["flow-run"].as_run()])
+    assert len(asked) == 1
+
+
+def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world: World) -> None:
+    world.fates = [replace(WORKS, seconds=1000.0)]
+    world.add("other", "evaluate")
+    world.submit()
+    world.round()
+    world.slurm.lose_state(1000.0)
+    assert world.submit("other") == "1"
+    world.server.cancel("flow-run")
+    while world.state() == "Cancelling":
+        world.pool.cancel_at_once([world.server.runs["flow-run"].as_run()])
+        world.round()
+    assert world.slurm.known["1"].cancelled_by == ""
+    assert world.state() in ("Cancelled", "Completed"), "the one that was forgotten may have finished"
+
+
+def test_the_heartbeat_is_watched_on_our_own_clock(world: World) -> None:
+    """File times come from other machines: a lock lives while they change, whatever they say."""
+    locks = world.folder / "train" / "locks"
+    locks.mkdir(parents=True)
+    (locks / "1.json").touch()
+    alive = locks / "1.alive"
+    for when in (5e9, 0.0, 4e9):
+        alive.touch()
+        os.utime(alive, (when, when))
+        assert world.pool._beats.lately(locks)
+        world.clock.now += 59
+        assert world.pool._beats.lately(locks)
+    world.clock.now += 2
+    assert not world.pool._beats.lately(locks)
+    (locks / "2.json").touch()
+    (locks / "2.alive").touch()
+    assert world.pool._beats.lately(locks), "another one holds it now"
+    (locks / "2.released").touch()
+    assert not world.pool._beats.lately(locks)
+
+
+def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(world: World) -> None:
+    world.fates = [Fate("FAILED", signal=9, seconds=2000.0, begins_after=1.0)]
+    world.submit()
+    world.round()
+    del world.slurm.known["1"]
+    for _ in range(300):
+        world.round()
+    assert world.state() == "Running" and world.slurm.all[0].working
+    world.slurm.all[0].working = False  # its processes die with the node
+    rounds = 0
+    while world.state() == "Running":
+        world.round()
+        rounds += 1
+    assert world.state() == "AwaitingRetry" and 60 <= 5 * rounds <= 70
+    assert "no longer knows the job" in world.server.runs["flow-run"].message
+
+
+def test_an_attempts_record_is_found_by_the_jobs_name_whatever_the_clocks_say(world: World) -> None:
+    world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
+    world.submit()
+    world.clock.jump = -86400.0
+    (action,) = world.round(30.0)
+    assert isinstance(action, Finish)
+    assert action.end.follows == "Failed" and "the stage ended check_failed" in action.end.message
+
+
+def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
+    for number in range(50):
+        name = world.add(f"run{number}", f"stage{number}")
+        world.submit(name)
+        while world.state(name) != "Completed":
+            world.round(60.0)
+    world.round()
+    sizes = [len(kept) for kept in (world.pool._journals, world.pool._beats._seen, world.pool._absent, world.pool.live)]
+    assert max(sizes) <= 2, sizes
+
+
+def test_a_log_says_that_a_job_was_killed_for_memory_or_by_a_person(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert evidence.end_of(log) == b""
+    log.write_bytes(b"x" * 50_000 + b"\nslurmstepd: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-21T19:00:12 ***\n")
+    assert evidence.CANCEL_WORDS.search(evidence.end_of(log))
+    for cause in ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"):
+        log.write_bytes(f"slurmstepd: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-21T19:00:12 {cause} ***\n".encode())
+        assert not evidence.CANCEL_WORDS.search(evidence.end_of(log)), cause
+    for text in (
+        b"slurmstepd: error: Exceeded job memory limit",
+        b"exceeded memory limit (331550720 > 104857600), being",
+    ):
+        assert any(word in text for word in evidence.MEMORY_WORDS) == text.startswith(b"exceeded")
+
+
+def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:
+    world.submit()
+    foreign = world.slurm.foreign("FAILED")
+    assert isinstance(world.slurm.jobs()[foreign.id], Job)
+    assert world.round() == [] or world.state() == "Running"
+    assert len(world.journal().all()) == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "measured", "lead"),
+    [(120, 60, 45, 300), (120, 60, 600, 1200), (120, 5, 45, 120), (90, 5, 10, 100)],
+)
+def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_limit(
+    world: World, asked: float, limit: int, measured: float, lead: int
+) -> None:
+    world.add()
+    folder = world.folder / "train"
+    attempts.AttemptRecord(folder / "attempts", 1, {}, [0, 0]).note(step_seconds=measured, save_seconds=measured)
+    plan = world.plan(resources=Resources(memory_gb=4, lead_seconds=asked, time_limit_minutes=limit))
+    assert f"--signal=B:USR1@{lead}\n" in preview(plan)
+
+
+@pytest.mark.parametrize(
+    ("message", "automatic"),
+    [
+        ("{end}", True),
+        ("", False),
+        ("a word of a person", False),
+    ],
+)
+def test_a_continuation_is_ours_when_it_is_what_the_end_before_it_said(
+    world: World, message: str, automatic: bool
+) -> None:
+    world.fates = [Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0), WORKS]
+    world.submit()
+    while not world.server.due():
+        world.round()
+    end = world.journal().all()[0].end
+    assert end is not None
+    world.submit(state_message=message.format(end=end.message) or " ")
+    assert world.journal().all()[1].automatic is automatic
+
+
+def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world: World) -> None:
+    """After `no progress` an automatic one would be refused at once, and again at each new start."""
+    world.submit(state_message=STARTED_BY_A_PERSON)
+    assert not world.journal().all()[0].automatic
+    world.add("other", "other")
+    world.submit("other", state_message=" ")
+    assert world.journal("other").all()[0].automatic

@@ -1,0 +1,360 @@
+"""The worker's own: how often it looks, what it tells whom, and that a server which is away does not end it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.states import State, StateType
+from prefect.workers.base import BaseWorker
+
+from deployments.slurm.cluster.client import Unreachable
+from deployments.slurm.cluster.partitions import Cluster
+from deployments.slurm.cluster.site import Site
+from deployments.slurm.job.journal import End, Journal, Submission
+from deployments.slurm.job.variables import SlurmJobConfiguration
+from deployments.slurm.pool.pool import Pool
+from deployments.slurm.pool.reconcile import NOT_SUBMITTED, Finish, Run, SetState
+from deployments.slurm.pool.worker import FEW_SECONDS, SlurmWorker, interval_seconds, notify
+from storage import locks
+from storage.errors import BadInput
+
+
+@pytest.mark.parametrize(("jobs", "seconds"), [(0, 5.0), (20, 5.0), (1000, 30.0)])
+def test_the_interval_adapts(jobs: int, seconds: float) -> None:
+    assert interval_seconds(jobs) == seconds
+
+
+def test_the_interval_grows_with_the_jobs() -> None:
+    assert FEW_SECONDS < interval_seconds(100) < interval_seconds(500) < 30 < interval_seconds(5000)
+
+
+def test_notify_gives_subject_and_diagnosis_and_survives_a_command_that_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mail = tmp_path / "mail"
+    notify(f'echo "$RATCHET_SUBJECT" > {mail}; cat >> {mail}', "it needs you; $(rm -rf x)", "the cause\n")
+    assert mail.read_text() == "it needs you; $(rm -rf x)\nthe cause\n"
+    notify("exit 3", "subject", "message")
+    assert "notify command failed" in caplog.text
+
+
+@pytest.fixture
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmWorker:
+    """One that serves its pool, as far as these tests ask."""
+
+    async def make() -> SlurmWorker:  # it wants a running event loop
+        return SlurmWorker("gpu")
+
+    made = asyncio.run(make())
+    monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
+    (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\n")
+    made._site, made._jobs = Site(root=str(tmp_path)), SimpleNamespace()  # type: ignore[assignment]
+    made._has_successfully_synced = True
+    return made
+
+
+def answered(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "http://127.0.0.1/api")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+
+@pytest.mark.parametrize("call", ["get_and_submit_flow_runs", "sync_with_backend"])
+@pytest.mark.parametrize("error", [httpx.ConnectError("away"), httpx.ReadTimeout("slow"), answered(503)])
+def test_a_server_that_is_away_is_no_error_of_the_worker(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, call: str, error: Exception
+) -> None:
+    """Prefect ends a worker whose calls fail for some minutes."""
+    monkeypatch.setattr(BaseWorker, call, raising(error))
+    assert not asyncio.run(getattr(worker, call)())
+
+
+@pytest.mark.parametrize("call", ["get_and_submit_flow_runs", "sync_with_backend"])
+def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never_there(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.setattr(BaseWorker, call, raising(answered(401)))
+    with pytest.raises(httpx.HTTPStatusError):
+        asyncio.run(getattr(worker, call)())
+    worker._has_successfully_synced = False
+    monkeypatch.setattr(BaseWorker, call, raising(httpx.ConnectError("away")))
+    with pytest.raises(httpx.ConnectError):
+        asyncio.run(getattr(worker, call)())
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    async def call(*_: Any, **__: Any) -> None:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("away"), answered(500)])
+def test_a_server_that_fails_while_prefect_submits_a_run_ends_no_worker_and_the_run_is_found_again(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Prefect reads the deployment before anything of ours, in the task group that holds our own look at the jobs."""
+    monkeypatch.setattr(BaseWorker, "_submit_run", raising(error))
+    run: Any = SimpleNamespace(id=uuid4())
+    worker._submitting_flow_run_ids.add(run.id)
+    asyncio.run(worker._submit_run(run))
+    assert not worker._submitting_flow_run_ids
+
+
+@pytest.mark.parametrize(
+    ("error", "crashed"),
+    [(httpx.ConnectError("away"), []), (answered(500), []), (answered(404), ["told"]), (ValueError("no"), ["told"])],
+)
+def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception, crashed: list[str]
+) -> None:
+    """Nothing would start it again: its study would end as failed, after days perhaps."""
+    told: list[str] = []
+
+    async def propose(self: BaseWorker, flow_run: Any, message: str, client: Any = None) -> None:
+        told.append("told")
+
+    monkeypatch.setattr(BaseWorker, "_propose_crashed_state", propose)
+    monkeypatch.setattr(worker, "job_configuration", SimpleNamespace(resolve_for_flow_run=raising(error)))
+    monkeypatch.setattr(worker, "_work_pool", "gpu")
+    monkeypatch.setattr(worker, "get_flow_run_logger", lambda run: logging.getLogger("ratchet.slurm"))
+
+    class Status:
+        _future = SimpleNamespace(done=lambda: False)
+
+        def started(self, value: Any) -> None:
+            pass
+
+    async def submit() -> None:
+        monkeypatch.setattr(SlurmWorker, "client", property(lambda self: None))
+        run = SimpleNamespace(id=uuid4(), name="a run")
+        assert await worker._submit_run_and_capture_errors(run, Status()) is error  # type: ignore[arg-type]
+
+    asyncio.run(submit())
+    assert told == crashed
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("away"), OSError(5, "Input/output error")])
+def test_a_run_that_cannot_be_looked_at_now_is_left_for_later(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What `run` raises Prefect makes Crashed, and nothing would start it again."""
+
+    async def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(worker, "_asked_for_by", fails)
+    result = asyncio.run(worker.run(SimpleNamespace(name="a run", id=uuid4()), SlurmJobConfiguration()))  # type: ignore[arg-type]
+    assert result.status_code == 0 and not result.identifier
+
+
+def test_a_run_that_a_person_made_has_the_folder_of_its_stage(worker: SlurmWorker, tmp_path: Path) -> None:
+    """There its records and its marker are, and the journal of all its jobs."""
+    parameters = {
+        "study_file": f"{tmp_path}/runs/mono/studies/robustness-s42-0123abcd.yaml",
+        "stage": "train-baseline",
+        "root": f"{tmp_path}/runs",
+        "fingerprint": "ab" * 32,
+    }
+    by_hand = SimpleNamespace(id=uuid4(), job_variables={}, parameters=parameters)
+    assert worker._folder_of(by_hand) == tmp_path / "runs/mono/train-baseline/abababababab/jobs"  # type: ignore[arg-type]
+    by_hand.parameters = {"anything": "else"}
+    assert worker._folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"  # type: ignore[arg-type]
+    by_hand.job_variables = {"folder": "/given/jobs"}
+    assert worker._folder_of(by_hand) == Path("/given/jobs")  # type: ignore[arg-type]
+
+
+class Told:
+    """What a worker set and whom it told, with a preflight that refuses."""
+
+    def __init__(self, worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.states: list[tuple[Any, ...]] = []
+        self.notified: list[str] = []
+        self.open = True
+        """Whether the run is still open: else a look at the jobs has told of its end."""
+        self._worker, self._folder = worker, folder
+
+        async def asked_for_by(*_: Any) -> tuple[str, str, str]:
+            return self.wish or self.message, self.message, "state"
+
+        async def set_(run: Any, *state: Any) -> bool:
+            self.states.append(state)
+            return self.open
+
+        monkeypatch.setattr(worker, "_asked_for_by", asked_for_by)
+        monkeypatch.setattr(worker, "_set", set_)
+        monkeypatch.setattr(worker, "_notify", lambda name, message: self.notified.append(message))
+        monkeypatch.setattr("deployments.slurm.pool.worker.read_cluster", lambda: Cluster({}))
+
+    def run(self, message: str, wish: str = "", study_file: str = "", **asked: Any) -> list[tuple[Any, ...]]:
+        """`message` is that of the newest scheduled state, `wish` of the one before it was put off."""
+        self.message, self.wish = message, wish
+        given = SlurmJobConfiguration(command="work", folder=str(self._folder), **asked)
+        run = SimpleNamespace(name="a run", id="f", parameters={"study_file": study_file}, job_variables={})
+        asyncio.run(self._worker.run(run, given))  # type: ignore[arg-type]
+        return self.states
+
+
+@pytest.fixture
+def told(worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
+    return Told(worker, monkeypatch, tmp_path / "runs" / "jobs")
+
+
+def test_what_is_wrong_with_a_first_job_fails_the_run_and_tells_a_person(told: Told) -> None:
+    ((type_, name, message),) = told.run("", pass_environment=["SURELY_NOT_SET"])
+    assert (type_, name) == ("FAILED", "Failed") and "SURELY_NOT_SET is not set where the worker" in message
+    assert told.notified == [message]
+
+
+def test_nobody_is_told_twice_of_what_a_look_at_the_jobs_told_before(told: Told) -> None:
+    told.open = False
+    told.run("", pass_environment=["SURELY_NOT_SET"])
+    assert told.states and not told.notified
+
+
+def test_what_is_wrong_with_a_continuation_is_waited_for(told: Told, tmp_path: Path) -> None:
+    """A drained partition or a disk that is away for an hour must not end a study of days."""
+    end = End("AwaitingRetry", "the time limit")
+    Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
+    ((type_, name, message, delay),) = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])
+    assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0)
+    assert message.startswith("cannot be submitted now: pass_environment")
+    assert told.run("somebody asked", pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
+
+
+def test_more_memory_than_any_node_has_is_not_waited_for(told: Told, tmp_path: Path, monkeypatch: Any) -> None:
+    """SLURM would queue such a job for ever, or refuse it in words that do not say that memory ran out."""
+    asked: list[float] = []
+
+    def require(resources: Any, *_: Any, **__: Any) -> None:
+        asked.append(resources.memory_gb)
+        assert not resources.exclude, "a node that failed is taken again when there is no other"
+        if resources.memory_gb > 5:
+            raise BadInput("memory_gb: no node has so much")
+
+    monkeypatch.setattr("deployments.slurm.pool.worker.require", require)
+    end = End("AwaitingRetry", "it ran out of memory", memory_gb=6.0, exclude=["n1"])
+    Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
+    ((type_, _, message),) = told.run("it ran out of memory", memory_gb=4)
+    assert asked == [4, 6] and type_ == "FAILED"
+    assert message == "a job ran out of memory, and more cannot be had here: memory_gb: no node has so much"
+    assert told.notified == [message]
+
+
+def test_what_was_done_before_the_server_went_away_is_told(worker: SlurmWorker, monkeypatch: Any) -> None:
+    entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
+    run, end = Run("f", "s", "RUNNING", "Running"), End("Failed", "a check failed")
+    done = Finish(run, entry, end, SetState(run, "FAILED", "Failed", end.message))
+
+    def round_() -> None:
+        raise httpx.ConnectError("away")
+
+    jobs = SimpleNamespace(round=round_, done=[done], seen=[SimpleNamespace(run=run, submissions=[entry])])
+    shown: list[Any] = []
+    mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: shown.append(ended.end))
+    told: list[str] = []
+    monkeypatch.setattr(worker, "_notify", lambda name, message: told.append(message))
+    worker._jobs, worker._mirror = jobs, mirror  # type: ignore[assignment]
+    with pytest.raises(httpx.ConnectError):
+        worker._round()
+    assert (shown, told) == ([end], ["a check failed"])
+
+
+def test_a_worker_whose_pool_was_taken_over_may_submit_nothing(worker: SlurmWorker, monkeypatch: Any) -> None:
+    monkeypatch.setattr("deployments.slurm.pool.worker.get_client", lambda sync_client: None)
+    assert asyncio.run(worker._serves()) and worker._jobs is not None and worker._jobs._ours()
+    assert worker._lock is not None
+    worker._lock.release()
+    other = locks.acquire(worker._lock.directory)
+    assert not worker._jobs._ours()
+    other.release()
+
+
+def test_after_a_look_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
+    worker: SlurmWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Away:
+        def jobs(self) -> Any:
+            raise Unreachable("away")
+
+    shown: list[Any] = []
+    worker._jobs = Pool(Away(), SimpleNamespace())  # type: ignore[arg-type]
+    worker._jobs.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]  # type: ignore[list-item]
+    worker._mirror = SimpleNamespace(show=shown.append)  # type: ignore[assignment]
+    worker._round()
+    assert not shown
+
+
+def test_a_person_is_told_once_of_what_is_put_off_again_and_again(told: Told, tmp_path: Path) -> None:
+    end = End("AwaitingRetry", "the time limit")
+    Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
+    message = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])[0][2]
+    told.run(message, wish="the time limit", pass_environment=["SURELY_NOT_SET"])
+    assert [state[2] for state in told.states] == [message, message] and len(told.notified) == 1
+
+
+def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_it(
+    told: Told, worker: SlurmWorker, tmp_path: Path
+) -> None:
+    plans = []
+    worker._jobs = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
+    site = tmp_path / "site.yaml"
+    site.write_text(f"root: {tmp_path}\nresources:\n  cpuss: 3\n")
+    ((type_, name, message, delay),) = told.run("started by a person")
+    assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0) and not plans
+    assert "did you mean 'cpus'" in message and told.notified == [message.removeprefix("cannot be submitted now: ")]
+    site.write_text(f"root: {tmp_path}\nresources:\n  time_limit_minutes: 77\n")
+    assert len(told.run(message, wish="started by a person")) == 1, "no state was set"
+    assert [(plan.resources.time_limit_minutes, plan.state_message) for plan in plans] == [(77, "started by a person")]
+
+
+def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(
+    told: Told, worker: SlurmWorker, tmp_path: Path
+) -> None:
+    worker._jobs = SimpleNamespace(submit=lambda plan: "7")  # type: ignore[assignment]
+    (tmp_path / "site.yaml").write_text("root: /elsewhere\njob_name: other\n")
+    told.run("")
+    assert worker._site is not None and (worker._site.root, worker._site.job_name) == (str(tmp_path), "other")
+
+
+def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(told: Told, tmp_path: Path) -> None:
+    kept = tmp_path / "study.yaml"
+    kept.write_text("page: x\nstudy: {execution: {resources: {all: {cpu: 1}}}}\n")
+    ((_, name, message, _),) = told.run("", study_file=str(kept))
+    assert name == "AwaitingRetry" and "did you mean 'cpus'" in message
+
+
+def test_whose_wish_a_job_is_stands_before_what_only_put_it_off(worker: SlurmWorker, monkeypatch: Any) -> None:
+    """Else a person's start that met a broken site file counts as one of three automatic attempts in vain."""
+    start = datetime(2026, 11, 22, tzinfo=UTC)
+
+    def state(minute: int, message: str, name: str = "Scheduled") -> State[Any]:
+        return State(type=StateType.SCHEDULED, name=name, message=message, timestamp=start + timedelta(minutes=minute))
+
+    present = State(type=StateType.PENDING)
+    put_off = [
+        state(4, NOT_SUBMITTED),
+        state(3, "", "AwaitingConcurrencySlot"),
+        state(2, "cannot be submitted now: x"),
+        state(1, "", "Late"),
+    ]
+    states = [*put_off, state(0, "started by a person"), present]
+
+    async def read_states(_: Any) -> list[State[Any]]:
+        return states
+
+    async def read(_: Any) -> Any:
+        return SimpleNamespace(state=present)
+
+    client = SimpleNamespace(read_flow_run_states=read_states, read_flow_run=read)
+    monkeypatch.setattr(SlurmWorker, "client", property(lambda self: client))
+    told = asyncio.run(worker._asked_for_by(SimpleNamespace(id=uuid4())))  # type: ignore[arg-type]
+    assert told == ("started by a person", NOT_SUBMITTED, str(present.id))

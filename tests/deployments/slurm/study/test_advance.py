@@ -1,0 +1,446 @@
+"""`Advance` on a real Prefect server: what is started, what is left alone, and that nothing is started twice."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
+
+from deployments.slurm.cluster.client import Job, Unreachable
+from deployments.slurm.cluster.site import Site
+from deployments.slurm.job.journal import End, Journal, Submission
+from deployments.slurm.study.advance import Advance, Look, Standing, job_variables, jobs_folder
+from deployments.slurm.study.look import _warn_of_idle_pools, cancel, final_state, follow, keep_results
+from deployments.walk import Walk
+from storage import attempts, durable, generations, locks
+from tasks.stage.attempt import attempt
+from tasks.stage.run import Stage
+from tests.deployments.toy import ToyConfig
+
+FIRST = Stage("first", ToyConfig, "tests.deployments.toy:work")
+SECOND = Stage("second", ToyConfig, "tests.deployments.toy:work")
+
+
+class Scripted:
+    """A SLURM that knows the jobs that the test says."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Job] | None = {}
+        self.over: dict[str, Job] = {}
+
+    def jobs(self) -> dict[str, Job]:
+        if self.known is None:
+            raise Unreachable("it is away")
+        return self.known
+
+    def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
+        return {id_: job for id_, job in self.over.items() if id_ in ids}
+
+
+@pytest.fixture(scope="module")
+def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        pool = f"pool-{uuid4().hex[:8]}"
+        client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
+        flow_id = client.create_flow(flow(lambda: None, name="stage"))
+        for name in (FIRST.name, SECOND.name):
+            client.create_deployment(flow_id, name, work_pool_name=pool, enforce_parameter_schema=False)
+        yield client
+
+
+class World:
+    """One study of two stages, looked at as often as wanted."""
+
+    def __init__(self, client: SyncPrefectClient, root: Path) -> None:
+        self.client, self.root, self.slurm = client, root, Scripted()
+        self.study = f"toy-{uuid4().hex[:8]}"  # the server is shared, and keys hold the study's name
+        self.config = ToyConfig(ends="finished")
+        self.site: dict[str, dict[str, object]] = {}
+
+    def look(self, person: bool = False) -> Advance:
+        site = Site(root=str(self.root), **self.site)
+        source = self.root / ".sources" / "abc"
+        walk = Advance(site, self.study, self.root / "study.yaml", source, self.client, self.slurm, person)
+        first = walk(FIRST, self.config)
+        walk(SECOND, self.config, given=first)
+        return walk
+
+    def stands(self, person: bool = False) -> tuple[Standing, Standing]:
+        walk = self.look(person)
+        first, second = (walk.standing(handle) for handle in walk.handles)
+        return first, second
+
+    @property
+    def first(self):
+        return self.look_only().handles[0]
+
+    def look_only(self):
+        walk = Walk(self.root, self.study)
+        first = walk(FIRST, self.config)
+        walk(SECOND, self.config, given=first)
+        return walk
+
+    def entry(self, flow_run: str, end: End | None = None, number: int = 1, job_id: str | None = "7") -> Submission:
+        entry = Submission(number, f"toy.{number}", flow_run, 0.0, True, 4.0, job_id=job_id, end=end)
+        return Journal(jobs_folder(self.first.run)).write(entry)
+
+
+@pytest.fixture
+def world(client: SyncPrefectClient, tmp_path: Path) -> World:
+    return World(client, tmp_path)
+
+
+def test_only_what_is_ready_is_started_and_only_once(world: World) -> None:
+    first, second = world.stands()
+    assert (first.stand, first.told) == ("under way", "started") and first.flow_run
+    assert second == Standing("waits", "waits for first")
+    assert world.stands()[0].flow_run == first.flow_run, "a second look made a second flow run"
+
+
+def test_a_run_is_given_where_it_works(world: World) -> None:
+    world.site = {"resources": {"partition": "cpu"}, "stages": {"first": {"memory_gb": 8.0}}}
+    run = world.client.read_flow_run(world.stands()[0].flow_run)
+    variables = run.job_variables
+    assert not {"partition", "memory_gb"} & variables.keys(), "resources are put together for each job"
+    assert variables["folder"] == str(world.first.run.path / "jobs")
+    assert variables["directory"] == str(world.root / ".sources" / "abc")
+    assert variables["label"] == f"{world.study}-first", "a stage that has no seed names none"
+    assert run.parameters == {
+        "study_file": str(world.root / "study.yaml"),
+        "stage": "first",
+        "root": str(world.root),
+        "fingerprint": world.first.run.fingerprint,
+    }
+
+
+@pytest.mark.parametrize("follows", ["Failed", "Cancelled"])
+def test_what_was_started_again_is_not_told_by_the_job_before(world: World, follows: str) -> None:
+    """Until the worker has submitted the new run's job, the journal's last word is the old one's."""
+    before = world.stands()[0].flow_run
+    world.entry(before, End(follows, "the cause"))  # type: ignore[arg-type]
+    world.client.set_flow_run_state(before, (Failed if follows == "Failed" else Cancelled)(), force=True)
+    again = world.stands(person=True)[0]
+    assert again.flow_run != before
+    look = world.stands()[0]
+    assert (look.stand, look.flow_run) == ("under way", again.flow_run)
+    world.client.set_flow_run_state(again.flow_run, Failed(message="memory_gb: too much"), force=True)
+    assert world.stands()[0] == Standing("failed", "memory_gb: too much", again.flow_run)
+
+
+def test_a_retry_of_the_run_before_is_seen_beside_a_newer_one_that_was_refused(world: World) -> None:
+    before = world.stands()[0].flow_run
+    world.entry(before, End("Failed", "the cause"))  # type: ignore[arg-type]
+    world.client.set_flow_run_state(before, Failed(), force=True)
+    again = world.stands(person=True)[0].flow_run
+    world.client.set_flow_run_state(again, Crashed(message="refused"), force=True)
+    assert world.stands()[0] == Standing("failed", "refused", again)
+    world.client.set_flow_run_state(before, Scheduled(), force=True)
+    for person in (False, True):
+        assert (world.stands(person)[0].stand, world.stands(person)[0].flow_run) == ("under way", before)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "seeds", "label"),
+    [
+        ("{study}-s{seed}-{stage}", [3], "toy-s3-first"),
+        ("{study}-s{seed}-{stage}", [3, 4], "toy-first"),
+        ("{stage}_{seed}", [3, 4], "first_all"),
+    ],
+)
+def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(
+    pattern: str, seeds: list[int], label: str, tmp_path: Path
+) -> None:
+    walk = Walk(tmp_path, "toy")
+    handle = walk(FIRST, ToyConfig(ends="finished"))
+    seen = SimpleNamespace(stage=handle.stage, run=handle.run, seeds=set(seeds))
+    assert job_variables(Site(root="/shared", job_name=pattern), seen, tmp_path)["label"] == label  # type: ignore[arg-type]
+
+
+def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> None:
+    walk = Look(
+        Site(root=str(world.root)), world.study, world.root / "study.yaml", world.root, world.client, world.slurm
+    )
+    first = walk(FIRST, world.config)
+    assert walk.standing(first) == Standing("ready", "starting the study starts it")
+    started = world.stands()[0].flow_run
+    walk = Look(
+        Site(root=str(world.root)), world.study, world.root / "study.yaml", world.root, world.client, world.slurm
+    )
+    assert walk.standing(walk(FIRST, world.config)).flow_run == started
+
+
+def test_a_pool_that_no_worker_serves_is_told(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "ratchet")
+    _warn_of_idle_pools(client)
+    pool = client.read_deployment_by_name("stage/first").work_pool_name
+    assert f"no worker serves the pool {pool}: start one with `prefect worker start --pool {pool}`" in caplog.text
+
+
+def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> None:
+    handle = world.first
+    attempt(handle.stage, handle.config, handle.run, {})
+    first, second = world.stands()
+    assert first.stand == "finished" and (second.stand, second.told) == ("under way", "started")
+
+
+def test_a_held_run_directory_is_left_alone(world: World) -> None:
+    lock = locks.acquire(world.first.run.path / "locks")
+    first, _ = world.stands()
+    lock.release()
+    assert first.stand == "under way" and "held by a live process" in first.told
+    assert world.stands()[0].told == "started"
+
+
+def test_a_lost_database_starts_nothing_twice_while_the_job_lives(world: World) -> None:
+    entry = world.entry(str(uuid4()))
+    world.slurm.known = {"7": Job("7", entry.name, "RUNNING")}
+    assert "that this Prefect server does not know" in world.stands()[0].told
+    world.slurm.known = None
+    assert "that this Prefect server does not know" in world.stands()[0].told, "no answer is not: no job"
+    world.slurm.known = {"7": Job("7", "of-somebody-else", "RUNNING")}
+    assert world.stands()[0].told == "started"
+
+
+@pytest.mark.parametrize("known_by", ["squeue", "sacct", "its log"])
+def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_starts_it(
+    world: World, known_by: str
+) -> None:
+    """Its flow run is gone, so nobody wrote down how it ended."""
+    entry = world.entry(str(uuid4()))
+    ended = {"7": Job("7", entry.name, "CANCELLED")}
+    world.slurm.known = ended if known_by == "squeue" else {}
+    world.slurm.over = ended if known_by == "sacct" else {}
+    if known_by == "its log":
+        word = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T05:00:00 ***\n"
+        Journal(jobs_folder(world.first.run)).log(entry).write_text(word)
+    first, second = world.stands()
+    assert (first.stand, second.stand) == ("cancelled", "waits") and "job 7" in first.told
+    assert world.stands(person=True)[0].told == "started"
+
+
+def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started)
+    world.client.set_flow_run_state(started, Running(), force=True)
+    lock = locks.acquire(world.first.run.path / "locks")
+    generations.raise_for_new_attempt(world.first.run, {}, lock, "for the test")
+    lock.release()
+    first, _ = world.stands()
+    assert (first.stand, first.flow_run) == ("under way", started) and "job 7" in first.told
+
+
+@pytest.mark.parametrize(("follows", "stand"), [("Failed", "failed"), ("Cancelled", "cancelled")])
+def test_what_stopped_stays_so_until_a_person_starts_it_again(world: World, follows: str, stand: str) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End(follows, "the cause"))
+    world.client.set_flow_run_state(started, (Failed if follows == "Failed" else Cancelled)(), force=True)
+    assert world.stands()[0] == Standing(stand, "the cause", started)
+    again, _ = world.stands(person=True)
+    assert (again.stand, again.told) == ("under way", "started") and again.flow_run != started
+    assert "the cause" in generations.current(world.first.run)["history"][0]["reason"]
+    world.entry(again.flow_run, number=2)
+    assert world.stands(person=True)[0].flow_run == again.flow_run, "a person's second look began it a third time"
+
+
+@pytest.mark.parametrize(("category", "name"), [("bad input", "BadInput"), ("check failed", "Failed")])
+def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: str, name: str) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End("Failed", "the cause", {"category": category}))
+    world.client.set_flow_run_state(started, Failed(), force=True)
+    walk = world.look()
+    state = final_state(walk)
+    assert (state.type.value, state.name, state.message) == ("FAILED", name, "first: the cause")
+    walk.standings[walk.handles[1].run.fingerprint] = Standing("failed", "a check", None, bad_input=False)
+    assert final_state(walk).name == name, "as DESIGN says, and as without SLURM"
+
+
+def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
+    started = world.stands()[0].flow_run  # no job was submitted yet
+    page = SimpleNamespace(page=lambda study, walk: walk(FIRST, world.config))
+    study = SimpleNamespace(name=world.study)
+    cancel(page, study, set(), world.root, {world.first.run.fingerprint})
+    assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
+    cancel(page, study, set(), world.root, set())
+    assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled", "it had no job yet"
+
+
+def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: World) -> None:
+    started = world.stands()[0].flow_run
+    page = SimpleNamespace(page=lambda study, walk: walk(replace(FIRST, version=2), world.config))
+    study = SimpleNamespace(name=world.study)
+    cancel(page, study, {"/another/study.yaml"}, world.root, set())
+    assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
+    cancel(page, study, {str(world.root / "study.yaml")}, world.root, set())
+    assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled"
+
+
+def test_a_retry_in_prefect_of_what_had_failed_is_attached_to(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End("Failed", "the cause"))
+    world.client.set_flow_run_state(started, Running(), force=True)
+    assert (world.stands()[0].stand, world.stands()[0].flow_run) == ("under way", started)
+
+
+def test_a_failure_on_disk_alone_is_believed(world: World) -> None:
+    world.config = replace_end(world.config, "check_failed")
+    handle = world.first
+    attempt(handle.stage, handle.config, handle.run, {})
+    first, _ = world.stands()
+    assert first.stand == "failed" and "weights moved" in first.told and not first.bad_input
+
+
+def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_its_attempt(world: World) -> None:
+    world.config = replace_end(world.config, "check_failed")
+    handle = world.first
+    attempt(handle.stage, handle.config, handle.run, {})
+    assert world.stands(person=True)[0].told == "started"
+    assert generations.current(handle.run)["generation"] == 1
+    attempt(handle.stage, handle.config, handle.run, {})
+    assert generations.current(handle.run)["generation"] == 1
+    assert attempts.newest(handle.run.attempts)["end_state"] == "check_failed"
+
+
+def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.client.set_flow_run_state(started, Completed(), force=True)
+    again, _ = world.stands()
+    assert (again.stand, again.told) == ("under way", "started") and again.flow_run != started
+    world.client.set_flow_run_state(again.flow_run, Completed(), force=True)
+    shutil.rmtree(world.first.run.path)
+    third, _ = world.stands()
+    assert third.told == "started" and third.flow_run not in (started, again.flow_run), (
+        "a second time it is noticed too"
+    )
+
+
+def test_a_stage_that_finishes_while_the_server_is_asked_is_finished_and_keeps_its_marker(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started)
+    ask = Advance._flow_run
+
+    def slow(self: Advance, flow_run: str) -> object:
+        attempt(FIRST, world.config, world.first.run, {})
+        world.client.set_flow_run_state(started, Completed(), force=True)
+        return ask(self, flow_run)
+
+    monkeypatch.setattr(Advance, "_flow_run", slow)
+    assert world.stands()[0].stand == "finished"
+    monkeypatch.undo()
+    assert world.stands()[0].stand == "finished" and generations.current(world.first.run)["generation"] == 0
+
+
+def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has just looked for it knows for up to a minute nothing of one that another host wrote."""
+    started = world.stands()[0].flow_run
+    assert attempt(FIRST, world.config, world.first.run, {}).end_state == "finished"
+    world.client.set_flow_run_state(started, Completed(), force=True)
+    marker = world.first.run.marker_file
+    unseen = marker.rename(marker.with_name("unseen"))
+    entry = world.entry(started, End("Completed", "finished"))
+    Journal(jobs_folder(world.first.run)).write(replace(entry, ended_at=time.time()))
+    first, second = world.stands()
+    assert (first.stand, second.stand) == ("under way", "waits") and "does not see its marker yet" in first.told
+    Journal(jobs_folder(world.first.run)).write(entry)  # that was long ago
+    monkeypatch.setattr(durable, "refresh", lambda folder: unseen.exists() and unseen.rename(marker))
+    first, second = world.stands()
+    assert (first.stand, second.told) == ("finished", "started")
+    assert generations.current(world.first.run)["generation"] == 0
+
+
+def test_a_run_whose_next_job_was_refused_is_told_as_failed_by_the_status_too(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End("AwaitingRetry", "it ran out of memory"))
+    world.client.set_flow_run_state(started, Failed(message="more cannot be had here"), force=True)
+    site = Site(root=str(world.root))
+    look = Look(site, world.study, Path(), Path(), world.client, world.slurm)  # type: ignore[arg-type]
+    assert look.standing(look(FIRST, world.config)) == Standing("failed", "more cannot be had here", started)
+
+
+def test_the_same_study_below_another_root_has_runs_of_its_own(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.root = world.root / "elsewhere"
+    assert world.stands()[0].told == "started" and world.stands()[0].flow_run != started
+
+
+def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world: World) -> None:
+    started = world.stands()[0].flow_run
+    world.client.set_flow_run_state(started, Crashed(message="its worker failed"), force=True)
+    assert world.stands()[0] == Standing("failed", "its worker failed", started)
+
+
+def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_path: Path) -> None:
+    walk = Walk(tmp_path / "runs", "toy")
+    last = walk(FIRST, ToyConfig(ends="finished"))
+    site = Site(root=str(tmp_path / "runs"), results=str(tmp_path / "results"))
+    keep_results(walk, site)
+    assert not (tmp_path / "results").exists(), "there is nothing to copy yet"
+    attempt(last.stage, last.config, last.run, {})
+    last.look()
+    keep_results(walk, site)
+    copy = tmp_path / "results" / f"toy-{last.run.fingerprint[:12]}"
+    assert {file.name for file in copy.iterdir()} == {"COMPLETE.json", "done.txt", "result.json", "stage.json"}
+    (copy / "done.txt").write_text("mine")
+    keep_results(walk, site)
+    assert (copy / "done.txt").read_text() == "mine"
+
+
+def replace_end(config: ToyConfig, ends: str) -> ToyConfig:
+    return config.model_copy(update={"ends": ends})
+
+
+def test_a_folder_for_results_that_cannot_be_written_is_only_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    walk = Walk(tmp_path / "runs", "toy")
+    last = walk(FIRST, ToyConfig(ends="finished"))
+    attempt(last.stage, last.config, last.run, {})
+    finished = Walk(tmp_path / "runs", "toy")
+    finished(FIRST, ToyConfig(ends="finished"))
+    (tmp_path / "file").touch()
+    keep_results(finished, Site(root=str(tmp_path), results=str(tmp_path / "file" / "below")))
+    assert "could not be copied" in caplog.text and "results in the site file" in caplog.text
+
+
+@pytest.mark.parametrize(("status", "once"), [(404, False), (503, True)])
+def test_what_will_not_pass_and_a_single_look_are_not_tried_for_ever(status: int, once: bool) -> None:
+    request = httpx.Request("GET", "http://127.0.0.1/api")
+    error = httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+    def look(person: bool) -> Advance:
+        raise error
+
+    with pytest.raises(httpx.HTTPStatusError):
+        follow(look, lambda *_: None, once)
+
+
+def test_a_server_that_is_away_is_looked_at_again_and_the_person_s_wish_is_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deployments.slurm.study.look.LOOK_EVERY_SECONDS", 0.0)
+    wishes: list[bool] = []
+
+    def look(person: bool) -> Advance:
+        wishes.append(person)
+        if len(wishes) < 3:
+            raise httpx.ConnectError("away")
+        return world.look()
+
+    world.config = replace_end(world.config, "check_failed")
+    attempt(world.first.stage, world.first.config, world.first.run, {})
+    assert follow(look, lambda *_: None).name == "Failed" and wishes == [True, True, True]

@@ -1,0 +1,174 @@
+"""The setup stage from text to blocks: complete, and the same bytes each time."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from storage import durable
+from storage.errors import BadInput, Stop
+from tasks.language.blocks import Blocks
+from tasks.language.configuration import LocalFiles, Splits, TrainedTokenizer
+from tasks.language.splits import EVALUATION_SPLITS
+from tasks.robustness.disk import estimate_disk_bytes
+from tasks.robustness.setup import setup
+from tasks.robustness.study import SetupConfig
+from tasks.stage import preflight as preflight_module
+from tasks.stage.execution import Execution
+from tasks.stage.preflight import preflight
+
+SYLLABLES = [
+    "ba",
+    "cor",
+    "di",
+    "fen",
+    "gul",
+    "ha",
+    "jin",
+    "kel",
+    "lo",
+    "mar",
+    "nes",
+    "por",
+    "qua",
+    "rit",
+    "sol",
+]
+
+
+def fake_run(directory: Path, stop_at_check: int | None = None) -> SimpleNamespace:
+    directory.mkdir()
+    notes: list[str] = []
+
+    @contextmanager
+    def publish(name):
+        with durable.new_directory(directory / name) as folder:
+            yield folder
+
+    def check():
+        if stop_at_check is not None and len(notes) >= stop_at_check:
+            raise Stop("sigterm", "asked to stop")
+
+    return SimpleNamespace(
+        directory=directory,
+        cache=directory.parent / "cache",
+        publish=publish,
+        progress=SimpleNamespace(update=lambda step, total, unit, note: notes.append(note)),
+        stop=SimpleNamespace(check=check),
+        log=logging.getLogger("test"),
+        notes=notes,
+    )
+
+
+@pytest.fixture
+def config(tmp_path) -> SetupConfig:
+    chance = random.Random(5)
+    words = ["".join(chance.choices(SYLLABLES, k=chance.randint(1, 3))) for _ in range(400)]
+    rows = [{"text": " ".join(chance.choices(words, k=chance.randint(20, 60)))} for _ in range(300)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sizes = {f"{name.replace('-', '_')}_documents": 5 for name in EVALUATION_SPLITS}
+    return SetupConfig(
+        text=LocalFiles(paths=[str(file)]),
+        splits=Splits(evaluation_share=0.1, **sizes),
+        sequence_length=16,
+        tokenizer=TrainedTokenizer(vocabulary_size=350),
+        execution=Execution(),
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_setup_twice_gives_the_same_bytes(tmp_path, config):
+    first, second = fake_run(tmp_path / "first"), fake_run(tmp_path / "second")
+    assert setup(first, config) == setup(second, config)
+    assert contents(first.directory / "text") == contents(second.directory / "text")
+
+
+def test_what_setup_publishes(tmp_path, config):
+    run = fake_run(tmp_path / "run")
+    result = setup(run, config)
+    text = run.directory / "text"
+    evaluation = {f"{name}.parquet" for name in EVALUATION_SPLITS}
+    packed = {"train.bin", "train.json", "validation.bin", "validation.json"}
+    assert {p.name for p in text.iterdir()} == evaluation | packed | {
+        "unigram.npy",
+        "proof.json",
+        "tokenizer",
+    }
+
+    for name in EVALUATION_SPLITS:
+        table = pq.read_table(text / f"{name}.parquet")
+        assert table.column_names == ["example_id", "source", "text"]
+        assert len(table) == result["splits"][name]["documents"] == 5
+
+    train = Blocks(text, "train")
+    counts = np.load(text / "unigram.npy")
+    assert counts.dtype == np.int64 and counts.shape == (result["vocabulary_tokens"],)
+    assert counts.sum() == result["packed"]["train"]["tokens"] == len(train) * 16
+    assert 0 < counts[result["end_of_text_id"]] <= result["splits"]["train"]["documents"]
+    assert json.loads((text / "proof.json").read_text())["splits"] == result["splits"]
+    assert str(tmp_path) not in json.dumps(result)
+    assert (run.directory / "preflight.json").is_file()
+
+
+def test_only_the_text_decides_not_where_it_lies(tmp_path, config):
+    first = fake_run(tmp_path / "first")
+    setup(first, config)
+    moved = tmp_path / "elsewhere.jsonl"
+    Path(config.text.paths[0]).rename(moved)
+    second = fake_run(tmp_path / "second")
+    setup(second, config.model_copy(update={"text": LocalFiles(paths=[str(moved)])}))
+    assert contents(first.directory / "text") == contents(second.directory / "text")
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 4])
+def test_a_stopped_setup_publishes_nothing(tmp_path, config, at):
+    run = fake_run(tmp_path / "run", stop_at_check=at)
+    with pytest.raises(Stop):
+        setup(run, config)
+    assert [path.name for path in run.directory.iterdir()] == ["preflight.json"]
+
+
+# -------------------------------------------------------------------------------------------- preflight
+
+
+def test_too_little_room_names_need_room_and_folder(tmp_path):
+    with pytest.raises(BadInput, match=rf"1048576\.00 GiB below {tmp_path}, where \d+\.\d\d GiB are free"):
+        preflight(tmp_path, Execution(), 1 << 50)
+
+
+def test_cuda_without_a_device_is_bad_input_and_auto_takes_the_cpu(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(BadInput, match="cuda"):
+        preflight(tmp_path, Execution(device="cuda"), 0)
+    assert preflight(tmp_path, Execution(device="auto"), 0)["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("echo '0, Fake GPU, 80 MiB, 1.2'", "0, Fake GPU, 80 MiB, 1.2"), ("exit 9", "nvidia-smi failed")],
+)
+def test_gpus_are_what_nvidia_smi_says(tmp_path, monkeypatch, script, expected):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert preflight_module._gpus()[0].startswith(expected)
+
+
+def test_disk_estimate_grows_with_what_is_kept():
+    one, two = (estimate_disk_bytes(characters=0, parameters=10, keep_checkpoints=keep) for keep in (1, 2))
+    assert one == 10 * 4 * (5 + 3 * 3 * (2 + 2))
+    assert two - one == 10 * 4 * 3 * 3 * 2  # one more that is kept, and what was best then

@@ -1,0 +1,30 @@
+"""What a running stage says of itself."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from storage import durable
+from tasks.stage import progress
+from tasks.stage.progress import Progress
+
+
+def test_the_log_gets_a_line_a_minute_and_the_file_every_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log is what `tail -f` follows, and what is left of a job that was killed."""
+    caplog.set_level("INFO", "ratchet.x")
+    now = [1000.0]
+    monkeypatch.setattr(progress.time, "time", lambda: now[0])
+    told = Progress(tmp_path / "progress.json", logging.getLogger("ratchet.x"))
+    for step in range(1, 180):
+        now[0] += 1.0
+        told.update(step, 1560, "steps", "loss 4.1 at validation")
+        assert durable.read_json(tmp_path / "progress.json")["step"] == step
+    assert [record.getMessage() for record in caplog.records] == [
+        "60/1,560 steps, loss 4.1 at validation, 25 min 0 s left",
+        "120/1,560 steps, loss 4.1 at validation, 24 min 0 s left",
+    ]

@@ -1,0 +1,346 @@
+"""How an attempt is asked to stop (note, deadline, signals), and how it is ended when it hangs or gains nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from storage import attempts, durable, generations, markers
+from storage.checkpoints import Checkpoints
+from tasks.stage import progress
+from tasks.stage.progress import DEADLINE, STOP_NOTE, StopRequest
+from tasks.stage.run import StageRun
+from tasks.training.__main__ import continue_run
+from tests.conftest import REPOSITORY
+from tests.tasks.tiny import HOOKS, SEEN, ToyConfig, toy_attempt, toy_directory, what_must_be_equal
+
+TOY = ToyConfig()
+
+
+@pytest.fixture
+def automatic(monkeypatch):
+    monkeypatch.setenv(attempts.STARTED_BY, "automatic")
+
+
+def records(root):
+    files = sorted(toy_directory(root, TOY).attempts.glob("*.json"))
+    return [durable.read_json(file) for file in files]
+
+
+# ------------------------------------------------------------------------------------ note and deadline
+
+
+def test_a_stop_note_ends_the_attempt_at_the_next_step_as_out_of_time(tmp_path, monkeypatch, undisturbed):
+    note = tmp_path / "stop"
+    monkeypatch.setenv(STOP_NOTE, str(note))
+    monkeypatch.setattr(progress, "NOTE_EVERY_SECONDS", 0.0)
+    HOOKS["batch"] = lambda: note.touch() if len(SEEN) == 7 else None  # the first half of step 4
+    outcome = toy_attempt(tmp_path, TOY)
+    assert (outcome.end_state, outcome.exit_code) == ("out_of_time", 75)
+    run = toy_directory(tmp_path, TOY)
+    assert [folder.name for folder in run.checkpoints.iterdir()] == ["4"]
+    note.unlink()
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+    assert what_must_be_equal(run) == undisturbed
+
+
+def test_a_deadline_that_is_no_number_is_bad_input_that_says_what_would_be_one(tmp_path, monkeypatch):
+    monkeypatch.setenv(DEADLINE, "tomorrow")
+    outcome = toy_attempt(tmp_path, TOY)
+    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
+    assert "RATCHET_DEADLINE is 'tomorrow': it must be seconds since 1970, such as $(date -d" in outcome.message
+    assert [record["end_state"] for record in records(tmp_path)] == ["bad_input"]
+
+
+def test_a_stop_says_after_which_step_and_what_asked_for_it(tmp_path, monkeypatch):
+    """A note that somebody left ends every attempt: it must be named, or nobody finds it."""
+    note = tmp_path / "stop"
+    monkeypatch.setenv(STOP_NOTE, str(note))
+    monkeypatch.setattr(progress, "NOTE_EVERY_SECONDS", 0.0)
+    HOOKS["batch"] = lambda: note.touch() if len(SEEN) == 7 else None
+    said = [toy_attempt(tmp_path, TOY).message]
+    HOOKS.clear()
+    note.unlink()
+    monkeypatch.setenv(DEADLINE, str(time.time()))
+    said.append(toy_attempt(tmp_path, TOY).message)
+    monkeypatch.delenv(DEADLINE)
+    said.append(toy_attempt(tmp_path, TOY, max_steps_per_run=2).message)
+    HOOKS["batch"] = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    said.append(toy_attempt(tmp_path, TOY).message)
+    assert said == [
+        f"stopped after step 4 because {note} exists: remove it to go on",
+        "stopped after step 4 because the time that RATCHET_DEADLINE names is nearly up",
+        "stopped after step 6, this run's share (execution.max_steps_per_run)",
+        "stopped after step 7 because of SIGTERM",
+    ]
+
+
+def test_the_note_is_asked_for_at_most_once_a_second(tmp_path, monkeypatch):
+    monkeypatch.setenv(STOP_NOTE, str(tmp_path / "stop"))
+    stop = StopRequest()
+    assert not stop.requested
+    (tmp_path / "stop").touch()
+    assert not stop.requested
+    monkeypatch.setattr(progress, "NOTE_EVERY_SECONDS", 0.0)
+    assert stop.requested
+
+
+def test_an_attempt_stops_before_its_deadline_by_what_its_steps_and_saves_took(tmp_path, monkeypatch, undisturbed):
+    """Steps of 0.2 s: it stops so early that twice a step still fits before the end."""
+    monkeypatch.setattr(progress, "LEAD_SECONDS", 0.5)
+    deadline = time.time() + 2.5
+    monkeypatch.setenv(DEADLINE, str(deadline))
+    HOOKS["batch"] = lambda: time.sleep(0.1)
+    outcome = toy_attempt(tmp_path, TOY)
+    left = deadline - time.time()
+    assert (outcome.end_state, outcome.exit_code) == ("out_of_time", 75)
+    assert 0.2 < left < 2.0
+    trained = len(SEEN) // 2
+    assert 2 <= trained <= 8
+    assert max(int(folder.name) for folder in toy_directory(tmp_path, TOY).checkpoints.iterdir()) == trained
+    monkeypatch.delenv(DEADLINE)
+    HOOKS.clear()
+    toy_attempt(tmp_path, TOY)
+    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
+
+
+def test_work_that_is_done_is_not_thrown_away_because_its_deadline_is_near(tmp_path, monkeypatch):
+    """The deadline comes while the model is published: all that is left is the marker."""
+    publish = StageRun.publish
+
+    def late(self, name):
+        self.stop._deadline = time.time() - 1.0
+        return publish(self, name)
+
+    monkeypatch.setattr(StageRun, "publish", late)
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+
+
+def test_the_lead_time_grows_with_the_longest_way_between_two_safe_points_and_with_the_save():
+    stop = StopRequest()
+    assert not stop.requested
+    at_first = stop.lead_seconds
+    time.sleep(0.1)
+    assert not stop.requested
+    assert stop.lead_seconds == pytest.approx(at_first + 2 * 0.1, abs=0.1)
+    stop.save_seconds = 30.0
+    assert stop.lead_seconds == pytest.approx(at_first + 2 * 30.1, abs=0.1)
+
+
+def test_a_second_sigterm_while_it_saves_does_no_harm(tmp_path, monkeypatch, undisturbed):
+    save = Checkpoints.save
+
+    def terminated_again(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return save(*arguments)
+
+    monkeypatch.setattr(Checkpoints, "save", terminated_again)
+    HOOKS["batch"] = lambda: os.kill(os.getpid(), signal.SIGTERM) if len(SEEN) == 7 else None
+    assert toy_attempt(tmp_path, TOY).end_state == "sigterm"
+    HOOKS.clear()
+    monkeypatch.undo()
+    run = toy_directory(tmp_path, TOY)
+    assert [folder.name for folder in run.checkpoints.iterdir()] == ["4"]
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+    assert what_must_be_equal(run) == undisturbed
+
+
+# --------------------------------------------------------------------------------------- the stall watchdog
+
+HANGS = """
+import sys, time
+from pathlib import Path
+from tests.tasks.tiny import HOOKS, SEEN, ToyConfig, toy_attempt
+HOOKS["batch"] = lambda: time.sleep(600) if len(SEEN) == 9 else None
+toy_attempt(Path(sys.argv[1]), ToyConfig(), checkpoint_every_steps=2, stall_minutes=float(sys.argv[2]))
+"""
+HANGS_IN_RESTORE = """
+import sys, time
+from pathlib import Path
+from storage.checkpoints import Checkpoints
+from tests.tasks.tiny import ToyConfig, toy_attempt
+toy_attempt(Path(sys.argv[1]), ToyConfig(), checkpoint_every_steps=2, max_steps_per_run=4)
+Checkpoints.verified = lambda *_: time.sleep(600)
+toy_attempt(Path(sys.argv[1]), ToyConfig(), checkpoint_every_steps=2, stall_minutes=float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("script", [HANGS, HANGS_IN_RESTORE])
+def test_an_attempt_that_hangs_is_ended_with_the_stacks_in_its_log_and_goes_on(tmp_path, undisturbed, script):
+    command = [sys.executable, "-c", script, str(tmp_path), "0.02"]
+    done = subprocess.run(command, cwd=REPOSITORY, timeout=90, check=False, capture_output=True)
+    assert done.returncode == 1, done.stderr
+    record = records(tmp_path)[-1]
+    assert (record["end_state"], record["exit_code"]) == ("crashed", 1)
+    assert record["diagnosis"]["category"] == "stalled"
+    assert "no step for 0.02" in record["diagnosis"]["summary"]
+    log = (toy_directory(tmp_path, TOY).attempts / f"{record['attempt']:04d}.log").read_text()
+    assert "Thread" in log and "in <lambda>" in log
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
+
+
+LAST_WORDS = """
+import sys, time
+from tasks import watchdog
+watchdog.LAST_WORDS_SECONDS = 0.5
+def say(seconds):
+    {say}
+with watchdog.ended_when_stalled(lambda: None, 0.2, say):
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("say", ["raise OSError(28, 'no space')", "time.sleep(60)"])
+def test_an_attempt_that_hangs_is_ended_even_when_nothing_can_be_written_any_more(say):
+    command = [sys.executable, "-c", LAST_WORDS.format(say=say)]
+    done = subprocess.run(command, cwd=REPOSITORY, timeout=30, check=False, capture_output=True)
+    assert done.returncode == 1
+
+
+def test_an_attempt_that_was_frozen_itself_is_not_taken_for_hung(tmp_path):
+    """Steps of 0.1 s and a limit of 1.2 s: frozen for 3 s, it goes on where it stood."""
+    slow = HANGS.replace("time.sleep(600) if len(SEEN) == 9 else None", "time.sleep(0.1)")
+    process = subprocess.Popen([sys.executable, "-c", slow, str(tmp_path), "0.02"], cwd=REPOSITORY)
+    timing = toy_directory(tmp_path, TOY).timing_file
+    while not timing.exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+    assert [record["end_state"] for record in records(tmp_path)] == ["finished"]
+
+
+# ---------------------------------------------------------------------------------------- the progress ledger
+
+
+def dies(*_):
+    raise RuntimeError("the node died")
+
+
+def test_three_automatic_attempts_without_progress_end_the_stage_and_name_what_happened(tmp_path, automatic):
+    HOOKS["batch"] = dies
+    for _ in range(3):
+        assert toy_attempt(tmp_path, TOY).end_state == "crashed"
+    HOOKS.clear()
+    outcome = toy_attempt(tmp_path, TOY)
+    assert (outcome.end_state, outcome.exit_code) == ("no_progress", 1)
+    assert len(SEEN) == 3  # it trained nothing more
+    assert "no progress in 3 attempts in a row" in outcome.message
+    assert all(f"attempt {number} on " in outcome.message for number in (1, 2, 3))
+    assert "RuntimeError: the node died" in outcome.message
+    assert toy_attempt(tmp_path, TOY).end_state == "no_progress"  # and stays so until a person looks
+
+
+def test_attempts_that_gain_a_step_are_not_limited(tmp_path, automatic, undisturbed):
+    for _ in range(11):
+        SEEN.clear()
+        HOOKS["batch"] = lambda: dies() if len(SEEN) == 3 else None  # the first half of the second step
+        assert toy_attempt(tmp_path, TOY, checkpoint_every_steps=1).end_state == "crashed"
+    HOOKS.clear()
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed
+
+
+def test_two_in_vain_one_with_progress_and_two_in_vain_are_not_three_in_a_row(tmp_path, automatic):
+    for calls in (1, 1, 3, 1, 1):
+        SEEN.clear()
+        HOOKS["batch"] = lambda calls=calls: dies() if len(SEEN) == calls else None
+        assert toy_attempt(tmp_path, TOY, checkpoint_every_steps=1).end_state == "crashed"
+    HOOKS.clear()
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+
+
+def test_attempts_that_a_person_started_are_never_refused_and_do_not_count(tmp_path, monkeypatch):
+    HOOKS["batch"] = dies
+    for who in ("person", "person", "person", "person", "automatic", "automatic", "person", "automatic", "automatic"):
+        monkeypatch.setenv(attempts.STARTED_BY, who)
+        assert toy_attempt(tmp_path, TOY).end_state == "crashed", who
+    HOOKS.clear()
+    monkeypatch.setenv(attempts.STARTED_BY, "automatic")
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+
+
+def test_a_person_s_restart_after_no_progress_begins_a_generation_and_a_new_count(tmp_path, monkeypatch, automatic):
+    HOOKS["batch"] = dies
+    for _ in range(4):
+        last = toy_attempt(tmp_path, TOY)
+    assert last.end_state == "no_progress"
+    monkeypatch.delenv(attempts.STARTED_BY)
+    assert toy_attempt(tmp_path, TOY).end_state == "crashed"
+    assert generations.current(toy_directory(tmp_path, TOY))["generation"] == 1
+    monkeypatch.setenv(attempts.STARTED_BY, "automatic")
+    for _ in range(3):
+        assert toy_attempt(tmp_path, TOY).end_state == "crashed"
+    assert toy_attempt(tmp_path, TOY).end_state == "no_progress"
+
+
+def test_killed_attempts_count_although_they_left_no_end(tmp_path, automatic):
+    for number in (1, 2, 3):
+        attempts.AttemptRecord(tmp_path, number, {}, [0, 0])
+    assert [record["attempt"] for record in attempts.without_progress(tmp_path, [0, 0])] == [3, 2, 1]
+    assert attempts.without_progress(tmp_path, [7, 0]) == []
+    assert attempts.without_progress(tmp_path, [0, 1]) == []
+
+
+def test_an_attempt_that_a_person_ended_is_passed_over(tmp_path, automatic):
+    for number, end in ((1, "crashed"), (2, "interrupted"), (3, "crashed")):
+        attempts.AttemptRecord(tmp_path, number, {}, [5, 0]).end(end, 1, None)
+    assert [record["attempt"] for record in attempts.without_progress(tmp_path, [5, 0])] == [3, 1]
+
+
+# ------------------------------------------------------------------------------- resume is not another run
+
+
+def test_a_stage_that_begins_anew_says_which_unfinished_work_it_does_not_continue_and_why(tmp_path, caplog):
+    longer = TOY.model_copy(update={"budget": TOY.budget.model_copy(update={"epochs": 3.0})})
+    toy_attempt(tmp_path, TOY, max_steps_per_run=7)
+    toy_attempt(tmp_path, longer, max_steps_per_run=1)
+    log = (toy_directory(tmp_path, longer).attempts / "0001.log").read_text()
+    assert f"begins anew: {toy_directory(tmp_path, TOY).path}, which stands at step 7, is another stage: " in log
+    assert "budget.epochs: 2.0 there, 3.0 here" in log
+    assert any("begins anew" in line.message and hasattr(line, "for_the_terminal") for line in caplog.records)
+    again = (toy_directory(tmp_path, TOY).attempts / "0001.log").read_text()
+    assert "begins anew" not in again
+
+
+def test_a_finished_stage_is_not_told_of(tmp_path):
+    longer = TOY.model_copy(update={"budget": TOY.budget.model_copy(update={"epochs": 3.0})})
+    toy_attempt(tmp_path, TOY)
+    assert markers.check(toy_directory(tmp_path, TOY), {}).holds
+    toy_attempt(tmp_path, longer, max_steps_per_run=1)
+    assert "begins anew" not in (toy_directory(tmp_path, longer).attempts / "0001.log").read_text()
+
+
+def test_a_checkpoint_of_another_configuration_is_passed_over_with_the_difference(tmp_path):
+    longer = TOY.model_copy(update={"budget": TOY.budget.model_copy(update={"epochs": 3.0})})
+    toy_attempt(tmp_path, longer, max_steps_per_run=7)
+    run, other = toy_directory(tmp_path, TOY), toy_directory(tmp_path, longer)
+    run.path.mkdir(parents=True)
+    other.checkpoints.rename(run.checkpoints)
+    assert toy_attempt(tmp_path, TOY).end_state == "finished"
+    log = (run.attempts / "0001.log").read_text()
+    assert "checkpoint 7 is passed over" in log and "configuration.budget.epochs: 3.0 there, 2.0 here" in log
+
+
+# ------------------------------------------------------------------------------------------ the run directory's place
+
+
+def test_a_copy_of_a_run_directory_is_not_continued_in_the_place_of_the_original(tmp_path):
+    toy_attempt(tmp_path, TOY, max_steps_per_run=7)
+    run = toy_directory(tmp_path, TOY)
+    copy = run.path.parent.parent.parent / "backup" / "toy" / run.path.name
+    shutil.copytree(run.path, copy)
+    outcome = continue_run(copy)
+    assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
+    assert f"{copy} is a copy of {run.path}" in outcome.message
+    assert len(records(tmp_path)) == 1
