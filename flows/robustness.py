@@ -11,13 +11,7 @@ dispatcher's business.
 
 from __future__ import annotations
 
-from typing import Literal
-
-from prefect import flow
-from prefect.states import State
-
-from deployments.local import Local
-from deployments.slurm.study import follow as dispatched
+from deployments.study_flow import study_flow
 from deployments.walk import Dispatcher, Handle
 from flows import command
 from tasks.robustness.study import (
@@ -70,25 +64,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     )
 
 
-@flow(
-    name="robustness",
-    flow_run_name="{study.name}-s{study.seed}",
-    persist_result=False,
-    on_cancellation=[dispatched.stop_cancelled("flows.robustness", Study)],
-)
-def robustness(study: Study, root: str = "", dispatch: Literal["local", "slurm"] = "local") -> State:
-    """Runs the study stage by stage; finished stages are not run again.
-
-    Args:
-        study: What is studied: model, text, arms, budgets, seed.
-        root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
-        dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
-    """
-    if dispatch == "slurm":
-        return dispatched.follow_in_flow("flows.robustness", study, root)
-    here = Local(root or "runs", study.name, tags=[f"seed-{study.seed}"])
-    page(study, here)
-    return here.final_state()
+robustness = study_flow(page)
 
 
 if __name__ == "__main__":

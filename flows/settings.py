@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
+from deployments.page import Page
 from storage.errors import BadInput
-from tasks.stage.configuration import Configuration
 from tasks.stage.validation import validated
 
-PROFILES = Path(__file__).parent / "profiles" / "robustness"
-StudyType = TypeVar("StudyType", bound=Configuration)
+DEFAULT_PROFILE = "quick"
 
 
 class _Loader(yaml.SafeLoader):
@@ -33,28 +32,34 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_study(model: type[StudyType], profile: str, changes: list[str], seed: int | None) -> StudyType:
-    """The study of a profile (a name, or a .yaml file) with `key.path=value` changes; BadInput when it is wrong."""
-    values = _read_profile(profile)
+def read_study(page: Page, profile: str | None, changes: list[str], seed: int | None) -> Any:
+    """The study of a profile (a name, or a .yaml file) with `key.path=value` changes; BadInput when it is wrong.
+
+    Without a profile it is that of DEFAULT_PROFILE, or, where the study has none, what the defaults of its keys say.
+    """
+    if profile is None and DEFAULT_PROFILE in profile_names(page):
+        profile = DEFAULT_PROFILE
+    values = _read_profile(page, profile) if profile else {"name": page.name}
     for change in changes:
         _apply(values, change)
     if seed is not None:
         values["seed"] = seed
-    return validated(model, values, profile)
+    return validated(page.model, values, profile or page.name)
 
 
-def profile_names() -> list[str]:
-    """Names of the profiles that come with Ratchet."""
-    return sorted(file.stem for file in PROFILES.glob("*.yaml"))
+def profile_names(page: Page) -> list[str]:
+    """Names of the profiles in the study's folder of them."""
+    return sorted(file.stem for file in page.profiles.glob("*.yaml"))
 
 
-def _read_profile(profile: str) -> dict[str, Any]:
+def _read_profile(page: Page, profile: str) -> dict[str, Any]:
     file = Path(profile)
     if file.suffix not in (".yaml", ".yml"):
-        file = PROFILES / f"{profile}.yaml"
+        file = page.profiles / f"{profile}.yaml"
         if not file.is_file():
             raise BadInput(
-                f"there is no profile {profile!r}. Profiles: {', '.join(profile_names())}; or give a .yaml file"
+                f"{page.name} has no profile {profile!r}. Its profiles: {', '.join(profile_names(page)) or 'none'}; "
+                "or give a .yaml file"
             )
     try:
         values = yaml.load(file.read_text(), _Loader)

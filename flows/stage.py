@@ -55,8 +55,7 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     """Does one attempt at the stage; waits for a run directory that is held. Raises BadInput when it cannot begin."""
     page, study = study_file.read(Path(file))
     walk = Walk(root, study.name)
-    page.page(study, walk)
-    handle = _find(walk.handles, name, fingerprint)
+    handle = _find(page.walk(study, walk), name, fingerprint)
     until = time.monotonic() + INPUTS_SECONDS
     while handle.waits_for and time.monotonic() < until:
         LOG.info("does not see yet that %s is finished; looks again", ", ".join(handle.waits_for))

@@ -7,13 +7,7 @@ Each seed is the study's page with another seed; setup, base and constrain do no
 
 from __future__ import annotations
 
-from typing import Literal
-
-from prefect import flow
-from prefect.states import State
-
-from deployments.local import Local
-from deployments.slurm.study import follow as dispatched
+from deployments.study_flow import study_flow
 from deployments.walk import Dispatcher, Handle
 from flows import command, robustness
 from storage.errors import BadInput
@@ -32,25 +26,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(AGGREGATE_SEEDS, SweepConfig(study=study.name, evaluation=study.evaluation), **of_seed)
 
 
-@flow(
-    name="sweep",
-    flow_run_name="{study.name}-sweep",
-    persist_result=False,
-    on_cancellation=[dispatched.stop_cancelled("flows.sweep", Study)],
-)
-def sweep(study: Study, root: str = "", dispatch: Literal["local", "slurm"] = "local") -> State:
-    """Runs the study for each of its `sweep_seeds`; finished stages are not run again.
-
-    Args:
-        study: What is studied; `seed` is replaced by each of `sweep_seeds`.
-        root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
-        dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
-    """
-    if dispatch == "slurm":
-        return dispatched.follow_in_flow("flows.sweep", study, root)
-    here = Local(root or "runs", study.name, tags=[f"seed-{seed}" for seed in study.sweep_seeds])
-    page(study, here)
-    return here.final_state()
+sweep = study_flow(page)
 
 
 if __name__ == "__main__":

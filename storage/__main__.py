@@ -25,19 +25,28 @@ PRUNED = ("checkpoints", "records")
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m storage", description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    chosen = parser.parse_args(arguments)
+    return chosen.function(chosen)
+
+
+def add_commands(commands: argparse._SubParsersAction) -> None:
+    """Adds `verify`, `prune` and `export` to a command line; `function` of what it parses runs the one chosen."""
     for name, text in (
         ("verify", "hash every output of every finished stage"),
         ("prune", "remove checkpoints and record parts of finished stages"),
         ("export", "copy results, without weights, text and checkpoints, to a folder"),
     ):
-        command = commands.add_parser(name, help=text)
+        command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(function=_run, command=name)
         command.add_argument("root", type=Path, help="folder that holds the run directories")
         if name == "prune":
             command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
         if name == "export":
             command.add_argument("folder", type=Path, help="new folder for the copy")
-    chosen = parser.parse_args(arguments)
+
+
+def _run(chosen: argparse.Namespace) -> int:
     if not chosen.root.is_dir():
         return _say(f"error: there is no folder {chosen.root}", 2)
     if not find_runs(chosen.root):

@@ -16,9 +16,11 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
 from deployments.embedded import send_what_waits
+from deployments.page import load_page
 from flows import command
 
 REPOSITORY = Path(__file__).parent.parent
+ROBUSTNESS = load_page("robustness")
 Command = Callable[..., subprocess.CompletedProcess[str]]
 RunHere = Callable[..., tuple[int, str]]
 

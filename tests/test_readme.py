@@ -12,8 +12,7 @@ import pytest
 from deployments.local import EXIT_CODES
 from flows import command, settings
 from storage import __main__ as storage_command
-from tasks.robustness.study import Study
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, ROBUSTNESS
 
 README = (REPOSITORY / "README.md").read_text()
 COMMANDS = re.findall(r"^    \.venv/bin/python -m (\S+) (.*?)(?:  +.*)?$", README, re.MULTILINE)
@@ -30,7 +29,7 @@ def test_the_two_commands_are_targets_on_the_first_screen() -> None:
 def test_every_study_command_is_valid(module: str, arguments: str) -> None:
     options = command.parser(module).parse_args(shlex.split(arguments))
     profile = "quick" if options.profile == "my-study.yaml" else options.profile
-    settings.read_study(Study, profile, options.changes, options.seed)
+    settings.read_study(ROBUSTNESS, profile, options.changes, options.seed)
 
 
 @pytest.mark.parametrize("arguments", [c[1] for c in COMMANDS if c[0] == "storage"])

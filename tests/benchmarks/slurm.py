@@ -24,6 +24,7 @@ from uuid import uuid4
 import pytest
 from rich.console import Console
 
+from deployments.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job.plan import Plan
@@ -148,7 +149,7 @@ def at_hand(folder: Path) -> Iterator[Bench]:
 
 def by_plain_sbatch(bench: Bench, one: Dispatched, root: Path) -> float:
     """Seconds that the same job takes in another root when somebody submits its script by hand."""
-    study_file.keep(root, "tests.slurm.toy", one.study)
+    study_file.keep(root, load_page("tests.slurm.toy"), one.study)
     script = (one.folder / "jobs" / "0001.sbatch").read_text().replace(str(one.root), str(root))
     run_directory = root / one.folder.relative_to(one.root)
     (run_directory / "jobs").mkdir(parents=True)

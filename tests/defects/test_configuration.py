@@ -19,6 +19,7 @@ from tasks.stage import numerics
 from tasks.stage.configuration import Configuration, field_class
 from tasks.stage.execution import Execution
 from tasks.stage.preflight import preflight
+from tests.conftest import ROBUSTNESS
 from tests.tasks.tiny import ToyConfig, handles_of, tiny_study, toy_attempt, toy_directory
 
 REPOSITORY = Path(tasks.__file__).parent.parent
@@ -140,7 +141,7 @@ def test_d29_a_key_that_no_stage_reads_is_refused(tmp_path):
 
     assert old({"lambada": 500}) == old({})
     with pytest.raises(BadInput, match=r"evaluation\.lambada: unknown key.*valid keys here: bootstrap_resamples"):
-        read_study(Study, "smoke", ["evaluation.lambada=500"], None)
+        read_study(ROBUSTNESS, "smoke", ["evaluation.lambada=500"], None)
 
 
 # ------------------------------------------------------------------------------------------------- D30
@@ -172,7 +173,7 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
 
 
 def test_d31_a_documented_fraction_that_the_option_refused():
-    study = read_study(Study, "smoke", ["execution.max_epochs_per_run=0.5"], None)
+    study = read_study(ROBUSTNESS, "smoke", ["execution.max_epochs_per_run=0.5"], None)
     assert study.execution.max_epochs_per_run == 0.5
     for arm in ("baseline", "monotonic"):  # upstream's baseline had no such option
         assert study.for_training(arm).execution.max_epochs_per_run == 0.5
@@ -240,7 +241,7 @@ def test_a_malformed_number_that_silently_became_the_default(bad):
 
     assert old() == 42
     with pytest.raises(BadInput, match=bad.partition("=")[0]):
-        read_study(Study, "smoke", [bad], None)
+        read_study(ROBUSTNESS, "smoke", [bad], None)
 
 
 def test_a_key_that_is_assigned_twice(tmp_path):
@@ -256,4 +257,4 @@ def test_a_key_that_is_assigned_twice(tmp_path):
     file = tmp_path / "twice.yaml"
     file.write_text((PROFILES / "smoke.yaml").read_text() + "\nseed: 7\n")
     with pytest.raises(BadInput, match="seed"):
-        read_study(Study, str(file), [], None)
+        read_study(ROBUSTNESS, str(file), [], None)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from prefect.exceptions import ObjectNotFound
 
+from deployments.page import load_page
 from deployments.slurm.study import file as study_file
 from flows import advance
 from storage.errors import BadInput
@@ -23,7 +24,7 @@ from tests.slurm.harness import toy_study
 def test_one_study_that_cannot_be_looked_at_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    files = {study_file.keep(tmp_path, "tests.slurm.toy", toy_study(name)) for name in ("first", "second")}
+    files = {study_file.keep(tmp_path, load_page("tests.slurm.toy"), toy_study(name)) for name in ("first", "second")}
     looked: list[Path] = []
 
     def look_at(file: Path, *_: Any) -> Any:

@@ -16,7 +16,8 @@ from deployments.slurm.cluster.site import Overrides
 from flows import robustness, settings, sweep
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
-from tests.conftest import REPOSITORY
+from tasks.stage.validation import validated
+from tests.conftest import REPOSITORY, ROBUSTNESS
 from tests.slurm.harness import PREFECT, Server, until
 
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]
@@ -25,15 +26,15 @@ STAGES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.stage.stage"
 
 
 def test_there_is_one_for_each_profile_and_each_stage_name() -> None:
-    assert sorted(one["name"] for one in STUDIES) == settings.profile_names()
+    assert sorted(one["name"] for one in STUDIES) == settings.profile_names(ROBUSTNESS)
     pages = {value.name for page in (robustness, sweep) for value in vars(page).values() if isinstance(value, Stage)}
     assert sorted(one["name"] for one in STAGES) == sorted(pages)
 
 
 @pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: one["name"])
 def test_a_study_s_parameters_are_its_profile(deployment: dict[str, Any]) -> None:
-    given = settings.validated(Study, deployment["parameters"]["study"], "prefect.yaml")
-    assert given == settings.read_study(Study, deployment["name"], [], None)
+    given = validated(Study, deployment["parameters"]["study"], "prefect.yaml")
+    assert given == settings.read_study(ROBUSTNESS, deployment["name"], [], None)
     flow = load_flow_from_entrypoint(deployment["entrypoint"])
     flow.validate_parameters(deployment["parameters"])
     assert deployment["parameters"]["dispatch"] == "slurm" and deployment["work_pool"]["name"] == "ratchet"

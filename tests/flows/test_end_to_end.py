@@ -18,8 +18,7 @@ from storage import __main__ as storage_command
 from storage import durable, markers
 from storage.rows import records_digest
 from tasks.language.model import weights_digest
-from tasks.robustness.study import Study
-from tests.conftest import REPOSITORY, RunHere
+from tests.conftest import REPOSITORY, ROBUSTNESS, RunHere
 
 STAGES = [
     "setup",
@@ -35,7 +34,7 @@ STAGES = [
 
 
 def _handles(root: Path) -> dict[str, Handle]:
-    study = settings.read_study(Study, "smoke", [], None)
+    study = settings.read_study(ROBUSTNESS, "smoke", [], None)
     walk = Walk(root, study.name)
     robustness.page(study, walk)
     return {handle.stage.name: handle for handle in walk.handles}

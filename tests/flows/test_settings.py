@@ -17,8 +17,9 @@ from tasks.robustness import study as vocabulary
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
+from tests.conftest import ROBUSTNESS
 
-PROFILES = settings.profile_names()
+PROFILES = settings.profile_names(ROBUSTNESS)
 
 # Every field of every configuration with its class: a new field stands here before it can reach a fingerprint.
 EXECUTION_FIELDS = {
@@ -122,7 +123,7 @@ def _configurations() -> dict[str, type[Configuration]]:
 
 
 def _smoke(**changes: Any) -> Study:
-    return settings.read_study(Study, "smoke", [f"{key}={value}" for key, value in changes.items()], None)
+    return settings.read_study(ROBUSTNESS, "smoke", [f"{key}={value}" for key, value in changes.items()], None)
 
 
 def _fingerprints(study: Study) -> dict[str, str]:
@@ -164,7 +165,7 @@ def test_only_types_that_yaml_the_form_and_python_share() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_profile_is_valid_as_yaml_as_the_ui_form_and_as_python(profile: str) -> None:
-    study = settings.read_study(Study, profile, [], None)
+    study = settings.read_study(ROBUSTNESS, profile, [], None)
     form = study.model_dump(mode="json")
     assert robustness.robustness.validate_parameters({"study": form})["study"] == study
     assert Study(**form) == study
@@ -175,7 +176,7 @@ def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch
     """What no stage's configuration holds would be a key that does nothing."""
     for manifest in ("file_manifest", "model_manifest"):  # assets/ need not be there
         monkeypatch.setattr(external, manifest, lambda _: {"file": "0" * 64})
-    study = settings.read_study(Study, profile, [], None)
+    study = settings.read_study(ROBUSTNESS, profile, [], None)
     read: list[Any] = []
 
     class Reader(Walk):
@@ -189,7 +190,7 @@ def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch
 
 
 def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
-    study = settings.read_study(Study, "pythia-1.4b", [], None)
+    study = settings.read_study(ROBUSTNESS, "pythia-1.4b", [], None)
     assert study.model.model == "EleutherAI/pythia-1.4b" and study.text.dataset == "monology/pile-uncopyrighted"
     assert (study.splits.train_documents, study.sequence_length, study.seed) == (100_000, 2048, 42)
     assert (study.execution.micro_batch_examples, study.budget.effective_batch_examples) == (8, 8 * 4)
@@ -211,7 +212,7 @@ def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
 @pytest.mark.parametrize("profile", ["pythia-70m", "pythia-2.8b", "pythia-6.9b", "llama-3.2-1b"])
 def test_the_other_hub_profiles_ask_the_same_of_other_models(profile: str) -> None:
     """What differs is the model, what it forces (variant, windows), and how the work is done."""
-    ours, seed = (settings.read_study(Study, name, [], None).scientific() for name in (profile, "pythia-1.4b"))
+    ours, seed = (settings.read_study(ROBUSTNESS, name, [], None).scientific() for name in (profile, "pythia-1.4b"))
     differing = {key for key in seed if ours[key] != seed[key]}
     assert (
         differing
@@ -222,7 +223,7 @@ def test_the_other_hub_profiles_ask_the_same_of_other_models(profile: str) -> No
             "llama-3.2-1b": {"model", "constraint"},
         }[profile]
     )
-    study = settings.read_study(Study, profile, [], None)
+    study = settings.read_study(ROBUSTNESS, profile, [], None)
     assert study.budget.effective_batch_examples % study.execution.micro_batch_examples == 0
 
 
@@ -335,17 +336,17 @@ def test_numbers_as_people_write_them() -> None:
 @pytest.mark.parametrize("change", ["nonsense", "=1", "seed.x=1", "text.packages=[a"])
 def test_a_malformed_set_is_refused(change: str) -> None:
     with pytest.raises(BadInput, match="--set"):
-        settings.read_study(Study, "smoke", [change], None)
+        settings.read_study(ROBUSTNESS, "smoke", [change], None)
 
 
 def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
     with pytest.raises(BadInput, match=r"'quik'.*pythia-1\.4b, pythia-2\.8b.*quick, smoke"):
-        settings.read_study(Study, "quik", [], None)
+        settings.read_study(ROBUSTNESS, "quik", [], None)
     with pytest.raises(BadInput, match="there is no file"):
-        settings.read_study(Study, str(tmp_path / "mine.yaml"), [], None)
+        settings.read_study(ROBUSTNESS, str(tmp_path / "mine.yaml"), [], None)
     (tmp_path / "mine.yaml").write_text("- 1\n")
     with pytest.raises(BadInput, match="must hold keys and values"):
-        settings.read_study(Study, str(tmp_path / "mine.yaml"), [], None)
+        settings.read_study(ROBUSTNESS, str(tmp_path / "mine.yaml"), [], None)
 
 
 @pytest.mark.parametrize(

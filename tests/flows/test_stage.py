@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from deployments.page import load_page
 from deployments.slurm.study import file as study_file
 from deployments.walk import Handle, Walk
 from flows import stage
@@ -23,7 +24,7 @@ class Job:
 
     def __init__(self, root: Path, **fields: Any) -> None:
         self.root, self.study = root, toy_study("jobs", **fields)
-        self.file = study_file.keep(root, "tests.slurm.toy", self.study)
+        self.file = study_file.keep(root, load_page("tests.slurm.toy"), self.study)
 
     def handle(self, name: str = "toy-training") -> Handle:
         walk = Walk(self.root, self.study.name)
@@ -67,7 +68,7 @@ def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_ex
     settings = job.study.training.execution.model_copy(update={"max_steps_per_run": 2})
     training = job.study.training.model_copy(update={"execution": settings})
     job.study = job.study.model_copy(update={"training": training})
-    job.file = study_file.keep(job.root, "tests.slurm.toy", job.study)
+    job.file = study_file.keep(job.root, load_page("tests.slurm.toy"), job.study)
     codes = [job.run()]
     while codes[-1] == 75:
         codes.append(job.run())
@@ -101,7 +102,7 @@ def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = Job(tmp_path)
-    monkeypatch.setattr(toy, "page", lambda study, walk: 1 / 0)
+    monkeypatch.setattr(stage, "attempt", lambda *_: 1 / 0)
     assert job.run() == stage.ENDED_BEFORE
     assert "ZeroDivisionError" in capsys.readouterr().err
 

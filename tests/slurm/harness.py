@@ -28,6 +28,7 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.page import load_page
 from deployments.slurm.job.journal import Journal, Submission
 from deployments.slurm.study import follow as dispatched
 from deployments.slurm.study.advance import Advance, jobs_folder
@@ -372,7 +373,7 @@ class Dispatched:
 
     def look(self, person: bool = False) -> Advance:
         """As `advance` does every ten minutes; `person`: as somebody who starts the study."""
-        return dispatched.looks("tests.slurm.toy", self.study, str(self.root))(person)
+        return dispatched.looks(load_page("tests.slurm.toy"), self.study, str(self.root))(person)
 
     def submissions(self) -> list[Submission]:
         """The journal's entries, oldest first."""
@@ -528,7 +529,7 @@ class Bench:
     ) -> Dispatched:
         """Starts a toy study below `root`; `fields` are those of its training, `resources` what its jobs ask for."""
         study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
-        walk = dispatched.looks("tests.slurm.toy", study, str(root))(True)
+        walk = dispatched.looks(load_page("tests.slurm.toy"), study, str(root))(True)
         training = walk.handles[0]
         run = walk.standing(training).flow_run
         assert run, walk.standing(training)

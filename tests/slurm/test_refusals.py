@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from deployments.page import load_page
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.advance import stage_parameters
 from deployments.walk import Walk
@@ -43,7 +44,7 @@ def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(
 def ask_for_a_job(bench: Bench, root: Path, **variables: Any) -> Run:
     """A run of the training as `prefect deployment run` makes one, past what a study's start looks at."""
     study = toy_study("asked")
-    file = study_file.keep(root, "tests.slurm.toy", study)
+    file = study_file.keep(root, load_page("tests.slurm.toy"), study)
     walk = Walk(root, study.name)
     toy.page(study, walk)
     given = [f"--param={key}={json.dumps(value)}" for key, value in stage_parameters(walk.handles[0], file).items()]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deployments.page import load_page
 from deployments.slurm.study import follow as dispatched
 from storage.errors import BadInput
 from tests.slurm import toy
@@ -14,9 +15,11 @@ from tests.slurm.harness import Bench, toy_study
 
 pytestmark = pytest.mark.slurm_long
 
+TOY = load_page("tests.slurm.toy")
+
 
 def scripts(study: toy.Study, root: Path) -> list[tuple[str, str]]:
-    return [(handle.stage.name, text) for handle, text in dispatched.scripts("tests.slurm.toy", study, str(root))]
+    return [(handle.stage.name, text) for handle, text in dispatched.scripts(TOY, study, str(root))]
 
 
 def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_run_by_hand(
@@ -48,7 +51,7 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
 
 def test_the_dry_run_ends_with_what_a_start_would_refuse(bench: Bench, tmp_path: Path) -> None:
     study = toy_study("refused", resources={"memory_gb": 9000})
-    shown = dispatched.scripts("tests.slurm.toy", study, str(tmp_path / "runs"))
+    shown = dispatched.scripts(TOY, study, str(tmp_path / "runs"))
     assert "--mem=9216000" in next(shown)[1]
     with pytest.raises(BadInput, match="memory_gb: 9000"):
         list(shown)
@@ -61,7 +64,7 @@ def test_the_status_tells_what_is_under_way_and_what_stopped(
     one = bench.dispatch(tmp_path / "runs", check_fails_while="/dev/null")
 
     def told() -> str:
-        return next(iter(dispatched.standings("tests.slurm.toy", one.study, str(one.root)).standings.values())).line
+        return next(iter(dispatched.standings(TOY, one.study, str(one.root)).standings.values())).line
 
     assert told().startswith("under way: ")
     one.run.wait("Failed")

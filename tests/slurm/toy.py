@@ -12,12 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from prefect import flow
-from prefect.states import State
 from safetensors.torch import save_file
 from torch import nn
 
-from deployments.slurm.study import follow as dispatched
+from deployments.study_flow import study_flow
 from deployments.walk import Dispatcher, Handle
 from storage.errors import BadInput, CheckFailed
 from tasks.stage.configuration import Configuration, execution, scientific
@@ -64,14 +62,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     return stage(TELL, TellConfig(), trained=stage(TRAIN, study.training))
 
 
-@flow(
-    name="toy",
-    flow_run_name="{study.name}",
-    persist_result=False,
-    on_cancellation=[dispatched.stop_cancelled("tests.slurm.toy", Study)],
-)
-def toy(study: Study, root: str, dispatch: str = "slurm") -> State:
-    return dispatched.follow_in_flow("tests.slurm.toy", study, root)
+toy = study_flow(page)
 
 
 def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A study as a file beside its runs: what jobs and `advance` read, whoever started it and wherever from.
 
-`<root>/<study>/studies/<page>-s<seed>-<fingerprint>.yaml` holds the module of the page and the complete configuration,
+`<root>/<study>/studies/<page>-s<seed>-<fingerprint>.yaml` holds the place of the page and the complete configuration,
 so a later change of a profile changes no study that was started. The fingerprint is that of the page's last stage:
 whoever starts the same study with other execution fields (another time limit) overwrites the file; and when a stage, a
 package or a text has changed since, the file's name no longer fits, and nothing is started until a person says so.
@@ -8,15 +8,14 @@ package or a text has changed since, the file's name no longer fits, and nothing
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
 
+from deployments.page import Page, load_page
 from deployments.walk import Walk
 from storage import durable
 from storage.errors import BadInput
@@ -30,64 +29,62 @@ CHANGED = (
 )
 
 
-def keep(root: Path, module: str, study: Any) -> Path:
+def keep(root: Path, page: Page, study: Any) -> Path:
     """Writes the study below `root`; the same study always has the same file. Starting it again makes it active."""
-    file = path(root, module, study)
+    file = path(root, page, study)
     file.parent.mkdir(parents=True, exist_ok=True)
-    values = {"page": module, "study": study.model_dump(mode="json")}
+    values = {"page": page.place, "study": study.model_dump(mode="json")}
     durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
     stopped(file).unlink(missing_ok=True)
     return file
 
 
-def path(root: Path, module: str, study: Any) -> Path:
+def path(root: Path, page: Page, study: Any) -> Path:
     """Where `keep` writes the study."""
-    walk = Walk(root, study.name)
-    importlib.import_module(module).page(study, walk)
-    name = f"{module.rpartition('.')[2]}-s{study.seed}-{walk.handles[-1].run.fingerprint[:12]}.yaml"
+    handles = page.walk(study, Walk(root, study.name))
+    name = f"{page.name}-s{study.seed}-{handles[-1].run.fingerprint[:12]}.yaml"
     return root / study.name / FOLDER / name
 
 
-def read_unchanged(root: Path, file: Path) -> tuple[ModuleType, Any]:
+def read_unchanged(root: Path, file: Path) -> tuple[Page, Any]:
     """As `read`; BadInput when the study would not be the one that a person started."""
     page, study = read(file)
-    if path(root, page.__name__, study) != file:
+    if path(root, page, study) != file:
         raise BadInput(CHANGED)
     return page, study
 
 
-def read(file: Path) -> tuple[ModuleType, Any]:
-    """The module of the page, and the typed study. BadInput when the file is not one that `keep` wrote."""
+def read(file: Path) -> tuple[Page, Any]:
+    """The page, and the typed study. BadInput when the file is not one that `keep` wrote."""
     try:
         values = yaml.safe_load(file.read_text())
-        module, configuration = str(values["page"]), values["study"]
+        place, configuration = str(values["page"]), values["study"]
     except FileNotFoundError:
         raise BadInput(f"there is no study file {file}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
         raise BadInput(f"{file} is not a study file ({error}): start the study again, which writes it") from None
     try:
-        page = importlib.import_module(module)
-        model, _ = page.Study, page.page
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadInput(f"{file} names {module!r}, which is not the page of a study: {error}") from None
-    return page, validated(model, configuration, str(file))
+        page = load_page(place)
+    except BadInput as error:
+        raise BadInput(f"{file} names {place!r}, which is not the page of a study: {error}") from None
+    return page, validated(page.model, configuration, str(file))
 
 
-def kept(root: Path) -> Iterator[tuple[Path, ModuleType, Any]]:
+def kept(root: Path) -> Iterator[tuple[Path, Page, Any]]:
     """Every study below `root` that can be read, whether it goes on or not: its file, its page, and itself."""
     for file in sorted(root.glob(f"*/{FOLDER}/*.yaml")):
         with suppress(BadInput):
             yield file, *read(file)
 
 
-def files_of(root: Path, module: str, study: Any) -> list[Path]:
+def files_of(root: Path, page: Page, study: Any) -> list[Path]:
     """All files of this study: what `keep` wrote now, or before a stage, a package or a text changed."""
-    now = path(root, module, study)
+    now = path(root, page, study)
     found = [now] if now.exists() else []
-    for file, page, once in kept(root):
-        if page.__name__ == module and once.name == study.name and file != now:
+    for file, other, once in kept(root):
+        if other.place == page.place and once.name == study.name and file != now:
             with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
-                found += [file] if path(root, module, once) == now else []
+                found += [file] if path(root, page, once) == now else []
     return found
 
 

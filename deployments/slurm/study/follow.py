@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from prefect import task
@@ -23,6 +21,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled, State, StateType
 
+from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.pool.runs import runs_tagged
@@ -44,7 +43,7 @@ STATES = {
 }
 
 
-def looks(module: str, study: Any, root: str) -> Callable[[bool], Advance]:
+def looks(page: Page, study: Any, root: str) -> Callable[[bool], Advance]:
     """What looks at the study again and again, with the site as it was at first: an edit of its file ends nothing.
 
     Each look starts what is ready and says how each stage stands; a person's begins again what failed or was
@@ -54,10 +53,10 @@ def looks(module: str, study: Any, root: str) -> Callable[[bool], Advance]:
     site, where, study = _at_site(study, root)
 
     def look(person: bool) -> Advance:
-        file = study_file.path(where, module, study)
+        file = study_file.path(where, page, study)
         if person:
-            slurm_study.require_runnable(importlib.import_module(module), study, file, site, where)
-            study_file.keep(where, module, study)
+            slurm_study.require_runnable(page, study, file, site, where)
+            study_file.keep(where, page, study)
         elif not file.exists():
             raise BadInput(study_file.CHANGED)
         return look_at(file, site, where, person)
@@ -83,7 +82,7 @@ def _at_site(study: Any, root: str) -> tuple[Site, Path, Any]:
     return site, slurm_study.root_of(site, root), study
 
 
-def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
+def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
     """Follows the study in the present flow run, each stage as a task of it.
 
     The flow run may die at any time: the stages go on, and started again it attaches to them.
@@ -93,7 +92,7 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
     board = _Board()
     last: list[Advance] = []
     try:
-        look = looks(module, study, root)
+        look = looks(page, study, root)
 
         def look_again(person: bool) -> Advance:
             last[:] = [look(person)]
@@ -109,27 +108,26 @@ def follow_in_flow(module: str, study: Any, root: str) -> State[Any]:
             create_markdown_artifact(used, key=key, description="What the jobs cost, and what of it was used")
 
 
-def standings(module: str, study: Any, root: str) -> Advance:
+def standings(page: Page, study: Any, root: str) -> Advance:
     """How each stage stands; starts and writes nothing."""
     site, where, study = _at_site(study, root)
-    return slurm_study.standings(importlib.import_module(module), study, site, where)
+    return slurm_study.standings(page, study, site, where)
 
 
-def scripts(module: str, study: Any, root: str) -> Iterator[tuple[Handle, str]]:
+def scripts(page: Page, study: Any, root: str) -> Iterator[tuple[Handle, str]]:
     """The exact script of each unfinished stage's next job, then BadInput if one could not run; starts nothing."""
     site, where, study = _at_site(study, root)
-    page = importlib.import_module(module)
-    return slurm_study.scripts(page, study, study_file.path(where, module, study), site, where)
+    return slurm_study.scripts(page, study, study_file.path(where, page, study), site, where)
 
 
-def stop(module: str, study: Any, root: str) -> None:
+def stop(page: Page, study: Any, root: str) -> None:
     """Ends a study that a person cancelled: its stages under way are cancelled, and `advance` starts none."""
     _, where, study = _at_site(study, root)
-    if files := study_file.files_of(where, module, study):
+    if files := study_file.files_of(where, page, study):
         for file in files:
             study_file.stopped(file).touch()
         names = {str(file) for file in files}
-        slurm_study.cancel(importlib.import_module(module), study, names, where, _wanted(where))
+        slurm_study.cancel(page, study, names, where, _wanted(where))
 
 
 def finish_cancels(root: Path) -> None:
@@ -145,17 +143,17 @@ def finish_cancels(root: Path) -> None:
                 continue
             try:
                 for page in _pages_of(client.read_flow(run.flow_id).name, root):
-                    study = validated(page.Study, given["study"], f"flow run {run.name}")
-                    stop(page.__name__, study, str(root))
+                    study = validated(page.model, given["study"], f"flow run {run.name}")
+                    stop(page, study, str(root))
             except BadInput as error:  # of a study as it was once, say; the others are ended all the same
                 LOG.warning("%s was cancelled, but not its stages: cancel them by hand. %s", run.name, error)
             client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
 
 
-def _pages_of(flow: str, root: Path) -> list[ModuleType]:
+def _pages_of(flow: str, root: Path) -> list[Page]:
     """The page whose flow has this name, if a study of it was started below `root`."""
-    pages = {page.__name__: page for _, page, _ in study_file.kept(root)}
-    return [page for name, page in pages.items() if name.rpartition(".")[2] == flow]
+    pages = {page.place: page for _, page, _ in study_file.kept(root)}
+    return [page for page in pages.values() if page.name == flow]
 
 
 def _root(parameters: dict[str, Any]) -> Path:
@@ -169,17 +167,16 @@ def _wanted(root: Path) -> set[str]:
         walk = Walk(root, study.name)
         if not study_file.stopped(file).exists():
             with suppress(BadInput):  # its text is gone, say: it starts nothing
-                page.page(study, walk)
-                found |= {handle.run.fingerprint for handle in walk.handles}
+                found |= {handle.run.fingerprint for handle in page.walk(study, walk)}
     return found
 
 
-def stop_cancelled(module: str, model: Any) -> Any:
+def stop_cancelled(page: Page) -> Any:
     """The hook of a study's flow for `on_cancellation`."""
 
     def hook(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:  # Prefect gives them by name
         if flow_run.parameters.get("dispatch") == "slurm":
-            stop(module, model.model_validate(flow_run.parameters["study"]), flow_run.parameters.get("root", ""))
+            stop(page, page.model.model_validate(flow_run.parameters["study"]), flow_run.parameters.get("root", ""))
 
     return hook
 

@@ -16,6 +16,7 @@ from prefect.client.schemas.objects import WorkPoolStatus
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Cancelling, State, StateType
 
+from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
@@ -39,7 +40,7 @@ def root_of(site: Site, root: str = "") -> Path:
     return Path(root or site.root).expanduser().absolute()
 
 
-def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person: bool = False) -> Advance:
+def look(page: Page, study: Any, study_file: Path, site: Site, root: Path, person: bool = False) -> Advance:
     """Starts what is ready and returns how every stage stands; the same call again starts nothing twice."""
     with get_client(sync_client=True) as client:
         walk = Advance(
@@ -52,16 +53,16 @@ def look(page: Any, study: Any, study_file: Path, site: Site, root: Path, person
             person,
             root,
         )
-        page.page(study, walk)
+        page.walk(study, walk)
     keep_results(walk, site)
     return walk
 
 
-def standings(page: Any, study: Any, site: Site, root: Path) -> Advance:
+def standings(page: Page, study: Any, site: Site, root: Path) -> Advance:
     """How every stage stands; starts and writes nothing."""
     with get_client(sync_client=True) as client:
         walk = Look(site, study.name, Path(), Path(), client, SlurmCommands(), root=root)
-        page.page(study, walk)
+        page.walk(study, walk)
         _warn_of_idle_pools(client)
     return walk
 
@@ -80,17 +81,17 @@ def _warn_of_idle_pools(client: SyncPrefectClient) -> None:
             LOG.warning("the pool %s is paused: nothing is submitted until `prefect work-pool resume %s`", pool, pool)
 
 
-def require_runnable(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> None:
+def require_runnable(page: Page, study: Any, study_file: Path, site: Site, root: Path) -> None:
     """BadInput when the job of any unfinished stage could not run on this cluster; writes nothing."""
     with get_client(sync_client=True) as client:
         _require_runnable(page, study, study_file, site, root, client)
 
 
 def _require_runnable(
-    page: Any, study: Any, study_file: Path, site: Site, root: Path, client: SyncPrefectClient
+    page: Page, study: Any, study_file: Path, site: Site, root: Path, client: SyncPrefectClient
 ) -> None:
     walk = Walk(root, study.name)
-    page.page(study, walk)
+    page.walk(study, walk)
     own = own_resources(study)
     _require_known_stages(walk, own, site, client)
     cluster, source = read_cluster(), staged(root / SOURCES)
@@ -144,10 +145,10 @@ def keep_results(walk: Walk, site: Site) -> None:
         LOG.info("results copied to %s", target)
 
 
-def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> Iterator[tuple[Handle, str]]:
+def scripts(page: Page, study: Any, study_file: Path, site: Site, root: Path) -> Iterator[tuple[Handle, str]]:
     """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
     walk = Walk(root, study.name)
-    page.page(study, walk)
+    page.walk(study, walk)
     source, own = staged(root / SOURCES), own_resources(study)
     with get_client(sync_client=True) as client:
         for one in walk.handles:
@@ -156,14 +157,14 @@ def scripts(page: Any, study: Any, study_file: Path, site: Site, root: Path) -> 
         _require_runnable(page, study, study_file, site, root, client)
 
 
-def cancel(page: Any, study: Any, study_files: set[str], root: Path, spared: set[str]) -> None:
+def cancel(page: Page, study: Any, study_files: set[str], root: Path, spared: set[str]) -> None:
     """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs.
 
     Those are the stages of its page as it is now, and what was started of one of its files, when a stage or a package
     has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too.
     """
     walk = Walk(root, study.name)
-    page.page(study, walk)
+    page.walk(study, walk)
     wanted = {handle.run.fingerprint for handle in walk.handles if not handle.finished}
     with get_client(sync_client=True) as client:
         for run in runs_tagged(client, study.name, NOT_ENDED):

@@ -16,7 +16,7 @@ from storage import durable
 from storage.errors import BadInput
 from tasks.language import assets
 from tasks.language.assets import ASSETS, Asset, extracts_as_json_lines, fetch
-from tasks.robustness.study import Study
+from tests.conftest import ROBUSTNESS
 
 MEMBER = json.dumps({"A": {"extract": "One.", "title": "A"}, "B": {"extract": "Zwei ü.\nDrei."}}).encode()
 TARGET = '{"text": "One."}\n{"text": "Zwei ü.\\nDrei."}\n'.encode()
@@ -152,7 +152,7 @@ def test_the_table_is_pinned_and_is_what_the_profile_reads():
         assert "==" in asset.package and asset.wheel.startswith(asset.package.replace("-", "_").replace("==", "-"))
         assert all(len(digest) == 64 for digest in (asset.wheel_sha256, asset.member_sha256, asset.target_sha256))
         assert asset.make is not bytes or asset.member_sha256 == asset.target_sha256
-    study = settings.read_study(Study, "smollm2-135m", [], None)
+    study = settings.read_study(ROBUSTNESS, "smollm2-135m", [], None)
     read = {study.model.path, *study.text.paths}
     assert read == {str((assets.FOLDER / asset.target).absolute()) for asset in ASSETS}
 

@@ -26,6 +26,7 @@ from tasks.robustness.aggregate import aggregate
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
 from tasks.statistics.losses import summary
+from tests.conftest import ROBUSTNESS
 from tests.tasks.tiny import stage_run
 
 ROLES = {
@@ -76,7 +77,7 @@ PINNED = (
 
 def study(seed: int = 42) -> Study:
     """The quick profile, with PINNED."""
-    return settings.read_study(Study, "quick", list(PINNED), seed)
+    return settings.read_study(ROBUSTNESS, "quick", list(PINNED), seed)
 
 
 def contents(configured: Study, seed: int = 0) -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
 
+from deployments.page import Page
 from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
@@ -268,7 +269,7 @@ def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: s
 
 def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
     started = world.stands()[0].flow_run  # no job was submitted yet
-    page = SimpleNamespace(page=lambda study, walk: walk(FIRST, world.config))
+    page = Page("toy", lambda study, walk: walk(FIRST, world.config), type(world.config))
     study = SimpleNamespace(name=world.study)
     cancel(page, study, set(), world.root, {world.first.run.fingerprint})
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
@@ -278,7 +279,7 @@ def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -
 
 def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: World) -> None:
     started = world.stands()[0].flow_run
-    page = SimpleNamespace(page=lambda study, walk: walk(replace(FIRST, version=2), world.config))
+    page = Page("toy", lambda study, walk: walk(replace(FIRST, version=2), world.config), type(world.config))
     study = SimpleNamespace(name=world.study)
     cancel(page, study, {"/another/study.yaml"}, world.root, set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"

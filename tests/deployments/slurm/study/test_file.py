@@ -8,33 +8,34 @@ from pathlib import Path
 
 import pytest
 
+from deployments.page import load_page
 from deployments.slurm.study import file as study_file
 from storage.errors import BadInput
 from tests.slurm import toy
 from tests.slurm.harness import toy_study
 
-MODULE = "tests.slurm.toy"
+TOY = load_page("tests.slurm.toy")
 
 
 def test_the_same_study_has_the_same_file_and_is_read_back_as_it_was(tmp_path: Path) -> None:
     study = toy_study("kept", steps=12)
-    file = study_file.keep(tmp_path, MODULE, study)
-    assert file == study_file.path(tmp_path, MODULE, study) and file.parent == tmp_path / "kept" / "studies"
+    file = study_file.keep(tmp_path, TOY, study)
+    assert file == study_file.path(tmp_path, TOY, study) and file.parent == tmp_path / "kept" / "studies"
     page, again = study_file.read_unchanged(tmp_path, file)
-    assert again == study and page.__name__ == MODULE
-    assert study_file.path(tmp_path, MODULE, toy_study("kept", steps=18)) != file
+    assert again == study and page == TOY
+    assert study_file.path(tmp_path, TOY, toy_study("kept", steps=18)) != file
 
 
 def test_the_same_study_with_other_execution_fields_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     """Two files of the same stages would each start them, one with the settings that a person has just corrected."""
-    file = study_file.keep(tmp_path, MODULE, toy_study("kept", memory_mb=1))
+    file = study_file.keep(tmp_path, TOY, toy_study("kept", memory_mb=1))
     corrected = toy_study("kept", memory_mb=2, resources={"memory_gb": 8})
-    assert study_file.keep(tmp_path, MODULE, corrected) == file
+    assert study_file.keep(tmp_path, TOY, corrected) == file
     assert study_file.active(tmp_path) == [file] and study_file.read(file)[1] == corrected
 
 
 def test_a_study_whose_stages_changed_since_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = study_file.keep(tmp_path, MODULE, toy_study("kept"))
+    file = study_file.keep(tmp_path, TOY, toy_study("kept"))
     monkeypatch.setattr(toy, "TRAIN", replace(toy.TRAIN, version=2))
     with pytest.raises(BadInput, match="has changed since it was started"):
         study_file.read_unchanged(tmp_path, file)
@@ -43,23 +44,23 @@ def test_a_study_whose_stages_changed_since_is_left_alone(tmp_path: Path, monkey
 def test_a_study_has_the_files_that_it_had_before_a_stage_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = study_file.keep(tmp_path, MODULE, toy_study("kept"))
-    other = study_file.keep(tmp_path, MODULE, toy_study("kept", steps=18))
+    once = study_file.keep(tmp_path, TOY, toy_study("kept"))
+    other = study_file.keep(tmp_path, TOY, toy_study("kept", steps=18))
     (once.parent / "broken.yaml").write_bytes(b"\xff")
     monkeypatch.setattr(toy, "TRAIN", replace(toy.TRAIN, version=2))
-    assert study_file.files_of(tmp_path, MODULE, toy_study("kept")) == [once]
-    now = study_file.keep(tmp_path, MODULE, toy_study("kept"))
-    assert study_file.files_of(tmp_path, MODULE, toy_study("kept")) == [now, once]
+    assert study_file.files_of(tmp_path, TOY, toy_study("kept")) == [once]
+    now = study_file.keep(tmp_path, TOY, toy_study("kept"))
+    assert study_file.files_of(tmp_path, TOY, toy_study("kept")) == [now, once]
     assert {file for file, _, _ in study_file.kept(tmp_path)} == {once, other, now}
 
 
 def test_a_stopped_study_is_not_active_until_it_is_started_again(tmp_path: Path) -> None:
-    first, second = (study_file.keep(tmp_path, MODULE, toy_study(name)) for name in ("first", "second"))
+    first, second = (study_file.keep(tmp_path, TOY, toy_study(name)) for name in ("first", "second"))
     os.utime(second, (1, 1))
     assert study_file.active(tmp_path) == [second, first], "the oldest comes first"
     study_file.stopped(first).touch()
     assert study_file.active(tmp_path) == [second]
-    study_file.keep(tmp_path, MODULE, toy_study("first"))
+    study_file.keep(tmp_path, TOY, toy_study("first"))
     assert study_file.active(tmp_path) == [second, first]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +13,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
+from deployments.page import load_page
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study import follow as dispatched
 from deployments.walk import Walk
@@ -23,7 +22,7 @@ from tests.slurm import toy
 from tests.slurm.harness import toy_study
 from tests.tasks.tiny import Here
 
-MODULE = "tests.slurm.toy"
+TOY = load_page("tests.slurm.toy")
 
 
 @pytest.fixture
@@ -48,11 +47,11 @@ def test_a_cancelled_study_is_not_started_again_and_spares_what_another_one_want
 ) -> None:
     root, one = tmp_path / "runs", toy_study("shared")
     other = one.model_copy(update={"seed": 4})  # the toy's stages are the same for every seed
-    files = [study_file.keep(root, MODULE, study) for study in (one, other)]
+    files = [study_file.keep(root, TOY, study) for study in (one, other)]
     (root / "shared" / "studies" / "unreadable.yaml").write_text("[")
-    dispatched.stop(MODULE, one, "")
+    dispatched.stop(TOY, one, "")
     assert study_file.stopped(files[0]).exists() and not study_file.stopped(files[1]).exists()
-    dispatched.stop(MODULE, other, "")
+    dispatched.stop(TOY, other, "")
     assert cancelled == [stages(root, other), set()]
 
 
@@ -60,8 +59,8 @@ def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(
     tmp_path: Path, cancelled: list[set[str]]
 ) -> None:
     study = toy_study("alone")
-    study_file.keep(tmp_path / "runs", MODULE, study)
-    hook = dispatched.stop_cancelled(MODULE, toy.Study)
+    study_file.keep(tmp_path / "runs", TOY, study)
+    hook = dispatched.stop_cancelled(TOY)
 
     def cancel(**parameters: Any) -> None:
         given = {"study": study.model_dump(mode="json")} | parameters
@@ -72,7 +71,7 @@ def test_only_a_study_on_slurm_is_stopped_by_a_cancel_of_its_flow_run(
     assert not cancelled
     cancel(dispatch="slurm")
     assert cancelled == [set()]
-    dispatched.stop(MODULE, toy_study("never-started"), "")
+    dispatched.stop(TOY, toy_study("never-started"), "")
     assert len(cancelled) == 1
 
 
@@ -80,9 +79,9 @@ def test_a_cancelled_study_is_found_when_a_stage_has_changed_since_it_was_starte
     tmp_path: Path, cancelled: list[set[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = toy_study("changed")
-    file = study_file.keep(tmp_path / "runs", MODULE, study)
+    file = study_file.keep(tmp_path / "runs", TOY, study)
     monkeypatch.setattr(toy, "TRAIN", replace(toy.TRAIN, version=2))
-    dispatched.stop(MODULE, study, "")
+    dispatched.stop(TOY, study, "")
     assert study_file.stopped(file).exists() and cancelled == [set()]
 
 
@@ -91,11 +90,11 @@ def test_a_finished_study_is_no_longer_looked_at_by_itself(
 ) -> None:
     """Else a stage that gets a new version, or a folder that is removed, would have it all done again, unasked."""
     root, study = tmp_path / "runs", toy_study("finishes")
-    file = study_file.keep(root, MODULE, study)
+    file = study_file.keep(root, TOY, study)
     walk = Walk(root, study.name)
     toy.page(study, walk)
     monkeypatch.setattr(dispatched.slurm_study, "look", lambda *_: walk)
-    look = dispatched.looks(MODULE, study, "")
+    look = dispatched.looks(TOY, study, "")
     look(False)
     assert study_file.active(root) == [file]
     here = Here(root, study.name)
@@ -113,11 +112,10 @@ def test_a_cancel_that_no_process_heard_of_is_finished_by_advance(
 ) -> None:
     """After a reboot of the login node nobody runs the hook of a study's flow."""
     root, study = tmp_path / "runs", toy_study("gone")
-    file = study_file.keep(root, MODULE, study)
-    monkeypatch.setitem(
-        sys.modules, "tests.slurm.other", SimpleNamespace(Study=toy.Study, page=toy.page, __name__="tests.slurm.other")
-    )
-    of_another_page = study_file.keep(root, "tests.slurm.other", study)
+    file = study_file.keep(root, TOY, study)
+    own = tmp_path / "another_toy.py"
+    own.write_text("from tests.slurm.toy import Study, page\n")
+    of_another_page = study_file.keep(root, load_page(str(own)), study)
     given = {"study": study.model_dump(mode="json"), "root": str(root), "dispatch": "slurm"}
     others = [given | {"root": str(tmp_path / "other")}, given | {"dispatch": "local"}]
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
@@ -152,7 +150,7 @@ def test_bad_input_is_a_state_of_the_study_and_no_traceback(
 
     @flow(persist_result=False)
     def study() -> Any:
-        return dispatched.follow_in_flow(MODULE, toy_study("wrong"), str(tmp_path))
+        return dispatched.follow_in_flow(TOY, toy_study("wrong"), str(tmp_path))
 
     monkeypatch.setattr(dispatched, "looks", refuses)
     with temporary_settings({PREFECT_API_URL: prefect_server}):
@@ -165,7 +163,7 @@ def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: list[set[str]]
 ) -> None:
     """The kept file is what the next job of a training under way is made of."""
-    file = study_file.keep(tmp_path / "runs", MODULE, toy_study("under-way"))
+    file = study_file.keep(tmp_path / "runs", TOY, toy_study("under-way"))
     study_file.stopped(file).touch()
     before = file.read_bytes()
 
@@ -174,7 +172,7 @@ def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(
 
     monkeypatch.setattr(dispatched.slurm_study, "require_runnable", refuses)
     with pytest.raises(BadInput, match="9000"):
-        dispatched.looks(MODULE, toy_study("under-way", {"memory_gb": 9000}), "")(True)
+        dispatched.looks(TOY, toy_study("under-way", {"memory_gb": 9000}), "")(True)
     assert file.read_bytes() == before and study_file.stopped(file).exists()
 
 
@@ -184,7 +182,7 @@ def test_an_edit_of_the_site_file_does_not_end_what_follows_a_study(
     seen: list[Any] = []
     monkeypatch.setattr(dispatched.slurm_study, "require_runnable", lambda *_: None)
     monkeypatch.setattr(dispatched, "look_at", lambda file, site, root, person: seen.append((site.root, person)))
-    look = dispatched.looks(MODULE, toy_study("followed"), "")
+    look = dispatched.looks(TOY, toy_study("followed"), "")
     look(True)
     (tmp_path / "site.yaml").write_text("")
     look(False)

@@ -1,0 +1,229 @@
+"""A study's page: where it is found, and what it says when it is wrong.
+
+A page is a function `page(study, stage)` in a module of `flows/`, or in a file of one's own anywhere. The type of its
+first parameter is what a person configures.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+from deployments.walk import Handle, Walk
+from storage.errors import BadInput
+from tasks.stage.configuration import Configuration
+from tasks.stage.run import Stage
+
+FLOWS = "flows"
+"""The package whose modules are the pages that come with Ratchet."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A study's page."""
+
+    place: str
+    """The name of its module, or the path of its file when that lies outside the repository."""
+    function: Callable[..., Any]
+    model: type[Configuration]
+    """What a person configures."""
+
+    @property
+    def name(self) -> str:
+        return Path(self.place).stem if self.is_own else self.place.rpartition(".")[2]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a file outside the repository."""
+        return self.place.endswith(".py")
+
+    @property
+    def file(self) -> Path:
+        return Path(self.place if self.is_own else inspect.getfile(self.function))
+
+    @property
+    def profiles(self) -> Path:
+        """The folder of its profiles: `profiles/<name>` beside the page's file."""
+        return self.file.parent / "profiles" / self.name
+
+    def walk(self, study: Any, walk: Walk) -> list[Handle]:
+        """The page's stage calls, in its order, as `walk` makes them.
+
+        Raises BadInput: what an input says of itself, or what is wrong with the page, with file and line.
+        """
+        try:
+            self.function(study, walk)
+        except BadInput as error:
+            raise (BadInput(f"{self._line_of(error)}: {error}") if self.is_own else error) from None
+        except Exception as error:
+            raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}") from error
+        if not walk.handles:
+            raise BadInput(f"{self.file}: the page calls no stage")
+        return walk.handles
+
+    def _line_of(self, error: BaseException) -> str:
+        return _line_of(error, self.file)
+
+
+def load_page(place: str) -> Page:
+    """The page of a name (`robustness`), a module (`flows.robustness`) or a file (`my_study.py`).
+
+    BadInput says what is wrong with it, with file and line.
+    """
+    if place.endswith(".py"):
+        file = Path(place).expanduser().absolute()
+        return _page_of(_import_file(file), str(file))
+    module = place if "." in place else f"{FLOWS}.{place}"
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise BadInput(
+            f"there is no study {place!r}: the studies are {', '.join(page_names())}; or give a file: my_study.py"
+        )
+    return _page_of(_imported(module, Path(found.origin or module)), module)
+
+
+def page_names() -> list[str]:
+    """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`."""
+    folder = Path(importlib.import_module(FLOWS).__path__[0])
+    return sorted(file.stem for file in folder.glob("*.py") if _defines_page(file))
+
+
+def stages_of(page: Page) -> list[Stage]:
+    """The stages that the page's module names."""
+    module = sys.modules[page.function.__module__]
+    return [value for value in vars(module).values() if isinstance(value, Stage)]
+
+
+def own_sources(page: Page) -> list[Path]:
+    """The files that a page outside the repository is made of: itself and what it imports from its folder."""
+    if not page.is_own:
+        return []
+    modules = [page.name, *(stage.work.partition(":")[0] for stage in stages_of(page))]
+    return sorted({file for module in modules for file in _sources(module, page.file.parent, set())})
+
+
+def _page_of(module: ModuleType, place: str) -> Page:
+    file = Path(inspect.getfile(module))
+    function = getattr(module, "page", None)
+    if not inspect.isfunction(function):
+        raise BadInput(f"{file}: defines no function `page(study, stage)`")
+    line = f"{file}:{function.__code__.co_firstlineno}"
+    try:
+        hints = get_type_hints(function)
+    except NameError as error:
+        raise BadInput(f"{line}: {error}") from None
+    parameters = list(inspect.signature(function).parameters)
+    model = hints.get(parameters[0]) if parameters else None
+    if len(parameters) != 2 or not (isinstance(model, type) and issubclass(model, Configuration)):
+        raise BadInput(
+            f"{line}: a page is `def page(study: Study, stage: Dispatcher)`, where Study is a class made from "
+            "tasks.stage.configuration.StudyBase"
+        )
+    page = Page(place, function, model)
+    for stage in stages_of(page):
+        _require_function(stage, file)
+    return page
+
+
+def _import_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise BadInput(f"there is no file {file}")
+    if not file.stem.isidentifier():
+        raise BadInput(f"{file}: its name is no module name: use letters, digits and _, such as my_study.py")
+    folder = str(file.parent)
+    for source in _sources(file.stem, file.parent, set()):
+        _require_free_name(source, file.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last: nothing there may take the place of an installed module
+    return _imported(file.stem, file)
+
+
+def _require_free_name(source: Path, folder: Path) -> None:
+    """BadInput when a module of this name is found before the own one: one of them would be imported for the other."""
+    top = source.relative_to(folder).parts[0].removesuffix(".py")
+    found = sys.modules.get(top) or importlib.util.find_spec(top)
+    origin = getattr(found, "__file__", None) or getattr(found, "origin", None)
+    if found is not None and (origin is None or folder not in Path(origin).absolute().parents):
+        raise BadInput(f"{source}: the module name {top!r} is taken by {origin or 'Python itself'}: rename the file")
+
+
+def _imported(module: str, file: Path) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(f"{_line_of(error, file)}: {type(error).__name__}: {error}") from error
+
+
+def _line_of(error: BaseException, file: Path) -> str:
+    """The innermost line of `file`, else of its folder, that the error came through."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        lines.append((Path(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
+        trace = trace.tb_next
+    own = [line for line in lines if line[0] == file] or [line for line in lines if file.parent in line[0].parents]
+    return "{}:{}".format(*own[-1]) if own else str(file)
+
+
+def _require_function(stage: Stage, page: Path) -> None:
+    """BadInput when the stage's work names no function; its module is read and not imported, since that takes torch."""
+    module, _, name = stage.work.partition(":")
+    try:
+        found = importlib.util.find_spec(module)
+    except ImportError:
+        found = None
+    if found is None or found.origin is None:
+        raise BadInput(f"{page}: stage {stage.name}: work {stage.work!r}: there is no module {module!r}")
+    try:
+        tree = ast.parse(Path(found.origin).read_text(), found.origin)
+    except SyntaxError as error:
+        raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
+    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if name not in names:
+        raise BadInput(
+            f"{page}: stage {stage.name}: work {stage.work!r}: {found.origin} defines no function {name!r}; "
+            f"it has {', '.join(sorted(names)) or 'none'}"
+        )
+
+
+def _defines_page(file: Path) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in ast.parse(file.read_text()).body)
+
+
+def _sources(module: str, folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """The file of `module` in `folder`, and of every module there that it imports, wherever in it the import stands."""
+    place = folder.joinpath(*module.split("."))
+    file = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
+    if file is None or file in seen:
+        return
+    seen.add(file)
+    yield file
+    try:
+        tree = ast.parse(file.read_text(), str(file))
+    except SyntaxError:
+        return  # importing it says where
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            parents = name.split(".")
+            for length in range(1, len(parents) + 1):  # a package's __init__ is part of it
+                yield from _sources(".".join(parents[:length]), folder, seen)

@@ -1,0 +1,47 @@
+"""The Prefect flow of a study's page: what is deployed, and what the UI starts and shows a form for."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+from prefect import Flow, flow
+from prefect.states import State
+
+from deployments.local import Local
+from deployments.page import Page, load_page
+from deployments.slurm.study import follow
+
+
+def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
+    """The flow of a page, for a module to name: `robustness = study_flow(page)`."""
+    module = sys.modules[function.__module__]
+    name = module.__spec__.name if module.__spec__ else module.__name__  # also of what `python -m` runs
+    return flow_of(load_page(name if "." in name else inspect.getfile(function)))
+
+
+def flow_of(page: Page) -> Flow[..., Any]:
+    def run(study, root="", dispatch="local"):  # type: ignore[no-untyped-def]
+        """Runs the study stage by stage; finished stages are not run again.
+
+        Args:
+            study: What is studied.
+            root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
+            dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
+        """
+        if dispatch == "slurm":
+            return follow.follow_in_flow(page, study, root)
+        here = Local(root or "runs", study.name, tags=[f"seed-{study.seed}"])
+        page.walk(study, here)
+        return here.final_state()
+
+    run.__annotations__ = {"study": page.model, "root": str, "dispatch": Literal["local", "slurm"], "return": State}
+    return flow(
+        run,
+        name=page.name,
+        flow_run_name="{study.name}-s{study.seed}",
+        persist_result=False,
+        on_cancellation=[follow.stop_cancelled(page)],
+    )

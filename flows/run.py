@@ -1,0 +1,264 @@
+"""Runs a study, or shows how it stands, in a terminal. The page is walked first: that starts no server and no torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.markdown import Markdown
+
+from deployments.page import Page
+from deployments.walk import Handle, Walk
+from flows.display import Display, standing
+from storage import attempts
+from storage.checkpoints import furthest
+from storage.errors import BadInput
+from tasks.stage.keys import keys_of
+
+OUT = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where the study runs, and where it is kept."""
+
+    given_root: str | None
+    dispatch: str
+
+    @property
+    def on_slurm(self) -> bool:
+        return self.dispatch == "slurm"
+
+    @property
+    def root(self) -> str:
+        """The folder of the run directories. BadInput when it is a file."""
+        root = self.given_root or "runs"
+        if self.on_slurm and not self.given_root:
+            from deployments.slurm.cluster.site import read_site
+
+            root = read_site().root
+        if Path(root).expanduser().is_file():
+            raise BadInput(f"--root {root} is a file: name the folder of the run directories, which may be a new one")
+        return root
+
+
+def run(page: Page, study: Any, where: Where, wait: bool) -> int:
+    """Runs what is not finished, then shows the result; returns the exit code."""
+    walk = Walk(where.root, study.name)
+    if not all(handle.finished for handle in page.walk(study, walk)):
+        code = _run_on_slurm(page, study, where.root, wait) if where.on_slurm else _run_here(page, study, walk)
+        if code:
+            return code
+        walk = Walk(where.root, study.name)
+        page.walk(study, walk)
+    return _show_result(walk)
+
+
+def dry_run(page: Page, study: Any, where: Where) -> int:
+    """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
+    walk = Walk(where.root, study.name)
+    for handle in page.walk(study, walk):
+        show(_dry_line(handle) + _of_seed(handle, walk))
+    if where.on_slurm:
+        from deployments.slurm.study import follow
+
+        _require_server()
+        for handle, text in follow.scripts(page, study, where.root):
+            waits = f" (waits for {', '.join(handle.waits_for)})" if handle.waits_for else ""
+            show(f"\n--- {handle.stage.name}{waits}\n{text}")
+    return 0
+
+
+def status(page: Page, study: Any, where: Where) -> int:
+    """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
+    walk = Walk(where.root, study.name)
+    page.walk(study, walk)
+    on_slurm = _stands_on_slurm(page, study, where.root) if where.on_slurm else {}
+    for handle in walk.handles:
+        show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_seed(handle, walk))
+    if where.on_slurm:
+        from deployments.slurm.cluster.client import SlurmCommands
+        from deployments.slurm.study import efficiency
+
+        if used := efficiency.table(walk.handles, SlurmCommands().used):
+            OUT.print(Markdown(used) if OUT.is_terminal else f"\n{used}", markup=False)
+    return 0 if all(handle.finished for handle in walk.handles) else 75
+
+
+def show_configuration(study: Any) -> int:
+    """Prints the whole study: given to `--profile` as a file, it is the same study."""
+    return show(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False).rstrip())
+
+
+def show_keys(page: Page, group: str) -> int:
+    """Prints every key of a study, or of one group of them. BadInput for a group that does not exist."""
+    found = keys_of(page.model, group)
+    if not found:
+        groups = sorted({key.path.split(".")[0] for key in keys_of(page.model)})
+        raise BadInput(f"--keys {group}: {page.name} has no such key or group; it has {', '.join(groups)}")
+    only_with = ""
+    for key in found:
+        if key.only_with != only_with and key.only_with:
+            show(f"\nwith {key.only_with}:", style="bold")
+        only_with = key.only_with
+        default = f"default {key.default}" if key.default else "required"
+        facts = [key.type + (f" ({key.unit})" if key.unit else ""), default, *filter(None, [key.limits])]
+        facts += ["does not change results"] if key.field_class == "execution" else []
+        show(key.path, style="bold")
+        show(f"    {', '.join(facts)}\n    {key.description}")
+    return 0
+
+
+def show(text: str, style: str | None = None) -> int:
+    """Prints text as it stands."""
+    OUT.print(text, markup=False, style=style)
+    return 0
+
+
+def refuse(message: str, code: int = 2) -> int:
+    """Prints an error; returns `code`."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="bold red")
+    return code
+
+
+def _run_here(page: Page, study: Any, walk: Walk) -> int:
+    """Runs the flow in this process, on the configured Prefect server or on one for the length of this command."""
+    from prefect.exceptions import TerminationSignal
+    from prefect.logging.configuration import setup_logging
+
+    from deployments.embedded import prefect_server
+    from deployments.local import EXIT_CODES
+    from deployments.study_flow import flow_of
+
+    # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect's usage statistics; clusters forbid such traffic
+    setup_logging(incremental=False)
+    seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
+    of_seeds = f", seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}" if seeds else ""
+    show(f"study {study.name}{of_seeds}, in {walk.root / study.name}")
+    show(
+        f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
+        "are finished) ..."
+    )
+    for handle in walk.handles:
+        if handle.verdict.present and not handle.finished:
+            show(f"{handle.stage.name} runs again: {handle.verdict.reason}", style="yellow")
+    try:
+        with prefect_server() as address, Display(walk.handles, OUT):
+            show(f"Prefect API: {address}")
+            state = flow_of(page)(study, str(walk.root), return_state=True)
+    except TerminationSignal:  # SIGTERM between two stages, where Prefect listens and not the stage
+        show("stopped by SIGTERM; the same command goes on where it stopped")
+        return 75
+    code = EXIT_CODES.get(state.name or "", 1)
+    if code:
+        ended = {"BadInput": "bad input", "AwaitingRetry": "unfinished", "Cancelled": "interrupted"}
+        show(
+            f"{ended.get(state.name or '', 'failed')}: {state.message}",
+            style="bold red" if code in (1, 2) else "yellow",
+        )
+        kept = "the same command goes on" if code in (75, 130) else "after the correction the same command goes on"
+        show(f"exit code {code}; what is finished is kept, and {kept}", style="dim")
+    return code
+
+
+def _run_on_slurm(page: Page, study: Any, root: str, wait: bool) -> int:
+    """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
+    from deployments.local import EXIT_CODES
+    from deployments.slurm.study import follow
+    from deployments.slurm.study import look as slurm_study
+
+    _require_server()
+
+    def changed(handle: Handle, stand: Any) -> None:
+        show(f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stand.line}")
+
+    state = slurm_study.follow(follow.looks(page, study, root), changed, once=not wait)
+    code = EXIT_CODES.get(state.name or "", 75)
+    if code == 75:
+        show(
+            "unfinished: the jobs go on by themselves; with --status the same command shows how they stand", style="dim"
+        )
+    elif code:
+        show(f"{state.name}: {state.message}", style="bold red")
+    return code
+
+
+def _stands_on_slurm(page: Page, study: Any, root: str) -> dict[str, Any]:
+    """How each stage stands by its jobs and flow runs, by fingerprint; nothing when Prefect does not answer."""
+    import httpx
+    from prefect.exceptions import PrefectException
+
+    from deployments.slurm.study import follow
+
+    try:
+        _require_server()
+        return follow.standings(page, study, root).standings
+    except (BadInput, PrefectException, httpx.HTTPError) as error:
+        show(f"Prefect is not asked ({error}); what the run directories say:", style="yellow")
+        return {}
+
+
+def _require_server() -> None:
+    """Jobs outlive this command, so the server that shows them must too."""
+    from prefect.settings import PREFECT_API_URL
+
+    from deployments.embedded import require_answer
+
+    if not (address := PREFECT_API_URL.value()):
+        raise BadInput(
+            "--dispatch slurm needs a Prefect server that stays: start `prefect server start` on the login node and "
+            "set PREFECT_API_URL=http://127.0.0.1:4200/api"
+        )
+    require_answer(address)
+
+
+def _show_result(walk: Walk) -> int:
+    """The tables of the last stage, every byte of it verified, and where they are."""
+    last = walk.handles[-1]
+    last.look(full=True)
+    for handle in walk.handles:
+        if not handle.finished:
+            return refuse(
+                f"{handle.stage.name} does not hold: {handle.verdict.reason}. Start the same command again", 75
+            )
+    result = last.as_input().result
+    for name in result.get("tables", []):
+        file = last.run.path / name
+        text = file.read_text()
+        OUT.print(Markdown(text) if OUT.is_terminal else text, markup=False)
+        show(f"the study is finished: {file}")
+    if not result.get("tables"):
+        show(f"the study is finished: {last.run.result_file}")
+    if report := result.get("report"):
+        show(f"the report, for a browser: {last.run.path / report}")
+    return 0
+
+
+def _dry_line(handle: Handle) -> str:
+    saved = furthest(handle.run.checkpoints)
+    state = "finished" if handle.finished else f"would go on (step {saved:,} is saved)" if saved else "would run"
+    refused = f" ({handle.verdict.reason})" if handle.verdict.present and not handle.finished else ""
+    return f"{handle.stage.name:<16} {handle.run.fingerprint}  {state}{refused}"
+
+
+def _status_line(handle: Handle, on_slurm: Any = None) -> str:
+    """By the run directory; on SLURM first by its jobs and its flow run."""
+    stands = standing(handle, attempts.newest(handle.run.attempts))
+    if on_slurm is not None and not handle.finished and not handle.waits_for:
+        own_words = stands.startswith("running") or (on_slurm.stand == "ready" and stands != "not started")
+        stands = f"{on_slurm.line}; {stands}" if own_words else on_slurm.line
+    return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
+
+
+def _of_seed(handle: Handle, walk: Walk) -> str:
+    """Where stages recur, which seed this one belongs to; empty where there is one seed."""
+    seeds, of = {seed for other in walk.handles for seed in other.seeds}, handle.seeds
+    if len(seeds) < 2:
+        return ""
+    return f"  (seed {of.pop()})" if len(of) == 1 else "  (all seeds)"
