@@ -50,6 +50,11 @@ class Page:
         return Path(self.place if self.is_own else inspect.getfile(self.function))
 
     @property
+    def entrypoint(self) -> str:
+        """Where Prefect finds its flow. Never `path.py:function`, which loads the page's classes twice."""
+        return f"{self.function.__module__}.{self.name}"
+
+    @property
     def profiles(self) -> Path:
         """The folder of its profiles: `profiles/<name>` beside the page's file."""
         return self.file.parent / "profiles" / self.name

@@ -18,6 +18,7 @@ from typing import Any
 
 import shtab
 
+from deployments.generate import Profile, description_of, prefect_yaml
 from deployments.page import Page, load_page, page_names
 from flows import run, settings
 from storage import __main__ as kept
@@ -69,6 +70,13 @@ def ratchet_parser() -> argparse.ArgumentParser:
         _add_study_options(command, with_views=name == "run")
         command.set_defaults(function=lambda options: _run_study(options.study, options), status=name == "status")
     kept.add_commands(commands)
+    help_ = "print prefect.yaml: a deployment for each profile, local and on SLURM"
+    deployments = commands.add_parser("deployments", help=help_, description=help_, allow_abbrev=False)
+    deployments.add_argument(
+        "study", metavar="STUDY", nargs="?", help="a study or a file of your own (default: all studies of Ratchet)"
+    )
+    deployments.add_argument("--profile", action="append", default=[], help="of your own: a .yaml file")
+    deployments.set_defaults(function=lambda options: run.show(_deployments(options.study, options.profile)))
     completion = commands.add_parser("completion", help="print what makes the shell complete these commands")
     completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     completion.set_defaults(function=lambda options: run.show(shtab.complete(ratchet, options.shell)))
@@ -125,6 +133,22 @@ def _answer(work: Any) -> int:
     except KeyboardInterrupt:
         run.show("interrupted; the same command goes on where it stopped")
         return 130
+
+
+def _deployments(place: str | None, files: list[str]) -> str:
+    """The text of `prefect.yaml`: of all studies, or of one and of profiles that do not lie in its folder."""
+    if place is None and files:
+        raise BadInput("--profile is a profile of one study: name the study too")
+    found = []
+    for page in [load_page(name) for name in ([place] if place else page_names())]:
+        for name in [*settings.profile_names(page), *files]:
+            settings.read_study(page, name, [], None)  # what cannot be started is not deployed
+            file = settings.profile_file(page, name)
+            values = settings.profile_values(page, name)
+            found.append(Profile(page, file.stem, description_of(file), values))
+        if page.is_own and not found:
+            found.append(Profile(page, page.name, "", {"name": page.name}))
+    return prefect_yaml(found, with_stages=place is None).rstrip()
 
 
 def _run_study(place: str, options: argparse.Namespace) -> int:

@@ -27,15 +27,15 @@ from tasks.robustness.study import (
 )
 from tasks.stage.run import Stage
 
-SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", version=1)
+SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
 BASE = Stage("base", BaseConfig, "tasks.robustness.base:base", version=2)
-CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain", version=1)
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain", version=1, needs="gpu")
 TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.robustness.arms:train_baseline", version=2)
 TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.robustness.arms:train_monotonic", version=2)
-EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=1)
-UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=1)
-HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=1)
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=2)
+EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=1, needs="gpu")
+UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=1, needs="gpu")
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=1, needs="gpu")
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=2, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -39,7 +39,7 @@ def read_study(page: Page, profile: str | None, changes: list[str], seed: int | 
     """
     if profile is None and DEFAULT_PROFILE in profile_names(page):
         profile = DEFAULT_PROFILE
-    values = _read_profile(page, profile) if profile else {"name": page.name}
+    values = profile_values(page, profile) if profile else {"name": page.name}
     for change in changes:
         _apply(values, change)
     if seed is not None:
@@ -52,15 +52,21 @@ def profile_names(page: Page) -> list[str]:
     return sorted(file.stem for file in page.profiles.glob("*.yaml"))
 
 
-def _read_profile(page: Page, profile: str) -> dict[str, Any]:
+def profile_file(page: Page, profile: str) -> Path:
+    """The file of a profile. BadInput when there is none of this name."""
     file = Path(profile)
-    if file.suffix not in (".yaml", ".yml"):
-        file = page.profiles / f"{profile}.yaml"
-        if not file.is_file():
-            raise BadInput(
-                f"{page.name} has no profile {profile!r}. Its profiles: {', '.join(profile_names(page)) or 'none'}; "
-                "or give a .yaml file"
-            )
+    if file.suffix in (".yaml", ".yml"):
+        return file
+    file = page.profiles / f"{profile}.yaml"
+    if not file.is_file():
+        known = ", ".join(profile_names(page)) or "none"
+        raise BadInput(f"{page.name} has no profile {profile!r}. Its profiles: {known}; or give a .yaml file")
+    return file
+
+
+def profile_values(page: Page, profile: str) -> dict[str, Any]:
+    """What a profile (a name, or a .yaml file) says, not yet validated. BadInput when it cannot be read."""
+    file = profile_file(page, profile)
     try:
         values = yaml.load(file.read_text(), _Loader)
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from storage.errors import BadInput
 from tasks.robustness.study import Study, SweepConfig
 from tasks.stage.run import Stage
 
-AGGREGATE_SEEDS = Stage("aggregate", SweepConfig, "tasks.robustness.sweep:aggregate_seeds", version=2)
+AGGREGATE_SEEDS = Stage("aggregate", SweepConfig, "tasks.robustness.sweep:aggregate_seeds", version=2, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO, get_args
 
 from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
+from storage.errors import BadInput
 from storage.rows import RecordParts, Rows
 from storage.run_directory import RunDirectory
 from tasks.stage.configuration import Configuration
@@ -22,19 +24,41 @@ from tasks.stage.outcome import diagnosed, said
 from tasks.stage.progress import Progress, StopRequest
 from tasks.stage.watchdog import ended_when_stalled
 
+Needs = Literal["training", "gpu", "cpu"]
+"""A kind of resources: `prefect.yaml` says what its jobs ask for, the site file what differs on one cluster."""
+
 
 @dataclass(frozen=True)
 class Stage:
-    """A node of the DAG.
+    """A node of the DAG. Raises BadInput when it is described wrongly.
 
     `work` is `module:function`, imported only when the stage runs, so that the page can be walked without torch.
-    `version` is raised when a change of the source changes results.
+    `version` is raised when a change of the source changes results. `needs` is what its SLURM jobs ask for.
     """
 
     name: str
     config: type[Configuration]
     work: str
     version: int = 1
+    needs: Needs = "training"
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
+            raise BadInput(f"a stage is called {self.name!r}: use small letters, digits and single -, such as my-train")
+        if not (isinstance(self.config, type) and issubclass(self.config, Configuration)):
+            raise BadInput(
+                f"stage {self.name}: its configuration {self.config!r} is not a class made from "
+                "tasks.stage.configuration.Configuration"
+            )
+        if not re.fullmatch(r"[\w.]+:\w+", self.work):
+            raise BadInput(f"stage {self.name}: work {self.work!r} is not module:function, such as my_study_work:train")
+        if self.needs not in get_args(Needs):
+            raise BadInput(f"stage {self.name}: needs {self.needs!r} is none of {', '.join(get_args(Needs))}")
+
+    @property
+    def deployment(self) -> str:
+        """Name of the Prefect deployment by which its jobs are started: `stage` is the flow, as in flows/stage.py."""
+        return f"stage/{self.needs}"
 
     def function(self) -> Callable[..., dict[str, Any]]:
         module, _, name = self.work.partition(":")

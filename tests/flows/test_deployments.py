@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import pytest
@@ -13,9 +13,9 @@ import yaml
 from prefect.flows import load_flow_from_entrypoint
 
 from deployments.slurm.cluster.site import Overrides
-from flows import robustness, settings, sweep
+from flows import command, settings
 from tasks.robustness.study import Study
-from tasks.stage.run import Stage
+from tasks.stage.run import Needs
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY, ROBUSTNESS
 from tests.slurm.harness import PREFECT, Server, until
@@ -25,19 +25,28 @@ STUDIES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.robustness.
 STAGES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.stage.stage"]
 
 
-def test_there_is_one_for_each_profile_and_each_stage_name() -> None:
-    assert sorted(one["name"] for one in STUDIES) == settings.profile_names(ROBUSTNESS)
-    pages = {value.name for page in (robustness, sweep) for value in vars(page).values() if isinstance(value, Stage)}
-    assert sorted(one["name"] for one in STAGES) == sorted(pages)
+def test_prefect_yaml_is_what_the_command_makes_of_pages_and_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a change of a profile: `ratchet deployments > prefect.yaml`."""
+    assert command.ratchet(["deployments"]) == 0
+    assert capsys.readouterr().out == (REPOSITORY / "prefect.yaml").read_text()
+
+
+def test_there_is_one_for_each_profile_here_and_on_slurm_and_for_what_stages_need() -> None:
+    names = settings.profile_names(ROBUSTNESS)
+    assert sorted(one["name"] for one in STUDIES) == sorted([*names, *(f"{name}-local" for name in names)])
+    assert [one["name"] for one in STAGES] == list(get_args(Needs))
 
 
 @pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: one["name"])
-def test_a_study_s_parameters_are_its_profile(deployment: dict[str, Any]) -> None:
-    given = validated(Study, deployment["parameters"]["study"], "prefect.yaml")
-    assert given == settings.read_study(ROBUSTNESS, deployment["name"], [], None)
-    flow = load_flow_from_entrypoint(deployment["entrypoint"])
-    flow.validate_parameters(deployment["parameters"])
-    assert deployment["parameters"]["dispatch"] == "slurm" and deployment["work_pool"]["name"] == "ratchet"
+def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[str, Any]) -> None:
+    given, dispatch = deployment["parameters"], deployment["parameters"]["dispatch"]
+    profile = deployment["name"].removesuffix("-local")
+    study = settings.read_study(ROBUSTNESS, profile, [], None)
+    assert validated(Study, given["study"], "prefect.yaml") == study
+    load_flow_from_entrypoint(deployment["entrypoint"]).validate_parameters(given)
+    assert (dispatch == "local") is deployment["name"].endswith("-local")
+    first_words = settings.profile_file(ROBUSTNESS, profile).read_text()[2:40]
+    assert deployment["description"].startswith(first_words), "what it is and needs, as the profile says"
 
 
 @pytest.mark.parametrize("deployment", STAGES, ids=lambda one: one["name"])

@@ -49,7 +49,7 @@ def ask_for_a_job(bench: Bench, root: Path, **variables: Any) -> Run:
     toy.page(study, walk)
     given = [f"--param={key}={json.dumps(value)}" for key, value in stage_parameters(walk.handles[0], file).items()]
     given += [f"--job-variable={key}={json.dumps(value)}" for key, value in variables.items()]
-    said = bench.prefect("deployment", "run", "stage/toy-training", *given)
+    said = bench.prefect("deployment", "run", "stage/cpu", *given)
     return bench.run_told(said)
 
 

@@ -54,8 +54,8 @@ class Study(Configuration):
     execution: Execution = execution(Execution(), description="What its jobs ask for.")
 
 
-TRAIN = Stage("toy-training", TrainingConfig, "tests.slurm.toy:train_toy")
-TELL = Stage("toy-report", TellConfig, "tests.slurm.toy:tell")
+TRAIN = Stage("toy-training", TrainingConfig, "tests.slurm.toy:train_toy", needs="cpu")
+TELL = Stage("toy-report", TellConfig, "tests.slurm.toy:tell", needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

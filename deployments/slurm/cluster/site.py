@@ -55,7 +55,9 @@ class Site(BaseModel):
         'and RATCHET_SUBJECT set, such as: mail -s "$RATCHET_SUBJECT" me@example.edu',
     )
     resources: dict[str, Any] = Field({}, description="Resources that all stages take here, such as the partition.")
-    stages: dict[str, dict[str, Any]] = Field({}, description="Resources by stage name, where they differ here.")
+    stages: dict[str, dict[str, Any]] = Field(
+        {}, description="Resources by what stages need (training, gpu, cpu) or by stage name, where they differ here."
+    )
 
     @field_validator("root", "cache", "results", "python")
     @classmethod

@@ -39,6 +39,8 @@ class _Where(Resources):
         "", title="Source", description="Folder with the source that the job runs. Empty: the site's root."
     )
 
+    needs: str = Field("", title="Needs", description="What the stage needs: training, gpu or cpu; Ratchet sets it.")
+
 
 class SlurmVariables(BaseVariables, _Where):
     """Resources of one SLURM job. What a cluster needs everywhere belongs into the site file."""
@@ -76,7 +78,8 @@ def plan_of(
         )
     asked = configuration.model_dump(include=set(Resources.model_fields))
     stage = parameters.get("stage", "")
-    asked |= site.resources | site.stages.get(stage, {}) | study.get("all", {}) | study.get(stage, {})
+    at_site = site.resources | site.stages.get(configuration.needs, {}) | site.stages.get(stage, {})
+    asked |= at_site | study.get("all", {}) | study.get(stage, {})
     asked |= {name: value for name, value in given.items() if name in Resources.model_fields}
     try:
         resources = Resources.model_validate(asked)
@@ -129,11 +132,11 @@ def plan_for(
     """The plan of a stage's next job as the worker will make it; nothing is written or started."""
     name = handle.stage.name
     try:
-        deployment = client.read_deployment_by_name(f"stage/{name}")
+        deployment = client.read_deployment_by_name(handle.stage.deployment)
         template = client.read_work_pool(deployment.work_pool_name or "").base_job_template
     except ObjectNotFound:
         raise BadInput(
-            f"this Prefect server has no deployment 'stage/{name}', or not its work pool: run "
+            f"this Prefect server has no deployment {handle.stage.deployment!r}, or not its work pool: run "
             "`prefect work-pool create gpu --type slurm` and `prefect deploy --all`"
         ) from None
     variables = job_variables(site, handle, source)
@@ -166,6 +169,7 @@ def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
     label = site.job_name if seed != "all" else site.job_name.replace("-s{seed}", "")
     return {
         "folder": str(jobs_folder(handle.run)),
+        "needs": handle.stage.needs,
         "label": label.format(study=handle.run.study, stage=name, seed=seed),
         "directory": str(source),
         "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",

@@ -153,7 +153,7 @@ class Advance(Walk):
         """The flow run of a stage in a generation: one, however often this is called."""
         name = handle.stage.name
         key = _key(handle, generation)
-        deployment = self._client.read_deployment_by_name(f"stage/{name}")
+        deployment = self._client.read_deployment_by_name(handle.stage.deployment)
         return self._client.create_flow_run_from_deployment(
             deployment.id,
             parameters=stage_parameters(handle, self._file),

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import WorkPoolStatus
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Cancelling, State, StateType
 
-from deployments.page import Page
+from deployments.page import Page, load_page, page_names, stages_of
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
@@ -29,6 +29,7 @@ from deployments.slurm.study.snapshot import stage_source, staged
 from deployments.walk import Handle, Walk
 from storage import durable
 from storage.errors import BadInput
+from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
 LOOK_EVERY_SECONDS = 5.0
@@ -93,7 +94,7 @@ def _require_runnable(
     walk = Walk(root, study.name)
     page.walk(study, walk)
     own = own_resources(study)
-    _require_known_stages(walk, own, site, client)
+    _require_known_stages(walk, own, site)
     cluster, source = read_cluster(), staged(root / SOURCES)
     noted = set()
     for handle in walk.handles:
@@ -106,17 +107,16 @@ def _require_runnable(
     _warn_of_idle_pools(client)
 
 
-def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site, client: SyncPrefectClient) -> None:
+def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site) -> None:
     """BadInput for resources of a stage that does not exist: they would be given to nobody.
 
-    A site serves several studies, so any stage that has a deployment may stand in it.
+    A site serves several studies, so the stages of any may stand in it, and what several of them need.
     """
     known = {handle.stage.name for handle in walk.handles}
-    # without any deployment, which is told later, every other study's stage would be unknown
-    deployed = {one.name for one in _stage_deployments(client)} or set(site.stages)
+    others = {stage.name for name in page_names() for stage in stages_of(load_page(name))}
     for where, given, names in (
         ("execution.resources", own, known | {"all"}),
-        ("site file: stages", site.stages, deployed | known),
+        ("site file: stages", site.stages, known | others | {*get_args(Needs)}),
     ):
         if unknown := sorted(set(given) - names):
             raise BadInput(f"{where}.{unknown[0]}: no stage has this name; known: {', '.join(sorted(names))}")

@@ -56,8 +56,7 @@ def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
         pool = f"pool-{uuid4().hex[:8]}"
         client.create_work_pool(WorkPoolCreate(name=pool, type="process"))
         flow_id = client.create_flow(flow(lambda: None, name="stage"))
-        for name in (FIRST.name, SECOND.name):
-            client.create_deployment(flow_id, name, work_pool_name=pool, enforce_parameter_schema=False)
+        client.create_deployment(flow_id, FIRST.needs, work_pool_name=pool, enforce_parameter_schema=False)
         yield client
 
 
@@ -185,7 +184,7 @@ def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> N
 def test_a_pool_that_no_worker_serves_is_told(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "ratchet")
     _warn_of_idle_pools(client)
-    pool = client.read_deployment_by_name("stage/first").work_pool_name
+    pool = client.read_deployment_by_name(FIRST.deployment).work_pool_name
     assert f"no worker serves the pool {pool}: start one with `prefect worker start --pool {pool}`" in caplog.text
 
 

@@ -1,0 +1,108 @@
+"""`prefect.yaml`: what `prefect deploy --all` deploys, made from the pages and their profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from deployments.page import Page
+
+HEAD = """\
+# Made by `ratchet deployments`; a test compares. `prefect deploy --all` makes these deployments, on any server.
+# What stages ask for is that of the first study's cluster: what differs on yours stands in its site file
+# (deployments/sites/), what differs for one study in `execution.resources` of its profile.
+"""
+JOB = {"command": "python -m flows.stage {parameters}"}
+GPU = {"cpus": 8, "memory_gb": 77, "gpus": 1, "gpu_model": "a100"}
+NEEDS: dict[str, dict[str, Any]] = {
+    "training": {"time_limit_minutes": 1440, **GPU},
+    "gpu": {"time_limit_minutes": 480, **GPU},
+    "cpu": {"time_limit_minutes": 60, "cpus": 8, "memory_gb": 32},
+}
+"""What the jobs of stages ask for, by what the stages need."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A study that can be started in the UI."""
+
+    page: Page
+    name: str
+    description: str
+    values: dict[str, Any]
+
+
+def prefect_yaml(profiles: Iterable[Profile], with_stages: bool = True) -> str:
+    """The text of `prefect.yaml`; without stages, what is deployed beside those that are deployed already."""
+    deployments = [_advance(), *(_stage(needs) for needs in NEEDS)] if with_stages else []
+    for profile in profiles:
+        deployments += [_study(profile, "slurm"), _study(profile, "local")]
+    return HEAD + yaml.dump(
+        {"name": "ratchet", "deployments": deployments}, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
+    )
+
+
+def description_of(profile: Path) -> str:
+    """What the comment at the head of a profile says: what it is, and what it needs."""
+    lines: list[str] = []
+    for line in profile.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    return " ".join(lines)
+
+
+def _advance() -> dict[str, Any]:
+    return {
+        "name": "advance",
+        "entrypoint": "flows.advance.advance",
+        "description": "Starts what is ready in every started study; a backstop for when a study's own flow run died.",
+        "tags": ["ratchet"],
+        "work_pool": {"name": "ratchet"},
+        "parameters": {"root": ""},
+        "schedules": [{"interval": 600, "active": True}],
+    }
+
+
+def _stage(needs: str) -> dict[str, Any]:
+    return {
+        "name": needs,
+        "entrypoint": "flows.stage.stage",
+        "description": f"One stage of a study as a SLURM job, with the resources of {needs}. Studies start it.",
+        "tags": ["ratchet", "stage"],
+        "work_pool": {"name": "gpu", "job_variables": JOB | NEEDS[needs]},
+    }
+
+
+def _study(profile: Profile, dispatch: str) -> dict[str, Any]:
+    page, on_slurm = profile.page, dispatch == "slurm"
+    where = "On SLURM, each stage a job." if on_slurm else "On the machine of the worker, one stage after the other."
+    pool: dict[str, Any] = {"name": "ratchet"}
+    if page.is_own:  # Prefect imports the page by its name, and finds it there
+        pool["job_variables"] = {"env": {"PYTHONPATH": str(page.file.parent)}}
+    return {
+        "name": profile.name if on_slurm else f"{profile.name}-local",
+        "entrypoint": page.entrypoint,
+        "description": f"{profile.description} {where} Started again it goes on where it stands.".strip(),
+        "tags": ["ratchet", "study", page.name],
+        "work_pool": pool,
+        "parameters": {"study": profile.values, "root": "", "dispatch": dispatch},
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists of plain values on one line; nothing is repeated by reference."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_list(self, data: Any) -> yaml.Node:
+        plain = all(not isinstance(item, dict | list) for item in data)
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
+
+
+_Dumper.add_representer(list, _Dumper.represent_list)
