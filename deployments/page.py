@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, get_type_hints
 
 from deployments.walk import Handle, Walk
+from storage import attempts
 from storage.errors import BadInput
 from tasks.stage.configuration import Configuration
 from tasks.stage.run import Stage
@@ -47,7 +48,7 @@ class Page:
 
     @property
     def file(self) -> Path:
-        return Path(self.place if self.is_own else inspect.getfile(self.function))
+        return _as_staged(Path(self.place)) if self.is_own else Path(inspect.getfile(self.function))
 
     @property
     def entrypoint(self) -> str:
@@ -85,7 +86,7 @@ def load_page(place: str) -> Page:
     """
     if place.endswith(".py"):
         file = Path(place).expanduser().absolute()
-        return _page_of(_import_file(file), str(file))
+        return _page_of(_import_file(_as_staged(file)), str(file))
     module = place if "." in place else f"{FLOWS}.{place}"
     try:
         found = importlib.util.find_spec(module)
@@ -116,6 +117,13 @@ def own_sources(page: Page) -> list[Path]:
         return []
     modules = [page.name, *(stage.work.partition(":")[0] for stage in stages_of(page))]
     return sorted({file for module in modules for file in _sources(module, page.file.parent, set())})
+
+
+def _as_staged(file: Path) -> Path:
+    """The page's file, in a job the copy of it that was staged when the job was submitted."""
+    here = Path(attempts.__file__).parents[1]
+    copy = here / file.name
+    return copy if (here / attempts.SOURCE_FILE).is_file() and copy.is_file() else file
 
 
 def _page_of(module: ModuleType, place: str) -> Page:

@@ -48,7 +48,7 @@ def look(page: Page, study: Any, study_file: Path, site: Site, root: Path, perso
             site,
             study.name,
             study_file,
-            stage_source(root / SOURCES),
+            stage_source(root / SOURCES, page),
             client,
             SlurmCommands(),
             person,
@@ -95,7 +95,7 @@ def _require_runnable(
     page.walk(study, walk)
     own = own_resources(study)
     _require_known_stages(walk, own, site)
-    cluster, source = read_cluster(), staged(root / SOURCES)
+    cluster, source = read_cluster(), staged(root / SOURCES, page)
     noted = set()
     for handle in walk.handles:
         if not handle.finished:
@@ -149,7 +149,7 @@ def scripts(page: Page, study: Any, study_file: Path, site: Site, root: Path) ->
     """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
     walk = Walk(root, study.name)
     page.walk(study, walk)
-    source, own = staged(root / SOURCES), own_resources(study)
+    source, own = staged(root / SOURCES, page), own_resources(study)
     with get_client(sync_client=True) as client:
         for one in walk.handles:
             if not one.finished:

@@ -1,4 +1,7 @@
-"""The source that a job runs: a copy, named by its content, so that editing the checkout changes no queued job."""
+"""The source that a job runs: a copy, named by its content, so that editing the checkout changes no queued job.
+
+A page of one's own, and what it imports from its folder, lie beside the rooms of the copy.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import shutil
 import uuid
 from pathlib import Path
 
+from deployments.page import Page, own_sources
 from storage import attempts, durable
 
 REPOSITORY = Path(__file__).parents[3]
@@ -17,18 +21,20 @@ LEFT_OUT = {"__pycache__", "sites"}
 """Folders that no job reads: a corrected site file makes no other source."""
 
 
-def staged(folder: Path, repository: Path = REPOSITORY) -> Path:
+def staged(folder: Path, page: Page | None = None, repository: Path = REPOSITORY) -> Path:
     """Where the present source is, or would be, kept below `folder`."""
-    return folder / _digest(_contents(repository))
+    return folder / _digest(_contents(repository, page))
 
 
-def stage_source(folder: Path, repository: Path = REPOSITORY) -> Path:
-    """Copies the four rooms to `folder/<digest>` unless they are there; the commit is written beside them.
+def stage_source(folder: Path, page: Page | None = None, repository: Path = REPOSITORY) -> Path:
+    """Copies the four rooms, and a page of one's own, to `folder/<digest>` unless they are there.
+
+    The commit is written beside them.
 
     Python finds modules in the working directory first, so a job that starts there runs this copy and not the
     installed one.
     """
-    contents = _contents(repository)
+    contents = _contents(repository, page)
     target = folder / _digest(contents)
     if target.is_dir():
         return target
@@ -48,14 +54,17 @@ def stage_source(folder: Path, repository: Path = REPOSITORY) -> Path:
     return target
 
 
-def _contents(repository: Path) -> list[tuple[Path, bytes]]:
+def _contents(repository: Path, page: Page | None) -> list[tuple[Path, bytes]]:
     files = sorted(
         file
         for room in ROOMS
         for file in (repository / room).rglob("*")
         if file.is_file() and LEFT_OUT.isdisjoint(file.relative_to(repository).parts) and file.suffix in KEPT
     )
-    return [(file.relative_to(repository), file.read_bytes()) for file in files]
+    found = [(file.relative_to(repository), file.read_bytes()) for file in files]
+    if page is not None:
+        found += [(file.relative_to(page.file.parent), file.read_bytes()) for file in own_sources(page)]
+    return found
 
 
 def _digest(contents: list[tuple[Path, bytes]]) -> str:

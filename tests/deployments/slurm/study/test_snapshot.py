@@ -36,7 +36,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_the_rooms_are_copied_as_they_are_with_the_version_beside_them(checkout: Path, tmp_path: Path) -> None:
-    copy = stage_source(tmp_path / "sources", checkout)
+    copy = stage_source(tmp_path / "sources", repository=checkout)
     expected = {f"{room}/{name}" for room in ROOMS for name in ("__init__.py", "deep/module.py")}
     assert names(copy) == expected | {"flows/profile.yaml", attempts.SOURCE_FILE}
     assert (copy / "tasks" / "deep" / "module.py").read_text() == "ROOM = 'tasks'\n"
@@ -45,22 +45,25 @@ def test_the_rooms_are_copied_as_they_are_with_the_version_beside_them(checkout:
 
 def test_the_same_source_is_staged_once_and_another_beside_it(checkout: Path, tmp_path: Path, monkeypatch) -> None:
     sources = tmp_path / "sources"
-    first = stage_source(sources, checkout)
+    first = stage_source(sources, repository=checkout)
     inode = first.stat().st_ino
     (checkout / "tests" / "test_it.py").write_text("changed")
     (checkout / "deployments" / "sites" / "here.yaml").write_text("root: /other\n")
     with monkeypatch.context() as patched:
         patched.delattr(durable, "new_directory")  # nothing is written
-        assert stage_source(sources, checkout) == first == staged(sources, checkout) and first.stat().st_ino == inode
+        assert (
+            stage_source(sources, repository=checkout) == first == staged(sources, repository=checkout)
+            and first.stat().st_ino == inode
+        )
     (checkout / "flows" / "profile.yaml").write_text("seed: 2\n")
-    second = stage_source(sources, checkout)
+    second = stage_source(sources, repository=checkout)
     assert second != first and (first / "flows" / "profile.yaml").read_text() == "seed: 1\n"
     (checkout / "flows" / "profile.yaml").rename(checkout / "flows" / "profile2.yaml")
-    assert staged(sources, checkout) not in (first, second), "a file's name counts"
+    assert staged(sources, repository=checkout) not in (first, second), "a file's name counts"
 
 
 def test_to_ask_where_it_would_be_writes_nothing(checkout: Path, tmp_path: Path) -> None:
-    assert staged(tmp_path / "sources", checkout).parent == tmp_path / "sources"
+    assert staged(tmp_path / "sources", repository=checkout).parent == tmp_path / "sources"
     assert not (tmp_path / "sources").exists()
 
 
@@ -69,7 +72,7 @@ def test_of_many_that_stage_at_once_none_replaces_what_another_gave_to_a_job(che
 
     def stage() -> None:
         start.wait()
-        copy = stage_source(tmp_path / "sources", checkout)
+        copy = stage_source(tmp_path / "sources", repository=checkout)
         found.append((copy, copy.stat().st_ino))
 
     threads = [threading.Thread(target=stage) for _ in range(6)]
@@ -88,10 +91,10 @@ def test_half_a_copy_is_never_taken_for_one(checkout: Path, tmp_path: Path, monk
 
     monkeypatch.setattr(durable, "reached", dies)
     with pytest.raises(KeyboardInterrupt):
-        stage_source(tmp_path / "sources", checkout)
+        stage_source(tmp_path / "sources", repository=checkout)
     assert list((tmp_path / "sources").iterdir()) == []
     monkeypatch.undo()
-    assert (stage_source(tmp_path / "sources", checkout) / "flows" / "__init__.py").exists()
+    assert (stage_source(tmp_path / "sources", repository=checkout) / "flows" / "__init__.py").exists()
 
 
 def test_python_runs_the_copy_and_not_the_checkout(tmp_path: Path) -> None:
