@@ -1,5 +1,6 @@
 # Two commands: `make study` and `make test`. Each sets up what it needs in .venv first.
 #   make study PROFILE=smoke     another profile      make study ARGS="--seed 1337"     more options
+#   make study STUDY=robustness  another study: a page of flows/, or a file of your own
 #   make test ARGS="-k locks"    part of the tests
 #   make test-kill               kills trainings 200 times; `make test` kills them about 30 times
 #   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
@@ -7,6 +8,7 @@
 #   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
+STUDY   ?= robustness
 PROFILE ?= quick
 ROOT    ?= runs
 ARGS    ?=
@@ -21,7 +23,7 @@ export DO_NOT_TRACK = 1
 .PHONY: study test test-kill test-slurm lint assets clean
 
 study: .venv/installed
-	.venv/bin/python -m flows.robustness --profile $(PROFILE) --root $(ROOT) $(ARGS)
+	.venv/bin/ratchet run $(STUDY) --profile $(PROFILE) --root $(ROOT) $(ARGS)
 
 test: .venv/installed
 	.venv/bin/python -m pytest $(ARGS)

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from deployments.local import EXIT_CODES
+from deployments.page import load_page
 from flows import command, settings
-from storage import __main__ as storage_command
-from tests.conftest import REPOSITORY, ROBUSTNESS
+from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
-COMMANDS = re.findall(r"^    \.venv/bin/python -m (\S+) (.*?)(?:  +.*)?$", README, re.MULTILINE)
+COMMANDS = re.findall(r"^    \.venv/bin/ratchet (.*?)(?: +#.*)?$", README, re.MULTILINE)
+STORAGE = [words for words in COMMANDS if words.startswith(("verify", "prune", "export"))]
 
 
 def test_the_two_commands_are_targets_on_the_first_screen() -> None:
@@ -25,25 +26,24 @@ def test_the_two_commands_are_targets_on_the_first_screen() -> None:
         assert f"    make {target} " in first_screen and f"\n{target}: .venv/installed" in makefile
 
 
-@pytest.mark.parametrize(("module", "arguments"), [c for c in COMMANDS if c[0].startswith("flows.")])
-def test_every_study_command_is_valid(module: str, arguments: str) -> None:
-    options = command.parser(module).parse_args(shlex.split(arguments))
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words not in STORAGE])
+def test_every_study_command_is_valid(words: str) -> None:
+    options = command.ratchet_parser().parse_args(shlex.split(words))
     profile = "quick" if options.profile == "my-study.yaml" else options.profile
-    settings.read_study(ROBUSTNESS, profile, options.changes, options.seed)
+    settings.read_study(load_page(options.study), profile, options.changes, options.seed)
 
 
-@pytest.mark.parametrize("arguments", [c[1] for c in COMMANDS if c[0] == "storage"])
+@pytest.mark.parametrize("words", STORAGE)
 def test_every_storage_command_is_valid(
-    arguments: str, smoke_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, smoke_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(smoke_root, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    assert storage_command.main(shlex.split(arguments)) == 0
+    assert command.ratchet(shlex.split(words)) == 0
 
 
 def test_all_commands_were_found() -> None:
-    assert len([c for c in COMMANDS if c[0].startswith("flows.")]) >= 6
-    assert len([c for c in COMMANDS if c[0] == "storage"]) == 3
+    assert len(COMMANDS) >= 13 and len(STORAGE) == 3
 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,8 +26,66 @@ def test_the_options_are_frozen() -> None:
         return {option for action in command.parser(module)._actions for option in action.option_strings}
 
     study = {"-h", "--help", "--profile", "--root", "--set", "--seed", "--dispatch", "--wait", "--dry-run", "--status"}
-    assert options("flows.robustness") == study
-    assert options("flows.sweep") == study | {"--seeds"}
+    assert options("flows.robustness") == study | {"--show-config", "--keys"}
+
+
+def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.ratchet(["--help"])
+    shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
+    assert shown == ["run", "status", "verify", "prune", "export", "deployments", "completion"]
+
+
+def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["run", "robustness", "--keys", "budget.epochs"]) == 0
+    assert capsys.readouterr().out == (
+        "budget.epochs\n    float (epochs), default 1.0, > 0\n    Passes over the training examples; fractions are "
+        "allowed.\n"
+    )
+    assert command.ratchet(["run", "robustness", "--keys"]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "with text.source=files:\n", "mlp_in | mlp_both", "execution.device\n    auto | cpu | cuda, default cpu, ",
+        "text.paths\n    list of str, required, length >= 1", "splits.train_documents\n    int or null (documents)",
+    ):  # fmt: skip
+        assert part in shown, part
+
+
+def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["run", "robustness", "--keys", "bugdet"]) == 2
+    assert "no such key or group; it has base_checks, budget, " in capsys.readouterr().err
+
+
+def test_the_configuration_that_is_shown_is_the_study_as_a_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["robustness", "--profile", "smoke", "--set", "budget.epochs=0.25", "--seed", "7"]
+    assert command.ratchet(["run", *given, "--show-config"]) == 0
+    file = tmp_path / "shown.yaml"
+    file.write_text(capsys.readouterr().out)
+    assert command.ratchet(["run", "robustness", "--profile", str(file), "--dry-run"]) == 0
+    from_file = capsys.readouterr().out
+    assert command.ratchet(["run", *given, "--dry-run"]) == 0
+    assert capsys.readouterr().out == from_file and "would run" in from_file
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_the_shell_completes_the_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["completion", shell]) == 0
+    shown = capsys.readouterr().out
+    assert "show-config" in shown and "prune" in shown
+
+
+def test_bash_accepts_its_completion_and_offers_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    command.ratchet(["completion", "bash"])
+    script = capsys.readouterr().out + "\nCOMP_WORDS=(ratchet ve); COMP_CWORD=1; _shtab_ratchet; echo ${COMPREPLY[@]}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.split() == ["verify"]
+
+
+def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["run", "robustnes"]) == 2
+    assert "there is no study 'robustnes': the studies are robustness" in capsys.readouterr().err
 
 
 def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:
