@@ -23,7 +23,8 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     if len(seeds) < 2 or len(set(seeds)) < len(seeds):
         raise BadInput(f"a sweep needs two or more different seeds, not {seeds}: give --seeds 42 1337 ...")
     of_seed = {f"seed_{seed}": robustness.page(study.model_copy(update={"seed": seed}), stage) for seed in seeds}
-    return stage(AGGREGATE_SEEDS, SweepConfig(study=study.name, evaluation=study.evaluation), **of_seed)
+    config = SweepConfig(study=study.name, evaluation=study.evaluation, execution=study.execution)
+    return stage(AGGREGATE_SEEDS, config, **of_seed)
 
 
 sweep = study_flow(page)

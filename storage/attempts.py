@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import resource
 import subprocess
 import time
@@ -20,7 +21,8 @@ STARTED_BY = "RATCHET_STARTED_BY"
 ATTEMPTS_WITHOUT_PROGRESS = 3
 ENDED_BY_A_PERSON = ("interrupted", "cancelled")
 
-VERSIONED = ("prefect", "torch", "transformers", "tokenizers", "datasets", "numpy", "safetensors")
+DISTRIBUTION = "ratchet"
+"""Our own package, as installed: what it asks for is what results can depend on."""
 
 
 class AttemptRecord:
@@ -101,14 +103,22 @@ def without_progress(folder: Path, now_at: list[int]) -> list[dict[str, Any]]:
 
 
 def package_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that results can depend on."""
-    found = {"python": platform.python_version()}
-    for name in VERSIONED:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    """Versions of Python and of every package that ours asks for, as installed here."""
+    try:
+        required = importlib.metadata.requires(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:  # run from a bare copy of the source
+        required = []
+    names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in required if "extra ==" not in line]
+    found = {name: version for name in names if (version := version_of(name))}
+    return {"python": platform.python_version(), **found}
+
+
+def version_of(package: str) -> str | None:
+    """The installed version of a package; None when it is not there."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 SOURCE_FILE = "source.json"

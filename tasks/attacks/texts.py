@@ -53,7 +53,7 @@ def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(setup.path / "text" / "tokenizer", local_files_only=True)
 
 
-def victim(setup: StageInput, trained: StageInput, settings: Execution) -> Victim:
+def victim(setup: StageInput, trained: StageInput, execution: Execution, batch_examples: int) -> Victim:
     """The stage's model, ready to be attacked."""
-    model = language.load(trained.path / "model").to(device(settings))
-    return Victim(model, setup.result["end_of_text_id"], settings.attack_batch_examples)
+    model = language.load(trained.path / "model").to(device(execution))
+    return Victim(model, setup.result["end_of_text_id"], batch_examples)

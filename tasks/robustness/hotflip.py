@@ -44,7 +44,7 @@ def hotflip(
                 key = f"{name}-{number:05d}"
                 if not run.records.has(key):
                     if target is None or usable_V is None:
-                        target = victim(text, trained, config.execution)
+                        target = victim(text, trained, config.execution, config.execution.attack_batch_examples)
                         usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
                     run.records.write(key, [_row(name, target, own, usable_V, attack, config.seed, tokenizer)])
                 done += 1

@@ -240,12 +240,13 @@ def _named(listed: Any) -> list[list[str]]:
 
 
 def _by_stage(caption: str, found: dict[str, dict[str, Any]]) -> Table:
-    """One row for each key, with the stages in which it has the same value together."""
+    """One row for each key, with the stages that have the same value together; those without it are not named."""
     rows = []
     for key in dict.fromkeys(key for values in found.values() for key in values):
         stages: dict[str, list[str]] = {}
         for stage, values in found.items():
-            stages.setdefault(str(values.get(key, "not recorded")), []).append(stage)
+            if key in values:
+                stages.setdefault(str(values[key]), []).append(stage)
         for said, of in stages.items():
             rows.append([key.replace("_", " "), said, "all stages" if len(of) == len(found) else ", ".join(of)])
     return Table(caption, ["what", "value", "stages"], rows)

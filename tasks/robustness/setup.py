@@ -44,7 +44,7 @@ def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
     share anything.
     """
     need = estimate_disk_bytes(characters=_expected_characters(config), parameters=0, keep_checkpoints=0)
-    durable.write_json(run.directory / "preflight.json", preflight(run.directory, config.execution, need))
+    durable.write_json(run.directory / "preflight.json", preflight(run.directory, need))
 
     limit = config.text.max_characters if isinstance(config.text, PackageDocs) else None
     found = _watched(run, 0, "reading the text", sources.documents(config.text, run.cache))

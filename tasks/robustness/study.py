@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,8 @@ from tasks.language.configuration import (
 from tasks.monotonic.configuration import VARIANTS, Constraint
 from tasks.stage.configuration import Configuration, execution, scientific
 from tasks.stage.execution import Execution
+from tasks.stage.numerics import Numerics
+from tasks.stage.study import StageConfiguration, StudyBase
 from tasks.statistics.configuration import Evaluation
 from tasks.training.budget import Budget
 
@@ -38,12 +40,17 @@ class UnequalBudgets(Configuration):
     monotonic: Budget = scientific(description="Budget of the monotonic arm; baseline keeps the study's budget.")
 
 
-class Study(Configuration):
+class RobustnessExecution(Execution):
+    """How the work is done on this machine; none of it is part of a fingerprint."""
+
+    evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
+    attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
+
+
+class Study(StudyBase):
     """One configured experiment: model, text, arms, budgets, seed."""
 
-    name: str = execution(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the folder of the runs.")
     seed: int = scientific(42, ge=0, description="Order of the training examples in both arms.")
-    sweep_seeds: list[int] = execution([], description="Seeds of a sweep; read by flows.sweep only.")
     text: Text = scientific(description="Where the text comes from.")
     splits: Splits = scientific(Splits(), description="How the text is cut into splits.")
     sequence_length: int = scientific(128, ge=8, description="Tokens in a training block and a test window.")
@@ -57,7 +64,9 @@ class Study(Configuration):
     uat: TriggerAttack = scientific(TriggerAttack(), description="The universal trigger attack.")
     hotflip: FlipAttack = scientific(FlipAttack(), description="The token flip attack.")
     evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
-    execution: Execution = execution(Execution(), description="How the work is done on this machine.")
+    execution: RobustnessExecution = execution(
+        RobustnessExecution(), description="How the work is done on this machine."
+    )
 
     @model_validator(mode="after")
     def _attacks_fit(self) -> Study:
@@ -139,6 +148,7 @@ class Study(Configuration):
             configuration={"name": self.name, **self.scientific()},
             evaluation=self.evaluation,
             unequal_budgets=self.unequal_budgets,
+            execution=self.execution,
         )
 
 
@@ -152,8 +162,15 @@ def _architecture(model: Model) -> str:
     return ""
 
 
-class SetupConfig(Configuration):
+TRAINING = Numerics(fields=("micro_batch_examples",), packages=("transformers",))
+"""Of the stages that train a model or measure its validation loss, which is done in micro-batches too."""
+ATTACK = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
+
+
+class SetupConfig(StageConfiguration):
     """setup: text, splits, tokenizer, packed blocks."""
+
+    numerics: ClassVar = Numerics(packages=("transformers",), torch=False)
 
     text: Text = scientific(description="Where the text comes from.")
     splits: Splits = scientific(description="How the text is cut into splits.")
@@ -161,56 +178,66 @@ class SetupConfig(Configuration):
     tokenizer: Annotated[TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")] = (
         scientific(description="Where the tokenizer comes from.")
     )
-    execution: Execution = execution(description="How the work is done.")
 
 
-class BaseConfig(Configuration):
+class BaseConfig(StageConfiguration):
     """base: the model that both arms start from."""
+
+    numerics: ClassVar = TRAINING
 
     model: Model = scientific(description="Where the model comes from.")
     checks: BaseChecks = scientific(description="When it counts as trained.")
-    execution: Execution = execution(description="How the work is done.")
 
 
-class ConstrainConfig(Configuration):
+class ConstrainConfig(StageConfiguration):
     """constrain: the base model with non-negative weights, untrained."""
 
+    numerics: ClassVar = TRAINING
+
     constraint: Constraint = scientific(description="What is constrained.")
-    execution: Execution = execution(description="How the work is done.")
 
 
-class TrainConfig(Configuration):
+class TrainConfig(StageConfiguration):
     """train-baseline and train-monotonic: the same model for both, so that only their input differs."""
+
+    numerics: ClassVar = TRAINING
 
     budget: Budget = scientific(description="What the training may spend.")
     seed: int = scientific(ge=0, description="Order of the training examples.")
-    execution: Execution = execution(description="How the work is done.")
 
 
-class EvaluateConfig(Configuration):
+class EvaluateConfig(StageConfiguration):
     """evaluate: per-document losses of every model on the test split."""
 
-    execution: Execution = execution(description="How the work is done.")
+    numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers",))
+
+    execution: RobustnessExecution = execution(description="How the work is done.")
 
 
-class UatConfig(Configuration):
+class UatConfig(StageConfiguration):
     """uat: universal triggers, learned on attack-search and judged on attack-evaluation."""
+
+    numerics: ClassVar = ATTACK
 
     attack: TriggerAttack = scientific(description="What the attack may spend, the same for every model.")
     seed: int = scientific(ge=0, description="Starting triggers, order of the search documents, control triggers.")
-    execution: Execution = execution(description="How the work is done.")
+    execution: RobustnessExecution = execution(description="How the work is done.")
 
 
-class HotFlipConfig(Configuration):
+class HotFlipConfig(StageConfiguration):
     """hotflip: token flips in each document of attack-evaluation."""
+
+    numerics: ClassVar = ATTACK
 
     attack: FlipAttack = scientific(description="What the attack may spend, the same for every model.")
     seed: int = scientific(ge=0, description="The control's random replacements.")
-    execution: Execution = execution(description="How the work is done.")
+    execution: RobustnessExecution = execution(description="How the work is done.")
 
 
-class AggregateConfig(Configuration):
+class AggregateConfig(StageConfiguration):
     """aggregate: tables and report."""
+
+    numerics: ClassVar = Numerics(torch=False)
 
     study: str = execution(description="Name of the study, as shown in the table.")
     seed: int = scientific(description="Seed of the study, as shown in the table.")
@@ -219,8 +246,10 @@ class AggregateConfig(Configuration):
     unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")
 
 
-class SweepConfig(Configuration):
+class SweepConfig(StageConfiguration):
     """aggregate over seeds: what can be said only with several."""
+
+    numerics: ClassVar = Numerics(torch=False)
 
     study: str = execution(description="Name of the study, as shown in the table.")
     evaluation: Evaluation = scientific(description="How results are summarised.")

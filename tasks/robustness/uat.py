@@ -35,7 +35,7 @@ def uat(
     found, keys = {}, []
     with run.watched(config.execution.stall_minutes):
         for name, trained in models.items():
-            target = victim(text, trained, config.execution)
+            target = victim(text, trained, config.execution, config.execution.attack_batch_examples)
             usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
             search = TriggerSearch(target, search_texts, usable_V, attack, config.seed, ledger.searches.get(name))
             ledger.follow(name, search)

@@ -144,7 +144,8 @@ def cautions(results: dict[str, Any]) -> list[str]:
         stages = ", ".join(results["numerics_changes"])
         said.append(f"**Numerics changed between attempts of {stages}:** not the bytes of one undisturbed run.")
     first, second = results["numerics"]["baseline"], results["numerics"]["monotonic"]
-    if differing := [f"{key} ({first[key]}, {second[key]})" for key in first if first[key] != second.get(key)]:
+    both = [key for key in first if key in second]  # one that was begun earlier may list more
+    if differing := [f"{key} ({first[key]}, {second[key]})" for key in both if first[key] != second[key]]:
         said.append(f"**The arms ran on different numerics** (baseline, monotonic): {', '.join(differing)}.")
     return said
 

@@ -17,14 +17,13 @@ from storage.differences import differences
 from storage.errors import BadInput, Held, NoProgress
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage import numerics
-from tasks.stage.configuration import Configuration
-from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome, outcome_of, said
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
+from tasks.stage.study import StageConfiguration
 
 
-def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict[str, StageInput]) -> Outcome:
+def attempt(stage: Stage, config: StageConfiguration, run: RunDirectory, inputs: dict[str, StageInput]) -> Outcome:
     """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
 
     The inputs must be finished. A marker that another process wrote in the meantime is taken as it is.
@@ -46,15 +45,14 @@ def attempt(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict
 
 def _attempt_with_lock(
     stage: Stage,
-    config: Configuration,
+    config: StageConfiguration,
     run: RunDirectory,
     inputs: dict[str, StageInput],
     lock: locks.Lock,
 ) -> Outcome:
     digests = {role: given.outputs_digest for role, given in inputs.items()}
-    settings: Execution = getattr(config, "execution", None) or Execution()
     identity = {"fingerprint": run.fingerprint, "inputs": digests}
-    work = StageRun(run, identity, lock, cache_folder(run.root, settings), config.scientific())
+    work = StageRun(run, identity, lock, cache_folder(run.root, config.execution), config.scientific())
     log_handler = None
     try:
         run.refresh()  # the holder before may have been on another host
@@ -66,13 +64,13 @@ def _attempt_with_lock(
         reached = work.reached()
         in_vain = attempts.without_progress(run.attempts, reached)
         record = work.record = attempts.AttemptRecord(
-            run.attempts, lock.number, settings.model_dump(mode="json"), reached
+            run.attempts, lock.number, config.execution.model_dump(mode="json"), reached
         )
         log_handler = _log_to(record.log_file)
         _require_progress(in_vain)
         lock.beat = work.progress.beat
         with work.stop.listening():
-            _open(stage, config, work, inputs, settings, record)
+            _open(stage, config, work, inputs, record)
             result = stage.function()(work, config, **inputs)
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
@@ -126,15 +124,13 @@ def _require_progress(in_vain: list[dict[str, Any]]) -> None:
 
 def _open(
     stage: Stage,
-    config: Configuration,
+    config: StageConfiguration,
     work: StageRun,
     inputs: dict[str, StageInput],
-    settings: Execution,
     record: attempts.AttemptRecord,
 ) -> None:
     """Writes stage.json before any work, or compares the numerics with those of the first attempt."""
-    seed = getattr(config, "seed", 0)
-    now = numerics.prepare(settings, seed)
+    now = numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
     record.note(numerics=now)
     file = work.run.stage_file
     known = _known(file, work.log)
@@ -155,9 +151,9 @@ def _open(
         "numerics_changes": known.get("numerics_changes", []),
     }
     last = (described["numerics_changes"] or [described["numerics"]])[-1]
-    if known and last != now:
-        differing = {key: [last.get(key), now[key]] for key in now if last.get(key) != now[key]}
-        if not settings.allow_numerics_change:
+    # what it lists beyond these no byte depends on: an earlier version wrote the same fields for every stage
+    if known and (differing := {key: [last.get(key), now[key]] for key in now if last.get(key) != now[key]}):
+        if not config.execution.allow_numerics_change:
             raise BadInput(
                 f"{work.run.path} was begun with other numerics, so continuing would not give the same bytes: "
                 + ", ".join(f"{key} was {was}, is {is_}" for key, (was, is_) in differing.items())
@@ -205,7 +201,9 @@ def _known(file: Path, log: logging.Logger) -> dict[str, Any]:
     return {}
 
 
-def _require_unchanged(stage: Stage, config: Configuration, run: RunDirectory, inputs: dict[str, StageInput]) -> None:
+def _require_unchanged(
+    stage: Stage, config: StageConfiguration, run: RunDirectory, inputs: dict[str, StageInput]
+) -> None:
     """The files and packages read must be those of the fingerprint: asked before the work and again after it."""
     now = fingerprint(
         stage.name,

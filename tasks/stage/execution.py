@@ -21,8 +21,6 @@ class Execution(Configuration):
     gradient_checkpointing: bool = execution(
         False, description="Recompute activations in the backward pass: less memory, more time."
     )
-    evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
-    attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
     loader_workers: int = execution(
         0, ge=0, description="Threads that make the coming micro-batches ahead; 0 makes each when it is needed."
     )

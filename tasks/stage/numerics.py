@@ -6,9 +6,12 @@ import ctypes
 import os
 import random
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from storage.attempts import package_versions
+import numpy as np
+
+from storage.attempts import version_of
 from storage.errors import BadInput
 from tasks.stage.execution import Execution
 
@@ -16,26 +19,47 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Names of glibc's malloc.h."""
 
 
-def prepare(execution: Execution, seed: int) -> dict[str, Any]:
-    """Sets up torch for this process, seeds every generator, and returns the numerics.
+@dataclass(frozen=True)
+class Numerics:
+    """On what the bytes of a stage depend, beside its configuration and data.
+
+    `fields` are fields of its `execution`, `packages` installed packages. A stage with `torch` depends on torch's
+    version, the device, `cpu_threads` and `deterministic` too; one without never imports it.
+    """
+
+    fields: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    torch: bool = True
+
+
+def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, Any]:
+    """Seeds every generator of this process, sets up torch for a stage that uses it, and returns the numerics.
 
     Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for and not there.
     """
-    # read by OpenMP when torch loads: threads that wait sleep, or they starve whatever shares the cores (a step
-    # took twice as long beside one busy process); the partition of the work, and so the bits, are the same
+    # both before torch is loaded, by whatever stage of this process. OpenMP's threads that wait sleep, or they starve
+    # whatever shares the cores (a step took twice as long beside one busy process); the partition of the work, and so
+    # the bits, are the same
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    import numpy as np
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it first starts
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    return {
+        **(_prepare_torch(execution, seed) if declared.torch else {}),
+        **{name: getattr(execution, name) for name in declared.fields},
+        **{name: version_of(name) for name in declared.packages},
+    }
+
+
+def _prepare_torch(execution: Execution, seed: int) -> dict[str, Any]:
     import torch
 
     _keep_freed_memory()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when it first starts
     torch.set_num_threads(execution.cpu_threads)
     torch.use_deterministic_algorithms(execution.deterministic)
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
     chosen = device(execution)
     return {
@@ -43,11 +67,7 @@ def prepare(execution: Execution, seed: int) -> dict[str, Any]:
         "device_model": _device_model(chosen),
         "cpu_threads": execution.cpu_threads,
         "deterministic": execution.deterministic,
-        "micro_batch_examples": execution.micro_batch_examples,
-        "evaluation_batch_examples": execution.evaluation_batch_examples,
-        "attack_batch_examples": execution.attack_batch_examples,
         "torch": torch.__version__,
-        "transformers": package_versions().get("transformers"),
     }
 
 

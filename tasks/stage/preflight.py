@@ -1,4 +1,4 @@
-"""What is looked at before the work begins: room on the disk, the device, the versions.
+"""What is looked at before the work begins: room on the disk, the machine, the versions.
 
 Nothing here is part of a result: the environment must not change a digest.
 """
@@ -12,14 +12,12 @@ from typing import Any
 
 from storage.attempts import package_versions
 from tasks.stage.disk import require_disk
-from tasks.stage.execution import Execution
-from tasks.stage.numerics import device
 
 NUMERICS_VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS")
 
 
-def preflight(run_directory: Path, execution: Execution, need_bytes: int) -> dict[str, Any]:
-    """The facts of this environment, as JSON; raises BadInput when the disk or the device will not do.
+def preflight(run_directory: Path, need_bytes: int) -> dict[str, Any]:
+    """The facts of this environment, as JSON; raises BadInput when the disk will not do. No torch is imported.
 
     `need_bytes` is what the work is estimated to write below `run_directory`, which must exist.
     """
@@ -27,14 +25,9 @@ def preflight(run_directory: Path, execution: Execution, need_bytes: int) -> dic
     return {
         "disk": {"folder": str(run_directory), "need_bytes": need_bytes, "free_bytes": free_bytes},
         "memory_total_bytes": memory_bytes("cpu"),
-        "device": device(execution).type,
         "gpus": _gpus(),
         "versions": package_versions(),
-        "determinism": {
-            "deterministic": execution.deterministic,
-            "cpu_threads": execution.cpu_threads,
-            "environment": {name: os.environ.get(name) for name in NUMERICS_VARIABLES},
-        },
+        "environment": {name: os.environ.get(name) for name in NUMERICS_VARIABLES},
     }
 
 

@@ -18,10 +18,10 @@ from storage.checkpoints import Checkpoints
 from storage.errors import BadInput
 from storage.rows import RecordParts, Rows
 from storage.run_directory import RunDirectory
-from tasks.stage.configuration import Configuration
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import diagnosed, said
 from tasks.stage.progress import Progress, StopRequest
+from tasks.stage.study import StageConfiguration
 from tasks.stage.watchdog import ended_when_stalled
 
 Needs = Literal["training", "gpu", "cpu"]
@@ -37,7 +37,7 @@ class Stage:
     """
 
     name: str
-    config: type[Configuration]
+    config: type[StageConfiguration]
     work: str
     version: int = 1
     needs: Needs = "training"

@@ -16,7 +16,7 @@ from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from tasks.language.model import block_losses
 from tasks.stage.execution import Execution
-from tasks.stage.numerics import prepare
+from tasks.stage.numerics import Numerics, prepare
 from tasks.training.budget import Budget
 from tasks.training.loop import Problem
 from tasks.training.optimizer import adamw
@@ -41,7 +41,7 @@ def arguments(description: str, **defaults: Any) -> argparse.Namespace:
 def execution(device: str, micro_batch: int) -> Execution:
     """Settings of a stage, with torch set up for them as every stage sets it up."""
     settings = Execution(device=device, micro_batch_examples=micro_batch, checkpoint_every_seconds=60.0)
-    prepare(settings, 0)
+    prepare(Numerics(), settings, 0)
     return settings
 
 

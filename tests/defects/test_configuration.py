@@ -14,10 +14,9 @@ import tasks
 from flows.settings import read_study
 from storage.errors import BadInput
 from tasks.monotonic.configuration import Constraint
-from tasks.robustness.study import Study
+from tasks.robustness.study import RobustnessExecution, Study
 from tasks.stage import numerics
 from tasks.stage.configuration import Configuration, field_class
-from tasks.stage.execution import Execution
 from tasks.stage.preflight import preflight
 from tests.conftest import ROBUSTNESS
 from tests.tasks.tiny import ToyConfig, handles_of, tiny_study, toy_attempt, toy_directory
@@ -157,10 +156,12 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
 
     def ours() -> bool:
         study = tiny_study(tmp_path)
-        wanted = study.model_copy(update={"execution": Execution(device="cuda")})
-        aggregate = getattr(wanted.for_aggregate(), "execution", Execution())
-        preflight(tmp_path, study.for_setup().execution, need_bytes=0)
-        return numerics.prepare(aggregate, 0)["device"] == "cpu"
+        wanted = study.model_copy(update={"execution": RobustnessExecution(device="cuda")})
+        preflight(tmp_path, need_bytes=0)
+        for config in (wanted.for_setup(), wanted.for_aggregate()):
+            assert config.execution.device == "cuda" and not config.numerics.torch
+            numerics.prepare(config.numerics, config.execution, 0)
+        return True
 
     assert old() is False
     asked.clear()

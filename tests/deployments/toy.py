@@ -9,18 +9,17 @@ from typing import Any
 
 from storage import external
 from storage.errors import BadInput, CheckFailed, NumericalFailure, Stop
-from tasks.stage.configuration import Configuration, execution, scientific
-from tasks.stage.execution import Execution
+from tasks.stage.configuration import execution, scientific
 from tasks.stage.run import StageInput, StageRun
+from tasks.stage.study import StageConfiguration
 
 
-class ToyConfig(Configuration):
+class ToyConfig(StageConfiguration):
     """How the stage ends."""
 
     ends: str = scientific(description="the way in which the stage ends")
     reads: list[str] = execution([], description="files that it reads")
     fails_until: int = execution(0, description="attempts that lose their connection before one works")
-    execution: Execution = execution(Execution(), description="how the work is done")
 
     def external_inputs(self) -> dict[str, Any]:
         return {"files": external.file_manifest(self.reads)} if self.reads else {}

@@ -155,7 +155,6 @@ def test_a_model_directory_without_weights_is_refused_before_anything_runs(run_h
     [
         ("text={source: files, paths: [%s/empty.txt]}", "empty.txt"),
         ("splits.test_documents=100000", "split test"),
-        ("execution.device=cuda", "finds no GPU"),
     ],
 )
 def test_bad_input_that_setup_finds_ends_the_study_with_exit_code_2(
@@ -169,6 +168,15 @@ def test_bad_input_that_setup_finds_ends_the_study_with_exit_code_2(
     (attempt,) = new_root.rglob("attempts/*.json")
     record = durable.read_json(attempt)
     assert (record["end_state"], record["exit_code"]) == ("bad_input", 2) and message in record["diagnosis"]["summary"]
+
+
+def test_a_missing_gpu_is_bad_input_of_the_first_stage_that_needs_one(
+    run_here: RunHere, new_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, printed = run_here("--root", new_root, "--set", "execution.device=cuda")
+    assert code == 2 and "base: execution.device is cuda, and torch finds no GPU here" in printed, printed
+    assert [marker.parts[-3] for marker in new_root.rglob("COMPLETE.json")] == ["setup"]
 
 
 def test_a_run_directory_held_by_a_live_process_is_refused_naming_it(run_here: RunHere, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from torch import nn
 from deployments.study_flow import study_flow
 from deployments.walk import Dispatcher, Handle
 from storage.errors import BadInput, CheckFailed
-from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.run import Stage, StageInput, StageRun
+from tasks.stage.study import StageConfiguration, StudyBase
 from tasks.training.loop import train
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import ToyConfig, toy_problem
@@ -41,17 +42,14 @@ class TrainingConfig(ToyConfig):
     )
 
 
-class TellConfig(Configuration):
+class TellConfig(StageConfiguration):
     """Nothing to choose."""
 
 
-class Study(Configuration):
+class Study(StudyBase):
     """The toy as a study."""
 
-    name: str = scientific("toy", description="Name of the study.")
-    seed: int = scientific(3, description="Order of the examples.")
     training: TrainingConfig = scientific(TrainingConfig(), description="The stage `toy-training`.")
-    execution: Execution = execution(Execution(), description="What its jobs ask for.")
 
 
 TRAIN = Stage("toy-training", TrainingConfig, "tests.slurm.toy:train_toy", needs="cpu")

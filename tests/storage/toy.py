@@ -13,14 +13,15 @@ from storage import locks
 from storage.errors import BadInput, CheckFailed, NumericalFailure, Stop
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage.attempt import attempt
-from tasks.stage.configuration import Configuration, scientific
+from tasks.stage.configuration import scientific
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput, StageRun
+from tasks.stage.study import StageConfiguration
 
 MODEL_BYTES = 400_000
 
 
-class ToyConfig(Configuration):
+class ToyConfig(StageConfiguration):
     seed: int = scientific(0, description="Tells two runs apart.")
 
 

@@ -27,12 +27,13 @@ from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.language.configuration import FromScratch, LocalFiles, Splits
-from tasks.robustness.study import Budget, Study
+from tasks.robustness.study import Budget, RobustnessExecution, Study
 from tasks.stage.attempt import attempt
-from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput, StageRun
+from tasks.stage.study import StageConfiguration
 from tasks.training.loop import Problem, train
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
@@ -48,7 +49,7 @@ HOOKS: dict[str, Callable[[], None]] = {}
 """`batch` and `evaluate` are called there, if set: to send a signal, or to die."""
 
 
-class ToyConfig(Configuration):
+class ToyConfig(StageConfiguration):
     """A regression that trains in milliseconds."""
 
     budget: Budget = scientific(
@@ -190,7 +191,7 @@ def save_model(folder: Path, model: Any) -> Path:
 class Here(Walk):
     """Runs each stage of a page in this process, without Prefect."""
 
-    def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
+    def __call__(self, stage: Stage, config: StageConfiguration, **inputs: Handle) -> Handle:
         handle = super().__call__(stage, config, **inputs)
         if not handle.finished and not handle.waits_for and handle.outcome is None:
             given = {role: source.as_input() for role, source in inputs.items()}
@@ -261,7 +262,7 @@ def tiny_study(folder: Path, **changed: Any) -> Study:
         },
         "hotflip": {"documents": 4, "flips": 2, "candidates": 6, "text_tokens": 14, "control_draws": 2},
         "evaluation": {"bootstrap_resamples": 100},
-        "execution": Execution(micro_batch_examples=16, cpu_threads=1),
+        "execution": RobustnessExecution(micro_batch_examples=16, cpu_threads=1),
     }
     return Study.model_validate(fields | changed)
 

@@ -100,7 +100,7 @@ def plan_of(
 
 def own_resources(study: Any) -> dict[str, dict[str, Any]]:
     """What the study itself asks for, by stage name or `all`. BadInput when it is nothing that a job can ask for."""
-    return _resources(getattr(getattr(study, "execution", None), "resources", {}))
+    return _resources(study.execution.resources)
 
 
 def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:

@@ -76,7 +76,7 @@ def look_at(file: Path, site: Site, root: Path, person: bool = False) -> Advance
 def _at_site(study: Any, root: str) -> tuple[Site, Path, Any]:
     """The site, the root, and the study with what it leaves to the site: where text and downloads are kept."""
     site = read_site()
-    if site.cache and hasattr(study, "execution") and not study.execution.cache_folder:
+    if site.cache and not study.execution.cache_folder:
         execution = study.execution.model_copy(update={"cache_folder": site.cache})
         study = study.model_copy(update={"execution": execution})
     return site, slurm_study.root_of(site, root), study

@@ -145,16 +145,7 @@ def test_a_stopped_setup_publishes_nothing(tmp_path, config, at):
 
 def test_too_little_room_names_need_room_and_folder(tmp_path):
     with pytest.raises(BadInput, match=rf"1048576\.00 GiB below {tmp_path}, where \d+\.\d\d GiB are free"):
-        preflight(tmp_path, Execution(), 1 << 50)
-
-
-def test_cuda_without_a_device_is_bad_input_and_auto_takes_the_cpu(tmp_path, monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(BadInput, match="cuda"):
-        preflight(tmp_path, Execution(device="cuda"), 0)
-    assert preflight(tmp_path, Execution(device="auto"), 0)["device"] == "cpu"
+        preflight(tmp_path, 1 << 50)
 
 
 @pytest.mark.parametrize(

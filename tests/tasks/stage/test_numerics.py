@@ -1,0 +1,113 @@
+"""Numerics: what each stage declares, what is prepared for it, and what a continuation is compared with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+import transformers
+
+from storage import durable
+from storage.errors import BadInput
+from tasks.stage import numerics
+from tasks.stage.execution import Execution
+from tasks.stage.numerics import Numerics
+from tasks.stage.study import StageConfiguration
+from tests.conftest import REPOSITORY
+from tests.tasks.tiny import ToyConfig, finished_study, toy_attempt, toy_directory
+
+OLD_STAGE = """{
+  "configuration": {
+    "budget": {"ema_decay": null, "effective_batch_examples": 8, "epochs": 2.0, "learning_rate": 0.05,
+               "max_gradient_norm": 1.0, "precision": "fp32", "validations_per_epoch": 2, "warmup_ratio": 0.1,
+               "weight_decay": 0.01},
+    "dropout": 0.3, "examples": 45, "poisoned_gradient": null, "poisoned_loss": null, "seed": 3,
+    "execution": {"allow_numerics_change": false, "attack_batch_examples": 64, "cache_folder": "",
+                  "checkpoint_every_seconds": 300.0, "checkpoint_every_steps": null, "checkpoint_stall_share": 0.03,
+                  "cpu_threads": 1, "deterministic": true, "device": "cpu", "evaluation_batch_examples": 16,
+                  "gradient_checkpointing": false, "keep_checkpoints": 2, "loader_workers": 0,
+                  "max_epochs_per_run": null, "max_steps_per_run": 7, "micro_batch_examples": 4, "resources": {},
+                  "stall_minutes": 30.0}
+  },
+  "configuration_type": "tests.tasks.tiny:ToyConfig",
+  "external": {}, "inputs": {}, "numerics_changes": [], "stage": "toy", "study": "tiny", "version": 1,
+  "fingerprint": "FINGERPRINT", "scientific": {}, "work": "tests.tasks.tiny:train_toy",
+  "numerics": {"attack_batch_examples": 64, "cpu_threads": 1, "deterministic": true, "device": "cpu",
+               "device_model": "CPU with CAPABILITY", "evaluation_batch_examples": 16, "micro_batch_examples": 4,
+               "torch": "TORCH", "transformers": "1.0.0 of another year"}
+}"""
+"""As the version before wrote it, whatever the stage: the three batch sizes and transformers."""
+RUN_ONE_STAGE = """
+import sys
+from deployments.walk import Walk
+from flows import robustness
+from tasks.robustness.study import Study
+from tasks.stage.attempt import attempt
+study, walk = Study.model_validate_json(sys.argv[1]), Walk(sys.argv[2], "tiny")
+robustness.page(study, walk)
+(one,) = [handle for handle in walk.handles if handle.stage.name == sys.argv[3]]
+outcome = attempt(one.stage, one.config, one.run, {role: given.as_input() for role, given in one.inputs.items()})
+sys.exit(outcome.told or 10 * ("torch" in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("stage", ["setup", "aggregate"])
+def test_a_stage_that_uses_no_torch_does_not_import_it(stage: str, tmp_path: Path) -> None:
+    study = finished_study().copy(tmp_path / "runs")
+    shutil.rmtree(study.path(stage))
+    arguments = [study.study.model_dump_json(), str(study.root), stage]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ONE_STAGE, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "device" not in durable.read_json(study.path(stage) / "stage.json")["numerics"]
+
+
+def test_a_stage_names_fields_of_its_own_execution_only() -> None:
+    with pytest.raises(TypeError, match="Misnamed.numerics names micro_batch, which is no field of its execution"):
+
+        class Misnamed(StageConfiguration):
+            numerics: ClassVar = Numerics(fields=("micro_batch",))
+
+
+def test_a_stage_that_says_nothing_is_taken_to_train() -> None:
+    class Silent(StageConfiguration):
+        pass
+
+    found = numerics.prepare(Silent.numerics, Execution(cpu_threads=1), 0)
+    assert list(found) == ["device", "device_model", "cpu_threads", "deterministic", "torch", "micro_batch_examples"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_cuda_without_a_gpu_is_bad_input_and_auto_takes_the_cpu(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    execution = Execution(device=device, cpu_threads=1)
+    if device == "auto":
+        assert numerics.prepare(Numerics(), execution, 0)["device"] == "cpu"
+    else:
+        with pytest.raises(BadInput, match="torch finds no GPU here"):
+            numerics.prepare(Numerics(), execution, 0)
+
+
+def test_a_run_begun_when_every_stage_listed_everything_goes_on(tmp_path: Path) -> None:
+    config = ToyConfig()
+    assert toy_attempt(tmp_path, config, max_steps_per_run=7).end_state == "out_of_time"
+    run = toy_directory(tmp_path, config)
+    facts = {"FINGERPRINT": run.fingerprint, "TORCH": torch.__version__}
+    facts["CAPABILITY"] = torch.backends.cpu.get_cpu_capability()
+    old = OLD_STAGE
+    for name, value in facts.items():
+        old = old.replace(name, value)
+    run.stage_file.write_text(old)
+    assert json.loads(old)["numerics"]["transformers"] != transformers.__version__
+
+    other = toy_attempt(tmp_path, config, micro_batch_examples=8)
+    assert other.end_state == "bad_input" and "micro_batch_examples was 4, is 8." in other.message
+    assert toy_attempt(tmp_path, config).end_state == "finished"
+    assert "numerics_changes" not in durable.read_json(run.result_file)
