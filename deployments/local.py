@@ -24,10 +24,8 @@ from deployments.artifacts import Artifacts
 from deployments.walk import Handle, Walk
 from storage import attempts
 from tasks.stage.attempt import attempt
-from tasks.stage.configuration import Configuration
 from tasks.stage.outcome import Outcome, outcome_of, said
 from tasks.stage.progress import FOR_THE_TERMINAL
-from tasks.stage.run import Stage
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
@@ -51,43 +49,44 @@ EXIT_CODES = {"Completed": 0, "BadInput": 2, "Failed": 1, "Crashed": 1, "Cancell
 """The study's exit code by the name of its final state."""
 
 
-class Local(Walk):
-    """Runs each stage whose inputs are finished; one that did not finish skips only those that need it."""
+def run_here(walk: Walk, tags: Sequence[str] = ()) -> State[Any]:
+    """Runs each stage of the walk whose inputs are finished, in the present flow run, which is given `tags`.
 
-    def __init__(self, root: str | Path, study: str, tags: Sequence[str] = ()) -> None:
-        """`tags` are given to the flow run in which the page is called."""
-        super().__init__(root, study)
-        _tag_flow_run([study, *tags])
-
-    def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
-        handle = super().__call__(stage, config, **inputs)
-        if not handle.finished and not handle.outcome and not handle.waits_for and not self._told_to_stop():
+    One that did not finish skips only those that need it. Returns the study's state.
+    """
+    _tag_flow_run([walk.study, *tags])
+    for handle in walk.handles:
+        if not handle.finished:
+            handle.look()  # its inputs may have finished since the walk
+        if not handle.finished and not handle.waits_for and not _told_to_stop(walk.handles):
             _run_as_task(handle)
             if handle.outcome and handle.outcome.end_state == "finished":
                 handle.look()
-        return handle
+    return _final_state(walk.handles)
 
-    def final_state(self) -> State[Any]:
-        """The study's state: bad input before failed, before cancelled, before unfinished, before completed."""
-        unfinished = [handle for handle in self.handles if not handle.finished]
-        if not unfinished:
-            return State(type=StateType.COMPLETED, message=f"all {len(self.handles)} stages are finished")
-        tried = [handle for handle in unfinished if handle.outcome]
-        names = [STATES[handle.outcome.end_state][1] for handle in tried if handle.outcome]
-        name = next(
-            (name for name in ("BadInput", "Failed", "Crashed", "Cancelled") if name in names),
-            "AwaitingRetry",
-        )
-        kind = next(kind for kind, named in STATES.values() if named == name)
-        return State(type=kind, name=name, message="\n".join(_told(tried)) or "unfinished")
 
-    def _told_to_stop(self) -> bool:
-        """A signal stops the study, and so does another process at work on it, whose next stage we would take.
+def _final_state(handles: list[Handle]) -> State[Any]:
+    """The study's state: bad input before failed, before cancelled, before unfinished, before completed."""
+    unfinished = [handle for handle in handles if not handle.finished]
+    if not unfinished:
+        return State(type=StateType.COMPLETED, message=f"all {len(handles)} stages are finished")
+    tried = [handle for handle in unfinished if handle.outcome]
+    names = [STATES[handle.outcome.end_state][1] for handle in tried if handle.outcome]
+    name = next(
+        (name for name in ("BadInput", "Failed", "Crashed", "Cancelled") if name in names),
+        "AwaitingRetry",
+    )
+    kind = next(kind for kind, named in STATES.values() if named == name)
+    return State(type=kind, name=name, message="\n".join(_told(tried)) or "unfinished")
 
-        A stage's own share of steps stops only what needs it.
-        """
-        ends = {handle.outcome.end_state for handle in self.handles if handle.outcome}
-        return bool(ends & {"interrupted", "sigterm", "held"})
+
+def _told_to_stop(handles: list[Handle]) -> bool:
+    """A signal stops the study, and so does another process at work on it, whose next stage we would take.
+
+    A stage's own share of steps stops only what needs it.
+    """
+    ends = {handle.outcome.end_state for handle in handles if handle.outcome}
+    return bool(ends & {"interrupted", "sigterm", "held"})
 
 
 def _run_as_task(handle: Handle) -> None:
@@ -101,7 +100,7 @@ def _run_as_task(handle: Handle) -> None:
 
     @task(
         name=name,
-        task_run_name=f"{name} {handle.run.fingerprint[:12]}",
+        task_run_name=f"{handle.label} {handle.run.fingerprint[:12]}",
         description=(handle.stage.config.__doc__ or "").strip(),
         retries=len(RETRY_DELAY_SECONDS),
         retry_delay_seconds=RETRY_DELAY_SECONDS,
@@ -145,7 +144,7 @@ def _told(handles: list[Handle]) -> list[str]:
             by_cause.setdefault(handle.outcome.told, []).append(handle)
     lines = []
     for told, ended in by_cause.items():
-        lines.append(f"{', '.join(handle.stage.name for handle in ended)}: {told}")
+        lines.append(f"{', '.join(handle.label for handle in ended)}: {told}")
         lines += [f"log: {log}" for handle in ended for log in _logs(handle) if handle.outcome.diagnosis]
     return lines
 

@@ -20,8 +20,8 @@ from typing import Any, get_type_hints
 from deployments.walk import Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
-from tasks.stage.configuration import Configuration
 from tasks.stage.run import Stage
+from tasks.stage.study import StudyBase
 
 FLOWS = "flows"
 """The package whose modules are the pages that come with Ratchet."""
@@ -34,7 +34,7 @@ class Page:
     place: str
     """The name of its module, or the path of its file when that lies outside the repository."""
     function: Callable[..., Any]
-    model: type[Configuration]
+    model: type[StudyBase]
     """What a person configures."""
 
     @property
@@ -138,10 +138,10 @@ def _page_of(module: ModuleType, place: str) -> Page:
         raise BadInput(f"{line}: {error}") from None
     parameters = list(inspect.signature(function).parameters)
     model = hints.get(parameters[0]) if parameters else None
-    if len(parameters) != 2 or not (isinstance(model, type) and issubclass(model, Configuration)):
+    if len(parameters) != 2 or not (isinstance(model, type) and issubclass(model, StudyBase)):
         raise BadInput(
             f"{line}: a page is `def page(study: Study, stage: Dispatcher)`, where Study is a class made from "
-            "tasks.stage.configuration.StudyBase"
+            "tasks.stage.study.StudyBase"
         )
     page = Page(place, function, model)
     for stage in stages_of(page):

@@ -10,9 +10,10 @@ from typing import Any, Literal
 from prefect import Flow, flow
 from prefect.states import State
 
-from deployments.local import Local
+from deployments.local import run_here
 from deployments.page import Page, load_page
 from deployments.slurm.study import follow
+from deployments.walk import Walk
 
 
 def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
@@ -33,9 +34,9 @@ def flow_of(page: Page) -> Flow[..., Any]:
         """
         if dispatch == "slurm":
             return follow.follow_in_flow(page, study, root)
-        here = Local(root or "runs", study.name, tags=[f"seed-{study.seed}"])
-        page.walk(study, here)
-        return here.final_state()
+        walk = Walk(root or "runs", study.name)
+        page.walk(study, walk)
+        return run_here(walk, tags=[f"seed-{study.seed}"])
 
     run.__annotations__ = {"study": page.model, "root": str, "dispatch": Literal["local", "slurm"], "return": State}
     return flow(

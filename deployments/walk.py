@@ -1,11 +1,13 @@
 """What a stage call on a study's page does: the part that all ways of running share.
 
-`Walk` computes handles and looks at markers; it is the whole of `--dry-run` and `--status`, and starts neither a
-server nor torch. Other dispatchers build on it.
+A walk computes handles and looks at markers, and starts neither a server nor torch. What is done with the handles, in
+page order, is another room's: shown, run here (`local`), or as SLURM jobs (`slurm`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -13,9 +15,12 @@ from typing import Protocol
 from storage import markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory, fingerprint
-from tasks.stage.configuration import Configuration
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput
+from tasks.stage.study import StageConfiguration
+
+Cell = tuple[str, ...]
+"""What tells a cell of a sweep from the others, for people: ("seed 1337", "variant mlp_in")."""
 
 
 @dataclass
@@ -26,11 +31,12 @@ class Handle:
     """
 
     stage: Stage
-    config: Configuration
+    config: StageConfiguration
     run: RunDirectory
     inputs: dict[str, Handle]
     verdict: markers.Verdict
-    outcome: Outcome | None = field(default=None)
+    outcome: Outcome | None = None
+    cells: list[Cell] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -42,9 +48,21 @@ class Handle:
         return [given.stage.name for given in self.inputs.values() if not given.finished]
 
     @property
+    def cell(self) -> Cell:
+        """What tells this call from others of its stage: its configuration's `cell`, and what all its cells share."""
+        first, *others = self.cells or [()]
+        shared = (part for part in first if all(part in other for other in others))
+        return tuple(part for part in (self.config.cell, *shared) if part)
+
+    @property
+    def label(self) -> str:
+        """The stage and its cell, for people: "train-baseline (seed 1337)"."""
+        return _named(self.cell, self.stage.name)
+
+    @property
     def seeds(self) -> set[int]:
         """The seeds on which the stage depends, by itself or by what it reads."""
-        own = getattr(self.config, "seed", None)
+        own = self.config.own_seed
         return {own} if own is not None else {seed for given in self.inputs.values() for seed in given.seeds}
 
     def as_input(self) -> StageInput:
@@ -62,7 +80,9 @@ class Handle:
 class Dispatcher(Protocol):
     """What a page is called with."""
 
-    def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle: ...
+    def __call__(self, stage: Stage, config: StageConfiguration, **inputs: Handle) -> Handle: ...
+
+    def cell(self, *parts: str) -> AbstractContextManager[None]: ...
 
 
 class Walk:
@@ -71,33 +91,82 @@ class Walk:
     def __init__(self, root: str | Path, study: str) -> None:
         self.root, self.study = Path(root).expanduser().absolute(), study
         self.handles: list[Handle] = []
+        self._cell: Cell = ()
+        self._calls: dict[Cell, list[Handle]] = {(): []}
+        self._of_work: dict[str, Handle] = {}
 
-    def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
-        """The handle of the call. Raises BadInput for external inputs that are not there, and for equal arms."""
+    @contextmanager
+    def cell(self, *parts: str) -> Iterator[None]:
+        """One cell of a sweep: a call in the block that equals one of another cell returns the same handle.
+
+        `parts` name the cell for people, such as "seed 1337". Raises BadInput for a cell whose stages are all those of
+        another cell: what is varied changes nothing.
+        """
+        outer, self._cell = self._cell, (*self._cell, *parts)
+        if self._cell in self._calls:
+            raise BadInput(f"the sweep has the cell {_named(self._cell)} twice: give each value once")
+        self._calls[self._cell] = []
+        try:
+            yield
+            self._refuse_equal_cell()
+        finally:
+            self._cell = outer
+
+    def __call__(self, stage: Stage, config: StageConfiguration, **inputs: Handle) -> Handle:
+        """The handle of the call. Raises BadInput for external inputs that are not there, and for equal calls."""
         if type(config) is not stage.config:
-            raise TypeError(f"stage {stage.name} takes a {stage.config.__name__}, not a {type(config).__name__}")
+            raise BadInput(f"stage {stage.name} takes a {stage.config.__name__}, not a {type(config).__name__}")
         prints = {role: given.run.fingerprint for role, given in inputs.items()}
-        print_ = fingerprint(stage.name, stage.version, config.scientific(), config.external_inputs(), prints)
-        if known := [old for old in self.handles if (old.stage.name, old.run.fingerprint) == (stage.name, print_)]:
-            return known[0]  # several seeds share a setup
+        described = (config.scientific(), config.external_inputs(), prints)
+        print_ = fingerprint(stage.name, stage.version, *described)
+        work = fingerprint(f"{stage.config.__module__}:{stage.config.__qualname__}", 0, *described)
         handle = Handle(
             stage,
             config,
             RunDirectory(self.root, self.study, stage.name, print_),
             inputs,
             markers.Verdict(False, present=False),
+            cells=[self._cell],
         )
-        self._refuse_equal(handle, prints)
-        handle.look()
-        self.handles.append(handle)
+        known = self._of_work.get(print_) or self._of_work.get(work)
+        if known is not None:
+            self._refuse_equal(known, handle)
+            handle = known
+            handle.cells += [self._cell] if self._cell not in handle.cells else []
+        else:
+            handle.look()
+            self.handles.append(handle)
+            self._of_work |= {print_: handle, work: handle}
+        self._calls[self._cell].append(handle)
         return handle
 
-    def _refuse_equal(self, handle: Handle, prints: dict[str, str]) -> None:
-        """Two stages that would do the same work under two names are two arms that are really one."""
-        for other in self.handles:
-            same_inputs = {role: given.run.fingerprint for role, given in other.inputs.items()} == prints
-            if same_inputs and other.config == handle.config and other.stage.name != handle.stage.name:
+    def _refuse_equal(self, known: Handle, handle: Handle) -> None:
+        """Two calls that would do the same work are one experiment, whatever they are called.
+
+        Two cells of a sweep share a stage on purpose: the same page is called for each. Names and execution fields
+        make no difference, and by its configuration's type a stage says what it does.
+        """
+        if known.stage == handle.stage and not any(known is called for called in self._calls[self._cell]):
+            return
+        one, other = known.label, handle.label
+        raise BadInput(
+            (f"the stage {one} is called twice" if one == other else f"{one} and {other} are called")
+            + " with equal scientific fields and inputs: they would be one experiment under two names. Change a "
+            "scientific field or an input of one of them, or call the stage once and give its handle to both"
+        )
+
+    def _refuse_equal_cell(self) -> None:
+        """Two cells with the same stages throughout are one: their values would be shown as two."""
+        own = {handle.run.fingerprint for handle in self._calls[self._cell]}
+        for cell, calls in self._calls.items():
+            if own and cell and cell != self._cell and own == {handle.run.fingerprint for handle in calls}:
                 raise BadInput(
-                    f"{other.stage.name} and {handle.stage.name} have the same effective configuration and inputs: "
-                    "they would be one experiment under two names"
+                    f"the cells {_named(cell)} and {_named(self._cell)} of the sweep are equal in every stage: what "
+                    "differs between them changes no scientific field. Vary a key that a stage reads, or leave one out"
                 )
+
+
+def _named(cell: Iterable[str], name: str = "") -> str:
+    """A name with its cell, for people: "train-baseline (seed 1337)"."""
+    parts = ", ".join(part for part in cell if part)
+    return f"{name} ({parts})".strip() if parts else name

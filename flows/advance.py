@@ -37,5 +37,5 @@ def advance(root: str = "") -> None:
         except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # one study stops no other
             logger.warning("%s: %s", file.stem, error)
             continue
-        stands = [f"{handle.stage.name} {walk.standing(handle).stand}" for handle in walk.handles]
+        stands = [f"{handle.label} {walk.standing(handle).stand}" for handle in walk.handles]
         logger.info("%s: %s", file.stem, ", ".join(stands))

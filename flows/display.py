@@ -107,8 +107,8 @@ class _Lines(logging.Handler):
 
 
 def _labels(handles: list[Handle]) -> dict[Path, str]:
-    """What each run is called: its stage, and in a sweep, where stages recur, its run directory too."""
-    names = [handle.stage.name for handle in handles]
+    """What each run is called: its label, and where that recurs, its run directory too."""
+    names = [handle.label for handle in handles]
     return {
         handle.run.path: name if names.count(name) == 1 else f"{name} {handle.run.path.name}"
         for handle, name in zip(handles, names, strict=True)

@@ -62,14 +62,14 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
     """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
     walk = Walk(where.root, study.name)
     for handle in page.walk(study, walk):
-        show(_dry_line(handle) + _of_seed(handle, walk))
+        show(_dry_line(handle) + _of_cell(handle, walk))
     if where.on_slurm:
         from deployments.slurm.study import follow
 
         _require_server()
         for handle, text in follow.scripts(page, study, where.root):
             waits = f" (waits for {', '.join(handle.waits_for)})" if handle.waits_for else ""
-            show(f"\n--- {handle.stage.name}{waits}\n{text}")
+            show(f"\n--- {handle.label}{waits}\n{text}")
     return 0
 
 
@@ -79,7 +79,7 @@ def status(page: Page, study: Any, where: Where) -> int:
     page.walk(study, walk)
     on_slurm = _stands_on_slurm(page, study, where.root) if where.on_slurm else {}
     for handle in walk.handles:
-        show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_seed(handle, walk))
+        show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_cell(handle, walk))
     if where.on_slurm:
         from deployments.slurm.cluster.client import SlurmCommands
         from deployments.slurm.study import efficiency
@@ -147,7 +147,7 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     )
     for handle in walk.handles:
         if handle.verdict.present and not handle.finished:
-            show(f"{handle.stage.name} runs again: {handle.verdict.reason}", style="yellow")
+            show(f"{handle.label} runs again: {handle.verdict.reason}", style="yellow")
     try:
         with prefect_server() as address, Display(walk.handles, OUT):
             show(f"Prefect API: {address}")
@@ -176,7 +176,7 @@ def _run_on_slurm(page: Page, study: Any, root: str, wait: bool) -> int:
     _require_server()
 
     def changed(handle: Handle, stand: Any) -> None:
-        show(f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stand.line}")
+        show(f"{handle.label:<16} {handle.run.fingerprint[:12]}  {stand.line}")
 
     state = slurm_study.follow(follow.looks(page, study, root), changed, once=not wait)
     code = EXIT_CODES.get(state.name or "", 75)
@@ -224,9 +224,7 @@ def _show_result(walk: Walk) -> int:
     last.look(full=True)
     for handle in walk.handles:
         if not handle.finished:
-            return refuse(
-                f"{handle.stage.name} does not hold: {handle.verdict.reason}. Start the same command again", 75
-            )
+            return refuse(f"{handle.label} does not hold: {handle.verdict.reason}. Start the same command again", 75)
     result = last.as_input().result
     for name in result.get("tables", []):
         file = last.run.path / name
@@ -256,9 +254,8 @@ def _status_line(handle: Handle, on_slurm: Any = None) -> str:
     return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
 
 
-def _of_seed(handle: Handle, walk: Walk) -> str:
-    """Where stages recur, which seed this one belongs to; empty where there is one seed."""
-    seeds, of = {seed for other in walk.handles for seed in other.seeds}, handle.seeds
-    if len(seeds) < 2:
+def _of_cell(handle: Handle, walk: Walk) -> str:
+    """Where stages recur, which cell this one belongs to; empty where there is no cell."""
+    if not any(other.cell for other in walk.handles):
         return ""
-    return f"  (seed {of.pop()})" if len(of) == 1 else "  (all seeds)"
+    return f"  ({', '.join(handle.cell) or 'all cells'})"

@@ -45,10 +45,10 @@ class Stage:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
             raise BadInput(f"a stage is called {self.name!r}: use small letters, digits and single -, such as my-train")
-        if not (isinstance(self.config, type) and issubclass(self.config, Configuration)):
+        if not (isinstance(self.config, type) and issubclass(self.config, StageConfiguration)):
             raise BadInput(
                 f"stage {self.name}: its configuration {self.config!r} is not a class made from "
-                "tasks.stage.configuration.Configuration"
+                "tasks.stage.study.StageConfiguration"
             )
         if not re.fullmatch(r"[\w.]+:\w+", self.work):
             raise BadInput(f"stage {self.name}: work {self.work!r} is not module:function, such as my_study_work:train")

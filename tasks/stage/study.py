@@ -37,6 +37,7 @@ class StageConfiguration(Configuration):
 
     numerics: ClassVar[Numerics] = Numerics(fields=("micro_batch_examples",))
 
+    cell: str = execution("", description="Tells this stage from others of its name, for people: `adversarial`.")
     execution: Execution = execution(Execution(), description="How the work is done.")
 
     @classmethod

@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import State
 
-from deployments.local import EXIT_CODES, Local
+from deployments.local import EXIT_CODES, run_here
 from deployments.walk import Handle, Walk
 from storage import durable, locks
 from tasks.stage.run import Stage
@@ -41,17 +41,16 @@ def _server(prefect_server: str) -> Iterator[None]:
         yield
 
 
-def run_page(root: Path, page: Callable[[Local], None]) -> tuple[Local, State[Any]]:
-    made: list[Local] = []
+def run_page(root: Path, page: Callable[[Walk], None]) -> tuple[Walk, State[Any]]:
+    walk = Walk(root, "toy")
+    page(walk)
 
     @flow(name="toy", persist_result=False)
     def toy() -> State[Any]:
-        made.append(Local(root, "toy", tags=["seed-7"]))
-        page(made[0])
-        return made[0].final_state()
+        return run_here(walk, tags=["seed-7"])
 
     state = toy(return_state=True)
-    return made[0], state
+    return walk, state
 
 
 def task_states(state: State[Any]) -> dict[str, tuple[str, str, str]]:

@@ -24,20 +24,20 @@ PROFILES = settings.profile_names(ROBUSTNESS)
 # Every field of every configuration with its class: a new field stands here before it can reach a fingerprint.
 EXECUTION_FIELDS = {
     "StudyBase": {"name", "sweep_seeds", "execution"},
-    "StageConfiguration": {"execution"},
+    "StageConfiguration": {"cell", "execution"},
     "Study": {"name", "sweep_seeds", "execution"},
     "LocalFiles": {"paths"},
     "FromScratch": {"init_from"},
     "PretrainedDirectory": {"path"},
-    "SetupConfig": {"execution"},
-    "BaseConfig": {"execution"},
-    "ConstrainConfig": {"execution"},
-    "TrainConfig": {"execution"},
-    "EvaluateConfig": {"execution"},
-    "UatConfig": {"execution"},
-    "HotFlipConfig": {"execution"},
-    "AggregateConfig": {"execution", "study", "configuration"},
-    "SweepConfig": {"execution", "study"},
+    "SetupConfig": {"cell", "execution"},
+    "BaseConfig": {"cell", "execution"},
+    "ConstrainConfig": {"cell", "execution"},
+    "TrainConfig": {"cell", "execution"},
+    "EvaluateConfig": {"cell", "execution"},
+    "UatConfig": {"cell", "execution"},
+    "HotFlipConfig": {"cell", "execution"},
+    "AggregateConfig": {"cell", "execution", "study", "configuration"},
+    "SweepConfig": {"cell", "execution", "study"},
 }
 SCIENTIFIC_FIELDS = {
     "StudyBase": {"seed"},
@@ -391,7 +391,7 @@ def test_two_arms_that_are_one_experiment_are_refused() -> None:
     text = walk(robustness.SETUP, study.for_setup())
     base = walk(robustness.BASE, study.for_base(), text=text)
     walk(robustness.TRAIN_BASELINE, study.for_training("baseline"), text=text, start=base)
-    with pytest.raises(BadInput, match="train-baseline and train-monotonic have the same effective configuration"):
+    with pytest.raises(BadInput, match="train-baseline and train-monotonic are called with equal scientific fields"):
         walk(robustness.TRAIN_MONOTONIC, study.for_training("monotonic"), text=text, start=base)
 
 

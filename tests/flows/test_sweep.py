@@ -37,7 +37,7 @@ def test_a_dry_run_says_which_seed_each_stage_belongs_to(run_here: RunHere, tmp_
     code, printed = run_here("--root", tmp_path, "--seeds", "42", "7", "--dry-run", module="flows.sweep")
     told = [line.rpartition("  ")[2] for line in printed.splitlines()]
     assert code == 0
-    assert Counter(told) == {"(seed 42)": 6, "(seed 7)": 6, "(all seeds)": 4}, printed
+    assert Counter(told) == {"(seed 42)": 6, "(seed 7)": 6, "(all cells)": 4}, printed
 
 
 @pytest.mark.parametrize("seeds", [["42"], ["42", "42"]])

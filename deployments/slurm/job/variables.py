@@ -24,6 +24,9 @@ from storage.errors import BadInput
 
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
 
+NO_WORD = re.compile(r"[^\w.=-]+")
+"""What does not go well in the name of a job."""
+
 
 class _Where(Resources):
     """What a run's job is, beside its resources; the dispatch fills it in."""
@@ -167,10 +170,11 @@ def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
     name = handle.stage.name
     seed: int | str = next(iter(handle.seeds)) if len(handle.seeds) == 1 else "all"
     label = site.job_name if seed != "all" else site.job_name.replace("-s{seed}", "")
+    cell = [NO_WORD.sub("-", part) for part in handle.cell if part != f"seed {seed}"]
     return {
         "folder": str(jobs_folder(handle.run)),
         "needs": handle.stage.needs,
-        "label": label.format(study=handle.run.study, stage=name, seed=seed),
+        "label": label.format(study=handle.run.study, stage="-".join([name, *cell]), seed=seed),
         "directory": str(source),
         "command": f"{shlex.quote(site.python or sys.executable)} -m flows.stage {{parameters}}",
     }

@@ -31,8 +31,6 @@ from deployments.walk import Handle, Walk
 from storage import attempts, generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory
-from tasks.stage.configuration import Configuration
-from tasks.stage.run import Stage
 
 Stand = Literal["finished", "waits", "ready", "under way", "failed", "cancelled"]
 UNSEEN_SECONDS = 90.0
@@ -56,31 +54,28 @@ class Standing:
         return self.told if self.told.startswith(self.stand) else f"{self.stand}: {self.told}"
 
 
-class Advance(Walk):
-    """Walks a page and starts what is ready. `standings` are those of `handles`, in page order."""
+class Advance:
+    """Starts what is ready of a walked page. `standings` are those of `handles`, in page order."""
 
     def __init__(
         self,
+        walk: Walk,
         site: Site,
-        study: str,
         study_file: Path,
         source: Path,
         client: SyncPrefectClient,
         slurm: SlurmClient,
         person: bool = False,
-        root: str | Path | None = None,
     ) -> None:
         """`person`: a person asks, so what failed or was cancelled begins again; otherwise it stays as it is."""
-        super().__init__(root or site.root, study)
+        self.handles = walk.handles
         self._site, self._file, self._source, self._client = site, study_file, source, client
         self._slurm, self._person = slurm, person
         self.standings: dict[str, Standing] = {}
-
-    def __call__(self, stage: Stage, config: Configuration, **inputs: Handle) -> Handle:
-        handle = super().__call__(stage, config, **inputs)
-        if handle.run.fingerprint not in self.standings:
+        for handle in self.handles:
+            if not handle.finished:
+                handle.look()  # what it reads may turn out to be finished on the way
             self.standings[handle.run.fingerprint] = self._stand(handle)
-        return handle
 
     def standing(self, handle: Handle) -> Standing:
         return self.standings[handle.run.fingerprint]
@@ -157,7 +152,7 @@ class Advance(Walk):
         return self._client.create_flow_run_from_deployment(
             deployment.id,
             parameters=stage_parameters(handle, self._file),
-            name=f"{handle.run.study} {name} {handle.run.fingerprint[:12]}",
+            name=f"{handle.run.study} {handle.label} {handle.run.fingerprint[:12]}",
             tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
             idempotency_key=key,
             state=Scheduled(message=STARTED_BY_A_PERSON) if self._person else None,

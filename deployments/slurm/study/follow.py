@@ -196,7 +196,7 @@ class _Board:
         with self._changed:
             self._standings[print_] = standing
             self._changed.notify_all()
-        self._log.info("%s %s: %s", handle.stage.name, print_[:12], standing.line)
+        self._log.info("%s %s: %s", handle.label, print_[:12], standing.line)
         if standing.stand != "waits" and print_ not in self._tasks:
             self._tasks[print_] = self._task_of(handle).submit()
 
@@ -210,7 +210,7 @@ class _Board:
     def _task_of(self, handle: Handle) -> Any:
         name, print_ = handle.stage.name, handle.run.fingerprint
 
-        @task(name=name, task_run_name=f"{name} {print_[:12]}", cache_policy=NO_CACHE, persist_result=False)
+        @task(name=name, task_run_name=f"{handle.label} {print_[:12]}", cache_policy=NO_CACHE, persist_result=False)
         def stage() -> State[Any]:
             """Shows how the stage's own flow run stands; the work is done in its SLURM jobs."""
             logger, shown = get_run_logger(), None

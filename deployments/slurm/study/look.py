@@ -43,29 +43,23 @@ def root_of(site: Site, root: str = "") -> Path:
 
 def look(page: Page, study: Any, study_file: Path, site: Site, root: Path, person: bool = False) -> Advance:
     """Starts what is ready and returns how every stage stands; the same call again starts nothing twice."""
+    walk = Walk(root, study.name)
+    page.walk(study, walk)
     with get_client(sync_client=True) as client:
-        walk = Advance(
-            site,
-            study.name,
-            study_file,
-            stage_source(root / SOURCES, page),
-            client,
-            SlurmCommands(),
-            person,
-            root,
-        )
-        page.walk(study, walk)
+        source = stage_source(root / SOURCES, page)
+        stands = Advance(walk, site, study_file, source, client, SlurmCommands(), person)
     keep_results(walk, site)
-    return walk
+    return stands
 
 
 def standings(page: Page, study: Any, site: Site, root: Path) -> Advance:
     """How every stage stands; starts and writes nothing."""
+    walk = Walk(root, study.name)
+    page.walk(study, walk)
     with get_client(sync_client=True) as client:
-        walk = Look(site, study.name, Path(), Path(), client, SlurmCommands(), root=root)
-        page.walk(study, walk)
+        stands = Look(walk, site, Path(), Path(), client, SlurmCommands())
         _warn_of_idle_pools(client)
-    return walk
+    return stands
 
 
 def _stage_deployments(client: SyncPrefectClient) -> list[DeploymentResponse]:
@@ -211,7 +205,7 @@ def final_state(walk: Advance) -> State[Any]:
     stands = {standing.stand for standing in walk.standings.values()}
     failed = [standing for standing in walk.standings.values() if standing.stand == "failed"]
     told = "; ".join(
-        f"{handle.stage.name}: {walk.standing(handle).told}"
+        f"{handle.label}: {walk.standing(handle).told}"
         for handle in walk.handles
         if walk.standing(handle).stand in ("failed", "cancelled")
     )

@@ -72,10 +72,7 @@ class World:
     def look(self, person: bool = False) -> Advance:
         site = Site(root=str(self.root), **self.site)
         source = self.root / ".sources" / "abc"
-        walk = Advance(site, self.study, self.root / "study.yaml", source, self.client, self.slurm, person)
-        first = walk(FIRST, self.config)
-        walk(SECOND, self.config, given=first)
-        return walk
+        return Advance(self.look_only(), site, self.root / "study.yaml", source, self.client, self.slurm, person)
 
     def stands(self, person: bool = False) -> tuple[Standing, Standing]:
         walk = self.look(person)
@@ -164,7 +161,7 @@ def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(
 ) -> None:
     walk = Walk(tmp_path, "toy")
     handle = walk(FIRST, ToyConfig(ends="finished"))
-    seen = SimpleNamespace(stage=handle.stage, run=handle.run, seeds=set(seeds))
+    seen = SimpleNamespace(stage=handle.stage, run=handle.run, seeds=set(seeds), cell=handle.cell)
     assert job_variables(Site(root="/shared", job_name=pattern), seen, tmp_path)["label"] == label  # type: ignore[arg-type]
 
 
