@@ -91,9 +91,9 @@ def test_what_fails_outside_an_attempt_is_a_crash_that_is_told(tmp_path: Path, m
 
 
 def test_a_failure_names_its_log_and_what_ended_two_stages_is_said_once(tmp_path: Path) -> None:
-    def page(stage: Local) -> None:
+    def page(stage: Walk) -> None:
         for name in ("first", "second"):
-            stage(toy_stage(name), ToyConfig(ends="bad_input", fails_until=len(name)))
+            stage(toy_stage(name), ToyConfig(ends="bad_input", number=len(name)))
 
     here, state = run_page(tmp_path, page)
     first, *logs = (state.message or "").splitlines()
@@ -102,7 +102,7 @@ def test_a_failure_names_its_log_and_what_ended_two_stages_is_said_once(tmp_path
 
 
 def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_path: Path) -> None:
-    def page(stage: Local) -> None:
+    def page(stage: Walk) -> None:
         first = stage(toy_stage("first"), ToyConfig(ends="finished"))
         failed = stage(toy_stage("failed"), ToyConfig(ends="check_failed"), first=first)
         stage(toy_stage("needs-failed"), ToyConfig(ends="finished"), failed=failed)
@@ -114,7 +114,7 @@ def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_
 
 
 def test_a_signal_stops_the_study(tmp_path: Path) -> None:
-    def page(stage: Local) -> None:
+    def page(stage: Walk) -> None:
         stage(toy_stage("stopped"), ToyConfig(ends="sigterm"))
         stage(toy_stage("other"), ToyConfig(ends="finished"))
 
@@ -123,7 +123,7 @@ def test_a_signal_stops_the_study(tmp_path: Path) -> None:
 
 
 def test_bad_input_outweighs_a_failure(tmp_path: Path) -> None:
-    def page(stage: Local) -> None:
+    def page(stage: Walk) -> None:
         stage(toy_stage("failed"), ToyConfig(ends="check_failed"))
         stage(toy_stage("bad"), ToyConfig(ends="bad_input"))
 
@@ -131,7 +131,7 @@ def test_bad_input_outweighs_a_failure(tmp_path: Path) -> None:
 
 
 def test_finished_stages_are_never_run_again(tmp_path: Path) -> None:
-    def page(stage: Local) -> Handle:
+    def page(stage: Walk) -> Handle:
         return stage(toy_stage("only"), ToyConfig(ends="finished"))
 
     run_page(tmp_path, page)
@@ -183,7 +183,7 @@ def test_a_file_that_changes_while_it_is_read_never_gives_a_marker(tmp_path: Pat
 def test_a_second_start_takes_no_stage_from_the_first(tmp_path: Path) -> None:
     """It ends at the first stage that is held: going on with the next one would make the first start fail there."""
 
-    def page(stage: Local) -> None:
+    def page(stage: Walk) -> None:
         stage(toy_stage("held"), ToyConfig(ends="finished"))
         stage(toy_stage("other"), ToyConfig(ends="otherwise"))
 

@@ -18,6 +18,7 @@ class ToyConfig(StageConfiguration):
     """How the stage ends."""
 
     ends: str = scientific(description="the way in which the stage ends")
+    number: int = scientific(0, description="tells it from another stage")
     reads: list[str] = execution([], description="files that it reads")
     fails_until: int = execution(0, description="attempts that lose their connection before one works")
 

@@ -166,16 +166,14 @@ def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(
 
 
 def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> None:
-    walk = Look(
-        Site(root=str(world.root)), world.study, world.root / "study.yaml", world.root, world.client, world.slurm
-    )
-    first = walk(FIRST, world.config)
-    assert walk.standing(first) == Standing("ready", "starting the study starts it")
+    def first() -> Standing:
+        walk = world.look_only()
+        site, file = Site(root=str(world.root)), world.root / "study.yaml"
+        return Look(walk, site, file, world.root, world.client, world.slurm).standing(walk.handles[0])
+
+    assert first() == Standing("ready", "starting the study starts it")
     started = world.stands()[0].flow_run
-    walk = Look(
-        Site(root=str(world.root)), world.study, world.root / "study.yaml", world.root, world.client, world.slurm
-    )
-    assert walk.standing(walk(FIRST, world.config)).flow_run == started
+    assert first().flow_run == started
 
 
 def test_a_pool_that_no_worker_serves_is_told(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:

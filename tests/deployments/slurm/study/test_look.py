@@ -20,7 +20,7 @@ from tests.slurm.harness import toy_study
     [
         ({"toy-trainig": {}}, {}, r"execution\.resources\.toy-trainig: no stage .*: all, toy-report, toy-training$"),
         ({"uat": {}}, {}, r"execution\.resources\.uat: no stage has this name"),
-        ({}, {"train": {}}, r"site file: stages\.train: no stage .*: toy-report, toy-training, .*uat$"),
+        ({}, {"train": {}}, r"site file: stages\.train: no stage .* toy-report, toy-training, .*uat$"),
     ],
 )
 def test_resources_of_a_stage_that_does_not_exist_are_refused(
