@@ -79,6 +79,11 @@ class World:
         first, second = (walk.standing(handle) for handle in walk.handles)
         return first, second
 
+    def shown(self) -> Standing:
+        """How the first stage stands, as the status tells it."""
+        walk, site = self.look_only(), Site(root=str(self.root))
+        return Look(walk, site, Path(), Path(), self.client, self.slurm).standing(walk.handles[0])  # type: ignore[arg-type]
+
     @property
     def first(self):
         return self.look_only().handles[0]
@@ -166,14 +171,9 @@ def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(
 
 
 def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> None:
-    def first() -> Standing:
-        walk = world.look_only()
-        site, file = Site(root=str(world.root)), world.root / "study.yaml"
-        return Look(walk, site, file, world.root, world.client, world.slurm).standing(walk.handles[0])
-
-    assert first() == Standing("ready", "starting the study starts it")
+    assert world.shown() == Standing("ready", "starting the study starts it")
     started = world.stands()[0].flow_run
-    assert first().flow_run == started
+    assert world.shown().flow_run == started
 
 
 def test_a_pool_that_no_worker_serves_is_told(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
@@ -362,9 +362,7 @@ def test_a_run_whose_next_job_was_refused_is_told_as_failed_by_the_status_too(wo
     started = world.stands()[0].flow_run
     world.entry(started, End("AwaitingRetry", "it ran out of memory"))
     world.client.set_flow_run_state(started, Failed(message="more cannot be had here"), force=True)
-    site = Site(root=str(world.root))
-    look = Look(site, world.study, Path(), Path(), world.client, world.slurm)  # type: ignore[arg-type]
-    assert look.standing(look(FIRST, world.config)) == Standing("failed", "more cannot be had here", started)
+    assert world.shown() == Standing("failed", "more cannot be had here", started)
 
 
 def test_the_same_study_below_another_root_has_runs_of_its_own(world: World) -> None:
