@@ -62,9 +62,11 @@ sys.exit(outcome.told or 10 * ("torch" in sys.modules))
 def test_a_stage_that_uses_no_torch_does_not_import_it(stage: str, tmp_path: Path) -> None:
     finished = finished_study().copy(tmp_path / "runs")
     if stage == "setup":  # plain files: the reader of tables is a package that imports torch where it finds it
+        texts = tmp_path / "texts"
+        texts.mkdir()
         for number, text in enumerate(sentences(300)):
-            (tmp_path / f"{number:03}.txt").write_text(text)
-        study = finished.study.model_copy(update={"text": LocalFiles(paths=[str(tmp_path)])})
+            (texts / f"{number:03}.txt").write_text(text)
+        study = finished.study.model_copy(update={"text": LocalFiles(paths=[str(texts)])})
     else:
         study = finished.study
         shutil.rmtree(finished.path(stage))
