@@ -10,6 +10,7 @@ import contextvars
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +19,20 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run, task_run
-from prefect.states import State, StateType
+from prefect.states import State
 
 from deployments.artifacts import Artifacts
+from deployments.states import prefect_state
 from deployments.walk import Handle, Walk
 from storage import attempts
 from tasks.stage.attempt import attempt
-from tasks.stage.outcome import Outcome, outcome_of, said
+from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, FAILED, Outcome, in_words, outcome_of, state_of_study
 from tasks.stage.progress import FOR_THE_TERMINAL
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
 LAST_REPORT_SECONDS = 5.0
 RETRY_DELAY_SECONDS: list[float] = [10, 60]
-
-STATES = {
-    "finished": (StateType.COMPLETED, "Completed"),
-    # AwaitingRetry proper is a scheduled state, which Prefect would at once run again in this process
-    "out_of_time": (StateType.CANCELLED, "AwaitingRetry"),
-    "sigterm": (StateType.CANCELLED, "AwaitingRetry"),
-    "interrupted": (StateType.CANCELLED, "Cancelled"),
-    "check_failed": (StateType.FAILED, "Failed"),
-    "no_progress": (StateType.FAILED, "Failed"),
-    "numerical_failure": (StateType.FAILED, "Failed"),
-    "bad_input": (StateType.FAILED, "BadInput"),
-    "held": (StateType.FAILED, "BadInput"),
-    "crashed": (StateType.CRASHED, "Crashed"),
-}
-EXIT_CODES = {"Completed": 0, "BadInput": 2, "Failed": 1, "Crashed": 1, "Cancelled": 130, "AwaitingRetry": 75}
-"""The study's exit code by the name of its final state."""
 
 
 def run_here(walk: Walk, tags: Sequence[str] = ()) -> State[Any]:
@@ -58,7 +44,7 @@ def run_here(walk: Walk, tags: Sequence[str] = ()) -> State[Any]:
     for handle in walk.handles:
         if not handle.finished:
             handle.look()  # its inputs may have finished since the walk
-        if not handle.finished and not handle.waits_for and not _told_to_stop(walk.handles):
+        if not handle.finished and not handle.waits_for and not _stopped(walk.handles):
             _run_as_task(handle)
             if handle.outcome and handle.outcome.end_state == "finished":
                 handle.look()
@@ -66,21 +52,16 @@ def run_here(walk: Walk, tags: Sequence[str] = ()) -> State[Any]:
 
 
 def _final_state(handles: list[Handle]) -> State[Any]:
-    """The study's state: bad input before failed, before cancelled, before unfinished, before completed."""
+    """The study's state, and what ended the stages that did not finish."""
     unfinished = [handle for handle in handles if not handle.finished]
     if not unfinished:
-        return State(type=StateType.COMPLETED, message=f"all {len(handles)} stages are finished")
+        return prefect_state(COMPLETED, f"all {len(handles)} stages are finished")
     tried = [handle for handle in unfinished if handle.outcome]
-    names = [STATES[handle.outcome.end_state][1] for handle in tried if handle.outcome]
-    name = next(
-        (name for name in ("BadInput", "Failed", "Crashed", "Cancelled") if name in names),
-        "AwaitingRetry",
-    )
-    kind = next(kind for kind, named in STATES.values() if named == name)
-    return State(type=kind, name=name, message="\n".join(_told(tried)) or "unfinished")
+    state = state_of_study([AWAITING_RETRY, *(handle.outcome.state for handle in tried if handle.outcome)])
+    return prefect_state(state, "\n".join(_causes(tried)) or AWAITING_RETRY.words)
 
 
-def _told_to_stop(handles: list[Handle]) -> bool:
+def _stopped(handles: list[Handle]) -> bool:
     """A signal stops the study, and so does another process at work on it, whose next stage we would take.
 
     A stage's own share of steps stops only what needs it.
@@ -116,10 +97,10 @@ def _run_as_task(handle: Handle) -> None:
         except Exception as error:  # outside the attempt, so that no record tells of it
             LOG.exception("%s ended outside an attempt", name, extra=FOR_THE_TERMINAL)
             handle.outcome = outcome_of(error)
-        kind, state_name = STATES[handle.outcome.end_state]
+        state = handle.outcome.state
         if handle.outcome.retryable:
-            kind = StateType.FAILED  # Prefect retries no other
-        return State(type=kind, name=state_name, message=_message(handle, handle.outcome))
+            state = replace(state, type=FAILED.type)  # Prefect retries no other
+        return prefect_state(state, _message(handle, handle.outcome))
 
     work(return_state=True)
 
@@ -133,18 +114,18 @@ def _message(handle: Handle, outcome: Outcome) -> str:
     """Cause, remedy and log, on the task run's page."""
     if outcome.end_state == "finished":
         return str(handle.run.path)
-    return f"{said(outcome.end_state)}: {outcome.told}" + "".join(f" Log: {log}" for log in _logs(handle))
+    return f"{in_words(outcome.end_state)}: {outcome.text}" + "".join(f" Log: {log}" for log in _logs(handle))
 
 
-def _told(handles: list[Handle]) -> list[str]:
+def _causes(handles: list[Handle]) -> list[str]:
     """A line for each cause: the stages that it ended, what to do, and where the logs of a failure are."""
     by_cause: dict[str, list[Handle]] = {}
     for handle in handles:
         if handle.outcome:
-            by_cause.setdefault(handle.outcome.told, []).append(handle)
+            by_cause.setdefault(handle.outcome.text, []).append(handle)
     lines = []
-    for told, ended in by_cause.items():
-        lines.append(f"{', '.join(handle.label for handle in ended)}: {told}")
+    for cause, ended in by_cause.items():
+        lines.append(f"{', '.join(handle.label for handle in ended)}: {cause}")
         lines += [f"log: {log}" for handle in ended for log in _logs(handle) if handle.outcome.diagnosis]
     return lines
 

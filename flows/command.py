@@ -23,8 +23,11 @@ from deployments.page import Page, load_page, page_names
 from flows import run, settings
 from storage import __main__ as kept
 from storage.errors import BadInput
+from tasks.stage import outcome
 
-EXIT_CODES = "Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished, 130 interrupted."
+EXIT_CODES = "Exit codes: " + ", ".join(
+    f"{code} {words}" for code, words in sorted({state.exit_code: state.words for state in outcome.PRECEDENCE}.items())
+)
 
 
 def main(place: str, arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +135,7 @@ def _answer(work: Any) -> int:
         return run.refuse(str(error))
     except KeyboardInterrupt:
         run.show("interrupted; the same command goes on where it stopped")
-        return 130
+        return outcome.CANCELLED.exit_code
 
 
 def _deployments(place: str | None, files: list[str]) -> str:

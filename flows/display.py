@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from deployments.walk import Handle
 from storage import attempts, durable, locks
 from storage.checkpoints import furthest
-from tasks.stage.outcome import said
+from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
 
 LOOK_EVERY_SECONDS = 1.0
@@ -121,7 +121,7 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
         return "finished"
     refused = f"marker refused ({handle.verdict.reason}); " if handle.verdict.present else ""
     number, end_state = (attempt or {}).get("attempt"), (attempt or {}).get("end_state")
-    if attempt and end_state is None and locks.holder(handle.run.path / "locks"):
+    if running(handle, attempt):
         return f"{refused}running, attempt {number}: {described(_progress(handle))}"
     if handle.waits_for:
         return refused + handle.verdict.reason
@@ -134,10 +134,16 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
         step = f" from step {saved:,}" if saved else ""
         where = f"at {far}" if far else "before its first step"
         return f"{refused}attempt {number} was killed {where}; the same command goes on{step}"
-    told = f"{refused}{said(end_state)} in attempt {number}" + (f", {far}" if far else "")
+    line = f"{refused}{in_words(end_state)} in attempt {number}" + (f", {far}" if far else "")
     if summary := (attempt.get("diagnosis") or {}).get("summary", ""):
-        told += f": {summary}"
-    return told + (f"; step {saved:,} is saved" if saved else "")
+        line += f": {summary}"
+    return line + (f"; step {saved:,} is saved" if saved else "")
+
+
+def running(handle: Handle, attempt: dict[str, Any] | None) -> bool:
+    """Whether the newest attempt has not ended and holds the run directory."""
+    begun = attempt is not None and attempt.get("end_state") is None
+    return begun and locks.holder(handle.run.path / "locks") is not None
 
 
 def _far(now: dict[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from rich.markdown import Markdown
 
 from deployments.page import Page
 from deployments.walk import Handle, Walk
-from flows.display import Display, standing
+from flows.display import Display, running, standing
 from storage import attempts
 from storage.checkpoints import furthest
 from storage.errors import BadInput
+from tasks.stage import outcome
 from tasks.stage.keys import keys_of
 
 OUT = Console(highlight=False, soft_wrap=True)
@@ -86,7 +87,7 @@ def status(page: Page, study: Any, where: Where) -> int:
 
         if used := efficiency.table(walk.handles, SlurmCommands().used):
             OUT.print(Markdown(used) if OUT.is_terminal else f"\n{used}", markup=False)
-    return 0 if all(handle.finished for handle in walk.handles) else 75
+    return 0 if all(handle.finished for handle in walk.handles) else outcome.AWAITING_RETRY.exit_code
 
 
 def show_configuration(study: Any) -> int:
@@ -119,7 +120,7 @@ def show(text: str, style: str | None = None) -> int:
     return 0
 
 
-def refuse(message: str, code: int = 2) -> int:
+def refuse(message: str, code: int = outcome.BAD_INPUT.exit_code) -> int:
     """Prints an error; returns `code`."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="bold red")
     return code
@@ -131,7 +132,6 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     from prefect.logging.configuration import setup_logging
 
     from deployments.embedded import prefect_server
-    from deployments.local import EXIT_CODES
     from deployments.study_flow import flow_of
 
     # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
@@ -154,22 +154,18 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
             state = flow_of(page)(study, str(walk.root), return_state=True)
     except TerminationSignal:  # SIGTERM between two stages, where Prefect listens and not the stage
         show("stopped by SIGTERM; the same command goes on where it stopped")
-        return 75
-    code = EXIT_CODES.get(state.name or "", 1)
-    if code:
-        ended = {"BadInput": "bad input", "AwaitingRetry": "unfinished", "Cancelled": "interrupted"}
-        show(
-            f"{ended.get(state.name or '', 'failed')}: {state.message}",
-            style="bold red" if code in (1, 2) else "yellow",
-        )
-        kept = "the same command goes on" if code in (75, 130) else "after the correction the same command goes on"
-        show(f"exit code {code}; what is finished is kept, and {kept}", style="dim")
-    return code
+        return outcome.AWAITING_RETRY.exit_code
+    ended = outcome.state_named(state.name)
+    if ended != outcome.COMPLETED:
+        stopped = ended in (outcome.AWAITING_RETRY, outcome.CANCELLED)
+        show(f"{ended.words}: {state.message}", style="yellow" if stopped else "bold red")
+        goes_on = "the same command goes on" if stopped else "after the correction the same command goes on"
+        show(f"exit code {ended.exit_code}; what is finished is kept, and {goes_on}", style="dim")
+    return ended.exit_code
 
 
 def _run_on_slurm(page: Page, study: Any, root: str, wait: bool) -> int:
     """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
-    from deployments.local import EXIT_CODES
     from deployments.slurm.study import follow
     from deployments.slurm.study import look as slurm_study
 
@@ -179,14 +175,14 @@ def _run_on_slurm(page: Page, study: Any, root: str, wait: bool) -> int:
         show(f"{handle.label:<16} {handle.run.fingerprint[:12]}  {stand.line}")
 
     state = slurm_study.follow(follow.looks(page, study, root), changed, once=not wait)
-    code = EXIT_CODES.get(state.name or "", 75)
-    if code == 75:
+    ended = outcome.state_named(state.name)
+    if ended == outcome.AWAITING_RETRY:
         show(
             "unfinished: the jobs go on by themselves; with --status the same command shows how they stand", style="dim"
         )
-    elif code:
+    elif ended != outcome.COMPLETED:
         show(f"{state.name}: {state.message}", style="bold red")
-    return code
+    return ended.exit_code
 
 
 def _stands_on_slurm(page: Page, study: Any, root: str) -> dict[str, Any]:
@@ -224,7 +220,10 @@ def _show_result(walk: Walk) -> int:
     last.look(full=True)
     for handle in walk.handles:
         if not handle.finished:
-            return refuse(f"{handle.label} does not hold: {handle.verdict.reason}. Start the same command again", 75)
+            return refuse(
+                f"{handle.label} does not hold: {handle.verdict.reason}. Start the same command again",
+                outcome.AWAITING_RETRY.exit_code,
+            )
     result = last.as_input().result
     for name in result.get("tables", []):
         file = last.run.path / name
@@ -247,10 +246,12 @@ def _dry_line(handle: Handle) -> str:
 
 def _status_line(handle: Handle, on_slurm: Any = None) -> str:
     """By the run directory; on SLURM first by its jobs and its flow run."""
-    stands = standing(handle, attempts.newest(handle.run.attempts))
+    attempt = attempts.newest(handle.run.attempts)
+    stands = standing(handle, attempt)
     if on_slurm is not None and not handle.finished and not handle.waits_for:
-        own_words = stands.startswith("running") or (on_slurm.stand == "ready" and stands != "not started")
-        stands = f"{on_slurm.line}; {stands}" if own_words else on_slurm.line
+        begun = attempt is not None or handle.verdict.present
+        more = running(handle, attempt) or (on_slurm.stand == "ready" and begun)
+        stands = f"{on_slurm.line}; {stands}" if more else on_slurm.line
     return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}"
 
 

@@ -19,9 +19,9 @@ from typing import Any
 from prefect import flow
 from prefect.states import State
 
-from deployments.local import STATES
 from deployments.slurm.job.exit_codes import BAD_INPUT, ENDED_BEFORE, HELD
 from deployments.slurm.study import file as study_file
+from deployments.states import prefect_state
 from deployments.walk import Handle, Walk
 from storage.errors import BadInput
 from tasks.stage.attempt import attempt
@@ -47,8 +47,7 @@ def stage(study_file: str, stage: str, root: str, fingerprint: str | None = None
         fingerprint: Which of several stages of this name (a sweep has one for each seed); empty if there is one.
     """
     outcome = work(study_file, stage, root, fingerprint)
-    kind, name = STATES[outcome.end_state]
-    return State(type=kind, name=name, message=outcome.told)
+    return prefect_state(outcome.state, outcome.text)
 
 
 def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
@@ -111,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception:
         LOG.exception("ended before the stage began")
         return ENDED_BEFORE
-    LOG.info("%s", f"{outcome.end_state}: {outcome.told}" if outcome.message else outcome.end_state)
+    LOG.info("%s", f"{outcome.end_state}: {outcome.text}" if outcome.message else outcome.end_state)
     return HELD if outcome.end_state == "held" else outcome.exit_code
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deployments.local import EXIT_CODES
 from deployments.page import load_page
 from flows import command, settings
+from tasks.stage.outcome import PRECEDENCE
 from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
@@ -48,7 +48,7 @@ def test_all_commands_were_found() -> None:
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
     shown = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
-    assert shown == set(EXIT_CODES.values())
+    assert shown == {state.exit_code for state in PRECEDENCE}
 
 
 def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None:

@@ -17,7 +17,7 @@ from storage.differences import differences
 from storage.errors import BadInput, Held, NoProgress
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage import numerics
-from tasks.stage.outcome import Outcome, outcome_of, said
+from tasks.stage.outcome import Outcome, in_words, outcome_of
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
@@ -83,9 +83,9 @@ def _attempt_with_lock(
             raise
         outcome = outcome_of(_lost(lock) or error)
         level = logging.ERROR if outcome.diagnosis else logging.INFO
-        work.log.log(level, "%s: %s", said(outcome.end_state), outcome.told)
-        if outcome.diagnosis and outcome.diagnosis["detail"]:
-            work.log.error("%s", outcome.diagnosis["detail"])
+        work.log.log(level, "%s: %s", in_words(outcome.end_state), outcome.text)
+        if outcome.diagnosis and outcome.diagnosis.detail:
+            work.log.error("%s", outcome.diagnosis.detail)
     finally:
         if log_handler is not None:
             logging.getLogger("ratchet").removeHandler(log_handler)
@@ -94,7 +94,7 @@ def _attempt_with_lock(
     work.progress.beat()
     if work.record is not None:
         try:
-            work.record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
+            outcome.write_to(work.record)
         except OSError as error:
             work.log.error("the attempt record could not be written: %s", error)
     return outcome

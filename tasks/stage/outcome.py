@@ -1,33 +1,105 @@
-"""How an attempt ended: the end states, their exit codes, and what a person is told to do."""
+"""How an attempt ended: the table of end states, and the end state that an exception stands for."""
 
 from __future__ import annotations
 
 import errno
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from storage import locks
+from storage.attempts import AttemptRecord
 from storage.errors import BadInput, CheckFailed, NoProgress, NumericalFailure, Stop
+from tasks.stage.diagnosis import Category, Diagnosis
 
-EXIT_CODES = {
-    "finished": 0,
-    "out_of_time": 75,
-    "sigterm": 75,
-    "interrupted": 130,
-    "check_failed": 1,
-    "no_progress": 1,
-    "numerical_failure": 1,
-    "bad_input": 2,
-    "held": 2,
-    "crashed": 1,
+
+@dataclass(frozen=True)
+class PrefectState:
+    """A Prefect state in which an attempt or a study ends where it ran, and the exit code of what ended so."""
+
+    name: str
+    type: str
+    exit_code: int
+    words: str
+
+
+BAD_INPUT = PrefectState("BadInput", "FAILED", 2, "bad input")
+FAILED = PrefectState("Failed", "FAILED", 1, "failed")
+CRASHED = PrefectState("Crashed", "CRASHED", 1, "failed")
+CANCELLED = PrefectState("Cancelled", "CANCELLED", 130, "interrupted")
+# Prefect's own AwaitingRetry has the type Scheduled: Prefect would at once run it again in the process that just ended
+AWAITING_RETRY = PrefectState("AwaitingRetry", "CANCELLED", 75, "unfinished")
+COMPLETED = PrefectState("Completed", "COMPLETED", 0, "finished")
+
+PRECEDENCE = (BAD_INPUT, FAILED, CRASHED, CANCELLED, AWAITING_RETRY, COMPLETED)
+"""A study ends in the first of these in which one of its stages ended."""
+
+
+def state_of_study(stages: Iterable[PrefectState]) -> PrefectState:
+    """The state of a study from those of its stages. Without any it is finished."""
+    return min(stages, key=PRECEDENCE.index, default=COMPLETED)
+
+
+def state_named(name: str | None) -> PrefectState:
+    """The state of this name. Any other is one that Prefect alone gives to a flow run: it failed."""
+    return next((state for state in PRECEDENCE if state.name == name), FAILED)
+
+
+Follows = Literal["Completed", "AwaitingRetry", "Failed", "Cancelled"]
+"""What follows the end of a job: the name of the state that the worker of the pool gives to its flow run."""
+
+
+@dataclass(frozen=True)
+class EndState:
+    """A row of DESIGN section 4: how an attempt can end, and what follows."""
+
+    state: PrefectState
+    """Of the attempt's task or flow run where it ran; gives the exit code."""
+    follows: Follows
+    """On SLURM, unless SLURM's own state says more: AwaitingRetry goes on by itself, Failed waits for a person."""
+    words: str
+
+    @property
+    def exit_code(self) -> int:
+        return self.state.exit_code
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a next job continues by itself."""
+        return self.follows == "AwaitingRetry"
+
+    @property
+    def stops(self) -> bool:
+        """Whether nothing happens until a person acts on the cause."""
+        return self.follows == "Failed"
+
+
+END_STATES = {
+    "finished": EndState(COMPLETED, "Completed", "finished"),
+    "out_of_time": EndState(AWAITING_RETRY, "AwaitingRetry", "unfinished"),
+    "sigterm": EndState(AWAITING_RETRY, "AwaitingRetry", "unfinished"),
+    "interrupted": EndState(CANCELLED, "Cancelled", "interrupted"),
+    "check_failed": EndState(FAILED, "Failed", "check failed"),
+    "not_learning": EndState(FAILED, "Failed", "not learning"),
+    "no_progress": EndState(FAILED, "Failed", "no progress"),
+    "numerical_failure": EndState(FAILED, "Failed", "numerical failure"),
+    "bad_input": EndState(BAD_INPUT, "Failed", "bad input"),
+    # a command ends as for bad input and names the holder; a job waits, and leaves it to the next one
+    "held": EndState(BAD_INPUT, "AwaitingRetry", "held"),
+    "crashed": EndState(CRASHED, "AwaitingRetry", "crashed"),
 }
 
-UNFINISHED = ("out_of_time", "sigterm")
+
+def in_words(end_state: str) -> str:
+    """An end state for people; also one that only another version of this code knows."""
+    known = END_STATES.get(end_state)
+    return known.words if known else end_state.replace("_", " ")
 
 
-def said(end_state: str) -> str:
-    """An end state for people: what is to be continued is unfinished, whatever asked it to stop."""
-    return "unfinished" if end_state in UNFINISHED else end_state.replace("_", " ")
+def stops(end_state: str | None) -> bool:
+    """Whether an attempt's record that says this stops its stage until a person acts."""
+    return end_state in END_STATES and END_STATES[end_state].stops
 
 
 @dataclass(frozen=True)
@@ -36,18 +108,26 @@ class Outcome:
 
     end_state: str
     message: str = ""
-    diagnosis: dict[str, str] | None = None
+    diagnosis: Diagnosis | None = None
     retryable: bool = False
 
     @property
-    def told(self) -> str:
+    def text(self) -> str:
         """What happened and what to do, for a person."""
-        remedy = self.diagnosis["resolution"] if self.diagnosis else ""
-        return self.message if remedy in self.message else f"{self.message}. {remedy}"
+        advice = self.diagnosis.resolution if self.diagnosis else ""
+        return self.message if advice in self.message else f"{self.message}. {advice}"
+
+    @property
+    def state(self) -> PrefectState:
+        return END_STATES[self.end_state].state
 
     @property
     def exit_code(self) -> int:
-        return EXIT_CODES[self.end_state]
+        return self.state.exit_code
+
+    def write_to(self, record: AttemptRecord) -> None:
+        """Writes the end into the attempt's record."""
+        record.end(self.end_state, self.exit_code, self.diagnosis.as_dict() if self.diagnosis else None)
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -80,13 +160,6 @@ def outcome_of(error: BaseException) -> Outcome:
     return Outcome("crashed", summary, outcome.diagnosis, isinstance(error, ConnectionError | TimeoutError))
 
 
-def diagnosed(end_state: str, category: str, summary: str, resolution: str, detail: str = "") -> Outcome:
+def diagnosed(end_state: str, category: Category, summary: str, resolution: str, detail: str = "") -> Outcome:
     """An outcome whose diagnosis says what happened, and what to do."""
-    diagnosis = {
-        "level": "error",
-        "category": category,
-        "summary": summary,
-        "detail": detail,
-        "resolution": resolution,
-    }
-    return Outcome(end_state, summary, diagnosis)
+    return Outcome(end_state, summary, Diagnosis("error", category, summary, detail, resolution))

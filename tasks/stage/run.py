@@ -19,7 +19,7 @@ from storage.errors import BadInput
 from storage.rows import RecordParts, Rows
 from storage.run_directory import RunDirectory
 from tasks.stage.execution import Execution
-from tasks.stage.outcome import diagnosed, said
+from tasks.stage.outcome import diagnosed, in_words
 from tasks.stage.progress import Progress, StopRequest
 from tasks.stage.study import StageConfiguration
 from tasks.stage.watchdog import ended_when_stalled
@@ -154,10 +154,10 @@ class StageRun:
             summary = f"no step for {seconds / 60:.3g} minutes (execution.stall_minutes is {minutes:g})"
             advice = "The log shows where every thread stood. Look at the disk and the GPU; the same command goes on."
             outcome = diagnosed("crashed", "stalled", summary, advice)
-            self.log.error("%s: %s", said(outcome.end_state), outcome.told)
+            self.log.error("%s: %s", in_words(outcome.end_state), outcome.text)
             if self.record is None:
                 return sys.stderr
-            self.record.end(outcome.end_state, outcome.exit_code, outcome.diagnosis)
+            outcome.write_to(self.record)
             return self.record.log_file.open("a")
 
         with ended_when_stalled(lambda: self.progress.last_step_at, 60 * minutes, say):

@@ -14,9 +14,10 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import State
 
-from deployments.local import EXIT_CODES, run_here
+from deployments.local import run_here
 from deployments.walk import Handle, Walk
 from storage import durable, locks
+from tasks.stage.outcome import state_named
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 
@@ -24,7 +25,9 @@ ENDS = {
     "finished": ("COMPLETED", "Completed", 0),
     "out_of_time": ("CANCELLED", "AwaitingRetry", 75),
     "sigterm": ("CANCELLED", "AwaitingRetry", 75),
+    "interrupted": ("CANCELLED", "Cancelled", 130),
     "check_failed": ("FAILED", "Failed", 1),
+    "no_progress": ("FAILED", "Failed", 1),
     "numerical_failure": ("FAILED", "Failed", 1),
     "bad_input": ("FAILED", "BadInput", 2),
     "crashed": ("CRASHED", "Crashed", 1),
@@ -67,7 +70,7 @@ def test_attempt_prefect_state_exit_code_and_marker_agree(end: str, tmp_path: Pa
     run = here.handles[0].run
     record = durable.read_json(run.attempts / "0001.json")
     assert (record["end_state"], record["exit_code"]) == (end, code)
-    assert (state.type.value, state.name, EXIT_CODES[state.name or ""]) == (kind, name, code)
+    assert (state.type.value, state.name, state_named(state.name).exit_code) == (kind, name, code)
     assert run.marker_file.exists() == (end == "finished")
     if code in (1, 2):
         assert record["diagnosis"]["summary"] in (state.message or "") and record["diagnosis"]["resolution"]
@@ -86,7 +89,7 @@ def test_what_fails_outside_an_attempt_is_a_crash_that_is_told(tmp_path: Path, m
 
     monkeypatch.setattr("deployments.local.attempt", broken)
     _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
-    assert (state.name, EXIT_CODES[state.name or ""]) == ("Crashed", 1)
+    assert (state.name, state_named(state.name).exit_code) == ("Crashed", 1)
     assert "only: KeyError: 'a bug of ours'" in (state.message or "")
 
 
@@ -110,7 +113,7 @@ def test_stages_that_need_a_failed_one_are_skipped_and_the_others_still_run(tmp_
 
     here, state = run_page(tmp_path, page)
     assert [handle.finished for handle in here.handles] == [True, False, False, True]
-    assert not here.handles[2].run.path.exists() and EXIT_CODES[state.name or ""] == 1
+    assert not here.handles[2].run.path.exists() and state_named(state.name).exit_code == 1
 
 
 def test_a_signal_stops_the_study(tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_a_signal_stops_the_study(tmp_path: Path) -> None:
         stage(toy_stage("other"), ToyConfig(ends="finished"))
 
     here, state = run_page(tmp_path, page)
-    assert not here.handles[1].run.path.exists() and EXIT_CODES[state.name or ""] == 75
+    assert not here.handles[1].run.path.exists() and state_named(state.name).exit_code == 75
 
 
 def test_bad_input_outweighs_a_failure(tmp_path: Path) -> None:
@@ -127,7 +130,7 @@ def test_bad_input_outweighs_a_failure(tmp_path: Path) -> None:
         stage(toy_stage("failed"), ToyConfig(ends="check_failed"))
         stage(toy_stage("bad"), ToyConfig(ends="bad_input"))
 
-    assert EXIT_CODES[run_page(tmp_path, page)[1].name or ""] == 2
+    assert state_named(run_page(tmp_path, page)[1].name).exit_code == 2
 
 
 def test_finished_stages_are_never_run_again(tmp_path: Path) -> None:

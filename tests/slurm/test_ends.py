@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm.cluster.client import SlurmCommands
-from tasks.stage.outcome import EXIT_CODES
+from tasks.stage.outcome import END_STATES
 from tests.slurm import toy
 from tests.slurm.harness import Bench, Dispatched, parent
 
@@ -59,7 +59,7 @@ def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench: Benc
         one = toys[end_state]
         bench.until(f"{end_state} is {state}", lambda one=one, state=state: state in one.run.history())
         job = SlurmCommands().jobs()[one.job()]
-        code = EXIT_CODES[end_state]
+        code = END_STATES[end_state].exit_code
         assert (job.state, job.exit_code) == ("FAILED" if code else "COMPLETED", code), job
         assert (one.records()[0]["end_state"], one.records()[0]["exit_code"]) == (end_state, code)
         if state != "AwaitingRetry":
@@ -84,7 +84,7 @@ def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Ben
     assert len(one.submissions()) == 3
     began_at = [record["began_at"][0] for record in one.records()]
     assert 0 == began_at[0] < began_at[1] < began_at[2], began_at
-    assert [entry.end.diagnosis["level"] for entry in one.submissions() if entry.end][:2] == ["error"] * 2
+    assert [entry.end.diagnosis.level for entry in one.submissions() if entry.end][:2] == ["error"] * 2
 
 
 def reached(one: Dispatched) -> int:
@@ -108,7 +108,7 @@ def test_a_node_that_fails_is_avoided_by_the_next_job(how: str, bench: Bench, tm
     one.job("RUNNING", "COMPLETED", number=2)
     one.run.wait("Completed")
     first, second = one.submissions()
-    assert first.end and first.end.diagnosis["category"] == "node failure", first
+    assert first.end and first.end.diagnosis.category == "node failure", first
     assert first.end.exclude == [node]
     assert one.records()[-1]["slurm_job_id"] == second.job_id
     assert node not in bench.cluster.slurm("squeue", "-h", "-t", "all", "-j", second.job_id or "", "-o", "%N")
@@ -148,7 +148,7 @@ def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(
     one.job("OUT_OF_MEMORY" if cgroup else "FAILED")
     one.run.wait("Completed")
     first, second = one.submissions()
-    assert first.end and first.end.diagnosis["category"] == "out of memory"
+    assert first.end and first.end.diagnosis.category == "out of memory"
     assert (first.memory_gb, second.memory_gb) == (1, 2)
     told = bench.cluster.slurm("scontrol", "show", "job", second.job_id or "")
     assert "mem=2G" in told, told

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from storage import attempts, durable, generations, locks, markers
-from tasks.stage.outcome import said
+from tasks.stage.outcome import in_words
 from tests.storage import runs, toy
 
 # --------------------------------------------------------------------------------------------------- records
@@ -111,7 +111,7 @@ def test_an_attempt_that_does_not_finish_says_how_it_ended_and_leaves_no_marker(
     assert not run.marker_file.exists()
     assert (run.path / "locks" / "1.released").exists()
     level = "ERROR" if category else "INFO"
-    assert f"{level} ratchet.toy: {said(end_state)}" in (run.attempts / "0001.log").read_text()
+    assert f"{level} ratchet.toy: {in_words(end_state)}" in (run.attempts / "0001.log").read_text()
 
     assert toy.try_once(tmp_path).end_state == "finished"
     assert markers.check(run, {}, full=True).holds
@@ -192,9 +192,9 @@ def test_an_attempt_sweeps_away_what_a_killed_one_left(tmp_path):
 def assert_disk_full(outcome, root, named):
     record, run = left_by(root)
     assert (outcome.end_state, outcome.exit_code) == ("crashed", 1)
-    assert outcome.diagnosis["category"] == "disk full"
+    assert outcome.diagnosis.category == "disk full"
     assert str(run.path / named) in outcome.message
-    assert "Free space" in outcome.diagnosis["resolution"]
+    assert "Free space" in outcome.diagnosis.resolution
     assert not run.marker_file.exists() and not (run.path / named).exists()
     assert not runs.temporaries(run.path)
     assert record["end_state"] == "crashed" and record["diagnosis"] == outcome.diagnosis
@@ -226,7 +226,7 @@ def test_a_disk_that_another_program_filled_ends_an_attempt_with_an_outcome(smal
     outcome = toy.try_once(small_disk, "finds_its_disk_filled")
     run = toy.run_directory(small_disk)
     assert (outcome.end_state, outcome.exit_code) == ("crashed", 1)
-    assert outcome.diagnosis["category"] == "disk full"
+    assert outcome.diagnosis.category == "disk full"
     assert not run.marker_file.exists() and not runs.temporaries(run.path)
     assert durable.read_json(run.stage_file)["stage"] == "toy"
     (small_disk / "filler").unlink()
@@ -238,7 +238,7 @@ def test_a_disk_that_was_full_before_is_told_as_a_full_disk(small_disk):
     toy.fill(small_disk)
     outcome = toy.try_once(small_disk)
     assert "No space left on device" in outcome.message
-    assert (outcome.end_state, outcome.diagnosis["category"]) == ("crashed", "disk full")
+    assert (outcome.end_state, outcome.diagnosis.category) == ("crashed", "disk full")
 
 
 def test_a_read_only_disk_is_bad_input_that_names_the_directory(small_disk):

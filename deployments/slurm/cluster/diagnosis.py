@@ -1,4 +1,4 @@
-"""What a SLURM state means: whether a job has ended, what follows, and what a person is told.
+"""What a SLURM state means: whether a job has ended, its diagnosis, and why a job waits.
 
 An entry for each end state and pending reason of SLURM (slurm(1): squeue, JOB STATE CODES and JOB REASON CODES). A
 state that is not listed as an end means: wait.
@@ -7,28 +7,10 @@ state that is not listed as an end means: wait.
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from deployments.slurm.cluster.client import Job
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What happened, for a person: as in an attempt's record."""
-
-    level: str
-    category: str
-    summary: str
-    detail: str = ""
-    resolution: str = ""
-
-    @property
-    def told(self) -> str:
-        return " ".join(part.rstrip(".") + "." for part in (self.summary, self.detail, self.resolution) if part)
-
-    def as_dict(self) -> dict[str, str]:
-        return asdict(self)
-
+from tasks.stage.diagnosis import Diagnosis
 
 CONTINUES = "Nothing to do: the next job continues from the last checkpoint."
 
@@ -96,23 +78,38 @@ QUEUED = frozenset(
 STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 ON_THE_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
 
-_LIMIT = "Wait for your other jobs, or ask for less; `sacctmgr show assoc` and `sacctmgr show qos` show the limits."
-_RELEASE = "`scontrol show job JOB` says why it is held, and `scontrol release JOB` lets it go."
-_OPERATORS = "Ask the cluster's operators."
-_NEVER = "It will not start by itself: cancel the run, correct the site file, and retry the run."
-REASONS: dict[str, tuple[str, str]] = {
-    "Priority": ("jobs of higher priority are before it", ""),
-    "Resources": ("it is the next one when enough of the cluster is free", ""),
-    "Dependency": ("it waits until the job before it has ended", ""),
-    "BeginTime": ("it may not begin yet", ""),
-    "Cleaning": ("the job's last run is being cleaned up", ""),
-    "Licenses": ("a licence that it asks for is taken", ""),
-    "Prolog": ("the node is being prepared", ""),
-    "Reservation": ("its reservation has not begun", ""),
-    "NodeDown": ("a node that it needs is down", ""),
-    "FrontEndDown": ("no front end node is up", ""),
-    "ReqNodeNotAvail": ("the nodes that it could run on are down, drained or reserved", "`sinfo -R` says why."),
-    "SchedDefer": ("the scheduler defers new starts", ""),
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do about a job that waits; nothing where the text is empty."""
+
+    text: str = ""
+    needs_person: bool = False
+    """Whether the job waits until a person does it."""
+
+
+_NOTHING = Advice()
+_LIMIT = Advice(
+    "Wait for your other jobs, or ask for less; `sacctmgr show assoc` and `sacctmgr show qos` show the limits."
+)
+_NODES = Advice("`sinfo -R` says why.")
+_PARTITIONS = Advice("`sinfo` shows the partitions.")
+_RELEASE = Advice("`scontrol show job JOB` says why it is held, and `scontrol release JOB` lets it go.", True)
+_OPERATORS = Advice("Ask the cluster's operators.", True)
+_NEVER = Advice("It will not start by itself: cancel the run, correct the site file, and retry the run.", True)
+REASONS: dict[str, tuple[str, Advice]] = {
+    "Priority": ("jobs of higher priority are before it", _NOTHING),
+    "Resources": ("it is the next one when enough of the cluster is free", _NOTHING),
+    "Dependency": ("it waits until the job before it has ended", _NOTHING),
+    "BeginTime": ("it may not begin yet", _NOTHING),
+    "Cleaning": ("the job's last run is being cleaned up", _NOTHING),
+    "Licenses": ("a licence that it asks for is taken", _NOTHING),
+    "Prolog": ("the node is being prepared", _NOTHING),
+    "Reservation": ("its reservation has not begun", _NOTHING),
+    "NodeDown": ("a node that it needs is down", _NOTHING),
+    "FrontEndDown": ("no front end node is up", _NOTHING),
+    "ReqNodeNotAvail": ("the nodes that it could run on are down, drained or reserved", _NODES),
+    "SchedDefer": ("the scheduler defers new starts", _NOTHING),
     "QOSGrpCpuLimit": ("the QOS has all its CPUs in use", _LIMIT),
     "QOSGrpGRES": ("the QOS has all its GPUs in use", _LIMIT),
     "QOSMaxJobsPerUserLimit": ("you run as many jobs as the QOS allows", _LIMIT),
@@ -141,8 +138,8 @@ REASONS: dict[str, tuple[str, str]] = {
     "AssocGrpBillingMinutes": ("your group has used up its budget", _LIMIT),
     "AssocGrpCPUMinutesLimit": ("your group has used up its CPU minutes", _LIMIT),
     "AssocMaxWallDurationPerJobLimit": ("the time limit is more than your account allows", _NEVER),
-    "PartitionDown": ("the partition is down", "`sinfo` shows the partitions."),
-    "PartitionInactive": ("the partition takes no jobs now", "`sinfo` shows the partitions."),
+    "PartitionDown": ("the partition is down", _PARTITIONS),
+    "PartitionInactive": ("the partition takes no jobs now", _PARTITIONS),
     "PartitionTimeLimit": ("the time limit is more than the partition allows", _NEVER),
     "PartitionNodeLimit": ("it asks for more nodes than the partition has", _NEVER),
     "PartitionConfig": ("the partition cannot give what it asks for", _NEVER),
@@ -154,13 +151,13 @@ REASONS: dict[str, tuple[str, str]] = {
     "JobLaunchFailure": ("it could not be launched", _OPERATORS),
     "MaxMemPerLimit": ("it asks for more memory than the partition allows", _NEVER),
     "ReservationDeleted": ("its reservation is gone", _NEVER),
-    "BurstBufferResources": ("it waits for burst buffer space", ""),
-    "BurstBufferStageIn": ("its burst buffer is being filled", ""),
+    "BurstBufferResources": ("it waits for burst buffer space", _NOTHING),
+    "BurstBufferStageIn": ("its burst buffer is being filled", _NOTHING),
 }
 """Pending reasons: what it waits for, and what to do if it will not end by itself."""
 
 
-FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, str]], ...] = (
+FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, Advice]], ...] = (
     (re.compile(r"held", re.I), ("it is held", _RELEASE)),
     (re.compile(r"PerJob|WallDuration|^(QOS|Assoc).*(MinC|MinG|MinM|MinN)"), ("a limit for one job is met", _NEVER)),
     (re.compile(r"^(QOS|Assoc)|Per(User|Account)"), ("a limit of the QOS or of your account is reached", _LIMIT)),
@@ -169,22 +166,28 @@ FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, str]], ...] = (
 """What the reasons that `REASONS` does not list, some hundred, have in common."""
 
 
-def waiting(reason: str) -> str:
-    """A pending reason in words; SLURM's own word is kept beside it."""
+@dataclass(frozen=True)
+class Waiting:
+    """Why a job waits in the queue."""
+
+    text: str
+    """In words, with SLURM's own word and what to do."""
+    needs_person: bool = False
+    """Whether it waits until a person acts."""
+
+
+def waiting(reason: str) -> Waiting:
+    """What a pending reason of SLURM means."""
     word = reason.split(",")[0]
-    told, remedy = REASONS.get(word) or next((told for family, told in FAMILIES if family.search(word)), ("", ""))
-    if not told:
-        return f"queued ({reason or 'not looked at yet'})"
-    return f"queued: {told} ({reason})" + (f". {remedy}" if remedy else "")
-
-
-def needs_a_person(told: str) -> bool:
-    """Whether what `waiting` told ends only when a person does something."""
-    return told.endswith((_NEVER, _RELEASE, _OPERATORS))
+    known = REASONS.get(word) or next((meaning for family, meaning in FAMILIES if family.search(word)), None)
+    if known is None:
+        return Waiting(f"queued ({reason or 'not looked at yet'})")
+    cause, advice = known
+    return Waiting(f"queued: {cause} ({reason})" + (f". {advice.text}" if advice.text else ""), advice.needs_person)
 
 
 def of_end(job: Job) -> Diagnosis:
-    """What to tell of a job that ended, from what SLURM says alone."""
+    """The diagnosis of a job that ended, from what SLURM says alone."""
     known = ENDS[job.state]
     where = f"job {job.id}" + (f" on {job.node}" if job.node else "")
     resolution = known.resolution

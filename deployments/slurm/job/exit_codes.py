@@ -1,6 +1,8 @@
 """Exit codes of a job that ended before its attempt began; otherwise it has the attempt's (`tasks.stage.outcome`)."""
 
-BAD_INPUT = 2
+from tasks.stage import outcome
+
+BAD_INPUT = outcome.BAD_INPUT.exit_code
 """The study file, or what the stage reads, is not what it should be."""
 ENDED_BEFORE = 70
 """An error of ours, before the attempt began."""

@@ -13,13 +13,12 @@ import os
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from storage import durable
 from storage.run_directory import RunDirectory
-
-Follows = Literal["Completed", "AwaitingRetry", "Failed", "Cancelled"]
-"""What follows the end of a job: the name of the state that the flow run is set to."""
+from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Follows
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class End:
 
     follows: Follows
     message: str
-    diagnosis: dict[str, str] = field(default_factory=dict)
+    diagnosis: Diagnosis | None = None
     delay_seconds: float = 0.0
     memory_gb: float | None = None
     """What the next job asks for at least, after one that ran out of memory."""
@@ -38,6 +37,16 @@ class End:
     """The flow run's state that this end was decided over: a later state is somebody's newer wish."""
     again: bool = False
     """Whether a person retried the run before this end was seen: then the run goes on, whatever the end was."""
+    before_stage: bool = False
+    """Whether the job ended before its stage began, for no cause that is known: some in a row stop the run."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return vars(self) | {"diagnosis": self.diagnosis.as_dict() if self.diagnosis else None}
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> End:
+        """The end that `as_dict` gave, also an older one with fewer fields. TypeError when it is none."""
+        return cls(**values | {"diagnosis": Diagnosis.read(values.get("diagnosis"))})
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ class Journal:
         """Keeps the entry durably; the same entry as it was given."""
         known, self._known = self._known, None  # what a write leaves that fails, only the disk knows
         self.folder.mkdir(parents=True, exist_ok=True)
-        values = vars(entry) | {"end": vars(entry.end) if entry.end else None}
+        values = vars(entry) | {"end": entry.end.as_dict() if entry.end else None}
         durable.write_json(self.folder / f"{entry.number:04d}.json", values)
         if known is not None:
             self._known = dict(sorted((known | {entry.number: entry}).items()))
@@ -137,7 +146,7 @@ class Journal:
         try:
             values: dict[str, Any] = json.loads(file.read_bytes())
             end = values.pop("end")
-            return Submission(**values, end=End(**end) if end else None)
+            return Submission(**values, end=End.read(end) if end else None)
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
             return None
 

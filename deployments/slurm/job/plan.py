@@ -13,11 +13,6 @@ from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import attempts
 
-STARTED_BY_A_PERSON = "started by a person"
-"""The message of a flow run's first state when a person started the study, or began the stage again."""
-NOT_YET = "cannot be submitted now: "
-"""How the message of a state begins that puts a continuation off."""
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -32,8 +27,8 @@ class Plan:
     directory: Path
     resources: Resources
     environment: dict[str, str] = field(default_factory=dict)
-    state_message: str = ""
-    """The message of the scheduled state that asked for this job: not of one that only put it off."""
+    automatic: bool = False
+    """Whether Ratchet itself asked for this job, and not a person (see `origin`)."""
     state_id: str = ""
     """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
     lives cannot be told from its first start."""
@@ -68,7 +63,7 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
         f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
         plan.flow_run,
         time.time(),
-        automatic=_automatic(plan, end),
+        automatic=plan.automatic,
         memory_gb=asked.memory_gb,
         memory_cap_gb=asked.memory_cap_gb,
         cpus=asked.cpus,
@@ -111,16 +106,9 @@ def _asked_after(plan: Plan, end: End | None) -> Resources:
 
 
 def continues(plan: Plan) -> bool:
-    """Whether the job that is asked for is one that Ratchet itself promised."""
+    """Whether Ratchet itself asked for this job after another one of the run ended."""
     last = last_of(plan, Journal(plan.folder).all())
-    return last is not None and last.end is not None and _automatic(plan, last.end)
-
-
-def _automatic(plan: Plan, end: End | None) -> bool:
-    """Whether Ratchet itself asked for the job. Prefect keeps no author; our states are those with our messages."""
-    if end is None:
-        return plan.state_message != STARTED_BY_A_PERSON
-    return end.follows == "AwaitingRetry" and plan.state_message == end.message
+    return plan.automatic and last is not None and last.end is not None
 
 
 def _lead_seconds(asked: Resources, run_directory: Path) -> float:

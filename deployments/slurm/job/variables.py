@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.cluster.site import Site, explained, overrides
 from deployments.slurm.job.journal import Journal, jobs_folder
-from deployments.slurm.job.plan import STARTED_BY_A_PERSON, Plan
+from deployments.slurm.job.plan import Plan
 from deployments.walk import Handle
 from storage.errors import BadInput
 
@@ -62,7 +62,7 @@ def plan_of(
     given: dict[str, Any],
     study: dict[str, dict[str, Any]],
     own_folder: Path,
-    state_message: str = "",
+    automatic: bool = False,
     state_id: str = "",
 ) -> Plan:
     """The plan of a flow run's next job.
@@ -96,7 +96,7 @@ def plan_of(
         Path(configuration.directory or site.root),
         resources,
         environment,
-        state_message,
+        automatic,
         state_id,
     )
 
@@ -147,11 +147,10 @@ def plan_for(
     configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
     folder = Path(variables["folder"])
     last = next(reversed(Journal(folder).all()), None)
-    flow_run, message = "", STARTED_BY_A_PERSON
-    if last and (last.end is None or last.end.follows == "AwaitingRetry"):  # else a person's start makes a new one
-        flow_run, message = last.flow_run, last.end.message if last.end else ""
+    goes_on = last is not None and (last.end is None or last.end.follows == "AwaitingRetry")
+    flow_run = last.flow_run if last is not None and goes_on else ""  # else a person's start makes a new one
     return plan_of(
-        configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, own, folder, message
+        configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, own, folder, goes_on
     )
 
 

@@ -119,11 +119,11 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
     """A run's jobs, newest first, where their logs are, and of a failure the cause, what to do and the log's end."""
     last = submissions[-1]
     lines = []
-    if last.end and last.end.diagnosis.get("level") == "error":
-        told = last.end.diagnosis
-        lines += [f"### {told['category']}: {told['summary']}", "", f"{told['resolution']}", ""]
-        if told["detail"]:
-            lines += ["```", told["detail"].rstrip(), "```", ""]
+    found = last.end.diagnosis if last.end else None
+    if found is not None and found.level == "error":
+        lines += [f"### {found.category}: {found.summary}", "", found.resolution, ""]
+        if found.detail:
+            lines += ["```", found.detail.rstrip(), "```", ""]
     if attempt:
         numerics = attempt.get("numerics") or {}
         device = numerics.get("device_model") or ""
@@ -131,7 +131,7 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
     lines += ["| job | submitted | ended | what followed |", "|---|---|---|---|"]
     for entry in reversed(submissions):
         submitted = time.strftime("%m-%d %H:%M:%S", time.localtime(entry.submitted_at))
-        ended = entry.end.diagnosis.get("summary", "") if entry.end else "queued or running"
+        ended = "queued or running" if entry.end is None else entry.end.diagnosis.summary if entry.end.diagnosis else ""
         follows = entry.end.follows if entry.end else ""
         lines.append(f"| {entry.job_id or 'not known yet'} | {submitted} | {ended} | {follows} |")
     lines += ["", f"    tail -f {journal.log(last)}", "", f"Script: `{journal.script(last)}`"]

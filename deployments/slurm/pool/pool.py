@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Protocol
 
 from deployments.slurm.cluster.client import Job, NotNow, Refused, SlurmClient, Unreachable
-from deployments.slurm.cluster.diagnosis import ENDS, QUEUED, Diagnosis
+from deployments.slurm.cluster.diagnosis import ENDS, QUEUED
 from deployments.slurm.job import evidence
-from deployments.slurm.job.journal import End, Follows, Journal, Submission
+from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.plan import Plan, known_before, last_of, next_job
 from deployments.slurm.pool.reconcile import (
     Action,
@@ -33,6 +33,8 @@ from deployments.slurm.pool.reconcile import (
     reconcile,
 )
 from storage import durable
+from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Follows
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
@@ -114,8 +116,8 @@ class Pool:
                 durable.write_bytes(journal.script(entry), text.encode())
                 self.live[plan.flow_run] = journal.write(entry)
             except (OSError, ValueError) as error:
-                told = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
-                raise Refused(told.told) from error
+                found = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
+                raise Refused(found.text) from error
             return self._submitted(plan, journal, entry, text, last.end if last else None)
 
     def _submitted(self, plan: Plan, journal: Journal, entry: Submission, text: str, before: End | None) -> str | None:
@@ -142,7 +144,7 @@ class Pool:
 
     def _refused(self, error: Refused, script: Path, before: End | None) -> End:
         """What follows a refusal: one that time or other nodes mend does not fail the run."""
-        told = Diagnosis(
+        found = Diagnosis(
             "error",
             "refused",
             f"SLURM refused the job: {error}",
@@ -153,13 +155,13 @@ class Pool:
         memory, exclude, delay = (before.memory_gb, before.exclude, 0.0) if before else (None, [], 0.0)
         if isinstance(error, NotNow):
             advice = f"Nothing to do: it is tried again every {self.limits.not_now_delay / 60:g} minutes."
-            told = replace(told, level="warning", category="not now", resolution=advice)
+            found = replace(found, level="warning", category="not now", resolution=advice)
             follows, delay = "AwaitingRetry", self.limits.not_now_delay
         elif exclude:  # perhaps the nodes that failed are all that there are
             advice = f"Nothing to do: {', '.join(exclude)} may be used again."
-            told = replace(told, level="warning", resolution=advice)
+            found = replace(found, level="warning", resolution=advice)
             follows, exclude = "AwaitingRetry", []
-        return End(follows, told.told, told.as_dict(), delay, memory, exclude)
+        return End(follows, found.text, found, delay, memory, exclude)
 
     def _jobs_before(self, entries: list[Submission]) -> list[str]:
         """The jobs of this folder, of whatever flow run, that may live; the next one waits until they have ended.

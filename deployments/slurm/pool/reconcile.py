@@ -10,18 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Job
-from deployments.slurm.cluster.diagnosis import Diagnosis
 from deployments.slurm.job.exit_codes import BAD_INPUT, HELD, SETUP_FAILED
-from deployments.slurm.job.journal import End, Follows, Submission
+from deployments.slurm.job.journal import End, Submission
+from deployments.slurm.job.origin import Origin
+from tasks.stage.diagnosis import Category, Diagnosis
+from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Follows, in_words, stops
 
 CONTINUES_LATER = "Nothing to do: the next job looks again in some minutes."
+NOT_TAKEN = Diagnosis(
+    "warning", "not submitted", "SLURM did not take the job", resolution="Nothing to do: it is submitted again."
+)
 NOT_SUBMITTED = "no job was submitted: the worker or the server was away"
-ASKED_AGAIN = "the run was asked for again after the job before was doomed or had ended"
-STOPS = frozenset({"check_failed", "no_progress", "numerical_failure", "bad_input"})
+ASKED_AGAIN = "somebody retried the run after its last job was cancelled or had ended"
 BEFORE_THE_STAGE = 3
 """Jobs in a row that may end before the stage began."""
 MEMORY_FACTOR = 1.5
@@ -113,6 +117,10 @@ class SetState:
     name: str
     message: str
     delay_seconds: float = 0.0
+    origin: Origin = "automatic"
+    """Of a scheduled state: who asks by it for the run's next job."""
+    needs_person: bool = False
+    """Whether the run waits until a person acts, so that one must be told."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,8 @@ class Cancel:
 
 Action = Adopt | Attach | Finish | SetState | Cancel
 
-TYPES = {"Completed": "COMPLETED", "AwaitingRetry": "SCHEDULED", "Failed": "FAILED", "Cancelled": "CANCELLED"}
+TYPES = {state.name: state.type for state in PRECEDENCE} | {AWAITING_RETRY.name: "SCHEDULED"}
+"""The type of a flow run's state by its name: in the pool, what goes on is scheduled, and the worker submits it."""
 
 
 def reconcile(
@@ -189,11 +198,11 @@ def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action 
     end = last.end if last else None
     open_ = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
     if last and end and open_ and (run.type == "RUNNING" or run.state_id == end.over_state):
-        return Finish(run, last, end, _told(run, end))  # the worker died between its journal and Prefect
+        return Finish(run, last, end, _state_after(run, end))  # the worker died between its journal and Prefect
     if run.type == "CANCELLING":
         return SetState(run, "CANCELLED", "Cancelled", end.message if end else "")
     if run.type == "PENDING" and seen.in_state_for > limits.unsubmitted:
-        return SetState(run, "SCHEDULED", "AwaitingRetry", NOT_SUBMITTED)
+        return SetState(run, "SCHEDULED", "AwaitingRetry", NOT_SUBMITTED, origin="put off")
     return None
 
 
@@ -205,10 +214,7 @@ def _unanswered(seen: Seen, last: Submission, named: Mapping[str, Job], limits: 
         return Adopt(seen.run, last, str(seen.attempt["slurm_job_id"]))
     if seen.absent_for <= limits.submit_grace:
         return None
-    told = Diagnosis(
-        "warning", "not submitted", "SLURM did not take the job", "", "Nothing to do: it is submitted again."
-    )
-    return _ended(seen, last, told, _goes_on(seen.run))
+    return _ended(seen, last, NOT_TAKEN, _goes_on(seen.run))
 
 
 def _vanished(seen: Seen, last: Submission, limits: Limits) -> Action | None:
@@ -220,14 +226,14 @@ def _vanished(seen: Seen, last: Submission, limits: Limits) -> Action | None:
     if ended:
         state = "CANCELLED" if told_cancelled else "FAILED"
         return _finish(seen, last, Job(last.job_id or "", last.name, state, "forgotten by SLURM"), limits)
-    told = Diagnosis(
+    lost = Diagnosis(
         "warning",
         "lost",
         "SLURM no longer knows the job, and it left no end",
         f"job {last.job_id}, not known for {seen.absent_for:.0f} s",
         diagnosis.CONTINUES,
     )
-    return _ended(seen, last, told, _goes_on(seen.run))
+    return _ended(seen, last, lost, _goes_on(seen.run))
 
 
 def _goes_on(run: Run) -> Follows:
@@ -238,9 +244,10 @@ def _goes_on(run: Run) -> Follows:
 def _alive(run: Run, job: Job) -> Action | None:
     """A queued or running job: say so."""
     if job.state in diagnosis.QUEUED:
-        message = f"job {job.id} {diagnosis.waiting(job.reason)}"
+        waiting = diagnosis.waiting(job.reason)
+        message = f"job {job.id} {waiting.text}"
         if run.type == "PENDING" and run.message != message:
-            return SetState(run, "PENDING", "InfrastructurePending", message)
+            return SetState(run, "PENDING", "InfrastructurePending", message, needs_person=waiting.needs_person)
     elif job.state in diagnosis.STARTED and run.type in ("PENDING", "CRASHED"):
         return SetState(run, "RUNNING", "Running", f"job {job.id} on {job.node}")
     return None
@@ -251,13 +258,15 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
     record = seen.attempt or {}
     end_state = record.get("end_state")
     where = f"job {job.id}" + (f" on {job.node}" if job.node else "")
-    own = Diagnosis(**record["diagnosis"]) if record.get("diagnosis") else None
+    own = Diagnosis.read(record.get("diagnosis"))
     # a stage that is finished already leaves no record; exit code 0 alone is not believed
     if end_state == "finished" or (job.state == "COMPLETED" and not end_state and seen.marker):
         return _ended(seen, last, Diagnosis("info", "finished", f"{where} finished the stage"), "Completed")
-    if end_state in STOPS:
-        assert end_state is not None
-        return _ended(seen, last, own or Diagnosis("error", end_state, f"{where} ended {end_state}"), "Failed")
+    if stops(end_state):
+        words = in_words(end_state or "")
+        return _ended(
+            seen, last, own or Diagnosis("error", cast("Category", words), f"{where} ended: {words}"), "Failed"
+        )
     if job.state == "CANCELLED" or end_state == "interrupted" or seen.run.type in ("CANCELLING", "CANCELLED"):
         return _ended(seen, last, diagnosis.of_end(replace(job, state="CANCELLED", reason="")), "Cancelled")
     if _out_of_memory(seen, job, end_state):
@@ -268,9 +277,9 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
         delay = 0.0 if job.state == "NODE_FAIL" else limits.crash_delay
         away = [job.node] if job.node else []
         return _ended(seen, last, diagnosis.of_end(job), "AwaitingRetry", delay, exclude=away)
-    if end_state in ("out_of_time", "sigterm"):
-        told = Diagnosis("info", "time limit", f"{where} saved and stopped in time", "", diagnosis.CONTINUES)
-        return _ended(seen, last, told, "AwaitingRetry")
+    if end_state in END_STATES and END_STATES[end_state].state == AWAITING_RETRY:
+        saved = Diagnosis("info", "time limit", f"{where} saved and stopped in time", "", diagnosis.CONTINUES)
+        return _ended(seen, last, saved, "AwaitingRetry")
     if end_state == "crashed":
         return _ended(seen, last, own or diagnosis.of_end(job), "AwaitingRetry", limits.crash_delay)
     if not record and job.state != "PREEMPTED":
@@ -286,13 +295,15 @@ def _out_of_memory(seen: Seen, job: Job, end_state: str | None) -> bool:
 
 def _more_memory(seen: Seen, last: Submission, job: Job) -> Action:
     """Once more with more memory, up to the cap; a second time it is the person's turn."""
-    told = diagnosis.of_end(replace(job, state="OUT_OF_MEMORY"))
+    found = diagnosis.of_end(replace(job, state="OUT_OF_MEMORY"))
     more = min(math.ceil(last.memory_gb * MEMORY_FACTOR), last.memory_cap_gb or math.inf)
     before = seen.submissions[-2].end if last.automatic and len(seen.submissions) > 1 else None
     if (before and before.memory_gb) or more <= last.memory_gb:  # memory_gb is handed on from end to end
-        return _ended(seen, last, replace(told, detail=f"{told.detail}, {last.memory_gb:g} GB"), "Failed")
-    told = replace(told, resolution=f"Nothing to do: the next job asks for {more:g} GB instead of {last.memory_gb:g}.")
-    return _ended(seen, last, told, "AwaitingRetry", memory_gb=more)
+        return _ended(seen, last, replace(found, detail=f"{found.detail}, {last.memory_gb:g} GB"), "Failed")
+    found = replace(
+        found, resolution=f"Nothing to do: the next job asks for {more:g} GB instead of {last.memory_gb:g}."
+    )
+    return _ended(seen, last, found, "AwaitingRetry", memory_gb=more)
 
 
 def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action:
@@ -301,30 +312,30 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
     exit_code = job.exit_code if job.state == "FAILED" else None
     if exit_code == SETUP_FAILED:
         advice = "Read the job's log; correct setup_lines in the site file, then retry the run."
-        told = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
-        return _ended(seen, last, told, "Failed")
+        failed = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
+        return _ended(seen, last, failed, "Failed")
     if exit_code == BAD_INPUT:
         advice = "The end of the job's log says what and where; correct it, then start the study again."
-        told = Diagnosis("error", "bad input", "the stage could not begin", where, advice)
-        return _ended(seen, last, told, "Failed")
+        refused = Diagnosis("error", "bad input", "the stage could not begin", where, advice)
+        return _ended(seen, last, refused, "Failed")
     if exit_code == HELD:
-        told = Diagnosis("warning", "held", "another process is at work on this stage", where, CONTINUES_LATER)
-        return _ended(seen, last, told, "AwaitingRetry", limits.held_delay)
-    told = diagnosis.of_end(job)
-    told = replace(told, summary=f"{told.summary}, before the stage began")
+        held = Diagnosis("warning", "held", "another process is at work on this stage", where, CONTINUES_LATER)
+        return _ended(seen, last, held, "AwaitingRetry", limits.held_delay)
+    found = diagnosis.of_end(job)
+    found = replace(found, summary=f"{found.summary}, before the stage began")
     row = _row_before_the_stage(seen.submissions)
     if row >= BEFORE_THE_STAGE:
-        advice = told.resolution if told.category == "output folder" else "Read the job's log, then retry the run."
-        told = replace(told, resolution=f"{row} jobs in a row ended so. {advice}")
-        return _ended(seen, last, told, "Failed")
-    return _ended(seen, last, told, "AwaitingRetry", limits.crash_delay)
+        advice = found.resolution if found.category == "output folder" else "Read the job's log, then retry the run."
+        found = replace(found, resolution=f"{row} jobs in a row ended so. {advice}")
+        return _ended(seen, last, found, "Failed", before_stage=True)
+    return _ended(seen, last, found, "AwaitingRetry", limits.crash_delay, before_stage=True)
 
 
 def _row_before_the_stage(submissions: Sequence[Submission]) -> int:
     """How many jobs in a row ended before the stage, the newest included; a job that a person asked for begins it."""
     row = 1
     for later, earlier in zip(reversed(submissions), reversed(submissions[:-1]), strict=False):
-        if not later.automatic or earlier.end is None or "before the stage began" not in earlier.end.message:
+        if not later.automatic or earlier.end is None or not earlier.end.before_stage:
             return row
         row += 1
     return row
@@ -333,34 +344,37 @@ def _row_before_the_stage(submissions: Sequence[Submission]) -> int:
 def _ended(
     seen: Seen,
     submission: Submission,
-    told: Diagnosis,
+    found: Diagnosis,
     follows: Follows,
     delay_seconds: float = 0.0,
     memory_gb: float | None = None,
     exclude: Sequence[str] = (),
+    before_stage: bool = False,
 ) -> Finish:
     """The end of a submission; Prefect is told unless somebody set a state of their own meanwhile.
 
     More memory and excluded nodes stay for all later jobs of the run. A run that a person retried before this end was
-    seen goes on, whatever the end was: the wish is the newer one.
+    seen goes on, whatever the end was: the retry is newer.
     """
     run = seen.run
     before = seen.submissions[-2].end if len(seen.submissions) > 1 else None
     end = End(
         follows,
-        told.told,
-        told.as_dict(),
+        found.text,
+        found,
         delay_seconds,
         memory_gb or (before.memory_gb if before else None),
         sorted({*exclude, *(before.exclude if before else [])}),
         run.state_id,
         follows != "Completed" and _asked_again(run, submission),
+        before_stage,
     )
     tell = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
-    return Finish(run, submission, end, _told(run, end) if tell else None)
+    return Finish(run, submission, end, _state_after(run, end) if tell else None)
 
 
-def _told(run: Run, end: End) -> SetState:
+def _state_after(run: Run, end: End) -> SetState:
+    """The state of a flow run after an end of its job; a person's retry in the meantime stays that person's."""
     if end.again:
-        return SetState(run, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
+        return SetState(run, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN, origin="person")
     return SetState(run, TYPES[end.follows], end.follows, end.message, end.delay_seconds)

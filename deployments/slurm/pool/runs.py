@@ -25,6 +25,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.states import State, StateType
 
+from deployments.slurm.job.origin import marked
 from deployments.slurm.pool.reconcile import Run, SetState
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -90,8 +91,9 @@ class PrefectRuns:
         if now.state is None or str(now.state.id) != wish.run.state_id:
             LOG.info("%s is %s by now: not set to %s", now.name, now.state and now.state.name, wish.name)
             return False
-        details = StateDetails()
-        if wish.type == StateType.SCHEDULED.value:
+        scheduled = wish.type == StateType.SCHEDULED.value
+        details = marked(wish.origin) if scheduled else StateDetails()
+        if scheduled:
             details.scheduled_time = datetime.now(UTC) + timedelta(seconds=wish.delay_seconds)
         state: State[Any] = State(
             type=StateType(wish.type), name=wish.name, message=wish.message, state_details=details

@@ -31,17 +31,17 @@ from prefect.plugins import load_prefect_collections
 from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.cluster.client import Refused, SlurmCommands, require_commands
-from deployments.slurm.cluster.diagnosis import needs_a_person
 from deployments.slurm.cluster.partitions import Cluster, read_cluster
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.journal import jobs_folder
-from deployments.slurm.job.plan import NOT_YET, Plan, asked_now, continues
+from deployments.slurm.job.origin import PREFECTS_OWN, asked_automatically
+from deployments.slurm.job.plan import Plan, asked_now, continues
 from deployments.slurm.job.preflight import require
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool.mirror import Mirror
 from deployments.slurm.pool.pool import Pool
-from deployments.slurm.pool.reconcile import NOT_SUBMITTED, Action, Finish, Limits, Run, SetState
+from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
 from deployments.slurm.pool.runs import PrefectRuns, passes
 from storage import locks
 from storage.errors import BadInput, Held
@@ -49,8 +49,7 @@ from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_LOOK_SECONDS = 2.0
-PREFECTS_OWN = ("Late", "AwaitingConcurrencySlot")
-"""Scheduled states that Prefect sets by itself: they are nobody's wish."""
+NOT_YET = "cannot be submitted now: "
 NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
 STAND_BY_SECONDS = 10.0
@@ -113,7 +112,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     @contextmanager
     def _server_may_be_away(self) -> Iterator[None]:
-        """Of a worker that fails for some minutes Prefect makes an end, and its jobs would be without anybody."""
+        """Prefect ends a worker whose calls fail for some minutes; nobody would then watch its jobs."""
         try:
             yield
         except httpx.HTTPError as error:
@@ -155,13 +154,13 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
     async def _submit(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> str | None:
         """The job's id when SLURM told it; else the run's state says why there is no job, or a later look finds it."""
         assert self._jobs is not None
-        told_before, may_wait = "", True  # somebody may be editing the site file or the study
+        shown, may_wait = "", True  # somebody may be editing the site file or the study
         try:
-            wish, told_before, state_id = await self._asked_for_by(flow_run)
+            automatic, shown, state_id = await self._asked_for_by(flow_run)
             await anyio.to_thread.run_sync(self._read_site_again)
             study = await anyio.to_thread.run_sync(kept_resources, flow_run.parameters.get("study_file", ""))
             may_wait = False
-            plan = self._plan(flow_run, configuration, study, wish, state_id)
+            plan = self._plan(flow_run, configuration, study, automatic, state_id)
             # for a disk that is away, say; of a first job a person is told at once
             may_wait = await anyio.to_thread.run_sync(continues, plan)
             await anyio.to_thread.run_sync(self._require_runnable, plan, plan.resources)
@@ -172,12 +171,12 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
         except (Refused, BadInput) as error:
             if may_wait and isinstance(error, BadInput):
-                told = f"{NOT_YET}{error}"
-                was_set = await self._set(flow_run, "SCHEDULED", "AwaitingRetry", told, Limits.not_now_delay)
+                message = f"{NOT_YET}{error}"
+                was_set = await self._set(flow_run, "SCHEDULED", "AwaitingRetry", message, Limits.not_now_delay)
             else:
-                told = str(error)
-                was_set = await self._set(flow_run, "FAILED", "Failed", told)
-            if was_set and told != told_before:  # of what is put off again a person knows
+                message = str(error)
+                was_set = await self._set(flow_run, "FAILED", "Failed", message)
+            if was_set and message != shown:  # a person was notified when it was put off for the same cause before
                 await anyio.to_thread.run_sync(self._notify, flow_run.name, str(error))
         return None
 
@@ -188,29 +187,30 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             return False
         run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name)
         assert self._runs is not None
-        return await anyio.to_thread.run_sync(self._runs.set_state, SetState(run, type_, name, message, delay))
+        return await anyio.to_thread.run_sync(
+            self._runs.set_state, SetState(run, type_, name, message, delay, "put off")
+        )
 
     def _read_site_again(self) -> None:
         """Takes what was edited; a root that moved only when the worker is started again, since its runs are there."""
         assert self._site is not None
         self._site = read_site().model_copy(update={"root": self._site.root})
 
-    async def _asked_for_by(self, flow_run: FlowRun) -> tuple[str, str, str]:
-        """Whose wish the job is: the message of the scheduled state that it follows. The newest one's message, which
-        may only put it off. The id of the present state, which is later than the one that `flow_run` has."""
+    async def _asked_for_by(self, flow_run: FlowRun) -> tuple[bool, str, str]:
+        """Whether Ratchet itself asked for the job; the message of the newest scheduled state, which may only put it
+        off; and the id of the present state, which is later than the one that `flow_run` has."""
         states = await self.client.read_flow_run_states(flow_run.id)
-        scheduled = sorted((state for state in states if state.is_scheduled()), key=lambda state: state.timestamp)
-        told = [state.message or "" for state in scheduled if state.name not in PREFECTS_OWN]
-        wishes = [message for message in told if not message.startswith((NOT_YET, NOT_SUBMITTED))]
+        ours = [state for state in states if state.is_scheduled() and state.name not in PREFECTS_OWN]
+        newest = max(ours, key=lambda state: state.timestamp, default=None)
         present = (await self.client.read_flow_run(flow_run.id)).state
-        return (wishes or [""])[-1], (told or [""])[-1], str(present.id) if present else ""
+        return asked_automatically(states), (newest and newest.message) or "", str(present.id) if present else ""
 
     def _plan(
         self,
         flow_run: FlowRun,
         configuration: SlurmJobConfiguration,
         study: dict[str, dict[str, Any]],
-        message: str,
+        automatic: bool,
         state_id: str,
     ) -> Plan:
         assert self._site is not None
@@ -223,7 +223,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             flow_run.job_variables or {},
             study,
             self._own_folder(flow_run),
-            message,
+            automatic,
             state_id,
         )
 
@@ -333,7 +333,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         }
         names = {one.run.id: one.submissions[-1].name for one in self._jobs.seen if one.submissions}
         for action in actions:
-            if isinstance(action, SetState) and needs_a_person(action.message):
+            if isinstance(action, SetState) and action.needs_person:
                 self._notify(names[action.run.id], action.message)
         for one in self._jobs.seen:
             if one.run.id in ended:

@@ -24,19 +24,17 @@ from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from deployments.slurm.job.plan import STARTED_BY_A_PERSON
+from deployments.slurm.job.origin import marked
 from deployments.slurm.job.variables import job_variables, stage_parameters
-from deployments.slurm.pool.reconcile import STOPS
 from deployments.walk import Handle, Walk
 from storage import attempts, generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory
+from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, CANCELLED, COMPLETED, FAILED, PrefectState, stops
 
 Stand = Literal["finished", "waits", "ready", "under way", "failed", "cancelled"]
 UNSEEN_SECONDS = 90.0
 """For so long an NFS client may know nothing of a marker that another host wrote (its own limit is a minute)."""
-BAD_INPUT_CATEGORY = "bad input"
-"""Of a diagnosis, by a stage and by `reconcile`."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,21 @@ class Standing:
     """How a stage stands, for a person and for what waits for it."""
 
     stand: Stand
-    told: str
+    message: str
     flow_run: str | None = None
     bad_input: bool = False
     """Whether it failed for what it was given, which a person must correct."""
 
     @property
+    def state(self) -> PrefectState:
+        """The state that shows it where the study is followed."""
+        if self.stand == "failed":
+            return BAD_INPUT if self.bad_input else FAILED
+        return {"finished": COMPLETED, "cancelled": CANCELLED}.get(self.stand, AWAITING_RETRY)
+
+    @property
     def line(self) -> str:
-        return self.told if self.told.startswith(self.stand) else f"{self.stand}: {self.told}"
+        return self.message if self.message.startswith(self.stand) else f"{self.stand}: {self.message}"
 
 
 class Advance:
@@ -105,7 +110,7 @@ class Advance:
             return Standing("under way", holder)
         stopped = _stopped(handle.run, last, run)
         if stopped is None or self._person:
-            return self._start(handle, f"started again: {stopped.told}" if stopped else "")
+            return self._start(handle, f"started again: {stopped.message}" if stopped else "")
         return stopped
 
     def _made_after(self, handle: Handle, entries: list[Submission]) -> FlowRun | None:
@@ -155,7 +160,10 @@ class Advance:
             name=f"{handle.run.study} {handle.label} {handle.run.fingerprint[:12]}",
             tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
             idempotency_key=key,
-            state=Scheduled(message=STARTED_BY_A_PERSON) if self._person else None,
+            state=Scheduled(
+                message="started by a person" if self._person else None,
+                state_details=marked("person" if self._person else "automatic"),
+            ),
             job_variables=job_variables(self._site, handle, self._source),
         )
 
@@ -218,7 +226,8 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     if last and end and end.follows == "Cancelled":
         return Standing("cancelled", end.message, last.flow_run)
     if last and end and end.follows == "Failed":
-        return Standing("failed", end.message, last.flow_run, end.diagnosis.get("category") == BAD_INPUT_CATEGORY)
+        bad_input = end.diagnosis is not None and end.diagnosis.category == "bad input"
+        return Standing("failed", end.message, last.flow_run, bad_input)
     state = flow_run.state if flow_run is not None else None
     if flow_run is not None and state is not None and state.is_cancelled():
         return Standing("cancelled", state.message or "cancelled", str(flow_run.id))
@@ -227,9 +236,9 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     if flow_run is not None and state is not None and failed and unsubmitted:  # its next job was refused
         return Standing("failed", state.message or state.name, str(flow_run.id))
     record = attempts.newest(run.attempts)
-    if record and record.get("end_state") in STOPS:
-        told = (record.get("diagnosis") or {}).get("summary", "")
-        return Standing("failed", told, None, record.get("end_state") == "bad_input")
+    if record and stops(record.get("end_state")):
+        summary = (record.get("diagnosis") or {}).get("summary", "")
+        return Standing("failed", summary, None, record["end_state"] == "bad_input")
     return None
 
 

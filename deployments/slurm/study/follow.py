@@ -29,18 +29,17 @@ from deployments.slurm.study import efficiency
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study import look as slurm_study
 from deployments.slurm.study.advance import Advance, Standing
+from deployments.states import prefect_state
 from deployments.walk import Handle, Walk
 from storage.errors import BadInput
+from tasks.stage.outcome import BAD_INPUT
 from tasks.stage.validation import validated
 
 LOG = logging.getLogger("ratchet.slurm")
 HOOK_SECONDS = 120.0
 """For so long a cancelled flow run's own process is given to end its study."""
-STATES = {
-    "finished": (StateType.COMPLETED, "Completed"),
-    "failed": (StateType.FAILED, "Failed"),
-    "cancelled": (StateType.CANCELLED, "Cancelled"),
-}
+ENDED = ("finished", "failed", "cancelled")
+"""How a stage stands that does not go on by itself."""
 
 
 def looks(page: Page, study: Any, root: str) -> Callable[[bool], Advance]:
@@ -100,7 +99,7 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
 
         return slurm_study.follow(look_again, board.tell)
     except BadInput as error:
-        return State(type=StateType.FAILED, name="BadInput", message=str(error))
+        return prefect_state(BAD_INPUT, str(error))
     finally:
         board.close()
         if last and (used := efficiency.table(last[0].handles, SlurmCommands().used)):
@@ -225,10 +224,7 @@ class _Board:
                     page = f" {PREFECT_UI_URL.value()}/runs/flow-run/{now.flow_run}" if now.flow_run else ""
                     logger.info("%s%s", now.line, page)
                     shown = now
-                if now.stand in STATES:
-                    kind, state = STATES[now.stand]
-                    return State(type=kind, name=state, message=now.told)
-                if closed:
-                    return State(type=StateType.CANCELLED, name="AwaitingRetry", message=now.told)
+                if closed or now.stand in ENDED:
+                    return prefect_state(now.state, now.message)
 
         return stage

@@ -14,7 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import WorkPoolStatus
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.states import Cancelling, State, StateType
+from prefect.states import Cancelling, State
 
 from deployments.page import Page, load_page, page_names, stages_of
 from deployments.slurm.cluster.client import SlurmCommands
@@ -26,9 +26,11 @@ from deployments.slurm.job.variables import own_resources, plan_for
 from deployments.slurm.pool.runs import NOT_ENDED, passes, runs_tagged
 from deployments.slurm.study.advance import Advance, Look, Standing
 from deployments.slurm.study.snapshot import stage_source, staged
+from deployments.states import prefect_state
 from deployments.walk import Handle, Walk
 from storage import durable
 from storage.errors import BadInput
+from tasks.stage.outcome import COMPLETED, state_of_study
 from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -201,20 +203,12 @@ def follow(
 
 
 def final_state(walk: Advance) -> State[Any]:
-    """The study's state: failed before cancelled, before unfinished, before completed."""
-    stands = {standing.stand for standing in walk.standings.values()}
-    failed = [standing for standing in walk.standings.values() if standing.stand == "failed"]
-    told = "; ".join(
-        f"{handle.label}: {walk.standing(handle).told}"
-        for handle in walk.handles
-        if walk.standing(handle).stand in ("failed", "cancelled")
-    )
-    if failed:
-        name = "BadInput" if any(standing.bad_input for standing in failed) else "Failed"
-        return State(type=StateType.FAILED, name=name, message=told)
-    if "cancelled" in stands:
-        return State(type=StateType.CANCELLED, name="Cancelled", message=told)
-    if stands != {"finished"}:
-        return State(type=StateType.CANCELLED, name="AwaitingRetry", message="unfinished")
-    where = walk.handles[-1].run.path
-    return State(type=StateType.COMPLETED, message=f"all {len(walk.handles)} stages are finished; results in {where}")
+    """The study's state, and what stopped it."""
+    standings = [(handle, walk.standing(handle)) for handle in walk.handles]
+    state = state_of_study(standing.state for _, standing in standings)
+    if state == COMPLETED:
+        where = walk.handles[-1].run.path
+        return prefect_state(state, f"all {len(walk.handles)} stages are finished; results in {where}")
+    stopped = [one for one in standings if one[1].stand in ("failed", "cancelled")]
+    message = "; ".join(f"{handle.label}: {standing.message}" for handle, standing in stopped)
+    return prefect_state(state, message or "unfinished")

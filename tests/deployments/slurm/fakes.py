@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deployments.slurm.cluster.client import NOT_NOW, Job, NotNow, Refused, Unreachable
-from deployments.slurm.pool.reconcile import NOT_SUBMITTED, Run, SetState
+from deployments.slurm.job.origin import Origin
+from deployments.slurm.pool.reconcile import Run, SetState
+from tasks.stage.outcome import in_words
 
 NODES, NODE_MEGABYTES, GPU_MODELS = ("n1", "n2", "n3", "n4"), 256_000, ("a100",)
 NO_SUCH_NODE = "Batch job submission failed: Requested node configuration is not available"
@@ -91,7 +93,7 @@ class FakeStage:
         os.utime(f"{self._path}/locks/{self.number}.alive", (self._clock.now, self._clock.now))
 
     def end(self, end_state: str, exit_code: int) -> None:
-        told = {"level": "error", "category": end_state, "summary": f"the stage ended {end_state}"}
+        told = {"level": "error", "category": in_words(end_state), "summary": f"the stage ended {end_state}"}
         stops = exit_code not in (0, 75, 130)
         self._note(
             end_state=end_state,
@@ -454,8 +456,8 @@ class FakeRun:
     type: str = "SCHEDULED"
     name: str = "Scheduled"
     message: str = ""
-    wish: str = ""
-    """The message of the scheduled state that asks for the next job."""
+    automatic: bool = False
+    """Whether Ratchet itself asked for the next job."""
     state_id: str = "0"
     due: float = 0.0
     job_id: str = ""
@@ -479,17 +481,25 @@ class FakePrefect:
 
     def add(self, run_id: str, folder: Path) -> FakeRun:
         self.runs[run_id] = FakeRun(run_id, str(folder))
-        self.put(run_id, "SCHEDULED", "Scheduled")
+        self.put(run_id, "SCHEDULED", "Scheduled", origin="automatic")
         return self.runs[run_id]
 
-    def put(self, run_id: str, type_: str, name: str, message: str = "", delay_seconds: float = 0.0) -> None:
+    def put(
+        self,
+        run_id: str,
+        type_: str,
+        name: str,
+        message: str = "",
+        delay_seconds: float = 0.0,
+        origin: Origin = "person",
+    ) -> None:
         """A new state, with an id of its own."""
         run = self.runs[run_id]
         self._states += 1
         run.type, run.name, run.message, run.state_id = type_, name, message, str(self._states)
         run.due = self.clock.now + delay_seconds
-        if type_ == "SCHEDULED" and message != NOT_SUBMITTED:
-            run.wish = message
+        if type_ == "SCHEDULED" and origin != "put off":
+            run.automatic = origin == "automatic"
         run.history.append(name)
 
     def cancel(self, run_id: str, at_once: bool = False) -> None:
@@ -542,7 +552,7 @@ class FakeRuns:
         run = self._server.runs[wish.run.id]
         done = run.state_id == wish.run.state_id
         if done:
-            self._server.put(run.id, wish.type, wish.name, wish.message, wish.delay_seconds)
+            self._server.put(run.id, wish.type, wish.name, wish.message, wish.delay_seconds, wish.origin)
         self._server.clock.moment()
         if lost:
             raise ServerAway

@@ -23,8 +23,9 @@ from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job import plan as job_module
 from deployments.slurm.job.plan import Plan
 from deployments.slurm.pool.pool import Pool
-from deployments.slurm.pool.reconcile import HELD, STOPS, Limits
+from deployments.slurm.pool.reconcile import HELD, Limits
 from storage import durable
+from tasks.stage.outcome import stops
 from tests.deployments.slurm.fakes import (
     FINAL,
     FOREIGN,
@@ -165,7 +166,7 @@ class History:
 
     def _submit(self, run: FakeRun) -> None:
         """As prefect.workers.base does it: Pending, Submitting, and then ours."""
-        asked = run.wish
+        automatic = run.automatic
         if not self.server.pending(run.id, "Pending"):
             return
         self._window()
@@ -173,7 +174,7 @@ class History:
         self._window()
         if self._stumbles(run):
             return
-        plan = Plan(run.id, Path(run.folder), "toy", ["work"], self.folder, RESOURCES, {}, asked, run.state_id)
+        plan = Plan(run.id, Path(run.folder), "toy", ["work"], self.folder, RESOURCES, {}, automatic, run.state_id)
         self.asking = run
         try:
             job_id = self.pool.submit(plan)
@@ -308,7 +309,7 @@ class History:
     def _must_be_wished(self, run: FakeRun, job: FakeJob) -> None:
         """No job goes on by itself after one that ended for a cause that stops."""
         for other in self.slurm.all:
-            stopped = other.fate is not None and not other.live and other.fate.end_state in STOPS
+            stopped = other.fate is not None and not other.live and stops(other.fate.end_state)
             if stopped and self.owner.get(other.name) is run:
                 again = any(what == "retries" and when >= other.submitted for when, what in self.wished[run.id])
                 self._must(again, f"{job.name} goes on though {other.name} ended {self.fates[other.name]}")

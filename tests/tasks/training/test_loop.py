@@ -175,7 +175,7 @@ def test_a_full_disk_while_it_restores_is_told_as_such_and_not_as_damage(tmp_pat
 
     monkeypatch.setattr(Rows, "cut_back", fails)
     outcome = toy_attempt(tmp_path, TOY)
-    assert (outcome.end_state, outcome.diagnosis["category"]) == ("crashed", "disk full")
+    assert (outcome.end_state, outcome.diagnosis.category) == ("crashed", "disk full")
     monkeypatch.setattr(Rows, "cut_back", cut_back)
     toy_attempt(tmp_path, TOY)
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed

@@ -120,7 +120,7 @@ def test_an_error_in_the_background_reaches_the_training(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Checkpoints, "save", fails)
     outcome = toy_attempt(tmp_path, TOY)
-    assert (outcome.end_state, outcome.diagnosis["category"]) == ("crashed", "disk full")
+    assert (outcome.end_state, outcome.diagnosis.category) == ("crashed", "disk full")
 
 
 def test_a_saver_ends_with_every_write_durable_even_when_an_error_is_on_its_way(run, state, gate):

@@ -12,7 +12,7 @@ import pytest
 
 from deployments.slurm.cluster.client import SlurmClient
 from storage import attempts, locks
-from tasks.stage.outcome import EXIT_CODES
+from tasks.stage.outcome import END_STATES
 from tests.deployments.slurm.contract import Contract
 from tests.deployments.slurm.fakes import Clock, FakeSlurm, FakeStage
 
@@ -50,12 +50,12 @@ class TestFakeSlurm(Contract):
         return FakeBench()
 
 
-@pytest.mark.parametrize("end_state", [state for state in EXIT_CODES if state != "held"])
+@pytest.mark.parametrize("end_state", [state for state in END_STATES if state != "held"])
 def test_the_fake_stage_leaves_what_a_real_attempt_leaves(
     end_state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, real = tmp_path / "fake", tmp_path / "real"
-    told = {"level": "error", "category": "c", "summary": "s", "detail": "", "resolution": "r"}
+    told = {"level": "error", "category": "crash", "summary": "s", "detail": "", "resolution": "r"}
     stage = FakeStage(fake, "7", "job.1", Clock())
     stage.begin()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -65,8 +65,8 @@ def test_the_fake_stage_leaves_what_a_real_attempt_leaves(
     assert locks.highest(fake / "locks") == lock.number
     assert _names(fake) == _names(real)
 
-    stage.end(end_state, EXIT_CODES[end_state])
-    record.end(end_state, EXIT_CODES[end_state], told if EXIT_CODES[end_state] in (1, 2) else None)
+    stage.end(end_state, END_STATES[end_state].exit_code)
+    record.end(end_state, END_STATES[end_state].exit_code, told if END_STATES[end_state].exit_code in (1, 2) else None)
     lock.release()
     assert _names(fake) - {"COMPLETE.json"} == _names(real)
     assert (fake / "COMPLETE.json").exists() == (end_state == "finished")

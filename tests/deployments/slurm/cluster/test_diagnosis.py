@@ -8,6 +8,7 @@ import pytest
 
 from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Job
+from tasks.stage.diagnosis import Diagnosis
 
 SLURMS_ENDS = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -36,7 +37,7 @@ def test_every_end_is_told_with_what_to_do(state: str) -> None:
     assert "job 7 on n3" in told.detail and state in told.detail
     assert told.resolution or state == "COMPLETED"
     assert ("Nothing to do" in told.resolution) == (state in {"TIMEOUT", "PREEMPTED"} | diagnosis.ON_THE_NODE)
-    assert told.told.endswith(".") and ".." not in told.told and told.summary in told.told
+    assert told.text.endswith(".") and ".." not in told.text and told.summary in told.text
 
 
 @pytest.mark.parametrize(
@@ -53,35 +54,35 @@ def test_a_failure_is_told_by_exit_code_and_signal(job: Job, category: str, word
     told = diagnosis.of_end(job)
     assert told.category == category
     for word in words:
-        assert word in told.told
-    assert "NonZeroExitCode" not in told.told
+        assert word in told.text
+    assert "NonZeroExitCode" not in told.text
 
 
 def test_a_diagnosis_is_what_an_attempts_record_holds() -> None:
     told = diagnosis.of_end(Job("7", "j", "TIMEOUT"))
-    assert diagnosis.Diagnosis(**told.as_dict()) == told
+    assert Diagnosis.read(told.as_dict()) == told
     assert set(told.as_dict()) == {"level", "category", "summary", "detail", "resolution"}
 
 
 @pytest.mark.parametrize("reason", sorted(diagnosis.REASONS))
 def test_every_pending_reason_is_told_in_words_with_slurms_own_beside_them(reason: str) -> None:
-    told = diagnosis.waiting(reason)
-    words, remedy = diagnosis.REASONS[reason]
-    assert told.startswith(f"queued: {words} ({reason})") and told.endswith(remedy)
+    text = diagnosis.waiting(reason).text
+    words, advice = diagnosis.REASONS[reason]
+    assert text.startswith(f"queued: {words} ({reason})") and text.endswith(advice.text)
     assert re.fullmatch(r"[a-z][^.]*", words), "one clause"
 
 
 def test_what_never_starts_by_itself_says_so() -> None:
-    never = [reason for reason in diagnosis.REASONS if "not start by itself" in diagnosis.waiting(reason)]
+    never = [reason for reason in diagnosis.REASONS if "not start by itself" in diagnosis.waiting(reason).text]
     assert {"BadConstraints", "PartitionTimeLimit", "InvalidQOS", "DependencyNeverSatisfied"} <= set(never)
     assert not {"Priority", "Resources", "Dependency", "QOSMaxJobsPerUserLimit"} & set(never)
 
 
 def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
-    told = diagnosis.waiting("ReqNodeNotAvail,_UnavailableNodes:n2")
-    assert "down, drained or reserved (ReqNodeNotAvail,_UnavailableNodes:n2)" in told
-    assert diagnosis.waiting("SomethingNew") == "queued (SomethingNew)"
-    assert diagnosis.waiting("") == "queued (not looked at yet)"
+    text = diagnosis.waiting("ReqNodeNotAvail,_UnavailableNodes:n2").text
+    assert "down, drained or reserved (ReqNodeNotAvail,_UnavailableNodes:n2)" in text
+    assert diagnosis.waiting("SomethingNew").text == "queued (SomethingNew)"
+    assert diagnosis.waiting("").text == "queued (not looked at yet)"
 
 
 @pytest.mark.parametrize(
@@ -106,5 +107,6 @@ def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
     ],
 )
 def test_a_reason_is_told_in_words_and_whether_somebody_must_act(reason: str, told: str, person: bool) -> None:
-    assert told in diagnosis.waiting(reason) and reason in diagnosis.waiting(reason)
-    assert diagnosis.needs_a_person(f"job 7 {diagnosis.waiting(reason)}") is person
+    waiting = diagnosis.waiting(reason)
+    assert told in waiting.text and reason in waiting.text
+    assert waiting.needs_person is person

@@ -9,9 +9,11 @@ import pytest
 
 from deployments.slurm.job.journal import End, Journal, Submission
 from storage import durable
+from tasks.stage.diagnosis import Diagnosis
 
 ENTRY = Submission(1, "study-train.3fa9c1.1", "flow-run", 1.5, True, 4.0, 8.0, 2, 1, 60, 3, "state", None)
-END = End("AwaitingRetry", "it ended", {"level": "info"}, 30.0, 6.0, ["n1"], "s1")
+FOUND = Diagnosis("info", "time limit", "it ended", "job 7", "Nothing to do.")
+END = End("AwaitingRetry", "it ended", FOUND, 30.0, 6.0, ["n1"], "s1", True, True)
 
 
 @pytest.fixture
@@ -102,3 +104,29 @@ def test_an_entry_that_ended_is_read_once_and_a_live_one_each_time(journal: Jour
     Journal(journal.folder).note_end(replace(ENTRY, number=2), END)  # another process
     (journal.folder / "0001.json").write_text("{")
     assert [entry.live for entry in journal.all()] == [False, False]
+
+
+OLD = """{"number": 2, "name": "mono-s42-train-monotonic.3fa9c1.2", "flow_run": "0b0f", "submitted_at": 1795350000.5,
+"automatic": true, "memory_gb": 32.0, "memory_cap_gb": 64.0, "cpus": 8, "gpus": 1, "time_limit_minutes": 240,
+"attempts_before": 1, "state_id": "s1", "job_id": "4711", "cancelled": false, "end": {"follows": "AwaitingRetry",
+"message": "the job ended with an error, before the stage began. job 4711 on n1, FAILED, exit code 1.",
+"diagnosis": {"level": "error", "category": "%s", "summary": "the job ended with an error, before the stage began",
+"detail": "job 4711 on n1, FAILED, exit code 1", "resolution": "Read the end of the job's log."},
+"delay_seconds": 30.0, "memory_gb": null, "exclude": ["n7"], "over_state": "s1", "again": false},
+"ended_at": 1795350100.0}"""
+"""As it was written before an end said by a fact whether its stage had begun."""
+
+
+@pytest.mark.parametrize(("written", "read"), [("crash", "crash"), ("check_failed", "other"), ("newer", "other")])
+def test_an_end_of_an_earlier_version_is_read_whatever_its_category(journal: Journal, written: str, read: str) -> None:
+    journal.folder.mkdir()
+    (journal.folder / "0002.json").write_text(OLD % written)
+    (entry,) = journal.all()
+    assert entry.end is not None and entry.end.diagnosis is not None and not entry.end.before_stage
+    assert (entry.end.follows, entry.end.exclude) == ("AwaitingRetry", ["n7"])
+    assert (entry.end.diagnosis.category, entry.end.diagnosis.level) == (read, "error")
+    assert entry.end.diagnosis.resolution == "Read the end of the job's log."
+    assert journal.write(entry) == Journal(journal.folder).all()[0], "it can be written again"
+    (journal.folder / "0002.json").write_text(OLD.partition('"diagnosis"')[0] + '"diagnosis": {}}}')
+    (bare,) = Journal(journal.folder).all()
+    assert bare.end is not None and bare.end.diagnosis is None

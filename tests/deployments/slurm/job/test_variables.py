@@ -33,12 +33,10 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
         partition="gpu",
         label="mono-s42-train",
     )
-    plan = plan_of(
-        configuration, Site(root="/shared"), "f", "a name", {"stage": "x"}, {}, {}, Path("/own/jobs"), "again"
-    )
+    plan = plan_of(configuration, Site(root="/shared"), "f", "a name", {"stage": "x"}, {}, {}, Path("/own/jobs"), True)
     assert plan.environment == {"OMP_NUM_THREADS": "2"}
     assert (plan.folder, plan.directory, plan.label) == (Path("/own/jobs"), Path("/shared"), "mono-s42-train")
-    assert (plan.resources.cpus, plan.resources.partition, plan.state_message) == (4, "gpu", "again")
+    assert (plan.resources.cpus, plan.resources.partition, plan.automatic) == (4, "gpu", True)
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "key", "db_password"])

@@ -13,6 +13,7 @@ from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool import mirror
 from deployments.slurm.pool.mirror import Mirror, jobs_markdown
 from deployments.slurm.pool.reconcile import Run, Seen
+from tasks.stage.diagnosis import Diagnosis
 
 
 class Client:
@@ -86,14 +87,8 @@ def test_a_server_that_is_away_loses_no_line(tmp_path: Path) -> None:
 
 
 def test_a_failure_shows_cause_remedy_and_the_end_of_the_log(tmp_path: Path) -> None:
-    told = {
-        "level": "error",
-        "category": "check failed",
-        "summary": "weights never moved",
-        "detail": "",
-        "resolution": "Raise the rate.",
-    }
-    seen = a_run(tmp_path / "jobs", End("Failed", "weights never moved.", told))
+    found = Diagnosis("error", "check failed", "weights never moved", resolution="Raise the rate.")
+    seen = a_run(tmp_path / "jobs", End("Failed", "weights never moved.", found))
     journal = Journal(tmp_path / "jobs")
     journal.log(seen.submissions[0]).write_text("".join(f"line {number}\n" for number in range(100)))
     shown = jobs_markdown(journal, seen.submissions, {"attempt": 3, "host": "n1", "numerics": {"device_model": "H100"}})

@@ -16,7 +16,7 @@ from deployments.slurm.cluster.client import Job, Refused
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import End, Journal
-from deployments.slurm.job.plan import STARTED_BY_A_PERSON, Plan, preview
+from deployments.slurm.job.plan import Plan, preview
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Limits
 from storage import attempts, durable
@@ -55,7 +55,7 @@ class World:
 
     def plan(self, name: str = "flow-run", **facts: Any) -> Plan:
         run = self.server.runs[name]
-        wish = facts.pop("state_message", None) or run.wish
+        automatic = run.automatic
         self.server.pending(name, "Pending")
         self.server.pending(name, "Submitting")
         plan = Plan(
@@ -65,7 +65,7 @@ class World:
             ["work"],
             self.folder,
             Resources(memory_gb=4),
-            state_message=wish,
+            automatic=automatic,
             state_id=run.state_id,
         )
         return replace(plan, **facts)
@@ -178,7 +178,7 @@ def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world:
     with pytest.raises(Refused, match=r"Invalid qos specification.*Correct the site file"):
         world.submit()
     end = world.journal().all()[0].end
-    assert end is not None and end.follows == "Failed" and end.diagnosis["category"] == "refused"
+    assert end is not None and end.follows == "Failed" and end.diagnosis.category == "refused"
     assert world.pool.live == {}
     world.round()
     assert world.state() == "Failed", "also when the worker died before it could say so"
@@ -200,7 +200,7 @@ def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_las
         world.round(20)
     assert world.state() == "Completed" and "Failed" not in world.server.runs["flow-run"].history
     assert len(third) == 3 and third[1] - third[0] >= 300 <= third[2] - third[1]
-    follows = [(entry.end.follows, entry.end.diagnosis["category"]) for entry in world.journal().all() if entry.end]
+    follows = [(entry.end.follows, entry.end.diagnosis.category) for entry in world.journal().all() if entry.end]
     full = ("AwaitingRetry", "not now")
     assert follows == [
         ("AwaitingRetry", "node failure"),
@@ -227,7 +227,7 @@ def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world:
     follows = [entry.end.follows for entry in world.journal().all() if entry.end]
     assert follows == ["AwaitingRetry"] * 5 + ["Completed"], "one of them was refused"
     refused = world.journal().all()[4].end
-    assert refused is not None and refused.diagnosis["level"] == "warning"
+    assert refused is not None and refused.diagnosis.level == "warning"
     assert "n1, n2, n3, n4 may be used again" in refused.message
 
 
@@ -694,31 +694,24 @@ def test_the_measured_time_to_save_is_added_to_the_lead_up_to_a_third_of_the_lim
     assert f"--signal=B:USR1@{lead}\n" in preview(plan)
 
 
-@pytest.mark.parametrize(
-    ("message", "automatic"),
-    [
-        ("{end}", True),
-        ("", False),
-        ("a word of a person", False),
-    ],
-)
-def test_a_continuation_is_ours_when_it_is_what_the_end_before_it_said(
-    world: World, message: str, automatic: bool
-) -> None:
+@pytest.mark.parametrize("automatic", [True, False])
+def test_a_job_is_ours_unless_a_person_retried_the_run(world: World, automatic: bool) -> None:
     world.fates = [Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0), WORKS]
     world.submit()
     while not world.server.due():
         world.round()
-    end = world.journal().all()[0].end
-    assert end is not None
-    world.submit(state_message=message.format(end=end.message) or " ")
-    assert world.journal().all()[1].automatic is automatic
+    if not automatic:
+        world.server.cancel("flow-run")
+        world.server.retry("flow-run")
+    world.submit()
+    assert [entry.automatic for entry in world.journal().all()] == [True, automatic]
 
 
 def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world: World) -> None:
     """After `no progress` an automatic one would be refused at once, and again at each new start."""
-    world.submit(state_message=STARTED_BY_A_PERSON)
+    world.server.put("flow-run", "SCHEDULED", "Scheduled")
+    world.submit()
     assert not world.journal().all()[0].automatic
     world.add("other", "other")
-    world.submit("other", state_message=" ")
+    world.submit("other")
     assert world.journal("other").all()[0].automatic

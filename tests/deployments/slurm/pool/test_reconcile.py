@@ -13,7 +13,6 @@ from deployments.slurm.job.journal import End, Submission
 from deployments.slurm.pool.reconcile import (
     ASKED_AGAIN,
     BEFORE_THE_STAGE,
-    STOPS,
     Adopt,
     Attach,
     Cancel,
@@ -24,7 +23,7 @@ from deployments.slurm.pool.reconcile import (
     SetState,
     reconcile,
 )
-from tasks.stage.outcome import EXIT_CODES
+from tasks.stage.outcome import END_STATES, in_words, stops
 
 LIMITS = Limits()
 NAME = "study-s42-train.3fa9c1.2"
@@ -50,16 +49,16 @@ def job(state: str, exit_code: int = 0, signal: int = 0, **facts: Any) -> Job:
 
 def record(end_state: str | None, **facts: Any) -> dict[str, Any]:
     """The attempt's record that the job left; `end_state` None when it was killed."""
-    told = None
-    if end_state in STOPS:
-        told = {
+    found = None
+    if stops(end_state):
+        found = {
             "level": "error",
-            "category": "x",
+            "category": in_words(end_state or ""),
             "summary": "loss is not finite",
             "detail": "",
             "resolution": "Lower.",
         }
-    return {"slurm_job_id": "7", "slurm_job_name": NAME, "end_state": end_state, "diagnosis": told} | facts
+    return {"slurm_job_id": "7", "slurm_job_name": NAME, "end_state": end_state, "diagnosis": found} | facts
 
 
 def look(seen: Seen, *jobs: Job, accounted: tuple[Job, ...] = ()) -> Any:
@@ -107,11 +106,16 @@ ROWS = {
     "SIGTERM from a node taken down": Row(job("NODE_FAIL"), "AwaitingRetry", record("sigterm"), exclude=("n1",)),
     "interrupted by SIGINT": Row(job("FAILED", 130), "Cancelled", record("interrupted")),
     "check failed": Row(job("FAILED", 1), "Failed", record("check_failed"), told="loss is not finite. Lower."),
+    "not learning": Row(job("FAILED", 1), "Failed", record("not_learning"), told="loss is not finite"),
     "no progress": Row(job("FAILED", 1), "Failed", record("no_progress"), told="loss is not finite"),
     "not finite": Row(job("FAILED", 1), "Failed", record("numerical_failure"), told="loss is not finite"),
     "bad input": Row(job("FAILED", 2), "Failed", record("bad_input"), told="loss is not finite"),
     "check failed, without a diagnosis": Row(
-        job("FAILED", 1), "Failed", record("check_failed", diagnosis=None), told="ended check_failed"
+        job("FAILED", 1),
+        "Failed",
+        record("check_failed", diagnosis=None),
+        category="check failed",
+        told="ended: check failed",
     ),
     "crashed": Row(job("FAILED", 1), "AwaitingRetry", record("crashed"), LIMITS.crash_delay),
     "killed": Row(job("FAILED", signal=9), "AwaitingRetry", record(None), LIMITS.crash_delay, "killed"),
@@ -175,8 +179,9 @@ def test_of_an_end_follows(name: str) -> None:
     end = action.end
     assert (end.follows, end.delay_seconds) == (row.follows, row.delay)
     assert (tuple(end.exclude), end.memory_gb) == (row.exclude, row.memory_gb)
-    assert end.diagnosis["category"] == row.category or not row.category
+    assert end.diagnosis.category == row.category or not row.category
     assert row.told in end.message and end.message
+    assert end.before_stage == ("before the stage began" in end.message)
     assert end.over_state == "s1"
     assert action.state == SetState(
         action.run,
@@ -191,12 +196,12 @@ def test_of_an_end_follows(name: str) -> None:
 
 def test_every_end_state_of_a_stage_and_of_slurm_has_its_row() -> None:
     ends = {(row.attempt or {}).get("end_state") for row in ROWS.values()}
-    assert set(EXIT_CODES) - {"held"} <= ends, "an attempt that was held leaves no record"
+    assert set(END_STATES) - {"held"} <= ends, "an attempt that was held leaves no record"
     assert set(diagnosis.ENDS) - {"RECONFIG_FAIL"} <= {row.job.state for row in ROWS.values()}
     assert "RECONFIG_FAIL" in diagnosis.ON_THE_NODE
 
 
-@pytest.mark.parametrize("end_state", [state for state in EXIT_CODES if EXIT_CODES[state] == 1])
+@pytest.mark.parametrize("end_state", [state for state in END_STATES if END_STATES[state].exit_code == 1])
 def test_exit_code_one_alone_does_not_say_whether_the_work_goes_on(end_state: str) -> None:
     action = look(Seen(run(), [submission()], record(end_state)), job("FAILED", 1))
     assert action.end.follows == ("AwaitingRetry" if end_state == "crashed" else "Failed")
@@ -244,7 +249,7 @@ def test_after_a_persons_retry_memory_may_be_raised_once_more() -> None:
 
 
 def early_end(**facts: Any) -> dict[str, Any]:
-    return {"message": "the job ended with an error, before the stage began. job 1 on n1"} | facts
+    return {"before_stage": True} | facts
 
 
 def test_the_third_job_in_a_row_that_ends_before_the_stage_is_the_last() -> None:
@@ -276,6 +281,13 @@ def test_a_row_of_jobs_without_a_log_says_what_to_look_at() -> None:
     entries = [earlier(1, **early_end()), earlier(2, **early_end()), submission()]
     end = look(Seen(run(), entries), job("FAILED", signal=53)).end
     assert end.follows == "Failed" and "writable on the compute nodes" in end.message
+
+
+def test_what_a_message_says_counts_for_nothing() -> None:
+    """Only the journal's own fact does: a stage may well write such words into its diagnosis."""
+    words = {"message": "the job ended with an error, before the stage began. job 1 on n1"}
+    entries = [earlier(1, **words), earlier(2, **words), submission()]
+    assert look(Seen(run(), entries), job("FAILED", 1)).end.follows == "AwaitingRetry"
 
 
 def test_preemptions_and_dead_nodes_never_add_up() -> None:
@@ -325,13 +337,13 @@ def test_a_retry_while_its_cancelled_job_dies_is_about_the_next_one() -> None:
     assert look(Seen(PENDING_AGAIN, [doomed]), job("COMPLETING")) == Cancel(PENDING_AGAIN, doomed)
     action = look(Seen(PENDING_AGAIN, [doomed]), job("CANCELLED", signal=15))
     assert (action.end.follows, action.end.again, action.end.over_state) == ("Cancelled", True, "s9")
-    assert action.state == SetState(PENDING_AGAIN, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
+    assert action.state == SetState(PENDING_AGAIN, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN, origin="person")
 
 
 @pytest.mark.parametrize("type_", ["RUNNING", "CRASHED", "PENDING"])
 def test_a_job_that_we_cancelled_for_an_older_wish_cancels_no_run(type_: str) -> None:
     action = look(Seen(run(type_), [submission(cancelled=True)]), job("CANCELLED", signal=15))
-    assert action.state.name == "AwaitingRetry" and action.state.message == ASKED_AGAIN
+    assert (action.state.name, action.state.origin) == ("AwaitingRetry", "person")
 
 
 @pytest.mark.parametrize(
@@ -341,7 +353,7 @@ def test_a_job_that_we_cancelled_for_an_older_wish_cancels_no_run(type_: str) ->
 def test_a_late_end_is_not_told_over_a_retry(ended: Job, attempt: Any) -> None:
     """The job had ended before the person retried, and nobody had looked."""
     action = look(Seen(PENDING_AGAIN, [ASKED], attempt), ended)
-    assert action.state == SetState(PENDING_AGAIN, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
+    assert action.state == SetState(PENDING_AGAIN, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN, origin="person")
     scheduled = look(Seen(run("SCHEDULED"), [ASKED], attempt), ended)
     assert scheduled.state is None, "the worker submits the next job by itself"
 
@@ -387,6 +399,10 @@ def test_a_queued_job_tells_why_it_waits_and_only_when_that_changes() -> None:
     waits = look(Seen(run("PENDING"), [submission()]), job("PENDING", reason="QOSMaxJobsPerUserLimit"))
     assert (waits.type, waits.name) == ("PENDING", "InfrastructurePending")
     assert "as many jobs as the QOS allows (QOSMaxJobsPerUserLimit)" in waits.message and "job 7" in waits.message
+    assert (
+        not waits.needs_person
+        and look(Seen(run("PENDING"), [submission()]), job("PENDING", reason="JobHeldUser")).needs_person
+    )
     again = run("PENDING", "InfrastructurePending", message=waits.message)
     assert look(Seen(again, [submission()]), job("PENDING", reason="QOSMaxJobsPerUserLimit")) is None
     assert look(Seen(again, [submission()]), job("PENDING", reason="Priority")) is not None
@@ -435,18 +451,18 @@ def test_a_reused_id_is_told_by_its_name() -> None:
     other = replace(job("COMPLETED"), name="somebody-elses")
     assert look(Seen(run(), [submission()], absent_for=10), other) is None
     lost = look(Seen(run(), [submission()], absent_for=LIMITS.vanished + 1), other, accounted=(other,))
-    assert lost.end.diagnosis["category"] == "lost"
+    assert lost.end.diagnosis.category == "lost"
 
 
 def test_what_the_controller_forgot_the_accounting_may_know() -> None:
     action = look(Seen(run(), [submission()], record(None), absent_for=1), accounted=(job("TIMEOUT", signal=9),))
-    assert action.end.diagnosis["category"] == "time limit"
+    assert action.end.diagnosis.category == "time limit"
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING", "REQUEUED"])
 def test_the_accounting_is_not_believed_that_a_forgotten_job_lives(state: str) -> None:
     seen = Seen(run(), [submission()], absent_for=LIMITS.vanished + 1)
-    assert look(seen, accounted=(job(state),)).end.diagnosis["category"] == "lost"
+    assert look(seen, accounted=(job(state),)).end.diagnosis.category == "lost"
 
 
 def test_a_job_that_vanished_is_waited_for_and_then_lost() -> None:
@@ -455,7 +471,7 @@ def test_a_job_that_vanished_is_waited_for_and_then_lost() -> None:
     assert look(Seen(run(), entries, record(None), absent_for=LIMITS.vanished)) is None
     assert look(Seen(run(), entries, heartbeat=True, absent_for=100 * LIMITS.vanished)) is None
     end = look(Seen(run(), entries, record(None), absent_for=LIMITS.vanished + 1)).end
-    assert (end.follows, end.diagnosis["category"]) == ("AwaitingRetry", "lost")
+    assert (end.follows, end.diagnosis.category) == ("AwaitingRetry", "lost")
 
 
 @pytest.mark.parametrize(
@@ -496,7 +512,7 @@ def test_an_end_that_stands_in_the_journal_only_is_told(follows: str, type_: str
 def test_an_end_that_was_older_than_a_retry_is_told_as_such_also_by_the_next_worker(follows: str) -> None:
     for type_ in ("PENDING", "CRASHED"):
         action = look(Seen(run(type_), [earlier(follows=follows, over_state="s1", again=True)]))
-        assert action.state == SetState(run(type_), "SCHEDULED", "AwaitingRetry", ASKED_AGAIN)
+        assert action.state == SetState(run(type_), "SCHEDULED", "AwaitingRetry", ASKED_AGAIN, origin="person")
 
 
 @pytest.mark.parametrize("type_", ["PENDING", "CRASHED", "SCHEDULED", "CANCELLED", "FAILED", "COMPLETED"])
@@ -509,7 +525,7 @@ def test_a_run_whose_worker_died_before_it_wrote_anything_is_scheduled_again() -
         pending = Seen(run("PENDING"), entries, in_state_for=LIMITS.unsubmitted)
         assert look(pending) is None
         action = look(replace(pending, in_state_for=LIMITS.unsubmitted + 1))
-        assert (action.type, action.name) == ("SCHEDULED", "AwaitingRetry")
+        assert (action.type, action.name, action.origin) == ("SCHEDULED", "AwaitingRetry", "put off")
     assert look(Seen(run("RUNNING"), [], in_state_for=1e9)) is None
 
 

@@ -16,13 +16,15 @@ import pytest
 from prefect.states import State, StateType
 from prefect.workers.base import BaseWorker
 
+from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Unreachable
 from deployments.slurm.cluster.partitions import Cluster
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
+from deployments.slurm.job.origin import Origin, marked
 from deployments.slurm.job.variables import SlurmJobConfiguration
 from deployments.slurm.pool.pool import Pool
-from deployments.slurm.pool.reconcile import NOT_SUBMITTED, Finish, Run, SetState
+from deployments.slurm.pool.reconcile import Finish, Run, SetState
 from deployments.slurm.pool.worker import FEW_SECONDS, SlurmWorker, interval_seconds, notify
 from storage import locks
 from storage.errors import BadInput
@@ -182,8 +184,8 @@ class Told:
         """Whether the run is still open: else a look at the jobs has told of its end."""
         self._worker, self._folder = worker, folder
 
-        async def asked_for_by(*_: Any) -> tuple[str, str, str]:
-            return self.wish or self.message, self.message, "state"
+        async def asked_for_by(*_: Any) -> tuple[bool, str, str]:
+            return self.automatic, self.message, "state"
 
         async def set_(run: Any, *state: Any) -> bool:
             self.states.append(state)
@@ -194,9 +196,11 @@ class Told:
         monkeypatch.setattr(worker, "_notify", lambda name, message: self.notified.append(message))
         monkeypatch.setattr("deployments.slurm.pool.worker.read_cluster", lambda: Cluster({}))
 
-    def run(self, message: str, wish: str = "", study_file: str = "", **asked: Any) -> list[tuple[Any, ...]]:
-        """`message` is that of the newest scheduled state, `wish` of the one before it was put off."""
-        self.message, self.wish = message, wish
+    def run(
+        self, message: str = "", automatic: bool = True, study_file: str = "", **asked: Any
+    ) -> list[tuple[Any, ...]]:
+        """`message` is that of the newest scheduled state; `automatic`: Ratchet itself asked for the job."""
+        self.message, self.automatic = message, automatic
         given = SlurmJobConfiguration(command="work", folder=str(self._folder), **asked)
         run = SimpleNamespace(name="a run", id="f", parameters={"study_file": study_file}, job_variables={})
         asyncio.run(self._worker.run(run, given))  # type: ignore[arg-type]
@@ -227,7 +231,7 @@ def test_what_is_wrong_with_a_continuation_is_waited_for(told: Told, tmp_path: P
     ((type_, name, message, delay),) = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])
     assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0)
     assert message.startswith("cannot be submitted now: pass_environment")
-    assert told.run("somebody asked", pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
+    assert told.run(automatic=False, pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
 
 
 def test_more_memory_than_any_node_has_is_not_waited_for(told: Told, tmp_path: Path, monkeypatch: Any) -> None:
@@ -297,7 +301,7 @@ def test_a_person_is_told_once_of_what_is_put_off_again_and_again(told: Told, tm
     end = End("AwaitingRetry", "the time limit")
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
     message = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])[0][2]
-    told.run(message, wish="the time limit", pass_environment=["SURELY_NOT_SET"])
+    told.run(message, pass_environment=["SURELY_NOT_SET"])
     assert [state[2] for state in told.states] == [message, message] and len(told.notified) == 1
 
 
@@ -308,12 +312,12 @@ def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_
     worker._jobs = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
     site = tmp_path / "site.yaml"
     site.write_text(f"root: {tmp_path}\nresources:\n  cpuss: 3\n")
-    ((type_, name, message, delay),) = told.run("started by a person")
+    ((type_, name, message, delay),) = told.run(automatic=False)
     assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0) and not plans
     assert "did you mean 'cpus'" in message and told.notified == [message.removeprefix("cannot be submitted now: ")]
     site.write_text(f"root: {tmp_path}\nresources:\n  time_limit_minutes: 77\n")
-    assert len(told.run(message, wish="started by a person")) == 1, "no state was set"
-    assert [(plan.resources.time_limit_minutes, plan.state_message) for plan in plans] == [(77, "started by a person")]
+    assert len(told.run(message, automatic=False)) == 1, "no state was set"
+    assert [(plan.resources.time_limit_minutes, plan.automatic) for plan in plans] == [(77, False)]
 
 
 def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(
@@ -332,21 +336,26 @@ def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(told: Told
     assert name == "AwaitingRetry" and "did you mean 'cpus'" in message
 
 
-def test_whose_wish_a_job_is_stands_before_what_only_put_it_off(worker: SlurmWorker, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("origin", ["person", "automatic"])
+def test_who_asked_for_a_job_stands_before_what_only_put_it_off(
+    worker: SlurmWorker, monkeypatch: Any, origin: Origin
+) -> None:
     """Else a person's start that met a broken site file counts as one of three automatic attempts in vain."""
     start = datetime(2026, 11, 22, tzinfo=UTC)
 
-    def state(minute: int, message: str, name: str = "Scheduled") -> State[Any]:
-        return State(type=StateType.SCHEDULED, name=name, message=message, timestamp=start + timedelta(minutes=minute))
+    def state(minute: int, origin: Origin = "person", message: str = "", name: str = "AwaitingRetry") -> State[Any]:
+        when = start + timedelta(minutes=minute)
+        return State(type=StateType.SCHEDULED, name=name, message=message, timestamp=when, state_details=marked(origin))
 
     present = State(type=StateType.PENDING)
     put_off = [
-        state(4, NOT_SUBMITTED),
-        state(3, "", "AwaitingConcurrencySlot"),
-        state(2, "cannot be submitted now: x"),
-        state(1, "", "Late"),
+        state(4, "put off", "the worker was away"),
+        state(3, name="AwaitingConcurrencySlot"),
+        state(2, "put off", "the site file is broken"),
+        state(1, name="Late"),
     ]
-    states = [*put_off, state(0, "started by a person"), present]
+    other: Origin = "automatic" if origin == "person" else "person"
+    states = [*put_off, state(0, origin), state(-1, other), present]
 
     async def read_states(_: Any) -> list[State[Any]]:
         return states
@@ -356,5 +365,21 @@ def test_whose_wish_a_job_is_stands_before_what_only_put_it_off(worker: SlurmWor
 
     client = SimpleNamespace(read_flow_run_states=read_states, read_flow_run=read)
     monkeypatch.setattr(SlurmWorker, "client", property(lambda self: client))
-    told = asyncio.run(worker._asked_for_by(SimpleNamespace(id=uuid4())))  # type: ignore[arg-type]
-    assert told == ("started by a person", NOT_SUBMITTED, str(present.id))
+    asked = asyncio.run(worker._asked_for_by(SimpleNamespace(id=uuid4())))  # type: ignore[arg-type]
+    assert asked == (origin == "automatic", "the worker was away", str(present.id))
+
+
+def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_says(
+    worker: SlurmWorker, monkeypatch: Any
+) -> None:
+    notified: list[str] = []
+    monkeypatch.setattr(worker, "_notify", lambda name, message: notified.append(message))
+    run = Run("f", "s", "PENDING", "Pending")
+    entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
+    mirror = SimpleNamespace(show=lambda seen: None)
+    jobs = SimpleNamespace(seen=[SimpleNamespace(run=run, submissions=[entry])])
+    worker._jobs, worker._mirror = jobs, mirror  # type: ignore[assignment]
+    advice = diagnosis.waiting("JobHeldAdmin").text
+    worker._show([SetState(run, "PENDING", "InfrastructurePending", advice)])
+    worker._show([SetState(run, "PENDING", "InfrastructurePending", "in other words", needs_person=True)])
+    assert notified == ["in other words"]

@@ -27,6 +27,7 @@ from deployments.slurm.study.look import _warn_of_idle_pools, cancel, final_stat
 from deployments.walk import Walk
 from storage import attempts, durable, generations, locks
 from tasks.stage.attempt import attempt
+from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 
@@ -106,7 +107,7 @@ def world(client: SyncPrefectClient, tmp_path: Path) -> World:
 
 def test_only_what_is_ready_is_started_and_only_once(world: World) -> None:
     first, second = world.stands()
-    assert (first.stand, first.told) == ("under way", "started") and first.flow_run
+    assert (first.stand, first.message) == ("under way", "started") and first.flow_run
     assert second == Standing("waits", "waits for first")
     assert world.stands()[0].flow_run == first.flow_run, "a second look made a second flow run"
 
@@ -187,25 +188,25 @@ def test_what_is_finished_is_not_started_and_what_reads_it_is(world: World) -> N
     handle = world.first
     attempt(handle.stage, handle.config, handle.run, {})
     first, second = world.stands()
-    assert first.stand == "finished" and (second.stand, second.told) == ("under way", "started")
+    assert first.stand == "finished" and (second.stand, second.message) == ("under way", "started")
 
 
 def test_a_held_run_directory_is_left_alone(world: World) -> None:
     lock = locks.acquire(world.first.run.path / "locks")
     first, _ = world.stands()
     lock.release()
-    assert first.stand == "under way" and "held by a live process" in first.told
-    assert world.stands()[0].told == "started"
+    assert first.stand == "under way" and "held by a live process" in first.message
+    assert world.stands()[0].message == "started"
 
 
 def test_a_lost_database_starts_nothing_twice_while_the_job_lives(world: World) -> None:
     entry = world.entry(str(uuid4()))
     world.slurm.known = {"7": Job("7", entry.name, "RUNNING")}
-    assert "that this Prefect server does not know" in world.stands()[0].told
+    assert "that this Prefect server does not know" in world.stands()[0].message
     world.slurm.known = None
-    assert "that this Prefect server does not know" in world.stands()[0].told, "no answer is not: no job"
+    assert "that this Prefect server does not know" in world.stands()[0].message, "no answer is not: no job"
     world.slurm.known = {"7": Job("7", "of-somebody-else", "RUNNING")}
-    assert world.stands()[0].told == "started"
+    assert world.stands()[0].message == "started"
 
 
 @pytest.mark.parametrize("known_by", ["squeue", "sacct", "its log"])
@@ -221,8 +222,8 @@ def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_st
         word = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T05:00:00 ***\n"
         Journal(jobs_folder(world.first.run)).log(entry).write_text(word)
     first, second = world.stands()
-    assert (first.stand, second.stand) == ("cancelled", "waits") and "job 7" in first.told
-    assert world.stands(person=True)[0].told == "started"
+    assert (first.stand, second.stand) == ("cancelled", "waits") and "job 7" in first.message
+    assert world.stands(person=True)[0].message == "started"
 
 
 def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(world: World) -> None:
@@ -233,7 +234,7 @@ def test_a_run_under_way_is_attached_to_even_after_its_generation_was_raised(wor
     generations.raise_for_new_attempt(world.first.run, {}, lock, "for the test")
     lock.release()
     first, _ = world.stands()
-    assert (first.stand, first.flow_run) == ("under way", started) and "job 7" in first.told
+    assert (first.stand, first.flow_run) == ("under way", started) and "job 7" in first.message
 
 
 @pytest.mark.parametrize(("follows", "stand"), [("Failed", "failed"), ("Cancelled", "cancelled")])
@@ -243,16 +244,16 @@ def test_what_stopped_stays_so_until_a_person_starts_it_again(world: World, foll
     world.client.set_flow_run_state(started, (Failed if follows == "Failed" else Cancelled)(), force=True)
     assert world.stands()[0] == Standing(stand, "the cause", started)
     again, _ = world.stands(person=True)
-    assert (again.stand, again.told) == ("under way", "started") and again.flow_run != started
+    assert (again.stand, again.message) == ("under way", "started") and again.flow_run != started
     assert "the cause" in generations.current(world.first.run)["history"][0]["reason"]
     world.entry(again.flow_run, number=2)
     assert world.stands(person=True)[0].flow_run == again.flow_run, "a person's second look began it a third time"
 
 
 @pytest.mark.parametrize(("category", "name"), [("bad input", "BadInput"), ("check failed", "Failed")])
-def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: str, name: str) -> None:
+def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: Category, name: str) -> None:
     started = world.stands()[0].flow_run
-    world.entry(started, End("Failed", "the cause", {"category": category}))
+    world.entry(started, End("Failed", "the cause", Diagnosis("error", category, "the cause")))
     world.client.set_flow_run_state(started, Failed(), force=True)
     walk = world.look()
     state = final_state(walk)
@@ -293,14 +294,14 @@ def test_a_failure_on_disk_alone_is_believed(world: World) -> None:
     handle = world.first
     attempt(handle.stage, handle.config, handle.run, {})
     first, _ = world.stands()
-    assert first.stand == "failed" and "weights moved" in first.told and not first.bad_input
+    assert first.stand == "failed" and "weights moved" in first.message and not first.bad_input
 
 
 def test_a_dispatch_after_a_failure_raises_the_generation_once_and_not_again_in_its_attempt(world: World) -> None:
     world.config = replace_end(world.config, "check_failed")
     handle = world.first
     attempt(handle.stage, handle.config, handle.run, {})
-    assert world.stands(person=True)[0].told == "started"
+    assert world.stands(person=True)[0].message == "started"
     assert generations.current(handle.run)["generation"] == 1
     attempt(handle.stage, handle.config, handle.run, {})
     assert generations.current(handle.run)["generation"] == 1
@@ -311,11 +312,11 @@ def test_a_completed_run_whose_folder_was_removed_is_done_again(world: World) ->
     started = world.stands()[0].flow_run
     world.client.set_flow_run_state(started, Completed(), force=True)
     again, _ = world.stands()
-    assert (again.stand, again.told) == ("under way", "started") and again.flow_run != started
+    assert (again.stand, again.message) == ("under way", "started") and again.flow_run != started
     world.client.set_flow_run_state(again.flow_run, Completed(), force=True)
     shutil.rmtree(world.first.run.path)
     third, _ = world.stands()
-    assert third.told == "started" and third.flow_run not in (started, again.flow_run), (
+    assert third.message == "started" and third.flow_run not in (started, again.flow_run), (
         "a second time it is noticed too"
     )
 
@@ -350,11 +351,11 @@ def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(
     entry = world.entry(started, End("Completed", "finished"))
     Journal(jobs_folder(world.first.run)).write(replace(entry, ended_at=time.time()))
     first, second = world.stands()
-    assert (first.stand, second.stand) == ("under way", "waits") and "does not see its marker yet" in first.told
+    assert (first.stand, second.stand) == ("under way", "waits") and "does not see its marker yet" in first.message
     Journal(jobs_folder(world.first.run)).write(entry)  # that was long ago
     monkeypatch.setattr(durable, "refresh", lambda folder: unseen.exists() and unseen.rename(marker))
     first, second = world.stands()
-    assert (first.stand, second.told) == ("finished", "started")
+    assert (first.stand, second.message) == ("finished", "started")
     assert generations.current(world.first.run)["generation"] == 0
 
 
@@ -368,7 +369,7 @@ def test_a_run_whose_next_job_was_refused_is_told_as_failed_by_the_status_too(wo
 def test_the_same_study_below_another_root_has_runs_of_its_own(world: World) -> None:
     started = world.stands()[0].flow_run
     world.root = world.root / "elsewhere"
-    assert world.stands()[0].told == "started" and world.stands()[0].flow_run != started
+    assert world.stands()[0].message == "started" and world.stands()[0].flow_run != started
 
 
 def test_a_run_that_never_had_a_job_and_crashed_is_not_started_over_and_over(world: World) -> None:
