@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+CURVE_SHOWN = 10
+"""Validations that a message lists; metrics.jsonl has them all."""
+
 
 class BadInput(Exception):
     """The configuration or an input cannot be used: fails at once, exit code 2, never retried."""
@@ -21,11 +26,44 @@ class CheckFailed(Exception):
 
 
 class NumericalFailure(Exception):
-    """A loss, gradient or weight is not finite: exit code 1, the checkpoint before it is kept."""
+    """A loss, gradient or weight is not finite: exit code 1, the checkpoint before it is kept.
 
-    def __init__(self, step: int, batch: str, tensor: str) -> None:
-        self.step, self.batch, self.tensor = step, batch, tensor
+    `examples` are those of the batch, by dataset index; none in a validation.
+    """
+
+    def __init__(self, step: int, examples: Sequence[int], tensor: str) -> None:
+        self.step, self.examples, self.tensor = step, list(examples), tensor
+        batch = f"examples {self.examples}" if self.examples else "validation"
         super().__init__(f"{tensor} is not finite at step {step}, batch {batch}")
+
+
+class NotLearning(Exception):
+    """A training is hardly better than a method without learning: exit code 1, checkpoints are kept.
+
+    `measured` is the lowest value of `metric` by `step`, `required` the highest that was allowed, `reference` says
+    where that comes from; `curve` holds (step, value) of the validations so far.
+    """
+
+    advice = (
+        "Look at the inputs first: raw values in the thousands keep a network from learning at any rate, so scale them "
+        "to about 1. Then try other learning rates, and see that each target belongs to its input"
+    )
+
+    def __init__(
+        self,
+        step: int,
+        metric: str,
+        measured: float,
+        required: float,
+        reference: str,
+        curve: Sequence[Sequence[float]],
+    ) -> None:
+        self.step, self.metric, self.measured, self.required, self.curve = step, metric, measured, required, curve
+        shown = ", ".join(f"{value:.4g} at {int(at)}" for at, value in curve[-CURVE_SHOWN:])
+        super().__init__(
+            f"not learning: by step {step} the lowest {metric} is {measured:.6g}, required at most {required:.6g}, "
+            f"{reference}. The last validations: {shown}"
+        )
 
 
 class NoProgress(Exception):

@@ -13,7 +13,7 @@ from storage import attempts, durable, locks, markers
 from storage.locks import Lock
 from storage.run_directory import RunDirectory
 
-STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "bad_input", "interrupted", "no_progress")
+STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "not_learning", "bad_input", "interrupted", "no_progress")
 
 
 def current(run: RunDirectory) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from tasks.language.blocks import Blocks
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
+from tasks.training import result
 from tasks.training.budget import Budget
-from tasks.training.gradients import advice
-from tasks.training.loop import Problem, train
+from tasks.training.loop import train
 from tasks.training.optimizer import adamw
+from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position
 
@@ -54,29 +55,36 @@ def train_language_model(
     def evaluate(network: nn.Module) -> float:
         return language.validation_loss(network, validation_blocks, execution.micro_batch_examples, run.progress.touch)
 
-    def batch(indices: np.ndarray) -> torch.Tensor:
+    def batch(indices: np.ndarray, _epoch: int) -> torch.Tensor:
         return train_blocks[indices].to(where)
 
     problem = Problem(
-        model, make_optimizer(model, schedule), batch, language.block_losses, evaluate, make_checks(schedule)
+        model,
+        make_optimizer(model, schedule),
+        batch,
+        language.block_losses,
+        evaluate,
+        make_checks(schedule),
+        trivial=_trivial(text, validation_blocks) if budget.not_learning else {},
     )
     position = train(run, problem, schedule, seed, execution)
     model.cpu().eval()
-    return _described(schedule, position, train_blocks)
+    return _described(schedule, problem, position, train_blocks)
 
 
-def _described(schedule: Schedule, position: Position, blocks: Blocks) -> dict[str, Any]:
+def _trivial(text: StageInput, validation: Blocks) -> dict[str, float]:
+    """The loss of the unigram model, in nats per predicted token."""
+    return {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
+
+
+def _described(schedule: Schedule, problem: Problem, position: Position, blocks: Blocks) -> dict[str, Any]:
     assert position.best_loss is not None
+    name = "validation_loss_nats_per_token"
+    examples = sum(schedule.window(step)[2] for step in range(1, position.step + 1))
     return {
-        "budget": schedule.budget.model_dump(mode="json"),
-        "steps": position.step,
-        "epochs": position.step / schedule.steps_per_epoch,
-        "tokens_trained": sum(schedule.window(step)[2] for step in range(1, position.step + 1))
-        * (blocks.sequence_length - 1),
-        "best_step": position.best_step,
-        "best_validation_loss_nats_per_token": position.best_loss,
+        **result.spent(schedule, position),
+        "tokens_trained": examples * (blocks.sequence_length - 1),
+        **result.best(problem, position, name),
         "best_validation_perplexity": language.perplexity(position.best_loss),
-        "gradients": position.epochs,
-        "gradient_advice": advice(position.epochs[-1], schedule.budget.max_gradient_norm),
-        "validations": [{"step": step, "validation_loss_nats_per_token": loss} for step, loss in position.validations],
+        **result.course(schedule, problem, position, name),
     }

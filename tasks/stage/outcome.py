@@ -10,7 +10,7 @@ from typing import Literal
 
 from storage import locks
 from storage.attempts import AttemptRecord
-from storage.errors import BadInput, CheckFailed, NoProgress, NumericalFailure, Stop
+from storage.errors import BadInput, CheckFailed, NoProgress, NotLearning, NumericalFailure, Stop
 from tasks.stage.diagnosis import Category, Diagnosis
 
 
@@ -143,6 +143,8 @@ def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, NumericalFailure):
         advice = "Lower the learning rate or the gradient norm; the checkpoint before this step is kept."
         return diagnosed("numerical_failure", "numerical failure", str(error), advice)
+    if isinstance(error, NotLearning):
+        return diagnosed("not_learning", "not learning", str(error), f"{error.advice}.")
     if isinstance(error, NoProgress):
         advice = (
             "Remove the cause that the attempts name, then start the stage yourself: it goes on from what is saved."

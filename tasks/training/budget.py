@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import model_validator
 
 from tasks.stage.configuration import Configuration, scientific
+
+
+class LearningGate(Configuration):
+    """When a training that learns nothing is ended: at `by_step`, by a margin below what a trivial method gets."""
+
+    max_ratio: float = scientific(
+        gt=0,
+        le=1,
+        description="The lowest validation metric by then may be this much of the best trivial value. 1 is no margin: "
+        "chance alone goes a few percent below a trivial value.",
+    )
+    by_step: int = scientific(ge=1, description="The step by which that must be reached; it is validated there.")
 
 
 class Budget(Configuration):
     """What one training may spend. Both arms share one, so that they cannot differ."""
 
-    epochs: float = scientific(1.0, gt=0, description="Passes over the training examples; fractions are allowed.")
+    epochs: float | None = scientific(
+        1.0, gt=0, description="Passes over the training examples; fractions are allowed. Empty where steps are given."
+    )
+    steps: int | None = scientific(None, ge=1, added_later=True, description="Optimizer steps, in the place of epochs.")
     effective_batch_examples: int = scientific(
         32, ge=1, description="Examples (blocks of text, for a language model) in one optimizer step."
     )
@@ -19,7 +36,18 @@ class Budget(Configuration):
         0.1,
         ge=0,
         lt=1,
-        description="Share of the steps with a linearly rising rate; afterwards it falls to zero.",
+        description="Share of the steps with a linearly rising rate; afterwards it follows decay.",
+    )
+    decay: Literal["linear", "constant", "cosine"] = scientific(
+        "linear",
+        added_later=True,
+        description="The learning rate after the warm-up: linear and cosine fall to zero, constant stays at the peak.",
+    )
+    beta_1: float = scientific(
+        0.9, ge=0, lt=1, added_later=True, description="AdamW's decay of the mean of the gradients."
+    )
+    beta_2: float = scientific(
+        0.999, ge=0, lt=1, added_later=True, description="AdamW's decay of the mean of their squares."
     )
     weight_decay: float = scientific(
         0.01,
@@ -36,6 +64,18 @@ class Budget(Configuration):
     validations_per_epoch: int = scientific(
         1, ge=1, description="Validations, each with a checkpoint, in one epoch (at least one at the end)."
     )
+    patience_validations: int | None = scientific(
+        None,
+        ge=1,
+        added_later=True,
+        description="The training ends early after so many validations in a row without a new best; empty means never.",
+    )
+    not_learning: LearningGate | None = scientific(
+        None,
+        added_later=True,
+        description="When a training that is no better than a trivial method is ended as not learning; empty means "
+        "never.",
+    )
     ema_decay: float | None = scientific(
         None,
         gt=0,
@@ -44,3 +84,16 @@ class Budget(Configuration):
         description="Decay in each step of an exponential moving average of the weights (0.999 is usual), which is "
         "then what is validated and kept; empty means none.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_replace_the_default_epochs(cls, values: Any) -> Any:
+        given = isinstance(values, dict) and values.get("steps") is not None
+        return {"epochs": None} | values if given else values
+
+    @model_validator(mode="after")
+    def _epochs_or_steps(self) -> Budget:
+        if (self.epochs is None) == (self.steps is None):
+            both = f"both, epochs {self.epochs:g} and steps {self.steps}" if self.steps else "neither"
+            raise ValueError(f"a budget has either epochs or steps, and here are {both}: leave one of them empty")
+        return self

@@ -23,19 +23,22 @@ AHEAD_PER_WORKER = 2
 MicroBatches = Iterator[tuple[np.ndarray, Any]]
 """Dataset indices [B] and the batch that was made of them."""
 
+Place = tuple[np.ndarray, int]
+"""Dataset indices [B] and the epoch in which they are read."""
+
 
 @contextmanager
 def micro_batches(
-    batch: Callable[[np.ndarray], Any], schedule: Schedule, seed: int, after_step: int, size: int, workers: int
+    batch: Callable[[np.ndarray, int], Any], schedule: Schedule, seed: int, after_step: int, size: int, workers: int
 ) -> Iterator[MicroBatches]:
     """Gives the micro-batches of every step after `after_step`, each of at most `size` examples of one window."""
     places = (
-        chosen
+        (chosen, schedule.window(step)[0])
         for step in range(after_step + 1, schedule.total_steps + 1)
         for chosen in _cut(examples_of(schedule, seed, step), size)
     )
     if not workers:
-        yield ((chosen, batch(chosen)) for chosen in places)
+        yield ((chosen, batch(chosen, epoch)) for chosen, epoch in places)
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="loader") as pool:
         try:
@@ -55,11 +58,11 @@ def _cut(indices: np.ndarray, size: int) -> list[np.ndarray]:
 
 
 def _made_ahead(
-    pool: ThreadPoolExecutor, batch: Callable[[np.ndarray], Any], places: Iterator[np.ndarray], ahead: int
+    pool: ThreadPoolExecutor, batch: Callable[[np.ndarray, int], Any], places: Iterator[Place], ahead: int
 ) -> MicroBatches:
     waiting: deque[tuple[np.ndarray, Future[Any]]] = deque()
-    for chosen in places:
-        waiting.append((chosen, pool.submit(batch, chosen)))
+    for chosen, epoch in places:
+        waiting.append((chosen, pool.submit(batch, chosen, epoch)))
         if len(waiting) > ahead:
             first, made = waiting.popleft()
             yield first, made.result()

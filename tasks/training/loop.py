@@ -1,19 +1,17 @@
 """Training that continues bit for bit.
 
-`train` takes a model, a loss of (model, batch), a function positions -> batch, and an evaluation; it knows no study
-and no Prefect. Validation, best model and metric rows happen only at steps which the budget fixes; a checkpoint taken
-because time passed changes nothing.
+`train` takes a problem (a model, a loss of (model, batch), a function positions -> batch, and an evaluation) and a
+schedule; it knows no study and no Prefect. Validation, best model and metric rows happen only at steps which the
+budget fixes; a checkpoint taken because time passed changes nothing.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,40 +24,38 @@ from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.gradients import GradientNorms, advice
-from tasks.training.loader import MicroBatches, micro_batches
+from tasks.training.loader import MicroBatches, examples_of, micro_batches
 from tasks.training.memory import out_of_memory_explained
+from tasks.training.problem import Problem
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
+from tasks.training.trivial import compared, require_gate_can_be_asked, require_learning
 
 METRICS_EVERY_STEPS = 10
-
-
-@dataclass
-class Problem:
-    """What is trained: the only part that differs between studies.
-
-    `batch(indices)` gives the examples at those dataset indices, on the model's device; with loader workers it is
-    called from their threads. `losses(model, batch)` gives one loss an example, [B]; an example's weight in a step
-    does not depend on how it was batched. `evaluate(model)` gives the validation loss. `checks` run after the step
-    that is their key.
-    """
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    batch: Callable[[np.ndarray], Any]
-    losses: Callable[[nn.Module, Any], torch.Tensor]
-    evaluate: Callable[[nn.Module], float]
-    checks: dict[int, list[Callable[[nn.Module], None]]] = field(default_factory=dict)
 
 
 def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Position:
     """Trains to the last step, or raises Stop after saving. Returns the final position.
 
-    On return `problem.model` has the weights (with `ema_decay` the averaged ones) of the lowest validation loss, ties:
-    the earlier.
+    On return `problem.model` has the weights (with `ema_decay` the averaged ones) of the lowest value of the metric
+    that decides, ties: the earlier. With patience the training may have ended early: the position says where.
     """
-    state = State(problem.model, problem.optimizer, Position(), _average(problem.model, schedule.budget.ema_decay))
+    state = initial_state(problem, schedule)
+    train_to_the_end(run, problem, schedule, state, seed, execution)
+    return state.position
+
+
+def initial_state(problem: Problem, schedule: Schedule) -> State:
+    """The state before the first step."""
+    return State(problem.model, problem.optimizer, Position(), _average(problem.model, schedule.budget.ema_decay))
+
+
+def train_to_the_end(
+    run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
+) -> None:
+    """`train` for a caller that looks at `state.position` also when the training fails."""
+    require_gate_can_be_asked(schedule, problem)
     with run.watched(execution.stall_minutes):  # a disk can hang in the first read as in any later one
         _restore(run, state)
         require_disk_for_checkpoints(run, state, execution.keep_checkpoints)
@@ -67,10 +63,9 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
     run.stop.check()  # what is left to do is done by the attempt that finds nothing left to train
     assert state.position.best_step is not None, "the last step is always validated"
     last = run.checkpoints.newest_verified()  # read back, and with it what was best
-    assert last is not None and last.step == schedule.total_steps
+    assert last is not None and last.step == state.position.step
     state.load_best(run.checkpoints.verified(state.position.best_step))
     run.checkpoints.prune(execution.keep_checkpoints)
-    return state.position
 
 
 def _continue(
@@ -90,7 +85,7 @@ def _continue(
             execution.loader_workers,
         ) as batches,
     ):
-        while state.position.step < schedule.total_steps:
+        while not _at_the_end(schedule, state.position):
             if state.position.step >= limit or run.stop.requested:
                 saver.finish()
                 run.stop.check(f"step {state.position.step:,}")
@@ -100,14 +95,19 @@ def _continue(
                 )
             started = time.monotonic()
             with out_of_memory_explained(problem.model, execution):
-                _optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples)
+                _optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples, seed)
             seconds = time.monotonic() - started
             saver.stepped(seconds)
             _after_step(run, problem, schedule, state)
             if state.position.step in schedule.validation_steps or saver.due():
                 saver.save()
-            _report(run, schedule, state.position, seconds)
+            _report(run, problem, schedule, state.position, seconds)
         saver.finish()
+
+
+def _at_the_end(schedule: Schedule, position: Position) -> bool:
+    patience = schedule.budget.patience_validations
+    return position.step == schedule.total_steps or position.out_of_patience(patience)
 
 
 def _restore(run: StageRun, state: State) -> None:
@@ -152,11 +152,12 @@ def _matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
 
 
 def _optimizer_step(
-    problem: Problem, schedule: Schedule, state: State, batches: MicroBatches, micro_batch_examples: int
+    problem: Problem, schedule: Schedule, state: State, batches: MicroBatches, micro_batch_examples: int, seed: int
 ) -> None:
-    """One window: accumulates its micro-batches, each scaled by what the whole window holds, and steps."""
+    """One window: accumulates its micro-batches, each scaled by what the whole window weighs, and steps."""
     budget, step = schedule.budget, state.position.step + 1
-    _, _, count = schedule.window(step)
+    epoch, _, count = schedule.window(step)
+    weight = problem.window_weight(examples_of(schedule, seed, step), epoch)
     problem.model.train()
     device = next(problem.model.parameters()).device
     for group in problem.optimizer.param_groups:
@@ -165,7 +166,7 @@ def _optimizer_step(
     for indices, batch in islice(batches, math.ceil(count / micro_batch_examples)):
         with torch.autocast(device.type, torch.bfloat16, enabled=budget.precision == "bf16"):
             micro_sum = problem.losses(problem.model, batch).float().sum()
-        (micro_sum / count).backward()
+        (micro_sum / weight).backward()
         sums.append(micro_sum.detach())
         examples.append(indices)
     total = nn.utils.get_total_norm([p.grad for p in problem.model.parameters() if p.grad is not None])
@@ -178,7 +179,7 @@ def _optimizer_step(
         state.average.update_parameters(problem.model)
     state.position.step = step
     state.position.recent_loss_sum += sum(loss_sums)
-    state.position.recent_examples += count
+    state.position.recent_examples += weight
     state.position.gradient_norms.add(norm, budget.max_gradient_norm)
 
 
@@ -188,26 +189,43 @@ def _require_finite(
     """NumericalFailure naming the batch and the tensor; asked before the weights are touched."""
     for loss_sum, indices in zip(loss_sums, examples, strict=True):
         if not math.isfinite(loss_sum):
-            raise NumericalFailure(step, f"examples {indices.tolist()}", "the loss")
+            raise NumericalFailure(step, indices.tolist(), "the loss")
     if not math.isfinite(norm):
         culprit = next(
             (name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()), None
         )
         tensor = f"the gradient of {culprit}" if culprit else "the norm of all gradients"
-        raise NumericalFailure(step, f"examples {np.concatenate(examples).tolist()}", tensor)
+        raise NumericalFailure(step, np.concatenate(examples).tolist(), tensor)
 
 
 def _after_step(run: StageRun, problem: Problem, schedule: Schedule, state: State) -> None:
     """Checks, metric rows and validation, at the steps that the configuration fixes."""
-    step = state.position.step
+    position, step = state.position, state.position.step
     for check in problem.checks.get(step, []):
         check(problem.model)
     if step % METRICS_EVERY_STEPS == 0 or step in schedule.validation_steps:
-        _write_metrics(run, schedule, state.position)
+        _write_metrics(run, schedule, position)
     if step % schedule.steps_per_epoch == 0 or step == schedule.total_steps:
-        _end_epoch(run, schedule, state.position)
+        _end_epoch(run, schedule, position)
     if step in schedule.validation_steps:
         _validate(run, problem, state)
+        ends_early = _at_the_end(schedule, position) and step < schedule.total_steps
+        require_learning(schedule, problem, position, ends_early)
+        if ends_early:
+            _end_early(run, schedule, position)
+
+
+def _end_early(run: StageRun, schedule: Schedule, position: Position) -> None:
+    if position.gradient_norms.count:
+        _end_epoch(run, schedule, position)
+    run.log.info(
+        "ends early after step %s of %s: no validation since step %s was better (budget.patience_validations is %s)",
+        f"{position.step:,}",
+        f"{schedule.total_steps:,}",
+        f"{position.best_step:,}",
+        schedule.budget.patience_validations,
+        extra=FOR_THE_TERMINAL,
+    )
 
 
 def _write_metrics(run: StageRun, schedule: Schedule, position: Position) -> None:
@@ -233,22 +251,28 @@ def _end_epoch(run: StageRun, schedule: Schedule, position: Position) -> None:
 def _validate(run: StageRun, problem: Problem, state: State) -> None:
     position, judged, started = state.position, state.judged(), time.monotonic()
     judged.eval()
-    loss = problem.evaluate(judged)
-    if not math.isfinite(loss):
-        raise NumericalFailure(position.step, "validation", "the validation loss")
-    run.metrics.append({"step": position.step, "validation_loss": loss})
+    metrics = problem.metrics(judged)
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise NumericalFailure(position.step, [], f"the {name.replace('_', ' ')}")
+    value = metrics.pop(problem.decides)
+    beside = metrics | compared(value, problem.trivial)
+    run.metrics.append({"step": position.step, problem.decides: value, **beside})
     run.timing.append({"validation": position.step, "seconds": time.monotonic() - started, "at": time.time()})
-    position.validations.append([position.step, loss])
-    if position.best_loss is None or loss < position.best_loss:
-        position.best_step, position.best_loss = position.step, loss
+    position.validations.append([position.step, value])
+    if metrics:
+        position.further_metrics.append({"step": position.step, **metrics})
+    if position.best_loss is None or value < position.best_loss:
+        position.best_step, position.best_loss = position.step, value
 
 
-def _report(run: StageRun, schedule: Schedule, position: Position, seconds: float) -> None:
+def _report(run: StageRun, problem: Problem, schedule: Schedule, position: Position, seconds: float) -> None:
+    name = problem.decides.removeprefix("validation_").replace("_", " ")
     run.timing.append({"step": position.step, "seconds": seconds, "at": time.time()})
     run.progress.update(
         position.step,
         schedule.total_steps,
         "steps",
-        note=f"loss {position.validations[-1][1]:.4f} at validation" if position.validations else "training",
+        note=f"{name} {position.validations[-1][1]:.4f} at validation" if position.validations else "training",
         epoch=position.step / schedule.steps_per_epoch,
     )

@@ -24,4 +24,9 @@ def adamw(model: nn.Module, budget: Budget, undecayed: Collection[str] = ()) -> 
         {"params": others, "weight_decay": 0.0},
     ]
     # fused: one pass over the weights, without temporary copies of their size
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=budget.learning_rate, fused=True)
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=budget.learning_rate,
+        betas=(budget.beta_1, budget.beta_2),
+        fused=True,
+    )

@@ -26,6 +26,9 @@ class Schedule:
 
     @property
     def total_steps(self) -> int:
+        if self.budget.epochs is None:
+            assert self.budget.steps is not None
+            return self.budget.steps
         return max(1, round(self.budget.epochs * self.steps_per_epoch))
 
     @property
@@ -33,11 +36,19 @@ class Schedule:
         return math.ceil(self.budget.warmup_ratio * self.total_steps)
 
     def learning_rate(self, step: int) -> float:
-        """Rate used in `step`: rises linearly over the warm-up, then falls linearly; the step after the last has 0."""
+        """Rate used in `step`: rises linearly over the warm-up, then follows the decay.
+
+        Linear and cosine (Loshchilov and Hutter, "SGDR", 2017, without restarts) reach 0 in the step after the last.
+        """
+        peak = self.budget.learning_rate
         if step <= self.warmup_steps:
-            return self.budget.learning_rate * step / max(1, self.warmup_steps)
-        remaining = self.total_steps + 1 - step
-        return self.budget.learning_rate * remaining / (self.total_steps + 1 - self.warmup_steps)
+            return peak * step / max(1, self.warmup_steps)
+        remaining, after_warmup = self.total_steps + 1 - step, self.total_steps + 1 - self.warmup_steps
+        if self.budget.decay == "constant":
+            return peak
+        if self.budget.decay == "cosine":
+            return peak * (1 - math.cos(math.pi * remaining / after_warmup)) / 2
+        return peak * remaining / after_warmup
 
     def window(self, step: int) -> tuple[int, int, int]:
         """(epoch from 0, first index, number of examples) of the window that `step` trains on."""
@@ -47,11 +58,16 @@ class Schedule:
 
     @cached_property
     def validation_steps(self) -> frozenset[int]:
-        """The steps after which is validated: evenly spaced in each epoch, its end included, and the last step."""
+        """The steps after which is validated: evenly spaced in each epoch, its end included, and the last step.
+
+        Also the step by which the training must be seen to learn, where the budget names one.
+        """
         parts = self.budget.validations_per_epoch
         ends = {
             epoch * self.steps_per_epoch + math.ceil(part * self.steps_per_epoch / parts)
             for epoch in range(math.ceil(self.total_steps / self.steps_per_epoch))
             for part in range(1, parts + 1)
         }
+        if self.budget.not_learning:
+            ends.add(self.budget.not_learning.by_step)
         return frozenset(step for step in ends if step <= self.total_steps) | {self.total_steps}

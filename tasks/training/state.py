@@ -24,16 +24,27 @@ Groups = dict[str, dict[str, torch.Tensor]]
 
 @dataclass
 class Position:
-    """How far a training is: what a checkpoint keeps beside tensors."""
+    """How far a training is: what a checkpoint keeps beside tensors.
+
+    `best_loss` and `validations`, rows of [step, value], are of the metric that decides; `further_metrics` are rows
+    {"step", name: value} of the others, if any. `recent_examples` counts an example by its weight.
+    """
 
     step: int = 0
     best_step: int | None = None
     best_loss: float | None = None
     recent_loss_sum: float = 0.0
-    recent_examples: int = 0
+    recent_examples: float = 0
     validations: list[list[float]] = field(default_factory=list)
+    further_metrics: list[dict[str, float]] = field(default_factory=list)
     gradient_norms: GradientNorms = field(default_factory=GradientNorms)
     epochs: list[dict[str, float]] = field(default_factory=list)
+
+    def out_of_patience(self, validations: int | None) -> bool:
+        """Whether so many validations in a row, the newest among them, were no better than the best."""
+        if validations is None or self.best_step is None:
+            return False
+        return sum(step > self.best_step for step, _ in self.validations) >= validations
 
 
 @dataclass

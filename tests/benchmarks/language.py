@@ -18,8 +18,8 @@ from tasks.language.model import block_losses
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics, prepare
 from tasks.training.budget import Budget
-from tasks.training.loop import Problem
 from tasks.training.optimizer import adamw
+from tasks.training.problem import Problem
 
 SIZES: dict[str, dict[str, int]] = {
     "2M": {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 512, "vocab_size": 4096},
@@ -76,7 +76,7 @@ def problem(model: GPTNeoXForCausalLM, data: torch.Tensor, budget: Budget) -> Pr
     """The training as the stages set it up; validation is not what is measured here."""
     where = next(model.parameters()).device
 
-    def batch(indices: np.ndarray) -> torch.Tensor:
+    def batch(indices: np.ndarray, _epoch: int) -> torch.Tensor:
         return data[torch.from_numpy(indices)].to(where)
 
     return Problem(model, adamw(model, budget), batch, block_losses, lambda _: 0.0)

@@ -48,9 +48,9 @@ def main() -> None:
             state = State(problem.model, problem.optimizer, Position())
             with micro_batches(problem.batch, schedule, 0, step - 2, options.batch, 0) as batches:
                 state.position.step = step - 2
-                _optimizer_step(problem, schedule, state, batches, options.batch)
+                _optimizer_step(problem, schedule, state, batches, options.batch, 0)
                 with Saver(run, settings, state) as saver:
-                    _optimizer_step(problem, schedule, state, batches, options.batch)
+                    _optimizer_step(problem, schedule, state, batches, options.batch, 0)
                     saver.save()
         for _ in range(options.repeats):
             for step, run in runs.items():
@@ -64,7 +64,7 @@ def main() -> None:
                 with micro_batches(problem.batch, schedule, 0, state.position.step, options.batch, 0) as batches:
                     first = next(batches)
                     places[step].append(time.monotonic() - placed)
-                    _optimizer_step(problem, schedule, state, iter([first]), options.batch)
+                    _optimizer_step(problem, schedule, state, iter([first]), options.batch, 0)
                     run.timing.append({"step": state.position.step})
                 assert state.position.step == step + 1
                 first_steps[step].append(time.monotonic() - began)

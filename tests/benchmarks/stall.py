@@ -49,7 +49,7 @@ def main() -> None:
                 saver.save()
             while time.monotonic() - began < seconds:
                 started = time.monotonic()
-                _optimizer_step(problem, schedule, state, batches, options.batch)
+                _optimizer_step(problem, schedule, state, batches, options.batch, 0)
                 steps += 1
                 saver.stepped(time.monotonic() - started)
             return steps * options.batch * (language.LENGTH - 1) / (time.monotonic() - began)

@@ -91,9 +91,9 @@ def ours(options: Any) -> tuple[float, float]:
     began: list[float] = []
     made = problem.batch
 
-    def batch(indices: Any) -> Any:
+    def batch(indices: Any, epoch: int) -> Any:
         began.append(time.monotonic())
-        return made(indices)
+        return made(indices, epoch)
 
     problem.batch = batch
     ended: list[float] = []

@@ -170,9 +170,12 @@ def test_d06_the_last_window_is_divided_by_what_a_full_one_holds(tmp_path):
         (found,) = torch.autograd.grad(losses, weight)
         return found.flatten()[0].item()
 
+    def mean_loss(indices: np.ndarray) -> torch.Tensor:
+        return problem.losses(problem.model, problem.batch(indices, 0)).mean()
+
     def old() -> float:
         """`loss / accumulation` for micro-batches of one example, 8 of them, of which 5 are there."""
-        return sum(gradient(problem.losses(problem.model, problem.batch(np.array([i]))).mean() / 8) for i in range(5))
+        return sum(gradient(mean_loss(np.array([i])) / 8) for i in range(5))
 
     def ours() -> float:
         """AdamW's first moment after one step from zero is a tenth of the window's gradient."""
@@ -181,7 +184,7 @@ def test_d06_the_last_window_is_divided_by_what_a_full_one_holds(tmp_path):
         return load_file(kept)["0.exp_avg"].flatten()[0].item() / 0.1
 
     def is_the_mean_over_the_window(found: float) -> bool:
-        return found == pytest.approx(gradient(problem.losses(problem.model, torch.arange(5)).mean()), rel=1e-5)
+        return found == pytest.approx(gradient(mean_loss(np.arange(5))), rel=1e-5)
 
     assert not is_the_mean_over_the_window(old())
     assert is_the_mean_over_the_window(ours())

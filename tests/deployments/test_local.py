@@ -29,6 +29,7 @@ ENDS = {
     "check_failed": ("FAILED", "Failed", 1),
     "no_progress": ("FAILED", "Failed", 1),
     "numerical_failure": ("FAILED", "Failed", 1),
+    "not_learning": ("FAILED", "Failed", 1),
     "bad_input": ("FAILED", "BadInput", 2),
     "crashed": ("CRASHED", "Crashed", 1),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import external
-from storage.errors import BadInput, CheckFailed, NoProgress, NumericalFailure, Stop
+from storage.errors import BadInput, CheckFailed, NoProgress, NotLearning, NumericalFailure, Stop
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.run import StageInput, StageRun
 from tasks.stage.study import StageConfiguration
@@ -40,7 +40,8 @@ def work(run: StageRun, config: ToyConfig, **inputs: StageInput) -> dict[str, An
         "out_of_time": Stop("out_of_time", "its share is done"),
         "interrupted": Stop("interrupted", "Ctrl-C"),
         "check_failed": CheckFailed("weights moved", 0, "more than 0"),
-        "numerical_failure": NumericalFailure(7, "examples [1, 2]", "the loss"),
+        "numerical_failure": NumericalFailure(7, [1, 2], "the loss"),
+        "not_learning": NotLearning(7, "angle", 1.5, 1.4, "0.9 x 1.57 of a constant direction", [(7, 1.5)]),
         "no_progress": NoProgress(3, "killed three times"),
         "bad_input": BadInput("the file is empty"),
         "crashed": RuntimeError("a bug"),

@@ -21,7 +21,7 @@ from tasks.stage.run import Stage, StageRun
 from tasks.training.loop import train
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
-from tests.tasks.tiny import TOY, ToyConfig, ToyNetwork, toy_problem
+from tests.tasks.tiny import TOY, ToyBatch, ToyConfig, ToyNetwork, toy_problem
 
 WIDE_TOY = Stage(TOY.name, ToyConfig, "tests.kill.toy:train_wide_toy", TOY.version)
 WIDTH = 256
@@ -46,9 +46,9 @@ def train_wide_toy(run: StageRun, config: ToyConfig) -> dict[str, Any]:
     steady = problem.losses
     notes = (run.directory / TRAINED).open("a", buffering=1)
 
-    def losses(model: nn.Module, indices: torch.Tensor) -> torch.Tensor:
-        notes.write(json.dumps([run.lock.number, indices.tolist()]) + "\n")
-        return steady(model, indices) * (1 + 0.1 * np.random.rand() + 0.1 * random.random())
+    def losses(model: nn.Module, batch: ToyBatch) -> torch.Tensor:
+        notes.write(json.dumps([run.lock.number, batch.indices.tolist()]) + "\n")
+        return steady(model, batch) * (1 + 0.1 * np.random.rand() + 0.1 * random.random())
 
     problem.losses = losses
     problem.optimizer.register_step_post_hook(lambda *_: notes.write(json.dumps([run.lock.number, None]) + "\n"))

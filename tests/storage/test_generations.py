@@ -44,7 +44,7 @@ def test_a_first_attempt_has_generation_zero(run):
     assert not run.generation_file.exists()
 
 
-@pytest.mark.parametrize("end_state", ["check_failed", "numerical_failure", "bad_input", "interrupted"])
+@pytest.mark.parametrize("end_state", ["check_failed", "numerical_failure", "not_learning", "bad_input", "interrupted"])
 def test_starting_again_what_needed_a_person_raises_it_once(run, end_state):
     end(begin(run), end_state)
     assert generations.current(run)["generation"] == 0, "ending does not raise it"

@@ -77,7 +77,7 @@ def fails_its_check(work: StageRun, config: ToyConfig) -> dict[str, Any]:
 
 
 def is_not_finite(work: StageRun, config: ToyConfig) -> dict[str, Any]:
-    raise NumericalFailure(3, "examples [1]", "the loss")
+    raise NumericalFailure(3, [1], "the loss")
 
 
 def finds_bad_input(work: StageRun, config: ToyConfig) -> dict[str, Any]:

@@ -34,8 +34,11 @@ from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
-from tasks.training.loop import Problem, train
+from tasks.training.draws import normal_at
+from tasks.training.loop import train
 from tasks.training.optimizer import adamw
+from tasks.training.problem import Problem
+from tasks.training.result import described
 from tasks.training.schedule import Schedule
 
 torch.set_num_threads(1)  # two threads on cores that others use wait for each other: tiny models become 25 times slower
@@ -58,6 +61,10 @@ class ToyConfig(StageConfiguration):
     seed: int = scientific(3, description="Order of the examples.")
     examples: int = scientific(45, description="Training examples; the default leaves a last window of 5.")
     dropout: float = scientific(0.3, description="Dropout, which draws from the generator in every step.")
+    noise: float = scientific(0.0, description="Noise on the inputs, another one in each epoch.")
+    weighted: bool = scientific(False, description="An example weighs as much as it has tokens: one to three.")
+    metrics: list[str] = scientific([], description="The metrics by name, of which the first decides; empty: a loss.")
+    trivial: float = scientific(0.0, description="What a method without learning gets; 0: nobody says.")
     poisoned_loss: int | None = scientific(None, description="The example whose loss is not finite.")
     poisoned_gradient: int | None = scientific(None, description="The example whose gradient is not finite.")
     execution: Execution = execution(Execution(micro_batch_examples=4, cpu_threads=1), description="How.")
@@ -78,6 +85,14 @@ class ToyNetwork(nn.Module):
         return self.outer(self.dropout(torch.tanh(self.inner(x)))).squeeze(-1)
 
 
+@dataclass(frozen=True)
+class ToyBatch:
+    """Dataset indices [B] and inputs [B, 4]."""
+
+    indices: torch.Tensor
+    x: torch.Tensor
+
+
 def toy_problem(config: ToyConfig) -> Problem:
     """The toy as the training loop takes it."""
     torch.manual_seed(0)
@@ -86,13 +101,22 @@ def toy_problem(config: ToyConfig) -> Problem:
     x = torch.randn(config.examples + 20, 4, generator=generator)
     y = torch.sin(x).sum(1) + 0.1 * torch.randn(len(x), generator=generator)
 
-    def batch(indices: np.ndarray) -> torch.Tensor:
+    def batch(indices: np.ndarray, epoch: int) -> ToyBatch:
         SEEN.append(indices.tolist())
         HOOKS.get("batch", lambda: None)()
-        return torch.from_numpy(indices)
+        given = x[torch.from_numpy(indices)]
+        if config.noise:
+            given = given + config.noise * normal_at(config.seed, "noise", epoch, indices, (4,))
+        return ToyBatch(torch.from_numpy(indices), given)
 
-    def losses(model: nn.Module, indices: torch.Tensor) -> torch.Tensor:
-        values = (model(x[indices]) - y[indices]) ** 2
+    def tokens(indices: np.ndarray, _epoch: int) -> np.ndarray:
+        return 1 + indices % 3
+
+    def losses(model: nn.Module, batch: ToyBatch) -> torch.Tensor:
+        indices = batch.indices
+        values = (model(batch.x) - y[indices]) ** 2
+        if config.weighted:
+            values = values * tokens(indices, 0)
         if config.poisoned_loss is not None:
             values = torch.where(indices == config.poisoned_loss, torch.inf, values)
         if config.poisoned_gradient in indices.tolist():
@@ -100,21 +124,38 @@ def toy_problem(config: ToyConfig) -> Problem:
         return values
 
     @torch.no_grad()
-    def evaluate(model: nn.Module) -> float:
+    def evaluate(model: nn.Module) -> float | dict[str, float]:
         HOOKS.get("evaluate", lambda: None)()
         held_out = torch.arange(config.examples, len(x))
-        return ((model(x[held_out]) - y[held_out]) ** 2).mean().item()
+        errors = model(x[held_out]) - y[held_out]
+        found = {"absolute_error": errors.abs().mean().item(), "squared_error": (errors**2).mean().item()}
+        return {name: found[name] for name in config.metrics} or found["squared_error"]
 
-    return Problem(network, adamw(network, config.budget), batch, losses, evaluate)
+    return Problem(
+        network,
+        adamw(network, config.budget),
+        batch,
+        losses,
+        evaluate,
+        weights=tokens if config.weighted else None,
+        decides=[*config.metrics, "validation_loss"][0],
+        trivial={"mean": config.trivial} if config.trivial else {},
+    )
 
 
 def train_toy(run: StageRun, config: ToyConfig) -> dict[str, Any]:
     """The toy's work as a stage."""
     problem = toy_problem(config)
-    position = train(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
+    schedule = Schedule(config.budget, config.examples)
+    position = train(run, problem, schedule, config.seed, config.execution)
     with run.publish("model") as folder:
         save_file(problem.model.state_dict(), folder / "model.safetensors")
-    return {"steps": position.step, "best_step": position.best_step, "validations": position.validations}
+    return {
+        "steps": position.step,
+        "best_step": position.best_step,
+        "validations": position.validations,
+        "training": described(schedule, problem, position),
+    }
 
 
 def toy_directory(root: Path, config: ToyConfig) -> RunDirectory:

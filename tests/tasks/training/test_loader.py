@@ -17,7 +17,7 @@ from tests.tasks.tiny import SEEN, ToyConfig, toy_directory, toy_to_the_end, wha
 PLAN = Schedule(Budget(epochs=3.0, effective_batch_examples=8, learning_rate=1.0), 45)
 
 
-def read(after_step=0, workers=0, size=4, batch=lambda indices: indices * 2):
+def read(after_step=0, workers=0, size=4, batch=lambda indices, epoch: indices * 2 + 1000 * epoch):
     with micro_batches(batch, PLAN, 7, after_step, size, workers) as made:
         return [(indices.tolist(), value.tolist()) for indices, value in made]
 
@@ -36,7 +36,7 @@ def test_a_continuation_reads_what_would_have_come_next():
 def test_workers_read_ahead_and_at_the_same_time():
     both = threading.Barrier(2, timeout=10)
 
-    def batch(indices):
+    def batch(indices, _):
         both.wait()  # returns only when two are being made at once
         return indices
 
@@ -47,13 +47,13 @@ def test_workers_read_ahead_and_at_the_same_time():
 
 def test_what_was_read_ahead_is_dropped_when_training_stops_and_no_thread_stays():
     before = threading.active_count()
-    with micro_batches(lambda indices: time.sleep(0.001) or indices, PLAN, 7, 0, 4, 3) as made:
+    with micro_batches(lambda indices, _: time.sleep(0.001) or indices, PLAN, 7, 0, 4, 3) as made:
         next(made)
     assert threading.active_count() == before
 
 
 def test_an_error_in_a_worker_reaches_the_training():
-    def batch(indices):
+    def batch(indices, _):
         raise OSError("the disk is gone")
 
     with micro_batches(batch, PLAN, 7, 0, 4, 2) as made, pytest.raises(OSError, match="the disk is gone"):
@@ -64,7 +64,7 @@ def test_the_place_of_a_late_step_is_computed_without_the_steps_before_it():
     plan = Schedule(Budget(epochs=1e6, effective_batch_examples=8, learning_rate=1.0), 45)
     read_indices = []
 
-    def batch(indices):
+    def batch(indices, _):
         read_indices.append(indices)
         return indices
 

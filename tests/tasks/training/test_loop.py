@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -69,7 +70,7 @@ def test_an_epoch_is_what_adamw_makes_of_each_window_s_mean_loss(tmp_path, micro
         for group in optimizer.param_groups:
             group["lr"] = plan.learning_rate(step)
         optimizer.zero_grad()
-        problem.losses(problem.model, torch.tensor(read[first:end])).mean().backward()
+        problem.losses(problem.model, problem.batch(np.array(read[first:end]), 0)).mean().backward()
         optimizer.step()
     ours = tensors_of(tmp_path, config, 7)
     for name, tensor in problem.model.state_dict().items():

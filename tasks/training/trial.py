@@ -1,0 +1,56 @@
+"""A training whose failure is a result: for a study of failures, or one that tries settings out.
+
+A trial is the training itself, with its checkpoints and its place in the run directory of a stage: killed anywhere, it
+goes on bit for bit, and one that fails fails again at the same step with the same numbers, until the stage has its
+marker. Nothing is trained twice to learn how a trial ended, so it may be as long as a training. A stage has room for
+one: trials of a study are stages side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from storage.errors import NotLearning, NumericalFailure
+from tasks.stage.execution import Execution
+from tasks.stage.run import StageRun
+from tasks.training.loop import initial_state, train_to_the_end
+from tasks.training.problem import Problem
+from tasks.training.schedule import Schedule
+from tasks.training.trivial import compared
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a trial ended. Its fields are JSON values, for a result.
+
+    `step` is the last one made, or the one that failed. `metric` is the lowest value of the metric that decides, and
+    `ratio_to_trivial` its multiple of the lowest trivial value; None where there is none yet. `tensor` names what is
+    not finite, `examples` the dataset indices of its batch (none when that was the validation).
+    """
+
+    ended: Literal["finished", "not_learning", "numerical_failure"]
+    step: int
+    metric: float | None
+    ratio_to_trivial: float | None
+    tensor: str | None = None
+    examples: tuple[int, ...] = ()
+
+
+def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Trial:
+    """Trains as `train` does and says how that ended; only `finished` leaves the best weights in `problem.model`.
+
+    Raises what is no finding about the training: Stop, BadInput, CheckFailed, and errors of disk and memory.
+    """
+    state = initial_state(problem, schedule)
+    ended: Literal["finished", "not_learning", "numerical_failure"] = "finished"
+    tensor, examples, step = None, (), None
+    try:
+        train_to_the_end(run, problem, schedule, state, seed, execution)
+    except NotLearning:
+        ended = "not_learning"
+    except NumericalFailure as error:
+        ended, step, tensor, examples = "numerical_failure", error.step, error.tensor, tuple(error.examples)
+    metric = state.position.best_loss
+    ratio = None if metric is None else compared(metric, problem.trivial).get("ratio_to_trivial")
+    return Trial(ended, step or state.position.step, metric, ratio, tensor, examples)
