@@ -26,9 +26,10 @@ def _explained(model: type[BaseModel], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
     if item["type"] != "extra_forbidden":
+        message = item["msg"].removeprefix("Value error, ")
         between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
-        if between_keys:  # the message names them, and the input is the whole study
-            return item["msg"].removeprefix("Value error, ")
+        if between_keys:  # the message names them, and the input is the whole group
+            return f"{key}: {message}" if key else message
         shown = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
         if item["type"] == "list_type":
             shown += f": write a list, such as [{item['input']}]"

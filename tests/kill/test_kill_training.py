@@ -62,7 +62,15 @@ AVERAGES = ACCUMULATES.model_copy(
     }
 )
 IN_ONE_PIECE = ACCUMULATES.model_copy(
-    update={"dropout": 0.1, "execution": EXECUTION.model_copy(update={"micro_batch_examples": 16, "loader_workers": 2})}
+    update={
+        "budget": BUDGET.model_copy(update={"epochs": None, "steps": 108, "decay": "cosine", "beta_2": 0.99}),
+        "dropout": 0.1,
+        "noise": 0.05,
+        "weighted": True,
+        "metrics": ["squared_error", "absolute_error"],
+        "trivial": 2.0,
+        "execution": EXECUTION.model_copy(update={"micro_batch_examples": 16, "loader_workers": 2}),
+    }
 )
 VARIANTS = {"accumulates": ACCUMULATES, "averages": AVERAGES, "in one piece": IN_ONE_PIECE}
 

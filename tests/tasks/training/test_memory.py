@@ -28,8 +28,8 @@ MIB = 1024**2
 
 def problem(config):
     made = toy_problem(config)
-    made.losses = lambda model, indices: torch.ones(len(indices), 16 * MIB).matmul(
-        torch.ones(16 * MIB, 1)).squeeze(1) * 0 + model(torch.ones(len(indices), 4))
+    made.losses = lambda model, batch: torch.ones(len(batch.x), 16 * MIB).matmul(
+        torch.ones(16 * MIB, 1)).squeeze(1) * 0 + model(torch.ones(len(batch.x), 4))
     return made
 
 toy_problem, tiny.toy_problem = tiny.toy_problem, problem
