@@ -260,8 +260,8 @@ def _validate(run: StageRun, problem: Problem, state: State) -> None:
     run.metrics.append({"step": position.step, problem.decides: value, **beside})
     run.timing.append({"validation": position.step, "seconds": time.monotonic() - started, "at": time.time()})
     position.validations.append([position.step, value])
-    if metrics:
-        position.further_metrics.append({"step": position.step, **metrics})
+    if metrics:  # in the order in which a checkpoint gives it back
+        position.further_metrics.append(dict(sorted({"step": position.step, **metrics}.items())))
     if position.best_loss is None or value < position.best_loss:
         position.best_step, position.best_loss = position.step, value
 

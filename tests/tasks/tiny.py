@@ -128,7 +128,8 @@ def toy_problem(config: ToyConfig) -> Problem:
         HOOKS.get("evaluate", lambda: None)()
         held_out = torch.arange(config.examples, len(x))
         errors = model(x[held_out]) - y[held_out]
-        found = {"absolute_error": errors.abs().mean().item(), "squared_error": (errors**2).mean().item()}
+        found = {"absolute_error": errors.abs(), "squared_error": errors**2, "bias": errors}
+        found = {name: values.mean().item() for name, values in found.items()}
         return {name: found[name] for name in config.metrics} or found["squared_error"]
 
     return Problem(

@@ -42,7 +42,7 @@ CHOSEN = ToyConfig(
     ),
     noise=0.2,
     weighted=True,
-    metrics=["absolute_error", "squared_error"],
+    metrics=["absolute_error", "squared_error", "bias"],
     trivial=2.0,
 )
 IMPATIENT = ToyConfig(
@@ -162,7 +162,7 @@ def test_every_metric_stands_in_rows_and_result_and_the_first_decides(tmp_path):
     rows = [row for row in rows_of(tmp_path, CHOSEN) if "absolute_error" in row]
     assert rows == validations
     for row in rows:
-        assert row.keys() == {"step", "absolute_error", "squared_error", "trivial", "ratio_to_trivial"}
+        assert row.keys() == {"step", "absolute_error", "squared_error", "bias", "trivial", "ratio_to_trivial"}
         assert row["squared_error"] != row["absolute_error"]
         assert (row["trivial"], row["ratio_to_trivial"]) == ({"mean": 2.0}, row["absolute_error"] / 2.0)
     best = min(rows, key=lambda row: row["absolute_error"])
