@@ -38,3 +38,10 @@ def test_a_named_matrix_does_not_decay():
 
 def test_a_model_with_nothing_to_decay_can_be_optimised():
     adamw(nn.LayerNorm(3), BUDGET).step()
+
+
+def test_the_moments_decay_as_the_budget_says():
+    model = nn.Linear(2, 2)
+    assert {group["betas"] for group in adamw(model, BUDGET).param_groups} == {(0.9, 0.999)}
+    chosen = BUDGET.model_copy(update={"beta_1": 0.8, "beta_2": 0.95})
+    assert {group["betas"] for group in adamw(model, chosen).param_groups} == {(0.8, 0.95)}
