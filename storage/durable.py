@@ -22,12 +22,12 @@ from typing import Any
 
 TEMPORARY_PREFIX = ".tmp-"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def canonical_json(value: Any) -> bytes:
     """The one JSON text of a value: sorted keys, no spaces, no NaN. What every digest is made over."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.encode()
+    return _CANONICAL.encode(value).encode()
 
 
 def write_json(path: Path, value: Any) -> None:

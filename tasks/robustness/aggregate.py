@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from storage import durable
+from storage.records import read_records
 from tasks.report import figures as drawing
 from tasks.report.publish import publish, require_verified
 from tasks.robustness import checks
@@ -105,7 +104,7 @@ def aggregate(
 
 
 def _records(given: StageInput) -> list[dict[str, Any]]:
-    return pq.read_table(given.path / "records.parquet").to_pylist()
+    return list(read_records(given.path / "records.parquet"))
 
 
 def _attacked(name: str, stage: StageInput, rows: list[dict[str, Any]], config: AggregateConfig) -> dict[str, Any]:

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer
 
+from storage.records import read_records
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
 from tasks.language.windows import Window, rolling_windows
-from tasks.robustness.study import EvaluateConfig
+from tasks.robustness.study import KEY_COLUMNS, EvaluateConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.losses import summary
@@ -53,8 +54,8 @@ def evaluate(
         for done, (name, folder) in enumerate(folders.items()):
             keys += _model_records(run, config, text, name, folder, parts, done, len(folders))
     with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file)
-    rows = pq.read_table(run.directory / "records.parquet").to_pylist()
+        digest = run.records.merge(keys, file, KEY_COLUMNS)
+    rows = list(read_records(run.directory / "records.parquet", ("model", "tokens_scored", "loss_sum_nats")))
     return {
         "split": "test",
         "documents": len(examples),

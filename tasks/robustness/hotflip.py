@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from storage.records import read_records
 from tasks.attacks.configuration import FlipAttack
 from tasks.attacks.flips import flip, flips_of, random_flips
 from tasks.attacks.scoring import Count, Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.vocabulary import round_trips, usable_tokens
-from tasks.robustness.study import HotFlipConfig
+from tasks.robustness.study import KEY_COLUMNS, HotFlipConfig
 from tasks.stage.run import StageInput, StageRun
 
 
@@ -50,8 +50,8 @@ def hotflip(
                 done += 1
     run.progress.update(done, len(keys), "texts")
     with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file)
-    rows = pq.read_table(run.directory / "records.parquet").to_pylist()
+        digest = run.records.merge(keys, file, KEY_COLUMNS)
+    rows = list(read_records(run.directory / "records.parquet"))
     return {
         "split": "attack-evaluation",
         "documents": len(texts),

@@ -32,6 +32,9 @@ from tasks.stage.study import StageConfiguration, StudyBase
 from tasks.statistics.configuration import Evaluation
 from tasks.training.budget import Budget
 
+KEY_COLUMNS = ("model", "example_id")
+"""What tells the records of a stage apart: one row for each model and document."""
+
 
 class UnequalBudgets(Configuration):
     """The way to give the arms different budgets: with a reason, which every table then shows."""

@@ -11,7 +11,7 @@ from tasks.attacks.scoring import Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
-from tasks.robustness.study import UatConfig
+from tasks.robustness.study import KEY_COLUMNS, UatConfig
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
 
@@ -53,7 +53,7 @@ def uat(
             keys += _judge(run, name, target, judged, best, control_triggers(usable_V, attack, config.seed))
             del target, search  # or the next model would be loaded beside this one
     with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file)
+        digest = run.records.merge(keys, file, KEY_COLUMNS)
     return {
         "split": "attack-evaluation",
         "documents": len(judged),

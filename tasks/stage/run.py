@@ -16,7 +16,8 @@ from typing import Any, Literal, TextIO, get_args
 from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
 from storage.errors import BadInput
-from storage.rows import RecordParts, Rows
+from storage.records import RecordParts
+from storage.rows import Rows
 from storage.run_directory import RunDirectory
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import diagnosed, in_words

@@ -11,7 +11,7 @@ import pytest
 
 from storage import durable, markers
 from storage.errors import CheckFailed
-from storage.rows import RecordParts
+from storage.records import RecordParts
 from tasks.robustness.sweep import _require_distinct_seeds
 from tests.tasks.tiny import (
     ToyConfig,

@@ -16,9 +16,9 @@ from deployments.walk import Handle, Walk
 from flows import robustness, settings
 from storage import __main__ as storage_command
 from storage import durable, markers
-from storage.rows import records_digest
 from tasks.language.model import weights_digest
 from tests.conftest import REPOSITORY, ROBUSTNESS, RunHere
+from tests.records import plain_digest
 
 STAGES = [
     "setup",
@@ -98,7 +98,7 @@ def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None
     for stage in ("hotflip", "uat", "evaluate"):
         run = handles[stage].run
         rows = pq.read_table(run.path / "records.parquet").to_pylist()
-        assert durable.read_json(run.result_file)["records_digest"] == records_digest(rows)
+        assert durable.read_json(run.result_file)["records_digest"] == plain_digest(rows)
         assert shared <= set(rows[0])
     assert set(rows[0]) == shared
     tokens = {}

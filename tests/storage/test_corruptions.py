@@ -27,7 +27,8 @@ from storage import durable, locks, markers
 from storage.checkpoints import Checkpoints
 from storage.errors import CheckFailed, Held
 from storage.locks import Lock, LockLost
-from storage.rows import RecordParts, Rows
+from storage.records import RecordParts
+from storage.rows import Rows
 from storage.run_directory import RunDirectory
 from tests.storage import runs
 

@@ -365,7 +365,7 @@ import torch, safetensors.torch
 from storage import locks, markers
 from storage.checkpoints import Checkpoints
 from storage.locks import LockLost
-from storage.rows import RecordParts
+from storage.records import RecordParts
 from tests.storage import runs
 run = runs.run_of(Path(sys.argv[1]))
 lock = locks.acquire(run.path / "locks")

@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from flows import settings
 from storage import durable, markers
 from storage.locks import acquire
-from storage.rows import records_digest
 from storage.run_directory import RunDirectory
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
 from tasks.statistics.losses import summary
 from tests.conftest import ROBUSTNESS
+from tests.records import plain_digest
 from tests.tasks.tiny import stage_run
 
 ROLES = {
@@ -173,7 +173,7 @@ def contents(configured: Study, seed: int = 0) -> dict[str, dict[str, Any]]:
                 "split": "test",
                 "documents": 60,
                 "models": {name: summary(test, name) for name in dict.fromkeys(row["model"] for row in test)},
-                "records_digest": records_digest(test),
+                "records_digest": plain_digest(test),
             },
             "rows": test,
         },
@@ -183,7 +183,7 @@ def contents(configured: Study, seed: int = 0) -> dict[str, dict[str, Any]]:
                 "documents": 60,
                 "attack": configured.uat.model_dump(mode="json"),
                 "models": {model: _searched(model) for model in ATTACKED},
-                "records_digest": records_digest(uat),
+                "records_digest": plain_digest(uat),
             },
             "rows": uat,
         },
@@ -193,7 +193,7 @@ def contents(configured: Study, seed: int = 0) -> dict[str, dict[str, Any]]:
                 "documents": 40,
                 "attack": configured.hotflip.model_dump(mode="json"),
                 "models": {model: _spent(hotflip, model) for model in ATTACKED},
-                "records_digest": records_digest(hotflip),
+                "records_digest": plain_digest(hotflip),
             },
             "rows": hotflip,
         },

@@ -12,11 +12,11 @@ import torch
 from transformers import AutoTokenizer
 
 from storage import durable
-from storage.rows import records_digest
 from tasks.language.model import load, token_losses
 from tasks.language.windows import rolling_windows
 from tasks.robustness import evaluate as evaluation
 from tasks.robustness.evaluate import document_losses
+from tests.records import plain_digest
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_model
 
 LENGTH = 16
@@ -128,7 +128,7 @@ def test_the_unigram_reference_uses_the_frequencies_of_train(study):
 
 
 def test_the_records_digest_is_that_of_the_records(study):
-    assert study.result("evaluate")["records_digest"] == records_digest(rows_of(study))
+    assert study.result("evaluate")["records_digest"] == plain_digest(rows_of(study))
 
 
 @pytest.mark.parametrize("damage", ["part gone", "part torn", "part of another study"])

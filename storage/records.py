@@ -1,0 +1,194 @@
+"""Records: one row an example, written in parts, merged into one Parquet file, and read by row groups.
+
+A part counts only with the digest beside it. Memory holds a number of rows that is fixed here, whatever the number
+of rows, parts, or rows in a part; only the names of the parts grow with their number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, islice, pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import durable
+from storage.errors import CheckFailed
+from storage.locks import Lock
+
+ROW_GROUP_ROWS = 32_768
+"""So many rows a row group has, and so many are held as Python objects."""
+
+SORTED_ROWS = 8 * ROW_GROUP_ROWS
+"""So many rows are held as Arrow columns to be sorted at once."""
+
+MANY_BATCHES = 1_000  # a batch costs kilobytes whatever it holds: so many small ones become one
+
+
+class RecordParts:
+    """Records of one run, written in parts so that a killed attempt loses at most one part.
+
+    `identity` says what the parts belong to; a part made for other inputs, torn or altered is written again.
+    """
+
+    def __init__(self, directory: Path, identity: dict[str, Any], lock: Lock) -> None:
+        self._directory, self._identity, self._lock = directory, identity, lock
+
+    def has(self, part: str) -> bool:
+        """Whether the part is there and verifies."""
+        parquet, described = self._names(part)
+        try:
+            note = durable.read_json(described)
+            return note == self._note(part, parquet)
+        except (OSError, ValueError):
+            return False
+
+    def count(self) -> int:
+        """How many parts there are that were made for these inputs, by their notes alone."""
+        return sum(self._is_ours(note) for note in self._directory.glob("*.json"))
+
+    def _is_ours(self, note: Path) -> bool:
+        try:
+            return durable.read_json(note)["identity"] == self._identity
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def write(self, part: str, rows: Iterable[dict[str, Any]]) -> None:
+        """Durably writes a part; rows are dictionaries with equal names, and may come from a generator."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        parquet, described = self._names(part)
+        self._lock.check()
+        remaining = iter(rows)
+        pieces = iter(lambda: list(islice(remaining, ROW_GROUP_ROWS)), [])
+        tables = (pa.Table.from_pylist(piece) for piece in pieces)
+        with durable.new_file(parquet) as temporary, _spilled(self._directory, tables, ROW_GROUP_ROWS) as readers:
+            schema = _common(reader.schema for reader in readers)
+            _write(temporary, schema, chain.from_iterable(readers))
+            self._lock.check()
+        durable.write_json(described, self._note(part, parquet))
+
+    def merge(self, parts: Sequence[str], path: Path, key_columns: Sequence[str]) -> str:
+        """Writes the parts, in that order, as one Parquet file; returns its `records_digest`, with the same errors."""
+        files = [self._names(part)[0] for part in parts]
+        with durable.new_file(path) as temporary:
+            schema = _common(pq.read_schema(file) for file in files)
+            _write(temporary, schema, chain.from_iterable(map(_batches, files)))
+        return records_digest(path, key_columns)
+
+    def _names(self, part: str) -> tuple[Path, Path]:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", part):
+            raise ValueError(f"{part!r} cannot name a record part")
+        return self._directory / f"{part}.parquet", self._directory / f"{part}.json"
+
+    def _note(self, part: str, parquet: Path) -> dict[str, Any]:
+        return {"part": part, "sha256": durable.sha256_file(parquet), "identity": self._identity}
+
+
+def read_records(file: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file in their order, with all columns or some; so many are held as a row group has."""
+    for batch in _batches(file, columns):
+        yield from batch.to_pylist()
+
+
+def records_digest(file: Path, key_columns: Sequence[str]) -> str:
+    """sha256 over the rows of a Parquet file sorted by the key columns, as canonical JSON with floats in hex.
+
+    Raises CheckFailed when a key column is missing or holds neither text nor whole numbers, when a row has no value
+    there, and when two rows have the same key, which it names. Needs room for the rows once more, beside the file.
+    """
+    digest, before, key_of = hashlib.sha256(), None, itemgetter(*key_columns)
+    for row in _in_key_order(file, key_columns):
+        if (key := key_of(row)) == before:
+            told = ", ".join(f"{column}={row[column]!r}" for column in key_columns)
+            advice = "See which stage wrote the example twice, or name the columns that tell its rows apart"
+            raise CheckFailed("no two records have the same key", f"two of {told}", "one", advice)
+        before = key
+        exact = {name: value.hex() if isinstance(value, float) else value for name, value in row.items()}
+        digest.update(durable.canonical_json(exact) + b"\n")
+    return digest.hexdigest()
+
+
+def _in_key_order(file: Path, key_columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a file by rising key: an external merge sort."""
+    with pq.ParquetFile(file) as parquet:
+        _require_key_columns(parquet.schema_arrow, key_columns)
+        runs = -(-parquet.metadata.num_rows // SORTED_ROWS)
+    tables = map(partial(_sorted, key_columns=key_columns), _gathered(_batches(file), SORTED_ROWS))
+    with _spilled(file.parent, tables, max(1, ROW_GROUP_ROWS // max(1, runs))) as readers:
+        rows = [(row for batch in reader for row in batch.to_pylist()) for reader in readers]
+        yield from heapq.merge(*rows, key=itemgetter(*key_columns))
+
+
+def _sorted(table: pa.Table, key_columns: Sequence[str]) -> pa.Table:
+    for column in key_columns:
+        if table.column(column).null_count:
+            raise CheckFailed("every record has a key", f"one without {column}", "a value")
+    return table.sort_by([(column, "ascending") for column in key_columns])
+
+
+def _require_key_columns(schema: pa.Schema, key_columns: Sequence[str]) -> None:
+    """Arrow and Python sort text and whole numbers alike."""
+    for column in key_columns:
+        kind = schema.field(column).type if column in schema.names else "missing"
+        if kind not in (pa.string(), pa.int64()):
+            raise CheckFailed("records have the columns of their key", f"{column}: {kind}", "text or whole numbers")
+
+
+@contextmanager
+def _spilled(folder: Path, tables: Iterable[pa.Table], batch_rows: int) -> Iterator[list[pa.RecordBatchReader]]:
+    """Each table on disk, to be read again by `batch_rows` rows; the file has no name, so a death leaves nothing."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        ends = [0, *_append(file, tables, batch_rows)]
+        source = pa.PythonFile(file, "r")
+        yield [pa.ipc.open_stream(source.get_stream(start, end - start)) for start, end in pairwise(ends)]
+
+
+def _append(file: IO[bytes], tables: Iterable[pa.Table], batch_rows: int) -> Iterator[int]:
+    """Writes the tables one after the other; gives where each ends."""
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    for table in tables:
+        with pa.ipc.new_stream(file, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=batch_rows)
+        del table  # or the next one would be made beside it
+        yield file.tell()
+
+
+def _batches(file: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(file) as parquet:
+        yield from parquet.iter_batches(ROW_GROUP_ROWS, columns=columns, use_threads=False)
+
+
+def _common(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """The schema of all: a list that is empty throughout a part has no type of its own there."""
+    return pa.unify_schemas([pa.schema([]), *schemas], promote_options="permissive")
+
+
+def _write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    with pq.ParquetWriter(file, schema) as writer:
+        for group in _gathered((batch.cast(schema) for batch in batches), ROW_GROUP_ROWS):
+            writer.write_table(group)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of at least `rows`, the last one apart."""
+    held: list[pa.RecordBatch] = []
+    held_rows = 0
+    for batch in batches:
+        held.append(batch)
+        held_rows += batch.num_rows
+        if held_rows >= rows:
+            yield pa.Table.from_batches(held)
+            held, held_rows = [], 0
+        elif len(held) == MANY_BATCHES:
+            held = [pa.concat_batches(held)]
+    if held:
+        yield pa.Table.from_batches(held)
