@@ -1,7 +1,7 @@
 """Records: one row an example, written in parts, merged into one Parquet file, and read by row groups.
 
-A part counts only with the digest beside it. Memory holds a number of rows that is fixed here, whatever the number
-of rows, parts, or rows in a part; only the names of the parts grow with their number.
+A part counts only with the digest beside it. Memory holds so many rows as are fixed here, whatever their number in a
+part or in all; what grows is what Parquet keeps of each row group, 2 KB for each column.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from storage.errors import CheckFailed
 from storage.locks import Lock
 
 ROW_GROUP_ROWS = 32_768
-"""So many rows a row group has, and so many are held as Python objects."""
+"""So many rows a row group has at most, and so many are held as Python objects; a part begins a new one."""
 
-SORTED_ROWS = 8 * ROW_GROUP_ROWS
-"""So many rows are held as Arrow columns to be sorted at once."""
-
-MANY_BATCHES = 1_000  # a batch costs kilobytes whatever it holds: so many small ones become one
+SORTED_GROUPS = 8
+"""So many row groups are held as Arrow columns, to be sorted at once."""
 
 
 class RecordParts:
@@ -121,9 +119,11 @@ def _in_key_order(file: Path, key_columns: Sequence[str]) -> Iterator[dict[str, 
     """The rows of a file by rising key: an external merge sort."""
     with pq.ParquetFile(file) as parquet:
         _require_key_columns(parquet.schema_arrow, key_columns)
-        runs = -(-parquet.metadata.num_rows // SORTED_ROWS)
-    tables = map(partial(_sorted, key_columns=key_columns), _gathered(_batches(file), SORTED_ROWS))
-    with _spilled(file.parent, tables, max(1, ROW_GROUP_ROWS // max(1, runs))) as readers:
+        runs = 1 + parquet.metadata.num_rows // (SORTED_GROUPS * ROW_GROUP_ROWS)
+    batches = _batches(file)
+    groups = iter(lambda: list(islice(batches, SORTED_GROUPS)), [])
+    tables = map(partial(_sorted, key_columns=key_columns), map(pa.Table.from_batches, groups))
+    with _spilled(file.parent, tables, max(1, ROW_GROUP_ROWS // runs)) as readers:
         rows = [(row for batch in reader for row in batch.to_pylist()) for reader in readers]
         yield from heapq.merge(*rows, key=itemgetter(*key_columns))
 
@@ -174,21 +174,5 @@ def _common(schemas: Iterable[pa.Schema]) -> pa.Schema:
 
 def _write(file: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     with pq.ParquetWriter(file, schema) as writer:
-        for group in _gathered((batch.cast(schema) for batch in batches), ROW_GROUP_ROWS):
-            writer.write_table(group)
-
-
-def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of at least `rows`, the last one apart."""
-    held: list[pa.RecordBatch] = []
-    held_rows = 0
-    for batch in batches:
-        held.append(batch)
-        held_rows += batch.num_rows
-        if held_rows >= rows:
-            yield pa.Table.from_batches(held)
-            held, held_rows = [], 0
-        elif len(held) == MANY_BATCHES:
-            held = [pa.concat_batches(held)]
-    if held:
-        yield pa.Table.from_batches(held)
+        for batch in batches:
+            writer.write_batch(batch.cast(schema))
