@@ -109,7 +109,6 @@ ROWS = {
     "not learning": Row(job("FAILED", 1), "Failed", record("not_learning"), told="loss is not finite"),
     "no progress": Row(job("FAILED", 1), "Failed", record("no_progress"), told="loss is not finite"),
     "not finite": Row(job("FAILED", 1), "Failed", record("numerical_failure"), told="loss is not finite"),
-    "not learning": Row(job("FAILED", 1), "Failed", record("not_learning"), told="loss is not finite"),
     "bad input": Row(job("FAILED", 2), "Failed", record("bad_input"), told="loss is not finite"),
     "check failed, without a diagnosis": Row(
         job("FAILED", 1),
