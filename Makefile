@@ -2,7 +2,8 @@
 #   make study PROFILE=smoke     another profile      make study ARGS="--seed 1337"     more options
 #   make study STUDY=robustness  another study: a page of flows/, or a file of your own
 #   make test ARGS="-k locks"    part of the tests
-#   make test-kill               kills trainings 200 times; `make test` kills them about 30 times
+#   make test ARGS="-n 0"        in one process, as --pdb needs it
+#   make test-long               thousands of histories and corruptions, 200 killed trainings: `make test` has a few of each
 #   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
 #   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
@@ -20,22 +21,23 @@ export TOKENIZERS_PARALLELISM = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 export DO_NOT_TRACK = 1
 
-.PHONY: study test test-kill test-slurm lint assets clean
+.PHONY: study test test-long test-slurm lint assets clean
 
 study: .venv/installed
 	.venv/bin/ratchet run $(STUDY) --profile $(PROFILE) --root $(ROOT) $(ARGS)
 
 test: .venv/installed
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n 2 --durations 20 $(ARGS)
 
-test-kill: .venv/installed
-	RATCHET_KILLS=200 .venv/bin/python -m pytest tests/kill/test_kill_training.py $(ARGS)
+test-long: .venv/installed
+	.venv/bin/python -m pytest -n 2 -m long $(ARGS)
 
+# Most of these tests wait most of the time: each of the three workers has a cluster and a server of its own.
 test-slurm: .venv/installed
-	.venv/bin/python -m pytest tests/slurm -m "" $(ARGS)
+	.venv/bin/python -m pytest -n 3 -m "" tests/slurm $(ARGS)
 
 lint: .venv/installed
-	.venv/bin/ruff check . && .venv/bin/ruff format --check .
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 assets: .venv/installed
 	.venv/bin/python -m tasks.language.assets

@@ -25,7 +25,7 @@ class Artifacts:
         self, client: SyncPrefectClient, run: RunDirectory, flow_run: UUID | str, task_run: UUID | str | None = None
     ) -> None:
         self._client, self._run = client, run
-        self._page = {"flow_run_id": flow_run, "task_run_id": task_run}
+        self._page: dict[str, Any] = {"flow_run_id": flow_run, "task_run_id": task_run}
         self._made: dict[str, UUID] = {}
         self._shown: dict[str, Any] = {}
 

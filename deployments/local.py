@@ -126,7 +126,8 @@ def _causes(handles: list[Handle]) -> list[str]:
     lines = []
     for cause, ended in by_cause.items():
         lines.append(f"{', '.join(handle.label for handle in ended)}: {cause}")
-        lines += [f"log: {log}" for handle in ended for log in _logs(handle) if handle.outcome.diagnosis]
+        diagnosed = [handle for handle in ended if handle.outcome and handle.outcome.diagnosis]
+        lines += [f"log: {log}" for handle in diagnosed for log in _logs(handle)]
     return lines
 
 

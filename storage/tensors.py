@@ -55,8 +55,9 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     with _Uncached(path) as file:
-        for part in (len(text).to_bytes(8, "little"), text, *(_bytes_of(tensors[name]) for name in names)):
-            file.write(memoryview(part))
+        file.write(memoryview(len(text).to_bytes(8, "little") + text))
+        for name in names:
+            file.write(_bytes_of(tensors[name]))
     return {"size": file.size, "xxh3_128": file.digest.hexdigest()}
 
 
@@ -121,4 +122,4 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """The tensor's memory, without a copy."""
     import torch
 
-    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+    return tensor.reshape(-1).view(torch.uint8).numpy().data

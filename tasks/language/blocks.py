@@ -18,7 +18,7 @@ from storage.errors import BadInput
 if TYPE_CHECKING:
     import torch
 
-DTYPES = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 BUFFER_TOKENS = 1 << 20
 
 

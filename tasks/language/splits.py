@@ -89,6 +89,7 @@ def _candidates(
     for document in documents:
         seen += 1
         name = split_of(document.source, splits)
+        precedence: tuple[int, int | bytes]
         if in_stream_order:
             precedence = (int(name == "train"), seen)
         else:
@@ -166,7 +167,7 @@ def _proof(chosen: dict[str, list[Document]], splits: Splits) -> dict[str, Any]:
     """What the splits hold and share, computed again from the final lists alone; raises CheckFailed."""
     contents = {name: {_content(document) for document in chosen[name]} for name in SPLITS}
     sources = {name: {document.source for document in chosen[name]} for name in SPLITS}
-    pairs = [
+    pairs: list[dict[str, Any]] = [
         {
             "splits": [one, other],
             "shared_content": len(contents[one] & contents[other]),

@@ -124,7 +124,7 @@ def _attacked(name: str, stage: StageInput, rows: list[dict[str, Any]], config: 
         "attack": result["attack"],
         "models": {model: result["models"][model] for model in checks.ATTACKED},
         "effects": {model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
-        "differences": [paired_effects(rows, *pair, *settings) for pair in PAIRS],
+        "differences": [paired_effects(rows, model, reference, *settings) for model, reference in PAIRS],
         "records_digest": result["records_digest"],
     }
     if name == "hotflip":

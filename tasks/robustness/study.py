@@ -115,12 +115,13 @@ class Study(StudyBase):
 
     def for_setup(self) -> SetupConfig:
         model = self.model
-        trained = isinstance(model, FromScratch)
         return SetupConfig(
             text=self.text,
             splits=self.splits,
             sequence_length=self.sequence_length,
-            tokenizer=TrainedTokenizer(vocabulary_size=model.vocabulary_size) if trained else model,
+            tokenizer=(
+                TrainedTokenizer(vocabulary_size=model.vocabulary_size) if isinstance(model, FromScratch) else model
+            ),
             execution=self.execution,
         )
 

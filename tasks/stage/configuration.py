@@ -73,7 +73,7 @@ class Configuration(BaseModel):
 
 def scientific(default: Any = ..., *, description: str, added_later: bool = False, **limits: Any) -> Any:
     """A field that is part of the fingerprint."""
-    extra = {"class": "scientific", "added_later": added_later}
+    extra: dict[str, Any] = {"class": "scientific", "added_later": added_later}
     return Field(default, description=description, json_schema_extra=extra, **limits)
 
 

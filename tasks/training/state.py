@@ -174,7 +174,8 @@ def _generator_tensors(on_gpu: bool) -> dict[str, torch.Tensor]:
 
 def _generator_numbers() -> dict[str, Any]:
     """The state of Python's and NumPy's generators, as JSON."""
-    kind, keys, place, has_gauss, gauss = np.random.get_state()
+    state: Any = np.random.get_state()  # NumPy's types leave open whether this is a tuple
+    kind, keys, place, has_gauss, gauss = state
     version, numbers, gauss_next = random.getstate()
     return {
         "numpy": [kind, keys.tolist(), int(place), int(has_gauss), float(gauss)],

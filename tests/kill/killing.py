@@ -10,9 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,12 @@ from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage.configuration import Configuration
 from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY
+from tests.kill.summary import IN_A_WRITE, KILLS, WHERE
 from tests.kill.toy import TRAINED, trained
+from tests.side_by_side import COUNTED
 
-SEED = 20261122
 POLL_SECONDS = 0.0005
 TOO_LONG_SECONDS = 90.0
-IN_A_WRITE = "in a checkpoint's write: "
 
 
 def _temporary(folder: Path) -> set[Any]:
@@ -65,22 +64,6 @@ class Strike:
     @property
     def from_outside(self) -> bool:
         return self.moment in SIGHTS
-
-
-@dataclass
-class Tally:
-    """All kills of this test run, for the summary at its end."""
-
-    where: Counter[str] = field(default_factory=Counter)
-    runs: int = 0
-    most_in_one_run: int = 0
-    from_outside: int = 0
-    fresh: int = 0
-    with_rows_to_cut: int = 0
-    with_gradients_accumulated: int = 0
-
-
-TALLY = Tally()
 
 
 class Victims:
@@ -179,17 +162,17 @@ class KilledRun:
         """Starts the command and kills it; asserts that the kill was one and that the attempt began where it had to."""
         while strike.torn and not self._tear_newest():
             self.strike(Strike("durable", "checkpoints/*"))
-        fresh = (TALLY.where.total() + 1) % self._fresh_every == 0
+        fresh = (COUNTED[KILLS] + 1) % self._fresh_every == 0
         leftovers = set(self.run.path.rglob(durable.TEMPORARY_PREFIX + "*"))
         code = self._one_attempt(strike, fresh)
         assert code == -signal.SIGKILL, f"{strike} after {self.hits} hit nothing, exit code {code}: {self.last_log()}"
         self.hits.append(self._where(leftovers))
-        TALLY.where[self.hits[-1]] += 1
-        TALLY.most_in_one_run = max(TALLY.most_in_one_run, len(self.hits))
-        TALLY.from_outside += strike.from_outside
-        TALLY.fresh += fresh
-        TALLY.with_rows_to_cut += self._rows_to_cut()
-        TALLY.with_gradients_accumulated += self._begun_since_step() > 1
+        COUNTED[KILLS] += 1
+        COUNTED[WHERE + self.hits[-1]] += 1
+        COUNTED["kills from outside"] += strike.from_outside
+        COUNTED["kills of a fresh process"] += fresh
+        COUNTED["kills that left metric rows"] += self._rows_to_cut()
+        COUNTED["kills in a window"] += self._begun_since_step() > 1
 
     def finish(self) -> None:
         """Lets the command run to its end."""
@@ -199,7 +182,7 @@ class KilledRun:
             name for name in self.run.path.rglob(durable.TEMPORARY_PREFIX + "*") if name.parent.name != "locks"
         ]
         assert not leftovers, leftovers
-        TALLY.runs += 1
+        COUNTED["killed runs"] += 1
 
     def last_log(self) -> str:
         """What the newest attempt said."""

@@ -13,23 +13,27 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from storage import durable
 from tests.conftest import REPOSITORY, RunHere
 
 SEED = 20261121
-STRIKES = [  # (stage, steps trained in that attempt before the kill; None: a random moment after it began)
-    ("base", 12),
-    ("uat", None),
-]
+IN_A_TRAINING, IN_AN_ATTACK = ("base", 12), ("uat", None)
+"""Stage, and how many steps that attempt trained before the kill; None: a random moment after it began."""
 CHECKPOINT_EVERY = "execution.checkpoint_every_steps=7"  # no divisor of the 10 steps between metric rows
 
 
+@pytest.mark.parametrize(
+    "strikes",
+    [[IN_A_TRAINING], pytest.param([IN_A_TRAINING, IN_AN_ATTACK], marks=pytest.mark.long)],
+)
 def test_a_study_killed_at_several_moments_ends_with_the_same_weights(
-    prefect_server: str, run_here: RunHere, smoke_root: Path, new_root: Path
+    strikes: list[tuple[str, int | None]], prefect_server: str, run_here: RunHere, smoke_root: Path, new_root: Path
 ) -> None:
     """The kill in a training strikes after a metric row and before the checkpoint that would hold it."""
     moments = random.Random(SEED)
-    hits = [_kill_once(new_root, prefect_server, stage, steps, moments.uniform(0.0, 0.3)) for stage, steps in STRIKES]
+    hits = [_kill_once(new_root, prefect_server, stage, steps, moments.uniform(0.0, 0.3)) for stage, steps in strikes]
     assert all(hits), f"only {sum(hits)} kills hit a study at work"
     code, printed = run_here("--root", new_root, "--set", CHECKPOINT_EVERY)
     assert code == 0, printed

@@ -1,11 +1,10 @@
 """SIGKILL of the real training command at every kind of moment: a finished run has the bytes of one never disturbed.
 
-`make test` kills some thirty times, `make test-kill` two hundred times. See killing.py for how.
+`make test` kills some thirty times, `make test-long` two hundred times. See killing.py for how.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -20,11 +19,11 @@ from storage import durable
 from storage.run_directory import RunDirectory
 from tasks.robustness.study import Budget, TrainConfig
 from tasks.stage.execution import Execution
-from tests.kill.killing import IN_A_WRITE, SEED, KilledRun, Strike, Victims, begin
+from tests.kill.killing import KilledRun, Strike, Victims, begin
+from tests.kill.summary import IN_A_WRITE, SEED
 from tests.kill.toy import WIDE_TOY, trained
 from tests.tasks.tiny import ToyConfig, finished_study, what_must_be_equal
 
-KILLS = int(os.environ.get("RATCHET_KILLS", "20"))
 AT_A_WRITE = [
     Strike("begun", "checkpoints/*", nth=2),
     Strike("tensors written", "checkpoints/*/model.safetensors", nth=2),
@@ -48,9 +47,10 @@ LATE_STEP = 102
 AFTER_THE_BEST = Strike("written", f"checkpoints/{LATE_STEP}")
 """What was best must be remembered when nothing better comes after the kill."""
 WRITES_A_RUN, KILLS_A_RUN = 4, 9
-RUNS = -(-KILLS // KILLS_A_RUN)
-FRESH_EVERY = 8 if KILLS < 100 else 2
-"""A fresh start takes three seconds more: `make test` has time for a few, `make test-kill` for every second."""
+SHORT_RUNS, LONG_RUNS = 3, 20
+"""Three runs have each moment of a write and each variant; together there are more than two hundred kills."""
+FRESH_EVERY, FRESH_EVERY_LONG = 8, 2
+"""A fresh start takes three seconds more: `make test` has time for a few, `make test-long` for every second."""
 
 BUDGET = Budget(epochs=18.0, effective_batch_examples=16, learning_rate=0.008)  # overfits: the best is not the last
 EXECUTION = Execution(micro_batch_examples=4, cpu_threads=1, checkpoint_every_steps=7)
@@ -115,13 +115,20 @@ def plan(number: int, chance: random.Random) -> list[Strike]:
     return [*early, AFTER_THE_BEST, end]
 
 
-@pytest.mark.parametrize("number", range(RUNS))
+@pytest.mark.parametrize(
+    "number",
+    [
+        *range(SHORT_RUNS),
+        *(pytest.param(number, marks=pytest.mark.long) for number in range(SHORT_RUNS, SHORT_RUNS + LONG_RUNS)),
+    ],
+)
 def test_a_training_that_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
     number: int, victims: Victims, undisturbed: Callable[[str], RunDirectory], tmp_path: Path
 ) -> None:
     variant = list(VARIANTS)[number % len(VARIANTS)]
     chance = random.Random(f"{SEED} {number}")
-    killed = KilledRun(victims, begin(tmp_path, "killed", WIDE_TOY, VARIANTS[variant], {}), chance, FRESH_EVERY)
+    fresh_every = FRESH_EVERY if number < SHORT_RUNS else FRESH_EVERY_LONG
+    killed = KilledRun(victims, begin(tmp_path, "killed", WIDE_TOY, VARIANTS[variant], {}), chance, fresh_every)
     for strike in plan(number, chance):
         killed.strike(strike)
     killed.finish()
@@ -167,9 +174,8 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
         runs.append(begin(copy.root, copy.study.name, handle.stage, config, inputs))
     assert victims.run(runs[0].path) == 0
     killed = KilledRun(victims, runs[1], chance, FRESH_EVERY)
-    for _ in range(max(1, KILLS // 80)):
-        killed.strike(Strike("step done", nth=chance.randint(2, 9), seconds=chance.uniform(0, 0.02)))
-        killed.strike(Strike("tensors written", "checkpoints/*", nth=chance.randint(1, 8)))
+    killed.strike(Strike("step done", nth=chance.randint(2, 9), seconds=chance.uniform(0, 0.02)))
+    killed.strike(Strike("tensors written", "checkpoints/*", nth=chance.randint(1, 8)))
     killed.strike(Strike("renamed", "model"))
     killed.finish()
     assert_equal(killed, runs[0])
@@ -180,7 +186,10 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
     [
         ("evaluate", [("written", "records/*.parquet", 2), ("renamed", "records/*.parquet", 3)]),
         ("uat", [("renamed", "checkpoints/*", 3), ("written", "checkpoints/*", 2), ("synced", "records/*.json", 2)]),
-        ("hotflip", [("renamed", "records/*.json", 5), ("written", "records/*.parquet", 3)]),
+        pytest.param(
+            *("hotflip", [("renamed", "records/*.json", 5), ("written", "records/*.parquet", 3)]),
+            marks=pytest.mark.long,  # its moments are those of the two above
+        ),
     ],
 )
 def test_an_evaluation_or_attack_that_is_killed_again_and_again_ends_with_the_same_result_and_records(

@@ -1,9 +1,8 @@
-"""The real cluster, once a test run; the order of its tests, by chance; and how many jobs they submitted."""
+"""The real cluster, once a worker of a test run; order.py has the order of the tests and the count of their jobs."""
 
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,38 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.slurm.harness import TALLY, Bench, Cluster, NoCluster
+from tests.slurm.harness import Bench, Cluster, NoCluster
 
-REQUIRED, FLOOR, SEED = "RATCHET_SLURM_REQUIRED", "RATCHET_SLURM_FLOOR", "RATCHET_SLURM_SEED"
-"""1: no cluster is a failure. The fewest jobs a test run must submit. The seed of the order, to repeat one."""
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """These tests share a cluster, so an order that always holds could hide what one leaves to the next."""
-    places = [number for number, item in enumerate(items) if HERE in item.path.parents]
-    TALLY.seed = int(os.environ.get(SEED) or random.SystemRandom().randrange(10**6))
-    mine = [items[place] for place in places]
-    random.Random(TALLY.seed).shuffle(mine)
-    for place, item in zip(places, mine, strict=True):
-        items[place] = item
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if mine and reporter:
-        reporter.write_line(f"tests/slurm in random order: {SEED}={TALLY.seed}")
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    terminalreporter.line(f"real SLURM jobs submitted: {TALLY.submitted} ({SEED}={TALLY.seed})")
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    floor = int(os.environ.get(FLOOR) or 0)
-    if TALLY.submitted < floor:
-        session.config.pluginmanager.get_plugin("terminalreporter").write_line(
-            f"{TALLY.submitted} real SLURM jobs were submitted, and {FLOOR} is {floor}", red=True
-        )
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+REQUIRED = "RATCHET_SLURM_REQUIRED"
+"""1: no cluster is a failure."""
 
 
 def cluster_or_skip(**settings: Any) -> Cluster:

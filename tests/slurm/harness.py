@@ -36,7 +36,9 @@ from deployments.walk import Handle
 from storage import attempts, durable
 from tasks.stage.execution import Execution
 from tests.conftest import REPOSITORY
+from tests.side_by_side import COUNTED
 from tests.slurm import toy
+from tests.slurm.order import SUBMITTED
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
@@ -46,17 +48,6 @@ PATIENT_SECONDS = 180.0
 PORTS_OF_ONE = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 Found = TypeVar("Found")
-
-
-@dataclass
-class Tally:
-    """What this test run did, for its last lines."""
-
-    submitted: int = 0
-    seed: int = 0
-
-
-TALLY = Tally()
 
 
 class NoCluster(Exception):
@@ -134,7 +125,7 @@ class Cluster:
     def wipe(self) -> None:
         """Ends it and counts what it was given."""
         with suppress(AssertionError, subprocess.TimeoutExpired):
-            TALLY.submitted += self.submitted()
+            COUNTED[SUBMITTED] += self.submitted()
         self.script("wipe")
 
     def _script(self, *arguments: str) -> subprocess.CompletedProcess[str]:

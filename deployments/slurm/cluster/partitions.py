@@ -88,7 +88,9 @@ class Cluster:
             for name in node.partitions & shown.keys():
                 shown[name].append(_within(node, self.partitions[name]))
         totals = {name: partition.total_nodes for name, partition in self.partitions.items()}
-        return {name: nodes for name, nodes in shown.items() if totals[name] is not None and len(nodes) >= totals[name]}
+        return {
+            name: nodes for name, nodes in shown.items() if (total := totals[name]) is not None and len(nodes) >= total
+        }
 
     @property
     def several_hosts(self) -> bool:
@@ -123,7 +125,7 @@ def is_named(node: str, expression: str) -> bool:
     pieces = re.split(r"\[([\d,-]+)\]", expression)
     pattern = "".join(r"(\d+)" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
     match = re.fullmatch(pattern, node)
-    return bool(match) and all(
+    return match is not None and all(
         any(_is_between(digits, part) for part in listed(ranges))
         for digits, ranges in zip(match.groups(), pieces[1::2], strict=True)
     )
@@ -221,7 +223,8 @@ def _minutes(text: str) -> int | None:
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
     if not match:
         return None
-    days, first, second, third = (part and int(part) for part in match.groups())
+    first = int(match[2])
+    days, second, third = (int(part) if part else None for part in match.group(1, 3, 4))
     if days is None and third is None:
         return first  # second: seconds
     return (days or 0) * 1440 + first * 60 + (second or 0)

@@ -25,11 +25,8 @@ def _optional(field: FieldInfo) -> Any:
     return limited | None
 
 
-Overrides: type[BaseModel] = create_model(
-    "Overrides",
-    __config__=ConfigDict(extra="forbid"),
-    **{name: (_optional(field), None) for name, field in Resources.model_fields.items()},
-)
+_FIELDS: dict[str, Any] = {name: (_optional(field), None) for name, field in Resources.model_fields.items()}
+Overrides: type[BaseModel] = create_model("Overrides", __config__=ConfigDict(extra="forbid"), **_FIELDS)
 """Any of `Resources`; what is left out stays as the pool and the deployment have it."""
 
 

@@ -142,15 +142,14 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
 
 def _as_log(line: str, flow_run: str) -> LogCreate:
     found = LINE.match(line)
+    time: Any = datetime.fromisoformat(found["time"]) if found else datetime.now(UTC)  # Prefect's type is its own
     if found is None:
-        return LogCreate(
-            name="job", level=logging.INFO, message=line, timestamp=datetime.now(UTC), flow_run_id=UUID(flow_run)
-        )
+        return LogCreate(name="job", level=logging.INFO, message=line, timestamp=time, flow_run_id=UUID(flow_run))
     return LogCreate(
         name=found["name"],
         level=logging.getLevelNamesMapping().get(found["level"], logging.INFO),
         message=found["message"],
-        timestamp=datetime.fromisoformat(found["time"]),
+        timestamp=time,
         flow_run_id=UUID(flow_run),
     )
 

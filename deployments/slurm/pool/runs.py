@@ -94,7 +94,8 @@ class PrefectRuns:
         scheduled = wish.type == StateType.SCHEDULED.value
         details = marked(wish.origin) if scheduled else StateDetails()
         if scheduled:
-            details.scheduled_time = datetime.now(UTC) + timedelta(seconds=wish.delay_seconds)
+            soon: Any = datetime.now(UTC) + timedelta(seconds=wish.delay_seconds)  # to its types, Prefect has its own
+            details.scheduled_time = soon
         state: State[Any] = State(
             type=StateType(wish.type), name=wish.name, message=wish.message, state_details=details
         )
@@ -109,7 +110,7 @@ class PrefectRuns:
             LOG.info("flow run %s is gone; its job is %s", run_id, job_id)
 
     def _read(self, types: list[StateType], only_newest: bool = False) -> list[FlowRun]:
-        asked = {
+        asked: dict[str, Any] = {
             "work_pool_filter": WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool])),
             "flow_run_filter": FlowRunFilter(state=_of_type(types)),
             "sort": FlowRunSort.EXPECTED_START_TIME_DESC,
@@ -120,5 +121,10 @@ class PrefectRuns:
         state = run.state
         assert state is not None
         return Run(
-            str(run.id), str(state.id), state.type.value, state.name, state.message or "", str(self._folder_of(run))
+            str(run.id),
+            str(state.id),
+            state.type.value,
+            state.name or "",
+            state.message or "",
+            str(self._folder_of(run)),
         )

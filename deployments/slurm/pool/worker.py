@@ -185,7 +185,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         now = await self.client.read_flow_run(flow_run.id)
         if now.state is None or now.state.is_final():
             return False
-        run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name)
+        run = Run(str(now.id), str(now.state.id), now.state.type.value, now.state.name or "")
         assert self._runs is not None
         return await anyio.to_thread.run_sync(
             self._runs.set_state, SetState(run, type_, name, message, delay, "put off")
@@ -382,7 +382,7 @@ def _refuse_another_of_this_type() -> None:
     """Of two packages with a worker of this type Prefect takes the last one loaded, whichever that is."""
     load_prefect_collections()
 
-    def below(cls: type) -> set[type]:
+    def below(cls: type[Any]) -> set[type[Any]]:
         return {cls, *(deeper for sub in cls.__subclasses__() for deeper in below(sub))}
 
     others = {cls for cls in below(BaseWorker) if getattr(cls, "type", None) == "slurm"} - {SlurmWorker}

@@ -211,8 +211,9 @@ class Look(Advance):
 
 
 def _finished_lately(last: Submission | None) -> TypeGuard[Submission]:
-    finished = last is not None and last.end is not None and last.end.follows == "Completed"
-    return finished and time.time() - last.ended_at < UNSEEN_SECONDS
+    if last is None or last.end is None or last.end.follows != "Completed":
+        return False
+    return time.time() - last.ended_at < UNSEEN_SECONDS
 
 
 def _key(handle: Handle, generation: int) -> str:
@@ -234,7 +235,7 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     failed = state is not None and (state.is_failed() or state.is_crashed())
     unsubmitted = last is None or (end is not None and end.follows == "AwaitingRetry")
     if flow_run is not None and state is not None and failed and unsubmitted:  # its next job was refused
-        return Standing("failed", state.message or state.name, str(flow_run.id))
+        return Standing("failed", state.message or state.name or "", str(flow_run.id))
     record = attempts.newest(run.attempts)
     if record and stops(record.get("end_state")):
         summary = (record.get("diagnosis") or {}).get("summary", "")
@@ -244,7 +245,7 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
 
 def _under_way(run: FlowRun, last: Submission | None) -> Standing:
     state = run.state
-    told = f"job {last.job_id}" if last and last.live and last.job_id else state.name if state else ""
+    told = f"job {last.job_id}" if last and last.live and last.job_id else (state.name or "") if state else ""
     return Standing("under way", (state.message if state and state.message else "") or told, str(run.id))
 
 

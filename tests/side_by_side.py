@@ -1,0 +1,75 @@
+"""How tests run side by side (`-n 2`): which stay together, what the workers counted, and that nothing is left running.
+
+A pytest plugin, named by tests/conftest.py: with `-n`, the process that a person started collects no test and reads
+no conftest.py below this folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from tests import leftovers
+
+COUNTED: Counter[str] = Counter()
+"""What the tests of this run counted, by name; at the end that of all workers is added up."""
+ONE_BY_ONE = ("tests/slurm/",)
+"""Tests that share nothing within their file: each goes to the next free worker."""
+
+
+class ByFile(LoadScopeScheduling):
+    """The tests of a file stay together, since they share what is made once a file; files start in collected order."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # the slowest file may hold one test
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid if nodeid.startswith(ONE_BY_ONE) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return ByFile(config, log)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is one of several that a test run started."""
+    return hasattr(config, "workerinput")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What waits longest begins first, so that no worker is left with it at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(ONE_BY_ONE))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if is_worker(config):
+        return
+    os.environ[leftovers.MARK] = str(uuid4())
+    guard = subprocess.Popen([sys.executable, leftovers.__file__], stdin=subprocess.PIPE, start_new_session=True)
+
+    def end() -> None:
+        assert guard.stdin
+        guard.stdin.close()
+        guard.wait()
+
+    config.add_cleanup(end)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if is_worker(session.config):
+        session.config.workeroutput["counted"] = dict(COUNTED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    COUNTED.update(getattr(node, "workeroutput", {}).get("counted", {}))
