@@ -35,10 +35,6 @@ def loss_of_all(victim: Victim, tokens: list[int]) -> float:
 
 def test_d09_attacks_that_are_learned_judged_and_reported_on_the_same_texts():
     """All texts of the earlier system began at the same offset of one stream."""
-    stream = [f"document {number}" for number in range(50)]
-    old = {"uat search": stream[:6], "uat judged": stream[:9], "hotflip": stream[:9], "perplexity": stream[:20]}
-    assert set(old["uat search"]) <= set(old["uat judged"]), "the old trigger was judged on what it had learned"
-
     study = finished_study()
     tokenizer = train_tokenizer(sentences(300), 350)
     ours = {
@@ -69,16 +65,6 @@ def test_d12_texts_of_an_attack_that_run_out_of_memory_are_an_error():
 
     own = [[1, 2, 3], list(range(1, 21)), [4, 5, 6]]
 
-    def old() -> list[float]:
-        kept = []
-        for text in own:
-            try:
-                kept.append(loss_of_all(Victim(Full(), END, 4), text))
-            except torch.OutOfMemoryError:
-                continue
-        return kept
-
-    assert len(old()) == 2, "a text was lost, and the mean says nothing of it"
     with pytest.raises(torch.OutOfMemoryError):
         Victim(Full(), END, 4).losses([[]] * 3, own)
     with pytest.raises(torch.OutOfMemoryError):
@@ -111,9 +97,6 @@ def test_d16_a_window_that_keeps_the_end_and_cuts_the_trigger():
     """Texts longer than the window lost the trigger in front of them: "triggers do nothing"."""
     window, trigger, long_text = 12, [POISON] * 3, [1 + i % 30 for i in range(40)]
     victim = planted()
-    old_input = [*trigger, *long_text][-window:]
-    assert POISON not in old_input, "the old packing attacked without its trigger"
-    assert loss_of_all(victim, old_input) == pytest.approx(loss_of_all(victim, long_text[-window:]))
 
     own = long_text[: window - len(trigger)]  # as `attacked_texts` cuts: the end
     (clean,), (attacked,) = victim.losses([[]], [own]), victim.losses([trigger], [own])
@@ -131,16 +114,6 @@ def test_d17_a_candidate_judged_on_fewer_texts_than_what_it_is_compared_with():
     """A loss over a few texts was compared with the loss over all: noise decides, and the trigger gets worse."""
     victim = Victim(tiny_model(length=40, vocabulary=40), END, 16)
     own = texts(12)
-    trigger, worse = [5, 6, 7], None
-    easy = sorted(own, key=lambda text: mean_loss(victim, trigger, [text]))
-    for token in range(1, 30):
-        candidate = [token, 6, 7]
-        lower = mean_loss(victim, candidate, own) < mean_loss(victim, trigger, own)
-        if lower and mean_loss(victim, candidate, easy[-3:]) > mean_loss(victim, trigger, own):
-            worse = candidate
-            break
-    assert worse is not None, "the old comparison takes a candidate that lowers the loss"
-
     attack = TriggerAttack(trigger_tokens=3, restarts=1, iterations=12, candidates=10, batch_documents=12)
     search = TriggerSearch(victim, own, usable(), attack, seed=1)
     losses = [mean_loss(victim, search.state["trigger"], own)]
@@ -152,11 +125,6 @@ def test_d17_a_candidate_judged_on_fewer_texts_than_what_it_is_compared_with():
 
 def test_d17_models_that_share_one_random_stream():
     """What one model's search drew changed what the next one got."""
-    stream = np.random.RandomState(0)
-    old_first = [stream.choice(40, 3).tolist() for _ in range(4)]
-    old_second = [stream.choice(40, 3).tolist() for _ in range(4)]
-    assert old_first != old_second, "the second model began elsewhere"
-
     attack = TriggerAttack(trigger_tokens=3, restarts=2, iterations=2, candidates=5, batch_documents=2)
     starts = []
     for model in (tiny_model(length=40, vocabulary=40, seed=1), tiny_model(length=40, vocabulary=40, seed=2)):

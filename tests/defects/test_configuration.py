@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 from typing import Any
 
@@ -115,11 +114,6 @@ def test_d29_settings_that_nothing_reads(tmp_path):
     def prints(of: Study) -> dict[str, str]:
         return {name: handle.run.fingerprint for name, handle in handles_of(tmp_path, of).items()}
 
-    def old(settings: dict[str, Any]) -> str:
-        return f"pile_test with {10_000 if settings['full'] else settings['pile_samples']}"
-
-    assert old({"full": True, "pile_samples": 2_000}) == old({"full": True, "pile_samples": 10_000})  # inert
-
     before, tried = prints(study), []
     for path, kind, value in leaves(study):
         other = changed(study, path, value)
@@ -135,10 +129,7 @@ def test_d29_settings_that_nothing_reads(tmp_path):
 
 
 def test_d29_a_key_that_no_stage_reads_is_refused(tmp_path):
-    def old(settings: dict[str, Any]) -> dict[str, Any]:
-        return {"pile_test": settings.get("pile_test", 1_000)}  # and whatever else stands there
 
-    assert old({"lambada": 500}) == old({})
     with pytest.raises(BadInput, match=r"evaluation\.lambada: unknown key.*valid keys here: bootstrap_resamples"):
         read_study(ROBUSTNESS, "smoke", ["evaluation.lambada=500"], None)
 
@@ -151,9 +142,6 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append("asked") or False)
 
-    def old() -> bool:
-        return bool(torch.cuda.is_available())
-
     def ours() -> bool:
         study = tiny_study(tmp_path)
         wanted = study.model_copy(update={"execution": RobustnessExecution(device="cuda")})
@@ -163,7 +151,6 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
             numerics.prepare(config.numerics, config.execution, 0)
         return True
 
-    assert old() is False
     asked.clear()
     assert ours() is True
     assert asked == []
@@ -185,16 +172,12 @@ def test_d32_a_token_that_can_be_read_by_others(tmp_path, monkeypatch):
     secret = "hf_" + "s" * 34
     monkeypatch.setenv("HF_TOKEN", secret)
 
-    def old() -> str:
-        return f"sbatch --export=ALL,HF_TOKEN={os.environ['HF_TOKEN']} job.sh"
-
     def ours() -> str:
         assert toy_attempt(tmp_path, ToyConfig()).exit_code == 0
         files = [file for file in toy_directory(tmp_path, ToyConfig()).path.rglob("*") if file.is_file()]
         assert len(files) > 10
         return "".join(file.read_bytes().decode(errors="replace") for file in files)
 
-    assert secret in old()
     assert secret not in ours()
     names = {path[-1] for path, _, _ in leaves(tiny_study(tmp_path))}
     assert not {name for name in names if name.endswith("token") or "secret" in name or "password" in name}
@@ -206,9 +189,6 @@ def test_d32_a_token_that_can_be_read_by_others(tmp_path, monkeypatch):
 def test_two_defaults_that_disagree(monkeypatch, tmp_path):
     """The variant was mlp_in in the configuration and mlp_both in the job scripts' environment."""
 
-    def old(environment: dict[str, str]) -> str:
-        return environment.get("MONOTONIC_VARIANT", "mlp_in")
-
     def ours(environment: dict[str, str]) -> str:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
@@ -217,7 +197,6 @@ def test_two_defaults_that_disagree(monkeypatch, tmp_path):
     def has_one_default(variant) -> bool:
         return variant({}) == variant({"MONOTONIC_VARIANT": "mlp_both"}) == variant({"MONOTONIC_VARIANT": "mlp_in"})
 
-    assert not has_one_default(old)
     assert has_one_default(ours)
     assert ours({}) == Constraint().variant
 
@@ -234,13 +213,7 @@ def test_the_environment_does_not_change_what_is_computed(monkeypatch, tmp_path)
 
 @pytest.mark.parametrize("bad", ["seed=forty-two", "seed='42'", "budget.effective_batch_examples=32.5", "seed="])
 def test_a_malformed_number_that_silently_became_the_default(bad):
-    def old() -> int:
-        try:
-            return int(bad.partition("=")[2])
-        except ValueError:
-            return 42
 
-    assert old() == 42
     with pytest.raises(BadInput, match=bad.partition("=")[0]):
         read_study(ROBUSTNESS, "smoke", [bad], None)
 
@@ -248,11 +221,6 @@ def test_a_malformed_number_that_silently_became_the_default(bad):
 def test_a_key_that_is_assigned_twice(tmp_path):
     """USE_FULL_EVAL_SETS was assigned True and then False; the second won and nothing was said."""
 
-    class Old:
-        USE_FULL_EVAL_SETS = True
-        USE_FULL_EVAL_SETS = False
-
-    assert Old.USE_FULL_EVAL_SETS is False
     from flows.settings import PROFILES
 
     file = tmp_path / "twice.yaml"

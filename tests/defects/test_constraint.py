@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -30,18 +29,6 @@ NAMES = ("dense_h_to_4h", "c_fc", "fc_in", "dense_4h_to_h", "c_proj", "fc_out")
 def test_d01_verification_that_inspects_nothing():
     """A loop over named_parameters passes over `.original`, and a parametrised weight has no other name there."""
 
-    def old(model: nn.Module) -> dict[str, object]:
-        weights = [
-            parameter
-            for name, parameter in model.named_parameters()
-            if any(known in name for known in NAMES) and "weight" in name and ".original" not in name
-        ]
-        return {
-            "inspected": sum(weight.numel() for weight in weights),
-            "min_weight": min((weight.min().item() for weight in weights), default=math.inf),
-            "all_non_negative": all((weight >= 0).all() for weight in weights),
-        }
-
     def ours(model: nn.Module) -> dict[str, object]:
         try:
             found = constraint.verify(model, "mlp_both")
@@ -67,14 +54,10 @@ def test_d01_verification_that_inspects_nothing():
             and verify(bad)["all_non_negative"] is False
         )
 
-    assert old(tiny_model())["inspected"] > 0  # before the parametrisation it looked at something
-    assert not sound(old)
     assert sound(ours)
 
 
 def test_d01_only_the_input_projections_were_verified_whatever_the_variant():
-    def old(model: nn.Module, variant: str) -> bool:
-        return all((m.weight >= 0).all() for n, m in model.named_modules() if n.endswith("dense_h_to_4h"))
 
     def ours(model: nn.Module, variant: str) -> bool:
         try:
@@ -91,7 +74,6 @@ def test_d01_only_the_input_projections_were_verified_whatever_the_variant():
             model.gpt_neox.layers[1].mlp.dense_4h_to_h.weight[0, 0] = -1.0
         return before and not verify(model, "mlp_both")
 
-    assert not sees_a_negative_output_projection(old)
     assert sees_a_negative_output_projection(ours)
 
 
@@ -136,12 +118,6 @@ def test_d27_a_local_check_on_an_architecture_that_nothing_matches():
     """GPT-2's projections are Conv1D: the check that was to run before any GPU hour could never pass."""
     projections = {f"transformer.h.{block}.mlp.{name}" for block in range(2) for name in ("c_fc", "c_proj")}
 
-    def old(model: nn.Module, variant: str) -> list[str]:
-        found = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and any(k in n for k in NAMES)]
-        if not found:
-            raise RuntimeError("No layers matched")
-        return found
-
     def passes_locally(match) -> bool:
         gpt2 = network("gpt2")
         try:
@@ -149,7 +125,6 @@ def test_d27_a_local_check_on_an_architecture_that_nothing_matches():
         except RuntimeError:
             return False
 
-    assert not passes_locally(old)
     assert passes_locally(constraint.constrained_modules)
     gpt2 = network("gpt2")
     with torch.no_grad():
@@ -171,9 +146,6 @@ def test_d27_an_architecture_that_is_not_known_says_which_are():
             super().__init__()
             self.mlp = nn.Linear(2, 2)
 
-    def old(model: nn.Module, variant: str) -> None:
-        raise RuntimeError("No layers matched")
-
     def says_what_would_be_valid(match) -> bool:
         try:
             match(Unknown(), "mlp_both")
@@ -183,7 +155,6 @@ def test_d27_an_architecture_that_is_not_known_says_which_are():
             )
         return False
 
-    assert not says_what_would_be_valid(old)
     assert says_what_would_be_valid(constraint.constrained_modules)
 
 
@@ -227,26 +198,16 @@ def test_weight_decay_that_pulls_constrained_weights_toward_ln_2():
 def test_an_inverse_that_is_not_one():
     """eps = 1e-4 was added twice, so that every weight began 2e-4 larger than the pretrained one's size."""
 
-    def old(w: torch.Tensor) -> torch.Tensor:
-        a = w.abs() + 1e-4
-        return torch.log(torch.exp(a) - 1 + 1e-4)
-
     w = torch.tensor([1e-6, 1e-3, 0.05, -0.2, 3.0, 95.0])
 
     def exact(inverse) -> bool:
         return torch.allclose(softplus(inverse(w)), w.abs(), rtol=3e-6, atol=0)
 
-    assert not exact(old)
     assert exact(constraint.Softplus().right_inverse)
 
 
 def test_a_missing_initialisation_that_was_only_a_warning(tmp_path, caplog):
     """Without the constrained starting point the old stage trained on from the plain model."""
-
-    def old(initial: Path) -> str:
-        if not initial.exists():
-            logging.warning("%s is missing, continuing", initial)
-        return "trained"
 
     def ours(_: Path) -> str:
         copied = finished_study().copy(tmp_path / "runs")
@@ -255,5 +216,4 @@ def test_a_missing_initialisation_that_was_only_a_warning(tmp_path, caplog):
         assert "v.safetensors is missing" in handles["constrain"].verdict.reason
         return "refused" if "constrain" in handles["train-monotonic"].waits_for else "trained"
 
-    assert old(tmp_path / "monotonic_initialized.pt") == "trained"
     assert ours(tmp_path / "monotonic_initialized.pt") == "refused"

@@ -28,20 +28,6 @@ from tests.tasks.tiny import (
 def test_d03_an_unfinished_run_that_exits_0(tmp_path):
     """The signal's path ended with sys.exit(0), and "partial run" returned 0: dependents started on nothing."""
 
-    class OldStage:
-        def __init__(self) -> None:
-            self.step, self.flag = 0, False
-
-        def run(self, max_steps: int) -> int:
-            self.step = min(self.step + max_steps, 12)
-            self.flag = self.step == 12
-            return 0
-
-    old = OldStage()
-
-    def one_old_run() -> tuple[int, bool]:
-        return old.run(5), old.flag
-
     def one_of_our_runs() -> tuple[int, bool]:
         code = toy_attempt(tmp_path, ToyConfig(), max_steps_per_run=5).exit_code
         return code, markers.check(toy_directory(tmp_path, ToyConfig()), {}).holds
@@ -51,7 +37,6 @@ def test_d03_an_unfinished_run_that_exits_0(tmp_path):
         assert ends[-1] == (0, True)
         return all((code == 0) == finished for code, finished in ends)
 
-    assert not zero_means_finished(one_old_run)
     assert zero_means_finished(one_of_our_runs)
 
 
@@ -65,13 +50,6 @@ def test_d03_unfinished_ends_with_75_and_without_a_marker(tmp_path):
 
 def test_d10_a_cache_that_is_keyed_by_the_number_of_samples(tmp_path):
     """partial/{model}_pile_{n}.json was taken whatever the checkpoint, the variant or the budget."""
-
-    def old(folder: Path, weights: str) -> str:
-        folder.mkdir(exist_ok=True)
-        cache = folder / "monotonic_pile_200.json"
-        if not cache.exists():
-            durable.write_json(cache, f"loss of {weights}")
-        return durable.read_json(cache)
 
     run = stage_run(tmp_path)
 
@@ -89,13 +67,10 @@ def test_d10_a_cache_that_is_keyed_by_the_number_of_samples(tmp_path):
         assert first == again == "loss of seed 42"
         return evaluate(folder, "seed 1337") == "loss of seed 1337"
 
-    assert not other_weights_give_another_result(old, tmp_path / "old")
     assert other_weights_give_another_result(ours, tmp_path / "ours")
 
 
 def test_d10_the_variant_is_not_in_the_path(tmp_path):
-    def old(variant: str) -> set[str]:
-        return {f"work_seed42/{stage}_complete.flag" for stage in ("apply", "train_monotonic", "evaluate")}
 
     def ours(variant: str) -> set[str]:
         handles = handles_of(tmp_path, tiny_study(tmp_path, constraint={"variant": variant}))
@@ -104,7 +79,6 @@ def test_d10_the_variant_is_not_in_the_path(tmp_path):
     def apart(places) -> bool:
         return not places("mlp_in") & places("mlp_both")
 
-    assert not apart(old)
     assert apart(ours)
 
 
@@ -118,14 +92,6 @@ def model_sizes(folder: Path, layers: int) -> dict[str, Path]:
 def test_d11_a_guard_that_looks_at_a_folder_without_the_model_in_its_name(tmp_path):
     """A 2.8b run exited 0 as "already complete" because the 1.4b run had finished."""
 
-    def old(size: int) -> str:
-        slug = "" if size == 20 else f"_{size}"
-        if (tmp_path / "work_seed42" / "stage_3_complete.flag").exists():  # the slug is missing here
-            return "already complete"
-        (tmp_path / f"work_seed42{slug}").mkdir()
-        (tmp_path / f"work_seed42{slug}" / "stage_3_complete.flag").touch()
-        return "trained"
-
     def ours(size: int) -> str:
         config = ToyConfig(examples=size)
         if markers.check(toy_directory(tmp_path, config), {}).holds:
@@ -136,7 +102,6 @@ def test_d11_a_guard_that_looks_at_a_folder_without_the_model_in_its_name(tmp_pa
     def each_size_is_trained_once(run) -> bool:
         return [run(20), run(30), run(20)] == ["trained", "trained", "already complete"]
 
-    assert not each_size_is_trained_once(old)
     assert each_size_is_trained_once(ours)
 
 
@@ -147,13 +112,9 @@ def test_d20_completion_inferred_from_a_number_of_files(tmp_path):
     run = toy_directory(tmp_path, config)
     assert len(list(run.checkpoints.iterdir())) == 7
 
-    def old() -> bool:
-        return len(list(run.checkpoints.iterdir())) >= 5
-
     def ours() -> bool:
         return markers.check(run, {}).holds
 
-    assert old() is True  # 5 of 12 steps are still to be done
     assert ours() is False
     toy_to_the_end(tmp_path, config)
     shutil.rmtree(run.checkpoints)  # and pruning, which left one file, does not undo it
@@ -163,16 +124,12 @@ def test_d20_completion_inferred_from_a_number_of_files(tmp_path):
 def test_d25_a_flag_that_two_model_sizes_share(tmp_path):
     """The flag of stage 2 lay under seed_42 for t5-small and t5-base alike."""
 
-    def old(layers: int) -> dict[str, Path]:
-        return {"train-baseline": tmp_path / "seed_42" / "stage_2.flag"}
-
     def ours(layers: int) -> dict[str, Path]:
         return model_sizes(tmp_path, layers)
 
     def apart(places) -> bool:
         return places(1)["train-baseline"] != places(2)["train-baseline"]
 
-    assert not apart(old)
     assert apart(ours)
     shared = {name for name, place in ours(1).items() if ours(2)[name] == place}
     assert shared == {"setup"}  # the text does not depend on the model
@@ -185,13 +142,9 @@ def test_seeds_that_were_made_by_copying_files_and_touching_flags(tmp_path):
     """Seeds 1337 and 2024 of the earlier system were byte for byte seed 42."""
     study = finished_study()
 
-    def old(folder: Path) -> bool:
-        return (folder / "stage_complete.flag").exists()
-
     forged = tmp_path / "seed_1337"
     shutil.copytree(study.path("train-baseline"), forged)
     (forged / "stage_complete.flag").touch()
-    assert old(forged) is True
 
     copied = study.copy(tmp_path / "runs")
     other = handles_of(copied.root, study.study.model_copy(update={"seed": 1337}))["train-baseline"]
@@ -206,10 +159,6 @@ def test_a_marker_that_was_only_touched(tmp_path):
     run.path.mkdir(parents=True)
     run.marker_file.touch()
 
-    def old() -> bool:
-        return run.marker_file.exists()
-
-    assert old() is True
     verdict = markers.check(run, {})
     assert verdict.present and not verdict.holds
 
@@ -218,10 +167,6 @@ def test_two_seeds_with_equal_weights():
     """Identical files were reported as "identical across all three seeds, confirming stability"."""
     digests = {"seed_42": "a" * 64, "seed_1337": "b" * 64, "seed_2024": "a" * 64}
 
-    def old(found: dict[str, str]) -> str:
-        return f"mean over {len(found)} seeds"
-
-    assert old(digests) == "mean over 3 seeds"
     with pytest.raises(CheckFailed, match="seed_42 and seed_2024 have equal weights_digest"):
         _require_distinct_seeds("baseline", digests)
     _require_distinct_seeds("baseline", {"seed_42": "a" * 64, "seed_1337": "b" * 64})
@@ -231,13 +176,9 @@ def test_a_result_that_was_edited_after_its_stage_finished(tmp_path):
     copied = finished_study().copy(tmp_path / "runs")
     file = copied.path("evaluate") / "result.json"
 
-    def old() -> bool:
-        return (copied.path("evaluate") / "COMPLETE.json").exists()
-
     stamp = file.stat()
     file.write_bytes(file.read_bytes().replace(b"test", b"TEST"))
     os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))
-    assert old() is True
     handles = handles_of(copied.root, copied.study)
     assert not handles["evaluate"].finished
     assert "result.json was edited" in handles["evaluate"].verdict.reason

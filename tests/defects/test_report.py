@@ -46,16 +46,6 @@ def test_d12_texts_that_one_model_lost_to_memory_and_rates_of_the_rest(tmp_path)
     def lost(row: dict) -> bool:
         return row["model"] == "monotonic" and row["success"]  # say that the texts that did not fit were those
 
-    def old(rows: list[dict]) -> bool:
-        """Whether a comparison of the rates is reported."""
-        kept = [row for row in rows if not lost(row)]
-        rates = {
-            model: sum(row["success"] for row in own) / len(own)
-            for model in ("baseline", "monotonic")
-            if (own := [row for row in kept if row["model"] == model])
-        }
-        return rates["monotonic"] < rates["baseline"]
-
     def ours(rows: list[dict]) -> bool:
         def edit(stages: Stages) -> None:
             stages["hotflip"]["rows"] = [row for row in rows if not lost(row)]
@@ -69,7 +59,6 @@ def test_d12_texts_that_one_model_lost_to_memory_and_rates_of_the_rest(tmp_path)
 
     rows = contents(study())["hotflip"]["rows"]
     assert sum(lost(row) for row in rows) > 3
-    assert old(rows)
     assert not ours(rows)
 
 
@@ -93,12 +82,6 @@ def test_d13_losses_weighted_by_tokens_of_the_mask_or_by_texts():
         for n, mean in texts
     ]
 
-    def old_perplexity() -> float:
-        return sum(n * mean for n, mean in texts) / sum(n for n, _ in texts)
-
-    def old_uat() -> float:
-        return sum(mean for _, mean in texts) / len(texts)
-
     def ours_evaluate() -> float:
         return summary([row | {"loss_sum_nats": row["clean_loss_sum_nats"]} for row in rows], "m")[
             "loss_nats_per_token"
@@ -110,8 +93,6 @@ def test_d13_losses_weighted_by_tokens_of_the_mask_or_by_texts():
     def every_predicted_token_counts_once(loss: Callable[[], float]) -> bool:
         return math.isclose(loss(), (1 * 9.0 + 100 * 3.0) / 101)
 
-    assert not every_predicted_token_counts_once(old_perplexity)
-    assert not every_predicted_token_counts_once(old_uat)
     assert every_predicted_token_counts_once(ours_evaluate)
     assert every_predicted_token_counts_once(ours_attacks)
 
@@ -127,10 +108,6 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
             row["text_clean_loss_sum_nats"] = row["text_tokens"] * own
             row["loss_sum_nats"] = row["tokens_scored"] * (own + rise)
             row["success"] = rise / own > 0.15
-
-    def old() -> str:
-        rates = {model: 100.0 * (rise / own > 0.15) for model, own in clean.items()}
-        return f"success rate baseline {rates['baseline']:.1f} %, monotonic {rates['monotonic']:.1f} %"
 
     def ours() -> str:
         return report_of(tmp_path, edit)[1]
@@ -150,7 +127,6 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
             and between[:1] == ["+0.0000"]
         )
 
-    assert not shows_that_the_attack_did_the_same_to_both(old())
     assert shows_that_the_attack_did_the_same_to_both(ours())
 
 
@@ -163,13 +139,6 @@ def test_d15_no_text_gives_a_relative_effect_without_the_absolute_one_and_the_cl
 
 def test_d19_budgets_that_differ_and_are_called_identical(tmp_path):
     """Baseline 5 epochs at 1e-5, monotonic 10 at 5e-5; scripts and README said IDENTICAL."""
-    budgets = {
-        "baseline": {"epochs": 5, "learning_rate": 1e-5, "warmup_ratio": 0.10},
-        "monotonic": {"epochs": 10, "learning_rate": 5e-5, "warmup_ratio": 0.20},
-    }
-
-    def old() -> tuple[bool, str]:
-        return budgets["baseline"] == budgets["monotonic"], "Training hyperparameters IDENTICAL to baseline (fairness)"
 
     def ours(study: Study) -> tuple[bool, str]:
         handles = handles_of(tmp_path / "runs", study, Here)
@@ -187,7 +156,6 @@ def test_d19_budgets_that_differ_and_are_called_identical(tmp_path):
         "reason": "the constrained arm is given more to recover",
         "monotonic": {"epochs": 0.05, "effective_batch_examples": 16, "learning_rate": 5e-3},
     }
-    assert not said_and_done_agree(old())
     assert said_and_done_agree(ours(tiny_study(tmp_path)))
     assert said_and_done_agree(ours(tiny_study(tmp_path, unequal_budgets=unequal)))
 
@@ -212,9 +180,6 @@ def test_d19_a_results_file_that_gives_the_baseline_s_settings_for_both_arms(tmp
     def edit(stages: Stages) -> None:
         stages["train-monotonic"]["result"]["training"] |= {"budget": more.model_dump(mode="json"), "steps": 256}
 
-    def old() -> dict[str, float]:
-        return {arm: configured.budget.epochs for arm in ("baseline", "monotonic")}
-
     def ours() -> dict[str, float]:
         found, _ = report_of(tmp_path, edit, configured)
         return {arm: spent["budget"]["epochs"] for arm, spent in found["arms"].items()}
@@ -222,7 +187,6 @@ def test_d19_a_results_file_that_gives_the_baseline_s_settings_for_both_arms(tmp
     def is_what_each_arm_spent(reported: Callable[[], dict[str, float]]) -> bool:
         return reported() == {"baseline": 0.2, "monotonic": 0.4}
 
-    assert not is_what_each_arm_spent(old)
     assert is_what_each_arm_spent(ours)
 
 
@@ -230,16 +194,12 @@ def test_d24_an_aggregator_that_reads_keys_which_no_stage_writes():
     """The keys were other ones: every mean over seeds was NaN, without an error."""
     evaluation = finished_study().result("evaluate")
 
-    def old(result: dict) -> float:
-        return result.get("baseline", {}).get("cnn_dailymail", {}).get("rouge1", math.nan)
-
     def ours(_: dict) -> float:
         return results()["models"]["baseline"]["perplexity"]
 
     def is_what_the_stage_wrote(aggregate) -> bool:
         return aggregate(evaluation) == evaluation["models"]["baseline"]["perplexity"]
 
-    assert not is_what_the_stage_wrote(old)
     assert is_what_the_stage_wrote(ours)
 
 
@@ -263,9 +223,6 @@ def test_d24_every_number_of_the_aggregate_is_finite_and_nan_cannot_be_written(t
 
 def test_d26_a_winner_that_stands_in_the_code(tmp_path):
     as_measured, _ = report_of(tmp_path, lambda stages: None)
-
-    def old(found: dict) -> str:
-        return "most robust: monotonic_pythia"
 
     def ours(found: dict) -> str:
         return tables(found) + "\n".join(facts(found))
@@ -293,7 +250,6 @@ def test_d26_a_winner_that_stands_in_the_code(tmp_path):
         one, other = report(as_measured), report(exchanged())
         return one != other and words(one).split() == words(other).split() and not WINNER.search(one)
 
-    assert not names_no_winner_that_the_numbers_do_not(old)
     assert names_no_winner_that_the_numbers_do_not(ours)
 
 
@@ -304,11 +260,6 @@ def test_d26_one_seed_ranks_nothing():
 
 def test_d29_a_report_that_lists_what_was_never_run(tmp_path):
     """LAMBADA, HellaSwag and others stood in the documentation with expected accuracies; only losses were computed."""
-    was_run = {"perplexity": "quick/evaluate/run"}
-
-    def old() -> tuple[set[str], set[str]]:
-        expected = {"perplexity": 10.2, "lambada": 0.62, "hellaswag": 0.52, "winogrande": 0.58}
-        return set(expected), set(was_run)
 
     def ours() -> tuple[set[str], set[str]]:
         """Every run that a row of the table names, and every run that left a verified marker."""
@@ -324,5 +275,4 @@ def test_d29_a_report_that_lists_what_was_never_run(tmp_path):
         listed, run = report()
         return bool(listed) and listed <= run
 
-    assert not lists_only_what_was_run(old)
     assert lists_only_what_was_run(ours)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -57,23 +55,12 @@ def examples_of_our_run(root: Path, stop_after: int | None) -> list[int]:
 def test_d04_a_resumed_epoch_that_begins_with_another_permutation(tmp_path):
     """The loader's generator was made anew: epoch 1 went on with epoch 0's order and skipped the wrong batches."""
 
-    def old(stop_after: int | None) -> list[int]:
-        generator = torch.Generator().manual_seed(3)
-        orders = [torch.randperm(45, generator=generator).tolist() for _ in range(2)]
-        windows = [order[i : i + 8] for order in orders for i in range(0, 45, 8)]
-        if stop_after is None:
-            return [example for window in windows for example in window]
-        fresh = torch.randperm(45, generator=torch.Generator().manual_seed(3)).tolist()
-        resumed = [fresh[i : i + 8] for i in range(0, 45, 8)]
-        return [example for window in windows[:stop_after] + resumed[stop_after - 6 :] for example in window]
-
     def ours(stop_after: int | None) -> list[int]:
         return examples_of_our_run(Path(tempfile.mkdtemp(dir=tmp_path)), stop_after)
 
     def same_after_a_stop_in_the_second_epoch(train) -> bool:
         return train(9) == train(None)
 
-    assert not same_after_a_stop_in_the_second_epoch(old)
     assert same_after_a_stop_in_the_second_epoch(ours)
     assert sorted(ours(9)[45:]) == list(range(45))  # each example of the second epoch once
 
@@ -81,54 +68,27 @@ def test_d04_a_resumed_epoch_that_begins_with_another_permutation(tmp_path):
 def test_d04_a_checkpoint_without_the_state_of_the_generators(tmp_path):
     """Dropout after a stop drew other masks, so that a stopped run was another run."""
 
-    def old(stop_after: int | None) -> torch.Tensor:
-        torch.manual_seed(0)
-        masks = []
-        for step in range(12):
-            if step == stop_after:
-                torch.manual_seed(0)  # a new process seeds itself; the checkpoint holds no generator state
-            masks.append(torch.rand(4))
-        return torch.stack(masks)
-
     def ours(stop_after: int | None) -> bytes:
         root = Path(tempfile.mkdtemp(dir=tmp_path))
         examples_of_our_run(root, stop_after)
         return what_must_be_equal(toy_directory(root, TOY))["checkpoint/model.safetensors"]
 
-    assert not torch.equal(old(9), old(None))
     assert TOY.dropout > 0
     assert ours(9) == ours(None)
 
 
 def test_d04_the_epoch_s_training_loss_covered_only_the_resumed_tail(tmp_path):
-    losses = list(np.linspace(3.0, 1.0, 12))
-
-    def old(stop_after: int | None) -> float:
-        kept = losses[6:] if stop_after is None else losses[stop_after:]
-        return float(np.mean(kept))
-
     def ours(stop_after: int | None) -> bytes:
         root = Path(tempfile.mkdtemp(dir=tmp_path))
         examples_of_our_run(root, stop_after)
         return toy_directory(root, TOY).metrics_file.read_bytes()
 
-    assert old(9) != old(None)
     assert ours(9) == ours(None)
     assert b"train_loss" in ours(9)
 
 
 def test_d05_a_stop_at_the_end_of_an_epoch_that_skips_its_validation(tmp_path):
     """A position at the end of the loader counted the epoch as done: no validation, no best model."""
-
-    def old(stop_after: int | None) -> list[int]:
-        validated, start_epoch, start_step = [], 0, 0
-        if stop_after is not None:
-            start_epoch, start_step = divmod(stop_after - 1, 6)[0], 6
-        for epoch in range(start_epoch, 2):
-            if epoch == start_epoch and start_step >= 6:
-                continue  # "finished already"
-            validated.append(6 * (epoch + 1))
-        return validated
 
     def ours(stop_after: int | None) -> list[int]:
         root = Path(tempfile.mkdtemp(dir=tmp_path))
@@ -146,7 +106,6 @@ def test_d05_a_stop_at_the_end_of_an_epoch_that_skips_its_validation(tmp_path):
     def every_epoch_is_validated(train) -> bool:
         return train(6) == train(None) == [6, 12]
 
-    assert not every_epoch_is_validated(old)
     assert every_epoch_is_validated(ours)
 
 
@@ -173,10 +132,6 @@ def test_d06_the_last_window_is_divided_by_what_a_full_one_holds(tmp_path):
     def mean_loss(indices: np.ndarray) -> torch.Tensor:
         return problem.losses(problem.model, problem.batch(indices, 0)).mean()
 
-    def old() -> float:
-        """`loss / accumulation` for micro-batches of one example, 8 of them, of which 5 are there."""
-        return sum(gradient(mean_loss(np.array([i])) / 8) for i in range(5))
-
     def ours() -> float:
         """AdamW's first moment after one step from zero is a tenth of the window's gradient."""
         toy_attempt(tmp_path, config, max_steps_per_run=1, micro_batch_examples=1)
@@ -186,7 +141,6 @@ def test_d06_the_last_window_is_divided_by_what_a_full_one_holds(tmp_path):
     def is_the_mean_over_the_window(found: float) -> bool:
         return found == pytest.approx(gradient(mean_loss(np.arange(5))), rel=1e-5)
 
-    assert not is_the_mean_over_the_window(old())
     assert is_the_mean_over_the_window(ours())
 
 
@@ -195,15 +149,6 @@ def unclipped() -> Budget:
 
 
 def test_d06_a_save_inside_a_window_that_drops_accumulated_gradients(tmp_path):
-    def old(stop_after_micro_batch: int | None) -> float:
-        weight, gradient = 0.0, 0.0
-        for micro_batch in range(1, 25):
-            gradient += micro_batch
-            if micro_batch % 2 == 0:
-                weight, gradient = weight - 0.1 * gradient, 0.0
-            if micro_batch == stop_after_micro_batch:
-                gradient = 0.0  # a new process: only the weight was saved
-        return weight
 
     def ours(stop_after_micro_batch: int | None) -> bytes:
         SEEN.clear()
@@ -219,20 +164,11 @@ def test_d06_a_save_inside_a_window_that_drops_accumulated_gradients(tmp_path):
     def nothing_is_lost(train) -> bool:
         return train(7) == train(None)
 
-    assert not nothing_is_lost(old)
     assert nothing_is_lost(ours)
 
 
 def test_d07_training_time_of_the_last_run_and_samples_that_count_validation(tmp_path):
     """training_time was overwritten by each resubmission; training_samples counted the validation documents."""
-
-    def old(runs: list[float]) -> dict[str, float]:
-        history = {}
-        for seconds in runs:
-            history = {"training_time_seconds": seconds, "training_samples": 45 + 5}
-        return history
-
-    assert old([10.0, 12.0, 0.1]) != old([22.1])
 
     def ours(steps_per_run: int | None) -> bytes:
         root = Path(tempfile.mkdtemp(dir=tmp_path))
@@ -271,23 +207,6 @@ def test_d08_a_checkpoint_that_is_written_in_place(tmp_path, monkeypatch):
     class Died(BaseException):
         pass
 
-    def old_write(path: Path, weights: bytes, die: bool) -> None:
-        with path.open("wb") as file:
-            file.write(weights[: len(weights) // 2])
-            if die:
-                raise Died
-            file.write(weights[len(weights) // 2 :])
-
-    def old_read(path: Path, size: int) -> bytes | None:
-        data = path.read_bytes()
-        return data if len(data) == size else None
-
-    best = tmp_path / "best_model.pt"
-    old_write(best, b"1" * 100, die=False)
-    with pytest.raises(Died):
-        old_write(best, b"2" * 100, die=True)
-    assert old_read(best, 100) is None
-
     run = stage_run(tmp_path / "ours")
     store = Checkpoints(run.run.checkpoints, run.identity, run.lock)
     store.save(5, {"model": {"w": torch.ones(50)}}, {"epoch": 1})
@@ -307,12 +226,6 @@ def test_d08_a_checkpoint_that_is_written_in_place(tmp_path, monkeypatch):
 
 def test_d08_a_damaged_checkpoint_without_a_fallback(tmp_path):
     """The newest file was loaded whatever it held; the documents claimed a fallback that was not there."""
-
-    def old(files: dict[int, bytes]) -> dict[str, int]:
-        return json.loads(files[max(files)])
-
-    with pytest.raises(json.JSONDecodeError):
-        old({5: b'{"step": 5}', 6: b'{"st'})
 
     toy_attempt(tmp_path / "whole", TOY)
     toy_attempt(tmp_path / "torn", TOY, max_steps_per_run=8, checkpoint_every_steps=1)
@@ -341,14 +254,6 @@ def test_d08_nothing_that_executes_code_is_loaded_from_a_run_directory():
 def test_d21_each_continuation_seeds_anew_and_repeats_the_first_epoch_s_order(tmp_path):
     """One epoch a job: every epoch of the monotonic arm had the same order, those of the baseline had not."""
 
-    def old(one_epoch_a_job: bool) -> list[list[int]]:
-        generator, orders = torch.Generator().manual_seed(3), []
-        for _ in range(2):
-            if one_epoch_a_job:
-                generator = torch.Generator().manual_seed(3)
-            orders.append(torch.randperm(45, generator=generator).tolist())
-        return orders
-
     def ours(one_epoch_a_job: bool) -> list[list[int]]:
         SEEN.clear()
         toy_to_the_end(Path(tempfile.mkdtemp(dir=tmp_path)), TOY, max_epochs_per_run=1.0 if one_epoch_a_job else None)
@@ -359,7 +264,6 @@ def test_d21_each_continuation_seeds_anew_and_repeats_the_first_epoch_s_order(tm
         first, second = train(True)
         return first != second and train(True) == train(False)
 
-    assert not orders_do_not_depend_on_the_jobs(old)
     assert orders_do_not_depend_on_the_jobs(ours)
 
 

@@ -21,26 +21,12 @@ def ours(train_documents: int | None) -> dict[str, set[str]]:
     return {name: {one.example_id for one in chosen} for name, chosen in found.items()}
 
 
-def old(train_documents: int | None) -> dict[str, set[str]]:
-    """Train is the first n rows of the stream; everything that is measured begins where train ends."""
-    ids = [one.example_id for one in CORPUS]
-    count = train_documents or 100
-    return {
-        "train": set(ids[:count]),
-        "test": set(ids[count : count + 5]),
-        "attack-search": set(ids[count : count + 5]),
-        "attack-evaluation": set(ids[count : count + 5]),
-        "validation": set(ids[count - 5 : count]),
-    }
-
-
 def test_d09_an_evaluation_split_that_moves_with_the_size_of_train():
     def evaluation_stays(split) -> bool:
         small, large = split(50), split(150)
         assert len(large["train"]) > len(small["train"])
         return all(small[name] == large[name] for name in EVALUATION_SPLITS)
 
-    assert not evaluation_stays(old)
     assert evaluation_stays(ours)
 
 
@@ -49,7 +35,6 @@ def test_d09_texts_that_stand_in_several_splits():
         found = split(100)
         return sum(len(ids) for ids in found.values()) == len(set().union(*found.values()))
 
-    assert not nothing_is_shared(old)
     assert nothing_is_shared(ours)
 
 
@@ -69,18 +54,11 @@ def test_none_for_the_training_size_that_silently_meant_the_quick_one():
     def none_means_all(split, everything: int) -> bool:
         return len(split(None)["train"]) == everything
 
-    assert not none_means_all(old, len(CORPUS) - 5)
     assert none_means_all(ours, available) and available > 150
 
 
 def test_a_data_set_that_cannot_be_had_becomes_an_empty_list(tmp_path):
     absent = str(tmp_path / "nowhere")
-
-    def old_load() -> list[str]:
-        try:
-            raise ConnectionError("not there")
-        except ConnectionError:
-            return []
 
     def our_load() -> list[str]:
         return [one.text for one in documents_of(LocalFiles(paths=[absent]), tmp_path)]
@@ -92,7 +70,6 @@ def test_a_data_set_that_cannot_be_had_becomes_an_empty_list(tmp_path):
             return absent in str(error)
         return False
 
-    assert not says_so(old_load)
     assert says_so(our_load)
     with pytest.raises(BadInput, match="nowhere"):  # and before any work, when the page is walked
         tiny_study(tmp_path, text={"source": "files", "paths": [absent]}).for_setup().external_inputs()
