@@ -70,7 +70,7 @@ def prefect_server(_own_prefect_home: None) -> Iterator[str]:
 def run_study(prefect_server: str) -> Command:
     """Runs `python -m flows.robustness ...` as a person would, against the shared server."""
 
-    def run(*arguments: str | Path, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str | Path, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "flows.robustness", *map(str, arguments)],
             cwd=REPOSITORY,

@@ -53,14 +53,15 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.read()
-    clusters = set()
+    killed, clusters = set[int](), set[str]()
     while found := left(os.environ[MARK]):
         for pid, told in found.items():
             clusters.add(told.get(CLUSTER, ""))
-            with suppress(OSError):
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                sys.stderr.write(f"left running by the tests, killed: {pid} {command[:120]}\n")
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        killed |= found.keys()
+    if killed:
+        sys.stderr.write(f"{len(killed)} processes that the tests left running were killed\n")
     for folder in clusters - {""}:
         shutil.rmtree(folder, ignore_errors=True)
 

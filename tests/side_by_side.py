@@ -50,18 +50,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(ONE_BY_ONE))
 
 
+class Guard:
+    """Ends with this test run, or with Ctrl-C, whatever that left running; see leftovers.py."""
+
+    def __init__(self) -> None:
+        os.environ[leftovers.MARK] = str(uuid4())
+        self._process = subprocess.Popen(
+            [sys.executable, leftovers.__file__], stdin=subprocess.PIPE, start_new_session=True
+        )
+
+    def end(self) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+
+class AtOnce:
+    """Ends the workers on Ctrl-C: they would finish what they have begun first."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def pytest_keyboard_interrupt(self) -> None:
+        self._guard.end()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if is_worker(config):
         return
-    os.environ[leftovers.MARK] = str(uuid4())
-    guard = subprocess.Popen([sys.executable, leftovers.__file__], stdin=subprocess.PIPE, start_new_session=True)
-
-    def end() -> None:
-        assert guard.stdin
-        guard.stdin.close()
-        guard.wait()
-
-    config.add_cleanup(end)
+    guard = Guard()
+    config.add_cleanup(guard.end)
+    if config.getoption("numprocesses"):
+        config.pluginmanager.register(AtOnce(guard))
 
 
 @pytest.hookimpl(tryfirst=True)
