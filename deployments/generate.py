@@ -100,7 +100,7 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
-    def represent_list(self, data: Any) -> yaml.Node:
+    def represent_list(self, data: Any) -> yaml.SequenceNode:
         plain = all(not isinstance(item, dict | list) for item in data)
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=plain)
 

@@ -24,7 +24,7 @@ def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
 
 
 def flow_of(page: Page) -> Flow[..., Any]:
-    def run(study, root="", dispatch="local"):  # type: ignore[no-untyped-def]
+    def run(study, root="", dispatch="local"):
         """Runs the study stage by stage; finished stages are not run again.
 
         Args:
@@ -39,10 +39,10 @@ def flow_of(page: Page) -> Flow[..., Any]:
         return run_here(walk, tags=[f"seed-{study.seed}"])
 
     run.__annotations__ = {"study": page.model, "root": str, "dispatch": Literal["local", "slurm"], "return": State}
-    return flow(
-        run,
+    as_flow = flow(
         name=page.name,
         flow_run_name="{study.name}-s{study.seed}",
         persist_result=False,
         on_cancellation=[follow.stop_cancelled(page)],
     )
+    return as_flow(run)

@@ -151,7 +151,7 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     try:
         with prefect_server() as address, Display(walk.handles, OUT):
             show(f"Prefect API: {address}")
-            state = flow_of(page)(study, str(walk.root), return_state=True)
+            state: Any = flow_of(page)(study, str(walk.root), return_state=True)
     except TerminationSignal:  # SIGTERM between two stages, where Prefect listens and not the stage
         show("stopped by SIGTERM; the same command goes on where it stopped")
         return outcome.AWAITING_RETRY.exit_code

@@ -39,7 +39,7 @@ def read_study(page: Page, profile: str | None, changes: list[str], seed: int | 
     """
     if profile is None and DEFAULT_PROFILE in profile_names(page):
         profile = DEFAULT_PROFILE
-    values = profile_values(page, profile) if profile else {"name": page.name}
+    values: dict[str, Any] = profile_values(page, profile) if profile else {"name": page.name}
     for change in changes:
         _apply(values, change)
     if seed is not None:

@@ -42,8 +42,8 @@ class StageConfiguration(Configuration):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        known = cls.model_fields["execution"].annotation.model_fields
-        if unknown := [name for name in cls.numerics.fields if name not in known]:
+        known: Any = cls.model_fields["execution"].annotation
+        if unknown := [name for name in cls.numerics.fields if name not in known.model_fields]:
             raise TypeError(f"{cls.__name__}.numerics names {', '.join(unknown)}, which is no field of its execution")
 
     @property
