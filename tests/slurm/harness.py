@@ -485,7 +485,7 @@ class Bench:
         return Run(self, found[0])
 
     def api(self, method: str, path: str, given: Any = None) -> Any:
-        answer = httpx.request(method, f"{self.address}{path}", json=given, timeout=30)
+        answer = httpx.request(method, f"{self.address}{path}", json=given, timeout=120)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 

@@ -18,7 +18,7 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     shutil.copytree(smoke_root / ".cache", root / ".cache")
     bench.ensure_worker("ratchet")
     study = bench.run_deployment("robustness/smoke", root=str(root))
-    study.wait("Completed", seconds=300)
+    study.wait("Completed", seconds=900)
 
     stages = bench.runs_of("smoke ")
     assert len(stages) == 9, bench.told()
