@@ -1,0 +1,130 @@
+"""docs/your-own-study.md is executed as it stands: its files are written to an empty folder, its commands are run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deployments.page import load_page
+from deployments.slurm.study.snapshot import stage_source
+from storage import durable
+from tests.conftest import REPOSITORY
+
+DOCUMENT = (REPOSITORY / "docs" / "your-own-study.md").read_text()
+FILES = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL))
+COMMANDS = re.findall(r"^```console\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+
+
+def written(folder: Path) -> Path:
+    """The files of the document, in a folder; the page."""
+    folder.mkdir(exist_ok=True)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return folder / "letters.py"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """The page, which is forgotten afterwards: the next test has one of the same name elsewhere."""
+    before = list(sys.path)
+    yield written(tmp_path / "own")
+    sys.path[:] = before
+    for name in FILES:
+        sys.modules.pop(name.removesuffix(".py"), None)
+
+
+def test_its_commands_run_in_an_empty_folder(prefect_server: str, tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    written(folder)
+    environment = os.environ | {
+        "PREFECT_API_URL": prefect_server,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    for block in COMMANDS:
+        done = subprocess.run(
+            ["bash", "-ec", block], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, block + done.stdout + done.stderr
+    roots = [folder / "runs", folder / "again"]
+    stopped = durable.read_json(next(roots[1].glob("letters/letters-train/*/attempts/0001.json")))
+    assert stopped["end_state"] == "out_of_time", "the second root was reached in pieces"
+    digests = [
+        {marker.parent.relative_to(root): _outputs(marker) for marker in root.glob("letters/*/*/COMPLETE.json")}
+        for root in roots
+    ]
+    assert len(digests[1]) == 4
+    for run, outputs in digests[1].items():
+        assert outputs == digests[0][run], f"{run} has other bytes than in one piece"
+    assert len(digests[0]) == 6, "the third network, and another report; the others were there"
+    for train in roots[0].glob("letters/letters-train/*/result.json"):
+        best = durable.read_json(train)["training"]
+        assert best["ratio_to_trivial"] < 0.9 and best["trivial"].keys() == {"letter frequencies"}
+
+
+def _outputs(marker: Path) -> dict[str, str]:
+    outputs = durable.read_json(marker)["outputs"]
+    return {name: output["sha256"] for name, output in outputs.items() if name != "stage.json"}  # it tells the limits
+
+
+def test_nothing_but_its_own_files_is_read_or_edited(own: Path, tmp_path: Path) -> None:
+    """A job's copy of the source has the page beside the rooms, with what it imports and nothing else of its folder."""
+    (own.parent / "notes.py").write_text("1 / 0")
+    copy = stage_source(tmp_path / "sources", load_page(str(own)))
+    ours = {file.name for file in copy.glob("*.py")}
+    assert ours == set(FILES) and (copy / "flows" / "stage.py").exists()
+
+
+def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path: Path) -> None:
+    """Editing the page changes no queued job."""
+    copy = stage_source(tmp_path / "sources", load_page(str(own)))
+    own.write_text("raise SystemExit('the edited page')")
+    code = f"from deployments.page import load_page; print(load_page({str(own)!r}).file)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [str(copy / "letters.py")], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("letters_work:train", "letters_work:trian"), r"letters\.py: stage letters-train: .* no function 'trian'; it"),
+        (("letters_work:train", "letters_wrok:train"), r"letters\.py: .*there is no module 'letters_wrok'"),
+        (("\"letters-train\"", "\"Letters Train\""), r"letters\.py:\d+: .*a stage is called 'Letters Train'"),
+        (("needs=\"training\"", "needs=\"gpus\""), r"letters\.py:\d+: .*needs 'gpus' is none of training, gpu, cpu"),
+        (("class ReportConfig(StageConfiguration)", "class ReportConfig"), r"letters\.py:\d+: .*ReportConfig.* is"),
+        (("from tasks.training.budget", "from tasks.trainings.budget"), r"letters\.py:10: ModuleNotFoundError"),
+        (("def page(study", "def pages(study"), r"letters\.py: defines no function `page\(study, stage\)`"),
+        (("study: Study, stage", "study, stage"), r"letters\.py:\d+: a page is `def page\(study: Study, stage"),
+        (("how = study.execution", "how = study.execusion"), r"letters\.py:\d+: AttributeError: .*execusion"),
+        (("dropout=dropout, budget", "dropout=0.1, budget"), r"letters\.py:\d+: .*letters-train.* equal scientific"),
+        (("[0.0, 0.2]", "[0.0, 2.0]"), r"letters\.py:\d+: ValidationError: .*less than 1"),
+        (("class TextConfig", "class 1TextConfig"), r"letters\.py:\d+: SyntaxError"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
+    change: tuple[str, str], told: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows import command
+
+    text = own.read_text()
+    assert change[0] in text
+    own.write_text(text.replace(*change))
+    assert command.ratchet(["run", str(own), "--root", str(tmp_path / "runs")]) == 2
+    shown = capsys.readouterr().err
+    assert re.search(told, shown), shown
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["random.py", "storage.py", "numpy.py"])
+def test_a_page_whose_name_is_taken_is_refused(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from flows import command
+
+    own.rename(own.with_name(name))
+    assert command.ratchet(["run", str(own.with_name(name)), "--dry-run"]) == 2
+    assert f"{name}: the module name {name.removesuffix('.py')!r} is taken by " in capsys.readouterr().err
