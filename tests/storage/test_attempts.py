@@ -197,7 +197,7 @@ def assert_disk_full(outcome, root, named):
     assert "Free space" in outcome.diagnosis.resolution
     assert not run.marker_file.exists() and not (run.path / named).exists()
     assert not runs.temporaries(run.path)
-    assert record["end_state"] == "crashed" and record["diagnosis"] == outcome.diagnosis
+    assert record["end_state"] == "crashed" and record["diagnosis"] == outcome.diagnosis.as_dict()
     return run
 
 

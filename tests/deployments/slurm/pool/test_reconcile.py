@@ -207,6 +207,12 @@ def test_exit_code_one_alone_does_not_say_whether_the_work_goes_on(end_state: st
     assert action.end.follows == ("AwaitingRetry" if end_state == "crashed" else "Failed")
 
 
+def test_a_record_of_another_version_of_the_code_ends_its_stage_all_the_same() -> None:
+    found = {"level": "error", "category": "a word of then", "summary": "loss is not finite", "hint": "Lower."}
+    end = look(Seen(run(), [submission()], record("check_failed", diagnosis=found)), job("FAILED", 1)).end
+    assert (end.follows, end.diagnosis.category, end.message) == ("Failed", "other", "loss is not finite.")
+
+
 # ---------------------------------------------------------------------------------------- what stays for later jobs
 
 
