@@ -53,7 +53,7 @@ def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(setup.path / "text" / "tokenizer", local_files_only=True)
 
 
-def victim(setup: StageInput, trained: StageInput, execution: Execution, batch_examples: int) -> Victim:
-    """The stage's model, ready to be attacked."""
+def victim(trained: StageInput, end_of_text: int, execution: Execution, batch_examples: int) -> Victim:
+    """The stage's model, ready to be attacked; `end_of_text` is the token id that every text is read behind."""
     model = language.load(trained.path / "model").to(device(execution))
-    return Victim(model, setup.result["end_of_text_id"], batch_examples)
+    return Victim(model, end_of_text, batch_examples)

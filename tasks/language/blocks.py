@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from storage import durable
 from storage.errors import BadInput
+from tasks.language.result import PackedSplit
 
 if TYPE_CHECKING:
     import torch
@@ -30,14 +31,14 @@ def pack(
     sequence_length: int,
     vocabulary_size: int,
     end_of_text: int,
-) -> dict[str, Any]:
+) -> PackedSplit:
     """Writes `<split>.bin` and `<split>.json` into `folder` in bounded memory; returns what the JSON holds.
 
     Each document's token ids are followed by `end_of_text`, all are concatenated and cut into blocks of
     `sequence_length` tokens; what is left over, shorter than a block, is dropped and counted. Raises BadInput
     when there is not one block.
     """
-    dtype = "uint16" if vocabulary_size <= 1 << 16 else "uint32"
+    dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary_size <= 1 << 16 else "uint32"
     digest = hashlib.sha256()
     tokens, waiting = 0, []
     with durable.new_file(folder / f"{split}.bin") as temporary, temporary.open("wb") as file:
@@ -53,16 +54,16 @@ def pack(
                 f"split {split}: its {len(waiting)} tokens do not fill one block of sequence_length "
                 f"{sequence_length}: raise splits.{split}_documents or lower sequence_length"
             )
-    description = {
-        "dtype": dtype,
-        "sequence_length": sequence_length,
-        "blocks": tokens // sequence_length,
-        "tokens": tokens,
-        "dropped_tokens": len(waiting),
-        "sha256": digest.hexdigest(),
-    }
-    durable.write_json(folder / f"{split}.json", description)
-    return description
+    packed = PackedSplit(
+        dtype=dtype,
+        sequence_length=sequence_length,
+        blocks=tokens // sequence_length,
+        tokens=tokens,
+        dropped_tokens=len(waiting),
+        sha256=digest.hexdigest(),
+    )
+    durable.write_json(folder / f"{split}.json", packed.as_json())
+    return packed
 
 
 def _chunks(documents: Iterable[Sequence[int]], end_of_text: int) -> Iterator[list[int]]:

@@ -23,6 +23,7 @@ from storage.errors import BadInput, CheckFailed
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.hub import reachable
+from tasks.language.result import TrainedCheck
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
 
@@ -185,7 +186,7 @@ def weights_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def require_trained(losses: dict[str, float], max_ratios: dict[str, float]) -> dict[str, Any]:
+def require_trained(losses: dict[str, float], max_ratios: dict[str, float]) -> TrainedCheck:
     """Compares the base model's validation perplexity with each reference's; CheckFailed when it is too high.
 
     `losses` holds `base` and the references in nats; returns perplexities and ratios for the result.
@@ -200,8 +201,4 @@ def require_trained(losses: dict[str, float], max_ratios: dict[str, float]) -> d
                 f"at most {limit}",
                 "Train longer (model.pretraining.epochs), use more text, or correct the model's folder",
             )
-    return {
-        "validation_perplexity": perplexities,
-        "ratio_of_perplexities": ratios,
-        "required_ratio": max_ratios,
-    }
+    return TrainedCheck(validation_perplexity=perplexities, ratio_of_perplexities=ratios, required_ratio=max_ratios)

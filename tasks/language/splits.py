@@ -13,11 +13,11 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 from storage.errors import BadInput, CheckFailed
 from tasks.language.configuration import Splits
 from tasks.language.documents import Document
+from tasks.language.result import SharedBySplits, SplitsProof, SplitSummary
 from tasks.language.shingles import Overlap
 
 SPLITS = ("validation", "test", "attack-search", "attack-evaluation", "train")
@@ -29,7 +29,7 @@ class CutText:
     """The chosen documents of each split, in their order, and the proof that the splits share nothing."""
 
     documents: dict[str, list[Document]]
-    proof: dict[str, Any]
+    proof: SplitsProof
 
 
 def cut(
@@ -58,10 +58,7 @@ def cut(
     _require_enough(candidates | {"train": clean}, splits, ["train"])
     chosen["train"] = clean[: splits.train_documents]
 
-    proof = _proof(chosen, splits)
-    proof["duplicates_dropped_documents"] = duplicates
-    proof["contaminated_dropped_documents"] = len(within) - len(clean)
-    return CutText(chosen, proof)
+    return CutText(chosen, _proof(chosen, splits, duplicates, contaminated=len(within) - len(clean)))
 
 
 def split_of(source: str, splits: Splits) -> str:
@@ -163,39 +160,40 @@ def _characters(documents: list[Document]) -> int:
 # ------------------------------------------------------------------------------------------------ proof
 
 
-def _proof(chosen: dict[str, list[Document]], splits: Splits) -> dict[str, Any]:
+def _proof(chosen: dict[str, list[Document]], splits: Splits, duplicates: int, contaminated: int) -> SplitsProof:
     """What the splits hold and share, computed again from the final lists alone; raises CheckFailed."""
     contents = {name: {_content(document) for document in chosen[name]} for name in SPLITS}
     sources = {name: {document.source for document in chosen[name]} for name in SPLITS}
-    pairs: list[dict[str, Any]] = [
-        {
-            "splits": [one, other],
-            "shared_content": len(contents[one] & contents[other]),
-            "shared_sources": len(sources[one] & sources[other]),
-        }
+    pairs = [
+        SharedBySplits(
+            splits=[one, other],
+            shared_content=len(contents[one] & contents[other]),
+            shared_sources=len(sources[one] & sources[other]),
+        )
         for one, other in combinations(SPLITS, 2)
     ]
     for pair in pairs:
-        for what in ("shared_content", "shared_sources"):
-            if pair[what]:
-                raise CheckFailed(f"{what} of {' and '.join(pair['splits'])}", pair[what], 0)
+        for what, shared in (("shared_content", pair.shared_content), ("shared_sources", pair.shared_sources)):
+            if shared:
+                raise CheckFailed(f"{what} of {' and '.join(pair.splits)}", shared, 0)
     overlap = Overlap(document.text for name in EVALUATION_SPLITS for document in chosen[name])
     largest = max(overlap.share(document.text) for document in chosen["train"])
     if largest > splits.max_shared_shingles:
         raise CheckFailed("shingles of a train document in evaluation", largest, splits.max_shared_shingles)
-    return {
-        "splits": {name: _summary(chosen[name]) for name in SPLITS},
-        "largest_shared_shingles": largest,
-        "pairs": pairs,
-    }
+    return SplitsProof(
+        splits={name: _summary(chosen[name]) for name in SPLITS},
+        largest_shared_shingles=largest,
+        pairs=pairs,
+        duplicates_dropped_documents=duplicates,
+        contaminated_dropped_documents=contaminated,
+    )
 
 
-def _summary(documents: list[Document]) -> dict[str, Any]:
-    """`digest` is the sha256 over the sorted example ids, one a line."""
+def _summary(documents: list[Document]) -> SplitSummary:
     ids = "\n".join(sorted(document.example_id for document in documents))
-    return {
-        "documents": len(documents),
-        "characters": _characters(documents),
-        "sources": len({document.source for document in documents}),
-        "digest": hashlib.sha256(ids.encode()).hexdigest(),
-    }
+    return SplitSummary(
+        documents=len(documents),
+        characters=_characters(documents),
+        sources=len({document.source for document in documents}),
+        digest=hashlib.sha256(ids.encode()).hexdigest(),
+    )

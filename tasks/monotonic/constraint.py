@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from storage.errors import BadInput, CheckFailed
+from tasks.monotonic.result import VerifiedWeights
 from tasks.training.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -148,8 +149,8 @@ def bake(model: PreTrainedModel, variant: str) -> None:
 
 
 @torch.no_grad()
-def verify(model: PreTrainedModel, variant: str) -> dict[str, Any]:
-    """Looks at the effective weight of every layer that `variant` names; CheckFailed unless all are >= 0.
+def verify(model: PreTrainedModel, variant: str) -> VerifiedWeights:
+    """Reads the effective weight of every layer that `variant` names; CheckFailed unless all are >= 0.
 
     Returns counts, minimum and maximum. Works on constrained and on baked models alike, because it reads
     `module.weight`, never the stored parameters.
@@ -160,14 +161,14 @@ def verify(model: PreTrainedModel, variant: str) -> dict[str, Any]:
         smallest = weight.min().item()
         if not smallest >= 0 or not torch.isfinite(weight).all():
             raise CheckFailed(f"every weight of {name} is finite and >= 0", smallest, ">= 0")
-    return {
-        "variant": variant,
-        "layers_checked": len(weights),
-        "layers": sorted(weights),
-        "weights_checked": sum(weight.numel() for weight in weights.values()),
-        "min_weight": min(weight.min().item() for weight in weights.values()),
-        "max_weight": max(weight.max().item() for weight in weights.values()),
-    }
+    return VerifiedWeights(
+        variant=variant,
+        layers_checked=len(weights),
+        layers=sorted(weights),
+        weights_checked=sum(weight.numel() for weight in weights.values()),
+        min_weight=min(weight.min().item() for weight in weights.values()),
+        max_weight=max(weight.max().item() for weight in weights.values()),
+    )
 
 
 def decay_effective_weights(

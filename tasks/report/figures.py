@@ -39,18 +39,18 @@ FONT_POINTS = 9.0
 
 
 @dataclass(frozen=True)
-class Look:
-    """How one series is drawn: told apart by line and marker even without colour."""
+class SeriesStyle:
+    """How one series is drawn: line and marker differ too, for whoever sees no colour."""
 
     colour: str
     line: Any
     marker: str
 
 
-LOOKS = (
-    Look(COLOURS["series-1"][0], (0, (1, 1.5)), "^"),
-    Look(COLOURS["series-2"][0], "-", "o"),
-    Look(COLOURS["series-3"][0], (0, (5, 2)), "s"),
+SERIES_STYLES = (
+    SeriesStyle(COLOURS["series-1"][0], (0, (1, 1.5)), "^"),
+    SeriesStyle(COLOURS["series-2"][0], "-", "o"),
+    SeriesStyle(COLOURS["series-3"][0], (0, (5, 2)), "s"),
 )
 
 
@@ -59,7 +59,7 @@ class Curve:
     """Points [x, y] of one series; `dots` marks each point, else a thin line joins them."""
 
     name: str
-    look: Look
+    style: SeriesStyle
     points: Sequence[Sequence[float]]
     dots: bool = False
 
@@ -79,10 +79,10 @@ def curves(name: str, described: str, drawn: Sequence[Curve], x_label: str, y_la
         axes = figure.add_subplot()
         for curve in drawn:
             x, y = zip(*curve.points, strict=True)
-            marker = {"marker": curve.look.marker, "markersize": 4} if curve.dots else {"alpha": 0.55}
+            marker = {"marker": curve.style.marker, "markersize": 4} if curve.dots else {"alpha": 0.55}
             width = 1.6 if curve.dots else 1.0
             axes.plot(
-                x, y, label=curve.name, color=curve.look.colour, linestyle=curve.look.line, linewidth=width, **marker
+                x, y, label=curve.name, color=curve.style.colour, linestyle=curve.style.line, linewidth=width, **marker
             )
         _label(axes, x_label, y_label)
         figure.legend(loc="outside lower center", ncols=2, frameon=False)
@@ -90,15 +90,17 @@ def curves(name: str, described: str, drawn: Sequence[Curve], x_label: str, y_la
     return _svg(name, described, 3.5, draw)
 
 
-def distributions(name: str, described: str, panels: Sequence[Panel], looks: dict[str, Look], x_label: str) -> str:
+def distributions(
+    name: str, described: str, panels: Sequence[Panel], styles: dict[str, SeriesStyle], x_label: str
+) -> str:
     """Empirical distribution functions, one panel below another on one x axis: every sample is a step."""
 
     def draw(figure: Figure) -> None:
         grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axes, panel in zip(grid, panels, strict=True):
             for series, values in panel.samples.items():
-                look = looks[series]
-                axes.ecdf(values, label=series, color=look.colour, linestyle=look.line, linewidth=1.6)
+                style = styles[series]
+                axes.ecdf(values, label=series, color=style.colour, linestyle=style.line, linewidth=1.6)
             axes.axvline(0, color=FAINT, linewidth=0.8)
             axes.set_title(panel.title, loc="left", fontsize=FONT_POINTS, color=INK)
             _label(axes, "", "share of texts")
@@ -110,23 +112,25 @@ def distributions(name: str, described: str, panels: Sequence[Panel], looks: dic
     return _svg(name, described, 1.3 + 1.6 * len(panels), draw)
 
 
-def levels(name: str, described: str, rows: dict[str, dict[str, float]], looks: dict[str, Look], x_label: str) -> str:
+def levels(
+    name: str, described: str, rows: dict[str, dict[str, float]], styles: dict[str, SeriesStyle], x_label: str
+) -> str:
     """One line for each row with a marker for each of its values: how far the values of a row lie apart."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for place, values in enumerate(rows.values()):
             axes.hlines(place, min(values.values()), max(values.values()), color=GRID, linewidth=3, zorder=1)
-            for what, value in values.items():
-                look = looks[what]
+            for series, value in values.items():
+                style = styles[series]
                 axes.plot(
                     value,
                     place,
-                    look.marker,
-                    color=look.colour,
+                    style.marker,
+                    color=style.colour,
                     markersize=7,
                     zorder=2,
-                    label=what if not place else None,
+                    label=series if not place else None,
                 )
         _rows(axes, list(rows), x_label)
         figure.legend(loc="outside lower center", ncols=len(next(iter(rows.values()))), frameon=False)
@@ -180,7 +184,7 @@ def _svg(name: str, described: str, height_inches: float, draw: Callable[[Figure
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    style = {
+    settings = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "font.family": ["DejaVu Sans"],
@@ -198,7 +202,7 @@ def _svg(name: str, described: str, height_inches: float, draw: Callable[[Figure
         "ytick.labelcolor": INK,
         "axes.unicode_minus": False,
     }
-    with matplotlib.style.context(["default", style], after_reset=True):
+    with matplotlib.style.context(["default", settings], after_reset=True):
         figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
         draw(figure)
         written = io.StringIO()
@@ -216,5 +220,5 @@ def _finished(svg: str, name: str, described: str) -> str:
     svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', system-ui, sans-serif")
     # matplotlib's style sheet would hold for the whole page: its two rules stand on the element instead
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
-    said = f'role="img" aria-label="{html.escape(described)}" stroke-linejoin="round" stroke-linecap="butt"'
-    return svg.replace("<svg ", f"<svg {said} ", 1)
+    attributes = f'role="img" aria-label="{html.escape(described)}" stroke-linejoin="round" stroke-linecap="butt"'
+    return svg.replace("<svg ", f"<svg {attributes} ", 1)

@@ -113,12 +113,12 @@ TEMPLATE = """<!doctype html>
 </tr></thead>
 <tbody>
 {%- for row in table.rows %}
-<tr>{% for cell in row %}<td{{ right(table, loop.index0) or look(cell) }}>{{ cell }}</td>{% endfor %}</tr>
+<tr>{% for cell in row %}<td{{ right(table, loop.index0) or cell_class(cell) }}>{{ cell }}</td>{% endfor %}</tr>
 {%- endfor %}
 </tbody></table></div>
 {%- endfor %}
-{%- for said, text in section.details %}
-<details><summary>{{ said }}</summary><pre tabindex="0">{{ text }}</pre></details>
+{%- for summary, text in section.details %}
+<details><summary>{{ summary }}</summary><pre tabindex="0">{{ text }}</pre></details>
 {%- endfor %}
 </section>
 {%- endfor %}
@@ -152,11 +152,11 @@ class Section:
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
-def page(title: str, lead: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
+def html_page(title: str, lead: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
     """The page as HTML. Everything but the figures is taken as plain text and escaped."""
     environment = Environment(loader=DictLoader({"page": TEMPLATE}), autoescape=True, undefined=StrictUndefined)
     environment.filters["svg"] = Markup
-    environment.globals.update(right=_right, look=_look)
+    environment.globals.update(right=_right, cell_class=_cell_class)
     template = environment.get_template("page")
     return template.render(title=title, lead=lead, facts=facts, sections=sections, style=Markup(STYLE)) + "\n"
 
@@ -165,8 +165,8 @@ def _right(table: Table, column: int) -> str:
     return Markup(' class="right"') if table.right[column] else Markup("")
 
 
-def _look(cell: object) -> str:
-    """Digests in a fixed width; what is long may wrap."""
+def _cell_class(cell: object) -> str:
+    """The class of a cell of text: digests in a fixed width; what is long may wrap."""
     text = str(cell)
     if re.fullmatch(r"[0-9a-f]{12,}", text):
         return Markup(' class="code"')

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+
+from pydantic import Field
 
 from storage import durable, markers
 from storage.errors import CheckFailed
+from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
+
+
+class Published(Result):
+    """What a report is, by file name: Markdown files as `tables`, an HTML file as `report`."""
+
+    tables: list[str]
+    figures: list[str] = Field(default_factory=list)
+    report: str | None = None
+    final_results_digest: str
 
 
 def require_verified(inputs: dict[str, StageInput]) -> None:
@@ -27,23 +39,28 @@ def require_verified(inputs: dict[str, StageInput]) -> None:
 
 
 def publish(
-    run: StageRun, results: dict[str, Any], texts: dict[str, str], figures: dict[str, str] | None = None
-) -> dict[str, Any]:
+    run: StageRun, results: Result, texts: Mapping[str, str], figures: Mapping[str, str] | None = None
+) -> Published:
     """Writes `final_results.json`, the `texts` by file name and `figures/<name>.svg`.
 
-    Returns the stage's result, which names them: Markdown files as `tables`, an HTML file as `report`.
+    Returns the stage's result, which names them. Raises ValueError for two HTML files.
     """
+    numbers = results.as_json()
     with run.publish_file("final_results.json") as file:
-        durable.write_json(file, results)
+        durable.write_json(file, numbers)
     for name, text in texts.items():
         with run.publish_file(name) as file:
             file.write_text(text, encoding="utf-8")
-    result: dict[str, Any] = {"tables": [name for name in texts if name.endswith(".md")]}
     if figures:
         with run.publish("figures") as folder:
             for name, svg in figures.items():
                 durable.write_bytes(folder / f"{name}.svg", svg.encode())
-        result["figures"] = [f"figures/{name}.svg" for name in figures]
-    if reports := [name for name in texts if name.endswith(".html")]:
-        (result["report"],) = reports
-    return result | {"final_results_digest": durable.sha256_json(results)}
+    report, *more = [name for name in texts if name.endswith(".html")] or [None]
+    if more:
+        raise ValueError(f"one report is shown, and these are too many: {report}, {', '.join(map(str, more))}")
+    return Published(
+        tables=[name for name in texts if name.endswith(".md")],
+        figures=[f"figures/{name}.svg" for name in figures or {}],
+        report=report,
+        final_results_digest=durable.sha256_json(numbers),
+    )

@@ -53,6 +53,11 @@ def visible(text: str) -> str:
     return "".join(_shown(character) for character in text)
 
 
+def quoted(text: str) -> str:
+    """Text that a model made, `visible` and in quotes: spaces at its ends are part of it."""
+    return f'"{visible(text)}"'
+
+
 def _shown(character: str) -> str:
     if character == "\\" or (character != " " and unicodedata.category(character)[0] in "CMZ"):
         return ascii(character)[1:-1]

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from storage import durable
 from storage.records import read_records
 from tasks.report import figures as drawing
-from tasks.report.publish import publish, require_verified
+from tasks.report.provenance import provenance, run_directories, sources
+from tasks.report.publish import Published, publish, require_verified
 from tasks.robustness import checks
 from tasks.robustness.figures import figures
-from tasks.robustness.provenance import provenance, sources
+from tasks.robustness.final_results import (
+    Arm,
+    ArmNumerics,
+    Arms,
+    Attacks,
+    BaseFacts,
+    FinalResults,
+    FlipsMade,
+    HotFlipFindings,
+    TextProof,
+    UatFindings,
+)
 from tasks.robustness.report import report
+from tasks.robustness.results import (
+    BaselineResult,
+    BaseResult,
+    ConstrainResult,
+    EvaluateResult,
+    HotFlipResult,
+    MonotonicResult,
+    SetupResult,
+    Training,
+    UatResult,
+)
 from tasks.robustness.study import AggregateConfig
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
@@ -22,10 +46,9 @@ from tasks.statistics.losses import paired_difference
 TRAININGS = {"base": "base", "baseline": "train-baseline", "monotonic": "train-monotonic"}
 """Model -> the stage that trained it."""
 
-BASE_FACTS = ("architecture", "parameters", "source", "trained_check", "init_from")
-"""What is told of the base model; `init_from` only where it began with the weights of another run."""
-
 PAIRS = (("baseline", "base"), ("monotonic", "base"), ("monotonic", "baseline"))
+
+Rows = list[dict[str, Any]]
 
 
 def aggregate(
@@ -39,7 +62,7 @@ def aggregate(
     evaluation: StageInput,
     uat: StageInput,
     hotflip: StageInput,
-) -> dict[str, Any]:
+) -> Published:
     """Verifies every byte that it reads, and writes what the study found, as numbers, words and pictures.
 
     `table.md`, `experiment_summary.txt`, `report.html`, `figures/` and `final_results.json` are functions of the
@@ -56,45 +79,13 @@ def aggregate(
         "hotflip": hotflip,
     }
     require_verified(stages)
-    checks.require_distinct_arms(baseline, monotonic)
-    checks.require_equal_budgets(baseline, monotonic, config)
     records = {stage: _records(stages[stage]) for stage in ("evaluate", "uat", "hotflip")}
-    attacks = {name: _attacked(name, stages[name], records[name], config) for name in ("uat", "hotflip")}
-    how = config.evaluation
-    results = {
-        "study": config.study,
-        "seeds": [config.seed],
-        "models": evaluation.result["models"],
-        "differences": [
-            paired_difference(records["evaluate"], *pair, how.bootstrap_resamples, how.confidence_level)
-            for pair in PAIRS
-        ],
-        "attacks": attacks,
-        "arms": {"baseline": _arm(baseline, "base"), "monotonic": _arm(monotonic, "constrain")},
-        "unequal_budgets_reason": config.unequal_budgets.reason if config.unequal_budgets else None,
-        "constraint": monotonic.result["constraint"],
-        "share_of_signs_changed": constrained.result["share_of_signs_changed"],
-        "base": {key: base.result[key] for key in BASE_FACTS if key in base.result},
-        "text": text.result["splits"],
-        "text_proof": {
-            key: text.result[key]
-            for key in ("largest_shared_shingles", "duplicates_dropped_documents", "contaminated_dropped_documents")
-        },
-        "numerics_changes": {
-            stage: given.result["numerics_changes"]
-            for stage, given in stages.items()
-            if "numerics_changes" in given.result
-        },
-        "numerics": {
-            arm: durable.read_json(trained.run.stage_file)["numerics"]
-            for arm, trained in (("baseline", baseline), ("monotonic", monotonic))
-        },
-        "runs": {stage: given.path.relative_to(run.run.root).as_posix() for stage, given in stages.items()},
-        "provenance": provenance(stages),
-        "configuration": config.configuration,
-    }
+    results = final_results(config, stages, records, run.run.root)
     drawing.prepare(run.cache)
-    drawn = figures(results, records, {arm: stages[stage] for arm, stage in TRAININGS.items()})
+    trained = {model: stages[stage] for model, stage in TRAININGS.items()}
+    if BaseResult.read(base).training is None:
+        del trained["base"]
+    drawn = figures(results, records, trained)
     texts = {
         "table.md": tables(results),
         "experiment_summary.txt": summary(results),
@@ -103,47 +94,113 @@ def aggregate(
     return publish(run, results, texts, {name: figure.svg for name, figure in drawn.items()})
 
 
-def _records(given: StageInput) -> list[dict[str, Any]]:
+def final_results(
+    config: AggregateConfig, stages: dict[str, StageInput], records: dict[str, Rows], root: Path
+) -> FinalResults:
+    """Every number of the study; CheckFailed when they are not what the report would call them."""
+    text, base = SetupResult.read(stages["setup"]), BaseResult.read(stages["base"])
+    constrained, evaluated = ConstrainResult.read(stages["constrain"]), EvaluateResult.read(stages["evaluate"])
+    baseline = BaselineResult.read(stages["train-baseline"])
+    monotonic = MonotonicResult.read(stages["train-monotonic"])
+    uat, hotflip = UatResult.read(stages["uat"]), HotFlipResult.read(stages["hotflip"])
+    checks.require_distinct_arms(baseline, monotonic)
+    checks.require_equal_budgets(baseline, monotonic, config)
+    how = config.evaluation
+    return FinalResults(
+        study=config.study,
+        seeds=[config.seed],
+        models=evaluated.models,
+        differences=[
+            paired_difference(records["evaluate"], *pair, how.bootstrap_resamples, how.confidence_level)
+            for pair in PAIRS
+        ],
+        attacks=Attacks(
+            uat=_uat(uat, records["uat"], config),
+            hotflip=_hotflip(hotflip, records["hotflip"], config),
+        ),
+        arms=Arms(
+            baseline=_arm("base", baseline.training, baseline.weights_digest),
+            monotonic=_arm("constrain", monotonic.training, monotonic.weights_digest),
+        ),
+        unequal_budgets_reason=config.unequal_budgets.reason if config.unequal_budgets else None,
+        constraint=monotonic.constraint,
+        share_of_signs_changed=constrained.share_of_signs_changed,
+        base=BaseFacts(
+            architecture=base.architecture,
+            parameters=base.parameters,
+            source=base.source,
+            trained_check=base.trained_check,
+            init_from=base.init_from,
+        ),
+        text=text.splits,
+        text_proof=TextProof(
+            largest_shared_shingles=text.largest_shared_shingles,
+            duplicates_dropped_documents=text.duplicates_dropped_documents,
+            contaminated_dropped_documents=text.contaminated_dropped_documents,
+        ),
+        numerics_changes={stage: given.numerics_changes for stage, given in stages.items() if given.numerics_changes},
+        numerics=ArmNumerics(
+            baseline=durable.read_json(stages["train-baseline"].run.stage_file)["numerics"],
+            monotonic=durable.read_json(stages["train-monotonic"].run.stage_file)["numerics"],
+        ),
+        runs=run_directories(stages, root),
+        provenance=provenance(stages),
+        configuration=config.configuration,
+    )
+
+
+def _records(given: StageInput) -> Rows:
     return list(read_records(given.path / "records.parquet"))
 
 
-def _attacked(name: str, stage: StageInput, rows: list[dict[str, Any]], config: AggregateConfig) -> dict[str, Any]:
-    """What an attack did to each model, the differences between models, and what it spent."""
-    result, how = stage.result, config.evaluation
-    checks.require_fair_attack(name, stage, rows, config.configuration[name])
-    draws = None
-    if name == "hotflip":
-        draws = result["attack"]["control_draws"]
-        checks.require_true_successes(name, rows, result["attack"]["success_relative_increase"], draws)
-    else:
-        checks.require_same_tokens(name, rows)
-    settings = (how.bootstrap_resamples, how.confidence_level, draws)
-    found = {
-        "split": result["split"],
-        "documents": result["documents"],
-        "attack": result["attack"],
-        "models": {model: result["models"][model] for model in checks.ATTACKED},
-        "effects": {model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
-        "differences": [paired_effects(rows, model, reference, *settings) for model, reference in PAIRS],
-        "records_digest": result["records_digest"],
-    }
-    if name == "hotflip":
-        made = {model: [row["flips"] for row in rows if row["model"] == model] for model in checks.ATTACKED}
-        found["flips"] = {
-            model: {"mean": sum(flips) / len(flips), "unchanged_documents": flips.count(0)}
-            for model, flips in made.items()
-        }
-        found["round_trips_documents"] = {
+def _uat(found: UatResult, rows: Rows, config: AggregateConfig) -> UatFindings:
+    """What the triggers did to each model, the differences between models, and what they cost."""
+    checks.require_fair_attack("uat", found, rows, config.configuration["uat"])
+    checks.require_same_tokens("uat", rows)
+    settings = (config.evaluation.bootstrap_resamples, config.evaluation.confidence_level)
+    return UatFindings(
+        split=found.split,
+        documents=found.documents,
+        attack=found.attack,
+        models={model: found.models[model] for model in checks.ATTACKED},
+        effects={model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
+        differences=[paired_effects(rows, *pair, *settings) for pair in PAIRS],
+        records_digest=found.records_digest,
+    )
+
+
+def _hotflip(found: HotFlipResult, rows: Rows, config: AggregateConfig) -> HotFlipFindings:
+    """What the flips did to each model, the differences between models, and what they cost."""
+    draws = found.attack.control_draws
+    checks.require_fair_attack("hotflip", found, rows, config.configuration["hotflip"])
+    checks.require_true_successes("hotflip", rows, found.attack.success_relative_increase, draws)
+    settings = (config.evaluation.bootstrap_resamples, config.evaluation.confidence_level, draws)
+    flips = {model: [row["flips"] for row in rows if row["model"] == model] for model in checks.ATTACKED}
+    return HotFlipFindings(
+        split=found.split,
+        documents=found.documents,
+        attack=found.attack,
+        models={model: found.models[model] for model in checks.ATTACKED},
+        effects={model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
+        differences=[paired_effects(rows, *pair, *settings) for pair in PAIRS],
+        records_digest=found.records_digest,
+        flips={
+            model: FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))
+            for model, made in flips.items()
+        },
+        round_trips_documents={
             model: sum(row["round_trips"] for row in rows if row["model"] == model) for model in checks.ATTACKED
-        }
-    return found
+        },
+    )
 
 
-def _arm(trained: StageInput, start: str) -> dict[str, Any]:
+def _arm(start: Literal["base", "constrain"], training: Training, weights_digest: str) -> Arm:
     """What one arm spent, and what came of it."""
-    training = trained.result["training"]
-    return {
-        "start": start,
-        **{key: training[key] for key in ("budget", "steps", "tokens_trained", "best_step")},
-        "weights_digest": trained.result["weights_digest"],
-    }
+    return Arm(
+        start=start,
+        budget=training.budget,
+        steps=training.steps,
+        tokens_trained=training.tokens_trained,
+        best_step=training.best_step,
+        weights_digest=weights_digest,
+    )

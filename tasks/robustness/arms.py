@@ -7,32 +7,35 @@ layers. Everything else is the same code with the same numbers.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from transformers import PreTrainedModel
 
 from tasks.language import model as language
 from tasks.language.training import train_language_model
 from tasks.monotonic import constraint
 from tasks.monotonic.guards import movement_checks
+from tasks.robustness.results import BaselineResult, ConstrainResult, MonotonicResult, Training
 from tasks.robustness.study import TrainConfig
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 
 
-def train_baseline(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> dict[str, Any]:
+def train_baseline(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> BaselineResult:
     """Trains the base model as it is. Publishes `model/`."""
     model = language.load(start.path / "model")
-    training = train_language_model(run, model, text, config.budget, config.seed, config.execution)
-    return _published(run, model, text, {"training": training})
+    training = Training.model_validate(
+        train_language_model(run, model, text, config.budget, config.seed, config.execution)
+    )
+    return BaselineResult(training=training, weights_digest=_publish(run, model, text))
 
 
-def train_monotonic(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> dict[str, Any]:
+def train_monotonic(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> MonotonicResult:
     """Trains the constrained model through V and proves W >= 0 afterwards. Publishes `model/` with W baked in."""
-    variant = start.result["variant"]
+    variant = ConstrainResult.read(start).variant
     initial = start.path / "initial" / "v.safetensors"
     model = language.load(start.path / "model")
     constraint.constrain(model, variant)
@@ -46,22 +49,25 @@ def train_monotonic(run: StageRun, config: TrainConfig, text: StageInput, start:
         constraint.decay_effective_weights(stepper, list(free.values()), schedule)
         return stepper
 
-    training = train_language_model(
-        run,
-        model,
-        text,
-        config.budget,
-        config.seed,
-        config.execution,
-        make_optimizer=optimizer,
-        make_checks=partial(movement_checks, initial, variant),
+    training = Training.model_validate(
+        train_language_model(
+            run,
+            model,
+            text,
+            config.budget,
+            config.seed,
+            config.execution,
+            make_optimizer=optimizer,
+            make_checks=partial(movement_checks, initial, variant),
+        )
     )
     verified = constraint.verify(model, variant)
     constraint.bake(model, variant)
-    return _published(run, model, text, {"training": training, "constraint": verified})
+    return MonotonicResult(training=training, constraint=verified, weights_digest=_publish(run, model, text))
 
 
-def _published(run: StageRun, model: Any, text: StageInput, result: dict[str, Any]) -> dict[str, Any]:
+def _publish(run: StageRun, model: PreTrainedModel, text: StageInput) -> str:
+    """Writes `model/`; returns the digest of its weights as they were written."""
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
-    return result | {"weights_digest": language.weights_digest(run.directory / "model")}
+    return language.weights_digest(run.directory / "model")

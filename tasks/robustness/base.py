@@ -16,25 +16,28 @@ from tasks.language.configuration import FromScratch
 from tasks.language.memory import require_memory
 from tasks.language.training import train_language_model
 from tasks.robustness.disk import estimate_disk_bytes
+from tasks.robustness.results import BaseResult, SetupResult, Training
 from tasks.robustness.study import BaseConfig
 from tasks.stage.disk import require_disk
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.initial import load_weights, run_path
+from tasks.training.initial import InitialWeights, load_weights, run_path
 
 
-def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
+def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     """Publishes `model/`, and for a model from scratch also `initial/`, the untrained network."""
+    vocabulary_tokens = SetupResult.read(text).vocabulary_tokens
     tokenizer = text.path / "text" / "tokenizer"
     validation = Blocks(text.path / "text", "validation")
     batch_size = config.execution.micro_batch_examples
     losses = {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
     max_ratios = {"unigram": config.checks.max_ratio_to_unigram}
-    training, begun = None, {}
+    training: Training | None = None
+    init_from: InitialWeights | None = None
 
     if isinstance(config.model, FromScratch):
-        model = language.untrained(config.model, text.result["vocabulary_tokens"], validation.sequence_length)
+        model = language.untrained(config.model, vocabulary_tokens, validation.sequence_length)
         _require_resources(run, model, validation.sequence_length, config.execution)
         with run.publish("initial") as folder:
             language.save(model, tokenizer, folder)
@@ -42,28 +45,28 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> dict[str, Any]:
         max_ratios["untrained"] = config.checks.max_ratio_to_untrained
         if config.model.init_from:
             _require_same_tokenizer(tokenizer, config.model.init_from)
-            begun = {"init_from": load_weights(model, config.model.init_from, config.scientific(), _state_of)}
-        training = train_language_model(
-            run, model, text, config.model.pretraining, config.model.init_seed, config.execution
+            init_from = load_weights(model, config.model.init_from, config.scientific(), _state_of)
+        training = Training.model_validate(
+            train_language_model(run, model, text, config.model.pretraining, config.model.init_seed, config.execution)
         )
     else:
         model = language.pretrained(config.model, run.cache)
         _require_resources(run, model, validation.sequence_length, config.execution)
-        _require_fit(model, text.result["vocabulary_tokens"], validation.sequence_length)
+        _require_fit(model, vocabulary_tokens, validation.sequence_length)
 
     losses["base"] = language.validation_loss(model.to(device(config.execution)), validation, batch_size)
     trained = language.require_trained(losses, max_ratios)
     with run.publish("model") as folder:
         language.save(model, tokenizer, folder)
-    return {
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "architecture": type(model).__name__,
-        "source": config.model.source,
-        **begun,
-        "training": training,
-        "trained_check": trained,
-        "weights_digest": language.weights_digest(run.directory / "model"),
-    }
+    return BaseResult(
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        architecture=type(model).__name__,
+        source=config.model.source,
+        init_from=init_from,
+        training=training,
+        trained_check=trained,
+        weights_digest=language.weights_digest(run.directory / "model"),
+    )
 
 
 def _require_resources(run: StageRun, model: Any, sequence_length: int, execution: Execution) -> None:

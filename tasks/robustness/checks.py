@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from storage.errors import CheckFailed
+from tasks.robustness.results import BaselineResult, Flips, HotFlipResult, MonotonicResult, Trigger, UatResult
 from tasks.robustness.study import AggregateConfig
-from tasks.stage.run import StageInput
 from tasks.statistics.effects import succeeded
 
 ATTACKED = ("base", "baseline", "monotonic")
-SPENT = ("forward_sequences", "backward_sequences")
 
 
-def require_distinct_arms(baseline: StageInput, monotonic: StageInput) -> None:
-    if baseline.result["weights_digest"] == monotonic.result["weights_digest"]:
+def require_distinct_arms(baseline: BaselineResult, monotonic: MonotonicResult) -> None:
+    if baseline.weights_digest == monotonic.weights_digest:
         raise CheckFailed("the two arms have different weights", "equal weights_digest", "different")
 
 
-def require_equal_budgets(baseline: StageInput, monotonic: StageInput, config: AggregateConfig) -> None:
+def require_equal_budgets(baseline: BaselineResult, monotonic: MonotonicResult, config: AggregateConfig) -> None:
     """What the arms really spent is compared: the table's sentence on budgets must be true."""
     spent = [
-        {key: trained.result["training"][key] for key in ("budget", "steps", "tokens_trained")}
-        for trained in (baseline, monotonic)
+        {"budget": training.budget, "steps": training.steps, "tokens_trained": training.tokens_trained}
+        for training in (baseline.training, monotonic.training)
     ]
     if spent[0] != spent[1] and config.unequal_budgets is None:
         raise CheckFailed("both arms had the same budget", spent[1], spent[0], "Or give unequal_budgets with a reason")
@@ -30,12 +29,13 @@ def require_equal_budgets(baseline: StageInput, monotonic: StageInput, config: A
         raise CheckFailed("the arms had unequal budgets, as configured", "equal budgets", "unequal budgets")
 
 
-def require_fair_attack(name: str, attack: StageInput, rows: list[dict[str, Any]], configured: dict[str, Any]) -> None:
+def require_fair_attack(
+    name: str, found: UatResult | HotFlipResult, rows: list[dict[str, Any]], configured: dict[str, Any]
+) -> None:
     """Every model was attacked as configured, at the same counted cost, on the same documents, none left out."""
-    result = attack.result
-    if result["attack"] != configured:
-        raise CheckFailed(f"{name} attacked as this study is configured", result["attack"], configured)
-    spent = {model: {key: found[key] for key in SPENT} for model, found in result["models"].items()}
+    if found.attack.scientific() != configured:
+        raise CheckFailed(f"{name} attacked as this study is configured", found.attack.scientific(), configured)
+    spent = {model: _sequences(cost) for model, cost in found.models.items()}
     if set(spent) != set(ATTACKED) or set(ATTACKED) != {row["model"] for row in rows}:
         raise CheckFailed(f"{name} attacked the models of this study", sorted(spent), sorted(ATTACKED))
     for model in ATTACKED[1:]:
@@ -47,12 +47,16 @@ def require_fair_attack(name: str, attack: StageInput, rows: list[dict[str, Any]
         model: sorted((row["example_id"], row["source"]) for row in rows if row["model"] == model) for model in ATTACKED
     }
     for model, attacked in documents.items():
-        if attacked != documents["base"] or len({id_ for id_, _ in attacked}) != result["documents"]:
+        if attacked != documents["base"] or len({id_ for id_, _ in attacked}) != found.documents:
             raise CheckFailed(
                 f"{name} attacked every model on the same documents",
                 f"{model}: {len(attacked)} records",
-                f"the {result['documents']} documents of the result, each once, as for base",
+                f"the {found.documents} documents of the result, each once, as for base",
             )
+
+
+def _sequences(cost: Trigger | Flips) -> dict[str, int]:
+    return {"forward_sequences": cost.forward_sequences, "backward_sequences": cost.backward_sequences}
 
 
 def require_same_tokens(name: str, rows: list[dict[str, Any]]) -> None:

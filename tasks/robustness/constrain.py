@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from safetensors.torch import save_file
 
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.monotonic import constraint
+from tasks.robustness.results import ConstrainResult
 from tasks.robustness.study import ConstrainConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
 
-def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> dict[str, Any]:
+def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> ConstrainResult:
     """Publishes `initial/` (the free parameters V) and `model/` (the effective weights W baked in)."""
     variant = config.constraint.variant
     validation = Blocks(text.path / "text", "validation")
@@ -37,12 +36,12 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     constraint.bake(model.cpu(), variant)
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
-    return {
-        "variant": variant,
-        "constraint": verified,
-        "share_of_signs_changed": flipped / verified["weights_checked"],
-        "max_difference_from_absolute_weight": error,
-        "validation_perplexity_before": language.perplexity(before),
-        "validation_perplexity_after": language.perplexity(after),
-        "weights_digest": language.weights_digest(run.directory / "model"),
-    }
+    return ConstrainResult(
+        variant=variant,
+        constraint=verified,
+        share_of_signs_changed=flipped / verified.weights_checked,
+        max_difference_from_absolute_weight=error,
+        validation_perplexity_before=language.perplexity(before),
+        validation_perplexity_after=language.perplexity(after),
+        weights_digest=language.weights_digest(run.directory / "model"),
+    )

@@ -15,6 +15,7 @@ from storage.records import read_records
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
 from tasks.language.windows import Window, rolling_windows
+from tasks.robustness.results import EvaluateResult, SetupResult
 from tasks.robustness.study import KEY_COLUMNS, EvaluateConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
@@ -33,8 +34,9 @@ def evaluate(
     constrained: StageInput,
     baseline: StageInput,
     monotonic: StageInput,
-) -> dict[str, Any]:
+) -> EvaluateResult:
     """Writes one record for each model and test document; perplexities of all models in the result."""
+    setup = SetupResult.read(text)
     tokenizer = AutoTokenizer.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
     documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()
     tokens = encode(tokenizer, (row["text"] for row in documents))
@@ -52,16 +54,16 @@ def evaluate(
     keys = _unigram_records(run, text, examples)
     with run.watched(config.execution.stall_minutes):
         for done, (name, folder) in enumerate(folders.items()):
-            keys += _model_records(run, config, text, name, folder, parts, done, len(folders))
+            keys += _model_records(run, config, setup, name, folder, parts, done, len(folders))
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file, KEY_COLUMNS)
     rows = list(read_records(run.directory / "records.parquet", ("model", "tokens_scored", "loss_sum_nats")))
-    return {
-        "split": "test",
-        "documents": len(examples),
-        "models": {name: summary(rows, name) for name in ["unigram", *folders]},
-        "records_digest": digest,
-    }
+    return EvaluateResult(
+        split="test",
+        documents=len(examples),
+        models={name: summary(rows, name) for name in ["unigram", *folders]},
+        records_digest=digest,
+    )
 
 
 def _unigram_records(run: StageRun, text: StageInput, examples: list[Example]) -> list[str]:
@@ -75,7 +77,7 @@ def _unigram_records(run: StageRun, text: StageInput, examples: list[Example]) -
 def _model_records(
     run: StageRun,
     config: EvaluateConfig,
-    text: StageInput,
+    setup: SetupResult,
     name: str,
     folder: Path,
     parts: list[list[Example]],
@@ -92,8 +94,8 @@ def _model_records(
         run.stop.check()
         if model is None:
             model = language.load(folder).to(device(config.execution)).eval()
-        length, end_of_text = text.result["packed"]["train"]["sequence_length"], text.result["end_of_text_id"]
-        windows = [rolling_windows(ids, end_of_text, length) for _, ids in part]
+        length = setup.packed["train"].sequence_length
+        windows = [rolling_windows(ids, setup.end_of_text_id, length) for _, ids in part]
         sums = document_losses(model, windows, config.execution.evaluation_batch_examples)
         run.records.write(key, [_row(name, id_, len(ids), total) for (id_, ids), total in zip(part, sums, strict=True)])
     run.progress.update((models_done + 1) * len(parts), models * len(parts), "parts", note=name)

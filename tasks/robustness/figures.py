@@ -6,31 +6,47 @@ import json
 from statistics import median
 from typing import Any
 
-from tasks.report.figures import FAINT, INK, LOOKS, Curve, Look, Panel, curves, distributions, intervals, levels
+from tasks.report.figures import (
+    FAINT,
+    INK,
+    SERIES_STYLES,
+    Curve,
+    Panel,
+    SeriesStyle,
+    curves,
+    distributions,
+    intervals,
+    levels,
+)
 from tasks.report.page import Figure
+from tasks.robustness.final_results import FinalResults, Findings
 from tasks.stage.run import StageInput
+from tasks.statistics.effects import EffectDifference
+from tasks.statistics.losses import LossDifference
 
-MODEL_LOOKS = dict(zip(("base", "baseline", "monotonic"), LOOKS, strict=True))
-LEVEL_LOOKS = {
-    "clean": Look(FAINT, "-", "o"),
-    "random control": Look(INK, "-", "x"),
-    "attacked": Look(INK, "-", "s"),
+MODEL_STYLES = dict(zip(("base", "baseline", "monotonic"), SERIES_STYLES, strict=True))
+LEVEL_STYLES = {
+    "clean": SeriesStyle(FAINT, "-", "o"),
+    "random control": SeriesStyle(INK, "-", "x"),
+    "attacked": SeriesStyle(INK, "-", "s"),
 }
+Row = tuple[str, float, list[float] | None]
+"""(label, difference, its interval) of one row of `intervals`."""
 
 
 def figures(
-    results: dict[str, Any], records: dict[str, list[dict[str, Any]]], trained: dict[str, StageInput]
+    results: FinalResults, records: dict[str, list[dict[str, Any]]], trained: dict[str, StageInput]
 ) -> dict[str, Figure]:
-    """File name -> figure. A base model that was loaded has no training to show."""
+    """File name -> figure. `trained` are the models with a training to show: a base that was loaded has none."""
     drawn = {}
     for name, models in (("training-base", ["base"]), ("training-arms", ["baseline", "monotonic"])):
-        if all(trained[model].result["training"] for model in models):
+        if all(model in trained for model in models):
             drawn[name] = _training(name, {model: trained[model] for model in models})
     drawn["differences-test"] = _test_differences(results)
-    for attack in results["attacks"]:
-        drawn[f"losses-{attack}"] = _losses(attack, results)
+    for attack, findings in results.attacks.by_name().items():
+        drawn[f"losses-{attack}"] = _losses(attack, findings)
         drawn[f"effects-{attack}"] = _effects(attack, records[attack])
-        drawn[f"differences-{attack}"] = _attack_differences(attack, results)
+        drawn[f"differences-{attack}"] = _attack_differences(attack, findings)
     return drawn
 
 
@@ -40,8 +56,8 @@ def _training(name: str, trained: dict[str, StageInput]) -> Figure:
         rows = [json.loads(line) for line in given.run.metrics_file.read_text().splitlines()]
         train = [[row["step"], row["train_loss"]] for row in rows if "train_loss" in row]
         validation = [[row["step"], row["validation_loss"]] for row in rows if "validation_loss" in row]
-        drawn.append(Curve(f"{model}, train", MODEL_LOOKS[model], train))
-        drawn.append(Curve(f"{model}, validation", MODEL_LOOKS[model], validation, dots=True))
+        drawn.append(Curve(f"{model}, train", MODEL_STYLES[model], train))
+        drawn.append(Curve(f"{model}, validation", MODEL_STYLES[model], validation, dots=True))
         ends.append(f"{model} ends at a validation loss of {validation[-1][1]:.4f} nats per token")
     caption = f"Training of {' and '.join(trained)}: loss on the train blocks since the last point, and on validation."
     return Figure(
@@ -49,23 +65,25 @@ def _training(name: str, trained: dict[str, StageInput]) -> Figure:
     )
 
 
-def _losses(attack: str, results: dict[str, Any]) -> Figure:
+def _losses(attack: str, findings: Findings) -> Figure:
     rows = {
         model: {
-            "clean": effect["clean_loss_nats_per_token"],
-            "random control": effect["control_loss_nats_per_token"],
-            "attacked": effect["attacked_loss_nats_per_token"],
+            "clean": effect.clean_loss_nats_per_token,
+            "random control": effect.control_loss_nats_per_token,
+            "attacked": effect.attacked_loss_nats_per_token,
         }
-        for model, effect in results["attacks"][attack]["effects"].items()
+        for model, effect in findings.effects.items()
     }
-    said = "; ".join(
-        f"{model}: " + ", ".join(f"{what} {loss:.4f}" for what, loss in values.items())
+    numbers = "; ".join(
+        f"{model}: " + ", ".join(f"{level} {loss:.4f}" for level, loss in values.items())
         for model, values in rows.items()
     )
     caption = (
         f"{attack}: loss of each model clean, beside random tokens (their increase added to the clean loss), attacked."
     )
-    return Figure(levels(f"losses-{attack}", f"{caption} {said}.", rows, LEVEL_LOOKS, "loss (nats per token)"), caption)
+    return Figure(
+        levels(f"losses-{attack}", f"{caption} {numbers}.", rows, LEVEL_STYLES, "loss (nats per token)"), caption
+    )
 
 
 def _effects(attack: str, rows: list[dict[str, Any]]) -> Figure:
@@ -77,8 +95,8 @@ def _effects(attack: str, rows: list[dict[str, Any]]) -> Figure:
         ]
 
     panels = [
-        Panel("attack", {model: increases(model, "") for model in MODEL_LOOKS}),
-        Panel("random control", {model: increases(model, "control_") for model in MODEL_LOOKS}),
+        Panel("attack", {model: increases(model, "") for model in MODEL_STYLES}),
+        Panel("random control", {model: increases(model, "control_") for model in MODEL_STYLES}),
     ]
     medians = "; ".join(f"{model}: median {median(values):+.4f}" for model, values in panels[0].samples.items())
     caption = (
@@ -86,30 +104,30 @@ def _effects(attack: str, rows: list[dict[str, Any]]) -> Figure:
         "increase; each step is a text."
     )
     label = "increase of a text's loss (nats per token)"
-    return Figure(distributions(f"effects-{attack}", f"{caption} {medians}.", panels, MODEL_LOOKS, label), caption)
+    return Figure(distributions(f"effects-{attack}", f"{caption} {medians}.", panels, MODEL_STYLES, label), caption)
 
 
-def _test_differences(results: dict[str, Any]) -> Figure:
-    rows = [
-        (_pair(row), row["difference_nats_per_token"], row["interval_nats_per_token"]) for row in results["differences"]
+def _test_differences(results: FinalResults) -> Figure:
+    rows: list[Row] = [
+        (_pair(row), row.difference_nats_per_token, row.interval_nats_per_token) for row in results.differences
     ]
     caption = "Differences of the loss on the test split, with intervals over sources; one seed."
     return _forest("differences-test", caption, rows, "difference (nats per token)")
 
 
-def _attack_differences(attack: str, results: dict[str, Any]) -> Figure:
-    rows = [
-        (_pair(row), row["increase_nats_per_token"]["value"], row["increase_nats_per_token"]["interval"])
-        for row in results["attacks"][attack]["differences"]
+def _attack_differences(attack: str, findings: Findings) -> Figure:
+    rows: list[Row] = [
+        (_pair(row), row.increase_nats_per_token.value, row.increase_nats_per_token.interval)
+        for row in findings.differences
     ]
     caption = f"{attack}: differences of the increase, with intervals over sources; one seed."
     return _forest(f"differences-{attack}", caption, rows, "difference (nats per token)")
 
 
-def _pair(row: dict[str, Any]) -> str:
-    return f"{row['model']} - {row['reference']}"
+def _pair(row: LossDifference | EffectDifference) -> str:
+    return f"{row.model} - {row.reference}"
 
 
-def _forest(name: str, caption: str, rows: list[Any], label: str) -> Figure:
-    said = "; ".join(f"{pair} {difference:+.4f}" for pair, difference, _ in rows)
-    return Figure(intervals(name, f"{caption} {said}.", rows, label), caption)
+def _forest(name: str, caption: str, rows: list[Row], label: str) -> Figure:
+    numbers = "; ".join(f"{pair} {difference:+.4f}" for pair, difference, _ in rows)
+    return Figure(intervals(name, f"{caption} {numbers}.", rows, label), caption)

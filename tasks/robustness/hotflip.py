@@ -14,6 +14,7 @@ from tasks.attacks.flips import flip, flips_of, random_flips
 from tasks.attacks.scoring import Count, Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.vocabulary import round_trips, usable_tokens
+from tasks.robustness.results import Flips, HotFlipResult, SetupResult
 from tasks.robustness.study import KEY_COLUMNS, HotFlipConfig
 from tasks.stage.run import StageInput, StageRun
 
@@ -25,12 +26,13 @@ def hotflip(
     base: StageInput,
     baseline: StageInput,
     monotonic: StageInput,
-) -> dict[str, Any]:
+) -> HotFlipResult:
     """Attacks every text by itself, on every model with the same budget, beside as many random flips as it may make.
 
     Writes one record for each model and text, each a part of its own: a continuation loses at most one text.
     """
     attack, tokenizer = config.attack, tokenizer_of(text)
+    end_of_text = SetupResult.read(text).end_of_text_id
     texts = attacked_texts(text, tokenizer, "attack-evaluation", attack.text_tokens, attack.documents)
     models = {"base": base, "baseline": baseline, "monotonic": monotonic}
     keys = [f"{name}-{number:05d}" for name in models for number in range(len(texts))]
@@ -44,7 +46,7 @@ def hotflip(
                 key = f"{name}-{number:05d}"
                 if not run.records.has(key):
                     if target is None or usable_V is None:
-                        target = victim(text, trained, config.execution, config.execution.attack_batch_examples)
+                        target = victim(trained, end_of_text, config.execution, config.execution.attack_batch_examples)
                         usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
                     run.records.write(key, [_row(name, target, own, usable_V, attack, config.seed, tokenizer)])
                 done += 1
@@ -52,13 +54,13 @@ def hotflip(
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file, KEY_COLUMNS)
     rows = list(read_records(run.directory / "records.parquet"))
-    return {
-        "split": "attack-evaluation",
-        "documents": len(texts),
-        "attack": attack.model_dump(mode="json"),
-        "models": {name: _spent(rows, name) for name in models},
-        "records_digest": digest,
-    }
+    return HotFlipResult(
+        split="attack-evaluation",
+        documents=len(texts),
+        attack=attack,
+        models={name: _flips(rows, name) for name in models},
+        records_digest=digest,
+    )
 
 
 def _row(
@@ -100,9 +102,12 @@ def _row(
     }
 
 
-def _spent(rows: list[dict[str, Any]], name: str) -> dict[str, int]:
-    """What the attack on one model cost, as counted, and how many of its texts could be sent as text."""
+def _flips(rows: list[dict[str, Any]], name: str) -> Flips:
+    """The records of one model, counted."""
     own = [row for row in rows if row["model"] == name]
-    return {
-        key: sum(row[key] for row in own) for key in ("forward_sequences", "backward_sequences", "flips", "round_trips")
-    }
+    return Flips(
+        forward_sequences=sum(row["forward_sequences"] for row in own),
+        backward_sequences=sum(row["backward_sequences"] for row in own),
+        flips=sum(row["flips"] for row in own),
+        round_trips=sum(row["round_trips"] for row in own),
+    )

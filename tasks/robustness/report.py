@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
-from storage import durable
-from tasks.report.page import Figure, Section, page
-from tasks.report.table import Table
+from tasks.report.cautions import plain
+from tasks.report.numbers import perplexity
+from tasks.report.page import Figure, Section, html_page
+from tasks.report.provenance import AttemptFacts, provenance_section
+from tasks.report.table import Table, quoted
+from tasks.robustness.final_results import FinalResults
 from tasks.robustness.tables import (
     arm_table,
     attack_tables,
@@ -15,7 +15,6 @@ from tasks.robustness.tables import (
     ids_of,
     perplexity_tables,
     run_of,
-    shown,
 )
 from tasks.robustness.words import (
     ATTACK_TITLES,
@@ -26,17 +25,13 @@ from tasks.robustness.words import (
     facts,
     how_attacked,
     models,
-    perplexity,
     the_text,
     verified,
     what_was_studied,
 )
 
-SHOWN_FILES = 20
-"""More files than these are told by their number and one digest."""
 
-
-def report(results: dict[str, Any], drawn: dict[str, Figure], sources: dict[str, dict[str, Any]]) -> str:
+def report(results: FinalResults, drawn: dict[str, Figure], sources: dict[str, AttemptFacts]) -> str:
     """The report as one HTML page; a function of its arguments."""
     sections = [
         Section(
@@ -45,23 +40,23 @@ def report(results: dict[str, Any], drawn: dict[str, Figure], sources: dict[str,
             figures=[drawn["differences-test"]],
             tables=perplexity_tables(results),
         ),
-        *(_attack_section(name, results, drawn) for name in results["attacks"]),
+        *(_attack_section(name, results, drawn) for name in results.attacks.by_name()),
         Section(
             "Training",
-            points=[said.replace("**", "") for said in cautions(results)],
+            points=[plain(caution) for caution in cautions(results)],
             figures=[figure for name, figure in drawn.items() if name.startswith("training-")],
             tables=[arm_table(results), cost_table(results)],
         ),
         _checks_section(results),
         _text_section(results),
         Section("Limits", points=[*attack_cautions(results), *LIMITS]),
-        _provenance_section(results, sources),
+        provenance_section(results.runs, results.provenance, sources, results.configuration),
     ]
-    title = f"{results['study']}: non-negative feed-forward weights under two attacks"
-    return page(title, f"{QUESTION} {what_was_studied(results)}", facts(results), sections)
+    title = f"{results.study}: non-negative feed-forward weights under two attacks"
+    return html_page(title, f"{QUESTION} {what_was_studied(results)}", facts(results), sections)
 
 
-def _attack_section(name: str, results: dict[str, Any], drawn: dict[str, Figure]) -> Section:
+def _attack_section(name: str, results: FinalResults, drawn: dict[str, Figure]) -> Section:
     tables = attack_tables(name, results)
     if name == "uat":
         tables += [_trigger_table(results), _restart_table(results)]
@@ -69,24 +64,24 @@ def _attack_section(name: str, results: dict[str, Any], drawn: dict[str, Figure]
     return Section(ATTACK_TITLES[name], texts=[how_attacked(name, results)], figures=figures, tables=tables)
 
 
-def _trigger_table(results: dict[str, Any]) -> Table:
+def _trigger_table(results: FinalResults) -> Table:
     return Table(
         "The triggers as text (escapes stand for characters that do not show) and as token ids.",
         ["model", "trigger", "ids", "same tokens when read again", "run"],
         [
             [
                 model,
-                shown(found),
-                ids_of(found),
-                "yes" if found["trigger_round_trips"] else "no",
+                quoted(trigger.trigger_text),
+                ids_of(trigger),
+                "yes" if trigger.trigger_round_trips else "no",
                 run_of(results, "uat"),
             ]
-            for model, found in results["attacks"]["uat"]["models"].items()
+            for model, trigger in results.attacks.uat.models.items()
         ],
     )
 
 
-def _restart_table(results: dict[str, Any]) -> Table:
+def _restart_table(results: FinalResults) -> Table:
     return Table(
         "Every restart of the search: loss on the search documents in nats per token. The highest of a model is kept; "
         "it is judged on other documents.",
@@ -95,21 +90,20 @@ def _restart_table(results: dict[str, Any]) -> Table:
             [
                 model,
                 number,
-                f"{found['search_loss_clean_nats_per_token']:.4f}",
-                f"{restart['search_loss_nats_per_token']:.4f}",
+                f"{trigger.search_loss_clean_nats_per_token:.4f}",
+                f"{restart.search_loss_nats_per_token:.4f}",
                 ids_of(restart),
                 run_of(results, "uat"),
             ]
-            for model, found in results["attacks"]["uat"]["models"].items()
-            for number, restart in enumerate(found["restarts"], 1)
+            for model, trigger in results.attacks.uat.models.items()
+            for number, restart in enumerate(trigger.restarts, 1)
         ],
     )
 
 
-def _checks_section(results: dict[str, Any]) -> Section:
-    base, names = results["base"], results["constraint"]["layers"]
-    checked = base["trained_check"]
-    perplexities = checked["validation_perplexity"]
+def _checks_section(results: FinalResults) -> Section:
+    base, check = results.base, results.base.trained_check
+    perplexities = check.validation_perplexity
     return Section(
         "What was verified",
         texts=[
@@ -120,35 +114,35 @@ def _checks_section(results: dict[str, Any]) -> Section:
         ],
         tables=[
             Table(
-                f"That the base model ({base['source']}) is a trained one: its validation perplexity "
+                f"That the base model ({base.source}) is a trained one: its validation perplexity "
                 f"({perplexity(perplexities['base'])}) as a multiple of that of what it is compared with.",
                 ["compared with", "perplexity", "base / this", "required at most", "run"],
                 [
                     [
                         reference,
                         perplexity(perplexities[reference]),
-                        f"{checked['ratio_of_perplexities'][reference]:.4f}",
+                        f"{check.ratio_of_perplexities[reference]:.4f}",
                         f"{limit:g}",
                         run_of(results, "base"),
                     ]
-                    for reference, limit in checked["required_ratio"].items()
+                    for reference, limit in check.required_ratio.items()
                 ],
             )
         ],
-        details=(("The layers that were checked", "\n".join(names)),),
+        details=(("The layers that were checked", "\n".join(results.constraint.layers)),),
     )
 
 
-def _text_section(results: dict[str, Any]) -> Section:
-    proof = results["text_proof"]
+def _text_section(results: FinalResults) -> Section:
+    proof = results.text_proof
     return Section(
         "The text and its splits",
         texts=[
             the_text(results),
-            f"{proof['duplicates_dropped_documents']:,} documents were dropped as duplicates, and "
-            f"{proof['contaminated_dropped_documents']:,} train documents because they shared too much with an "
+            f"{proof.duplicates_dropped_documents:,} documents were dropped as duplicates, and "
+            f"{proof.contaminated_dropped_documents:,} train documents because they shared too much with an "
             "evaluation split. Counted again afterwards: no two splits share a document or a source, and no train "
-            f"document has more than {proof['largest_shared_shingles']:.1%} of its word sequences in an evaluation "
+            f"document has more than {proof.largest_shared_shingles:.1%} of its word sequences in an evaluation "
             "split.",
         ],
         tables=[
@@ -158,95 +152,14 @@ def _text_section(results: dict[str, Any]) -> Section:
                 [
                     [
                         name,
-                        f"{split['documents']:,}",
-                        f"{split['sources']:,}",
-                        f"{split['characters']:,}",
-                        split["digest"][:12],
+                        f"{split.documents:,}",
+                        f"{split.sources:,}",
+                        f"{split.characters:,}",
+                        split.digest[:12],
                         run_of(results, "setup"),
                     ]
-                    for name, split in results["text"].items()
+                    for name, split in results.text.items()
                 ],
             )
         ],
     )
-
-
-def _provenance_section(results: dict[str, Any], sources: dict[str, dict[str, Any]]) -> Section:
-    return Section(
-        "Provenance",
-        texts=[
-            "Every row of numbers ends with the name of the run directory that they came from. Before "
-            "anything was computed, every byte of these runs was hashed and compared with its marker."
-        ],
-        tables=[
-            Table(
-                "Run directories below the root of all runs, and what the stages read and wrote.",
-                ["stage", "run directory", "version", "outputs digest", "commit", "uncommitted changes"],
-                [
-                    [
-                        stage,
-                        place,
-                        results["provenance"][stage]["stage_version"],
-                        results["provenance"][stage]["outputs_digest"][:12],
-                        (sources[stage]["source"].get("commit") or "unknown")[:12],
-                        (sources[stage]["source"].get("dirty_digest") or "none")[:12],
-                    ]
-                    for stage, place in results["runs"].items()
-                ],
-            ),
-            Table(
-                "What the stages read from outside: packages by version, files by digest.",
-                ["stage", "key", "name", "version or digest"],
-                [
-                    [stage, key, *named]
-                    for stage, found in results["provenance"].items()
-                    for key, read in found["external"].items()
-                    for listed in read.values()
-                    for named in _named(listed)
-                ],
-            ),
-            _by_stage(
-                "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
-                {stage: found["numerics"] for stage, found in results["provenance"].items()},
-            ),
-            _by_stage(
-                "Versions, as the attempt recorded them that finished the stage.",
-                {stage: found["versions"] for stage, found in sources.items()},
-            ),
-        ],
-        details=(
-            (
-                "Fingerprints and digests in full",
-                json.dumps(
-                    {
-                        stage: {key: found[key] for key in ("fingerprint", "outputs_digest")}
-                        | {"source": sources[stage]["source"]}
-                        for stage, found in results["provenance"].items()
-                    },
-                    indent=2,
-                ),
-            ),
-            ("The configuration of the study", json.dumps(results["configuration"], indent=2, ensure_ascii=False)),
-        ),
-    )
-
-
-def _named(listed: Any) -> list[list[str]]:
-    """Name and version or digest of each package or file; many files as one digest over all."""
-    pairs = [entry.split("==") for entry in listed] if isinstance(listed, list) else sorted(listed.items())
-    if len(pairs) > SHOWN_FILES:
-        return [[f"{len(pairs):,} files", durable.sha256_json(listed)[:12]]]
-    return [[name, version[:12]] for name, version in pairs]
-
-
-def _by_stage(caption: str, found: dict[str, dict[str, Any]]) -> Table:
-    """One row for each key, with the stages that have the same value together; those without it are not named."""
-    rows = []
-    for key in dict.fromkeys(key for values in found.values() for key in values):
-        stages: dict[str, list[str]] = {}
-        for stage, values in found.items():
-            if key in values:
-                stages.setdefault(str(values[key]), []).append(stage)
-        for said, of in stages.items():
-            rows.append([key.replace("_", " "), said, "all stages" if len(of) == len(found) else ", ".join(of)])
-    return Table(caption, ["what", "value", "stages"], rows)

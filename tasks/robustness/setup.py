@@ -22,8 +22,10 @@ from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
 from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
 from tasks.language.documents import Document
+from tasks.language.result import PackedSplit
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
 from tasks.robustness.disk import estimate_disk_bytes
+from tasks.robustness.results import SetupResult
 from tasks.robustness.study import SetupConfig
 from tasks.stage.preflight import preflight
 
@@ -36,7 +38,7 @@ REPORT_DOCUMENTS = 1000
 TYPICAL_HUB_CHARACTERS = 10_000  # a document of The Pile has 6 000 on average
 
 
-def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
+def setup(run: Any, config: SetupConfig) -> SetupResult:
     """Cuts, tokenizes and packs the text into `text/` of the run directory; returns the stage's result.
 
     `run` is the stage's run: directory, cache, publish, progress, stop, log. The result and every byte of
@@ -49,7 +51,7 @@ def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
     limit = config.text.max_characters if isinstance(config.text, PackageDocs) else None
     found = _watched(run, 0, "reading the text", sources.documents(config.text, run.cache))
     text = cut(found, config.splits, limit, in_stream_order=isinstance(config.text, HubDataset))
-    if text.proof["splits"]["test"]["sources"] < 2:
+    if text.proof.splits["test"].sources < 2:
         raise BadInput(
             f"the {config.splits.test_documents} test documents come from one source: an interval needs two. "
             "Raise splits.test_documents, or give more files"
@@ -69,19 +71,19 @@ def setup(run: Any, config: SetupConfig) -> dict[str, Any]:
         _begin(run, 3, "writing the evaluation splits")
         for name in EVALUATION_SPLITS:
             _write_documents(folder / f"{name}.parquet", text.documents[name])
-        durable.write_json(folder / "proof.json", text.proof)
+        durable.write_json(folder / "proof.json", text.proof.as_json())
         tokenizer_digest = _folder_digest(folder / "tokenizer")
     _begin(run, PARTS, "text published")
-    return {
-        "splits": text.proof["splits"],
-        "largest_shared_shingles": text.proof["largest_shared_shingles"],
-        "duplicates_dropped_documents": text.proof["duplicates_dropped_documents"],
-        "contaminated_dropped_documents": text.proof["contaminated_dropped_documents"],
-        "vocabulary_tokens": len(trained),
-        "end_of_text_id": trained.eos_token_id,
-        "tokenizer_digest": tokenizer_digest,
-        "packed": packed,
-    }
+    return SetupResult(
+        splits=text.proof.splits,
+        largest_shared_shingles=text.proof.largest_shared_shingles,
+        duplicates_dropped_documents=text.proof.duplicates_dropped_documents,
+        contaminated_dropped_documents=text.proof.contaminated_dropped_documents,
+        vocabulary_tokens=len(trained),
+        end_of_text_id=trained.eos_token_id,
+        tokenizer_digest=tokenizer_digest,
+        packed=packed,
+    )
 
 
 def _begin(run: Any, part: int, note: str) -> None:
@@ -107,7 +109,7 @@ def _expected_characters(config: SetupConfig) -> int:
 
 def _pack(
     run: Any, folder: Path, name: str, text: CutText, trained: PreTrainedTokenizerBase, config: SetupConfig
-) -> dict[str, Any]:
+) -> PackedSplit:
     texts = (document.text for document in _watched(run, 2, f"packing {name}", text.documents[name]))
     return blocks.pack(
         folder,

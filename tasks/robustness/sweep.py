@@ -2,119 +2,142 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from storage import durable
 from storage.errors import CheckFailed
-from tasks.report.publish import publish, require_verified
+from tasks.report.numbers import NATS, RATE, SHARE, perplexity, rate_points, share_points, span
+from tasks.report.provenance import run_directories, run_name
+from tasks.report.publish import Published, publish, require_verified
 from tasks.report.table import Table
-from tasks.robustness.study import SweepConfig
-from tasks.robustness.tables import run_of
-from tasks.robustness.words import (
-    NATS,
-    QUESTION,
-    RATE,
-    SHARE,
-    cautions,
-    how_attacked,
-    model_and_text,
-    models,
-    perplexity,
-    rate_points,
-    share_points,
-    span,
-    the_text,
+from tasks.robustness.final_results import (
+    FinalResults,
+    MeanAttacks,
+    MeanEffects,
+    MeanEffectsWithSuccess,
+    MeanLosses,
+    SweepResults,
 )
+from tasks.robustness.study import SweepConfig
+from tasks.robustness.words import QUESTION, cautions, how_attacked, model_and_text, models, the_text
 from tasks.stage.run import StageInput, StageRun
-from tasks.statistics.seeds import mean_over_seeds
+from tasks.statistics.effects import EffectDifference, EffectWithSuccess
+from tasks.statistics.seeds import MeanOverSeeds, mean_over_seeds
 
 ARMS = ("baseline", "monotonic")
-LOSSES = ("increase_nats_per_token", "attack_minus_control_nats_per_token", "relative_increase")
-COMPARED = {"uat": LOSSES, "hotflip": (*LOSSES, "success_rate")}
-"""Attack -> the differences between the arms that are taken over seeds."""
+Difference = TypeVar("Difference", bound=EffectDifference)
 
 
-def aggregate_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> dict[str, Any]:
+def aggregate_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
     """Verifies every byte that it reads, and writes `table.md` and `final_results.json` over all seeds."""
     require_verified(studies)
-    results = {role: durable.read_json(given.path / "final_results.json") for role, given in studies.items()}
+    of_seed = {role: FinalResults.read_file(given.path / "final_results.json") for role, given in studies.items()}
     for arm in ARMS:
-        _require_distinct_seeds(arm, {role: result["arms"][arm]["weights_digest"] for role, result in results.items()})
-    level = config.evaluation.confidence_level
-    losses = {arm: [result["models"][arm]["loss_nats_per_token"] for result in results.values()] for arm in ARMS}
-    differences = [b - a for a, b in zip(losses["baseline"], losses["monotonic"], strict=True)]
-    combined = {
-        "study": config.study,
-        "seeds": [seed for result in results.values() for seed in result["seeds"]],
-        "loss_nats_per_token": {arm: mean_over_seeds(values, level) for arm, values in losses.items()},
-        "monotonic_minus_baseline_nats_per_token": mean_over_seeds(differences, level),
-        "attacks_monotonic_minus_baseline": {
-            attack: {
-                what: mean_over_seeds([_of_arms(result, attack, what) for result in results.values()], level)
-                for what in compared
-            }
-            for attack, compared in COMPARED.items()
-        },
-        "of_seed": results,
-        "runs": {role: given.path.relative_to(run.run.root).as_posix() for role, given in studies.items()},
-    }
+        digests = {role: result.arms.by_name()[arm].weights_digest for role, result in of_seed.items()}
+        _require_distinct_seeds(arm, digests)
+    level, seeds = config.evaluation.confidence_level, list(of_seed.values())
+    baseline, monotonic = ([result.models[arm].loss_nats_per_token for result in seeds] for arm in ARMS)
+    differences = [b - a for a, b in zip(baseline, monotonic, strict=True)]
+    combined = SweepResults(
+        study=config.study,
+        seeds=[seed for result in seeds for seed in result.seeds],
+        loss_nats_per_token=MeanLosses(
+            baseline=mean_over_seeds(baseline, level), monotonic=mean_over_seeds(monotonic, level)
+        ),
+        monotonic_minus_baseline_nats_per_token=mean_over_seeds(differences, level),
+        attacks_monotonic_minus_baseline=_mean_attacks(seeds, level),
+        of_seed=of_seed,
+        runs=run_directories(studies, run.run.root),
+    )
     return publish(run, combined, {"table.md": table(combined)})
 
 
-def table(results: dict[str, Any]) -> str:
+def _mean_attacks(seeds: Sequence[FinalResults], level: float) -> MeanAttacks:
+    """The effects on monotonic minus those on baseline, mean over seeds."""
+    uat = [_of_arms(result.attacks.uat.differences) for result in seeds]
+    hotflip = [_of_arms(result.attacks.hotflip.differences) for result in seeds]
+    rates = mean_over_seeds([difference.success_rate.value for difference in hotflip], level)
+    return MeanAttacks(
+        uat=_mean_effects(uat, level),
+        hotflip=MeanEffectsWithSuccess(**dict(_mean_effects(hotflip, level)), success_rate=rates),
+    )
+
+
+def _mean_effects(differences: Sequence[EffectDifference], level: float) -> MeanEffects:
+    def mean(values: list[float]) -> MeanOverSeeds:
+        return mean_over_seeds(values, level)
+
+    return MeanEffects(
+        increase_nats_per_token=mean([found.increase_nats_per_token.value for found in differences]),
+        attack_minus_control_nats_per_token=mean(
+            [found.attack_minus_control_nats_per_token.value for found in differences]
+        ),
+        relative_increase=mean([found.relative_increase.value for found in differences]),
+    )
+
+
+def _of_arms(differences: Sequence[Difference]) -> Difference:
+    """monotonic - baseline of one seed."""
+    (found,) = [row for row in differences if (row.model, row.reference) == ("monotonic", "baseline")]
+    return found
+
+
+def table(results: SweepResults) -> str:
     """Perplexities of each seed, and the mean differences between the arms with their intervals."""
-    difference = results["monotonic_minus_baseline_nats_per_token"]
-    low, high = difference["interval"]
+    difference = results.monotonic_minus_baseline_nats_per_token
+    low, high = difference.interval
     blocks = [
-        f"# {results['study']}: test perplexity and attacks over {difference['seeds']} seeds",
+        f"# {results.study}: test perplexity and attacks over {difference.seeds} seeds",
         _what_was_studied(results),
-        "\n".join(f"- {said}" for said in models(next(iter(results["of_seed"].values())))),
+        "\n".join(f"- {line}" for line in models(_first(results))),
         _seed_table(results).markdown(),
         _attack_table(results).markdown(),
-        f"monotonic - baseline: {difference['mean']:+.4f} nats per token, "
-        f"{difference['confidence_level']:.0%} interval {low:+.4f} to {high:+.4f} "
-        f"(Student's t over {difference['seeds']} seeds; standard deviation "
-        f"{difference['standard_deviation']:.4f}). Seeds vary the order of the training examples and the random "
+        f"monotonic - baseline: {difference.mean:+.4f} nats per token, "
+        f"{difference.confidence_level:.0%} interval {low:+.4f} to {high:+.4f} "
+        f"(Student's t over {difference.seeds} seeds; standard deviation "
+        f"{difference.standard_deviation:.4f}). Seeds vary the order of the training examples and the random "
         "choices of the attacks, and nothing else: one base model, one initialisation, one text.",
         _mean_table(results).markdown(),
-        "\n\n".join(sorted({said for result in results["of_seed"].values() for said in cautions(result)})),
+        "\n\n".join(sorted({caution for result in results.of_seed.values() for caution in cautions(result)})),
         Table(
             "Run directories, below the root of all runs.",
             ["seed", "run directory"],
-            [[result["seeds"][0], results["runs"][role]] for role, result in results["of_seed"].items()],
+            [[result.seeds[0], results.runs[role]] for role, result in results.of_seed.items()],
         ).markdown(),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _what_was_studied(results: dict[str, Any]) -> str:
+def _first(results: SweepResults) -> FinalResults:
+    """One of the seeds: model, text and attacks are the same for all."""
+    return next(iter(results.of_seed.values()))
+
+
+def _what_was_studied(results: SweepResults) -> str:
     """Model and text, the same for all seeds."""
-    first = next(iter(results["of_seed"].values()))
+    first = _first(results)
     return f"{QUESTION} {model_and_text(first)}. {the_text(first)} " + " ".join(
-        how_attacked(name, first) for name in first["attacks"]
+        how_attacked(name, first) for name in first.attacks.by_name()
     )
 
 
-def _seed_table(results: dict[str, Any]) -> Table:
+def _seed_table(results: SweepResults) -> Table:
     return Table(
         "Test perplexity of each seed, and monotonic - baseline in nats per token.",
         ["seed", "base", "constrained-untrained", *ARMS, "monotonic - baseline", "run"],
         [
             [
-                result["seeds"][0],
-                *(
-                    perplexity(result["models"][model]["perplexity"])
-                    for model in ("base", "constrained-untrained", *ARMS)
-                ),
-                NATS(result["differences"][-1]["difference_nats_per_token"]),
-                run_of(results, role),
+                result.seeds[0],
+                *(perplexity(result.models[model].perplexity) for model in ("base", "constrained-untrained", *ARMS)),
+                NATS(result.differences[-1].difference_nats_per_token),
+                run_name(results.runs[role]),
             ]
-            for role, result in results["of_seed"].items()
+            for role, result in results.of_seed.items()
         ],
     )
 
 
-def _attack_table(results: dict[str, Any]) -> Table:
+def _attack_table(results: SweepResults) -> Table:
     """Both effects of each seed, with the clean losses that the relative one divides by."""
     return Table(
         "Increase of the loss under attack in nats per token (from a clean loss of), each arm and seed; hotflip's "
@@ -122,52 +145,48 @@ def _attack_table(results: dict[str, Any]) -> Table:
         ["seed", "attack", "arm", "increase", "clean", "relative", "success", "run"],
         [
             [
-                result["seeds"][0],
-                attack,
+                result.seeds[0],
+                name,
                 arm,
-                NATS(effect["increase_nats_per_token"]["value"]),
-                f"{effect['clean_loss_nats_per_token']:.4f}",
-                SHARE(effect["relative_increase"]["value"]),
-                RATE(effect["success_rate"]["value"]) if "success_rate" in effect else "-",
-                run_of(results, role),
+                NATS(effect.increase_nats_per_token.value),
+                f"{effect.clean_loss_nats_per_token:.4f}",
+                SHARE(effect.relative_increase.value),
+                RATE(effect.success_rate.value) if isinstance(effect, EffectWithSuccess) else "-",
+                run_name(results.runs[role]),
             ]
-            for role, result in results["of_seed"].items()
-            for attack in COMPARED
-            for arm, effect in result["attacks"][attack]["effects"].items()
+            for role, result in results.of_seed.items()
+            for name, findings in result.attacks.by_name().items()
+            for arm, effect in findings.effects.items()
             if arm in ARMS
         ],
     )
 
 
-def _mean_table(results: dict[str, Any]) -> Table:
-    told = {
-        "increase_nats_per_token": ("increase, nats per token", NATS),
-        "attack_minus_control_nats_per_token": ("attack - control, nats per token", NATS),
-        "relative_increase": ("relative increase, percentage points", share_points),
-        "success_rate": ("success rate, percentage points", rate_points),
-    }
-    rows = []
-    for attack, compared in results["attacks_monotonic_minus_baseline"].items():
-        for what, mean in compared.items():
-            name, form = told[what]
-            rows.append([attack, name, form(mean["mean"]), span(mean["interval"], form), mean["seeds"]])
-    level = results["monotonic_minus_baseline_nats_per_token"]["confidence_level"]
+def _mean_table(results: SweepResults) -> Table:
+    means = results.attacks_monotonic_minus_baseline
+    level = results.monotonic_minus_baseline_nats_per_token.confidence_level
     return Table(
         f"Attacks, monotonic - baseline: mean over seeds with the {level:.0%} interval of Student's t "
         "(- where every seed gave the same).",
         ["attack", "difference of", "mean", "interval", "seeds"],
-        rows,
+        [
+            *_mean_rows("uat", means.uat),
+            *_mean_rows("hotflip", means.hotflip),
+            _mean_row("hotflip", "success rate, percentage points", means.hotflip.success_rate, rate_points),
+        ],
     )
 
 
-def _of_arms(result: dict[str, Any], attack: str, what: str) -> float:
-    """monotonic - baseline of one seed."""
-    (pair,) = [
-        row
-        for row in result["attacks"][attack]["differences"]
-        if (row["model"], row["reference"]) == ("monotonic", "baseline")
+def _mean_rows(attack: str, means: MeanEffects) -> list[list[object]]:
+    return [
+        _mean_row(attack, "increase, nats per token", means.increase_nats_per_token, NATS),
+        _mean_row(attack, "attack - control, nats per token", means.attack_minus_control_nats_per_token, NATS),
+        _mean_row(attack, "relative increase, percentage points", means.relative_increase, share_points),
     ]
-    return pair[what]["value"]
+
+
+def _mean_row(attack: str, name: str, mean: MeanOverSeeds, form: Callable[[float], str]) -> list[object]:
+    return [attack, name, form(mean.mean), span(mean.interval, form), mean.seeds]
 
 
 def _require_distinct_seeds(arm: str, digests: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ from tasks.attacks.scoring import Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
+from tasks.robustness.results import Restart, SetupResult, Trigger, UatResult
 from tasks.robustness.study import KEY_COLUMNS, UatConfig
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
@@ -20,7 +21,7 @@ DOCUMENTS_IN_A_PART = 16
 
 def uat(
     run: StageRun, config: UatConfig, text: StageInput, base: StageInput, baseline: StageInput, monotonic: StageInput
-) -> dict[str, Any]:
+) -> UatResult:
     """Learns a trigger on attack-search and judges it on attack-evaluation, beside random ones of the same length.
 
     Writes one record for each model and document. The same budget for every model, counted. A continuation goes on
@@ -32,35 +33,32 @@ def uat(
     models = {"base": base, "baseline": baseline, "monotonic": monotonic}
     ledger = _Ledger(run, config.execution, len(models) * attack.restarts * attack.iterations)
 
+    end_of_text = SetupResult.read(text).end_of_text_id
     found, keys = {}, []
     with run.watched(config.execution.stall_minutes):
         for name, trained in models.items():
-            target = victim(text, trained, config.execution, config.execution.attack_batch_examples)
+            target = victim(trained, end_of_text, config.execution, config.execution.attack_batch_examples)
             usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
             search = TriggerSearch(target, search_texts, usable_V, attack, config.seed, ledger.searches.get(name))
             ledger.follow(name, search)
-            best = search.best()["trigger_ids"]
-            found[name] = {
-                "trigger_ids": best,
-                "trigger_text": text_of(tokenizer, best),
-                "trigger_round_trips": round_trips(tokenizer, best),
-                "search_loss_clean_nats_per_token": mean_loss(target, [], search_texts),
-                "search_loss_nats_per_token": search.best()["search_loss_nats_per_token"],
-                # a state that was saved and read again has its keys in another order
-                "restarts": [dict(sorted(restart.items())) for restart in search.state["restarts"]],
-                **dict(sorted(search.state["count"].items())),
-            }
-            keys += _judge(run, name, target, judged, best, control_triggers(usable_V, attack, config.seed))
+            best = Restart.model_validate(search.best())
+            found[name] = Trigger(
+                trigger_ids=best.trigger_ids,
+                trigger_text=text_of(tokenizer, best.trigger_ids),
+                trigger_round_trips=round_trips(tokenizer, best.trigger_ids),
+                search_loss_clean_nats_per_token=mean_loss(target, [], search_texts),
+                search_loss_nats_per_token=best.search_loss_nats_per_token,
+                restarts=[Restart.model_validate(restart) for restart in search.state["restarts"]],
+                **search.state["count"],
+            )
+            controls = control_triggers(usable_V, attack, config.seed)
+            keys += _judge(run, name, target, judged, best.trigger_ids, controls)
             del target, search  # or the next model would be loaded beside this one
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file, KEY_COLUMNS)
-    return {
-        "split": "attack-evaluation",
-        "documents": len(judged),
-        "attack": attack.model_dump(mode="json"),
-        "models": found,
-        "records_digest": digest,
-    }
+    return UatResult(
+        split="attack-evaluation", documents=len(judged), attack=attack, models=found, records_digest=digest
+    )
 
 
 class _Ledger:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from storage.run_directory import SHORT_FINGERPRINT
+from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ, plain
+from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero, perplexity, rate_points, share_points
+from tasks.robustness.final_results import FinalResults, Findings, UatFindings
+from tasks.statistics.effects import EffectDifferenceWithSuccess
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
-
-MOST_PERPLEXITY = 1e300
-"""Just below e^700, at which perplexities are capped."""
 
 QUESTION = "Does forcing the feed-forward weights of a language model to be non-negative make it harder to attack?"
 
@@ -31,14 +28,14 @@ MODELS = {
 """Model -> what it is."""
 
 
-def models(results: dict[str, Any]) -> list[str]:
+def models(results: FinalResults) -> list[str]:
     """A line for each model of this study: what its name means."""
-    return [f"{name}: {MODELS[name]}" for name in results["models"]]
+    return [f"{name}: {MODELS[name]}" for name in results.models]
 
 
-def the_text(results: dict[str, Any]) -> str:
+def the_text(results: FinalResults) -> str:
     """What kind of text it is, and what a source of it is."""
-    text = results["configuration"]["text"]
+    text = results.configuration["text"]
     if text["source"] == "package-docs":
         packages = ", ".join(["Python's standard library", *text["packages"]])
         return f"The text: docstrings of {packages}, each a document. A source is a module file, to which they belong."
@@ -52,43 +49,44 @@ def the_text(results: dict[str, Any]) -> str:
     )
 
 
-def what_was_studied(results: dict[str, Any]) -> str:
+def what_was_studied(results: FinalResults) -> str:
     """Model, size, test text, seed; a toy is called a toy, and one seed is called one."""
     return (
-        f"{model_and_text(results)}, seed {results['seeds'][0]}. "
+        f"{model_and_text(results)}, seed {results.seeds[0]}. "
         "One seed: differences describe these two trainings and rank nothing."
     )
 
 
-def model_and_text(results: dict[str, Any]) -> str:
+def model_and_text(results: FinalResults) -> str:
     """Architecture, size and test text; a toy is called a toy."""
-    base, split = results["base"], results["text"]["test"]
+    base, split = results.base, results.text["test"]
     toy = " (toy size: shows that the method runs, not what it does to a real model)"
     return (
-        f"{base['architecture']}, {base['parameters']:,} parameters"
-        + (toy if base["parameters"] < TOY_PARAMETERS else "")
-        + f". {split['documents']:,} test documents of {split['sources']:,} sources"
+        f"{base.architecture}, {base.parameters:,} parameters"
+        + (toy if base.parameters < TOY_PARAMETERS else "")
+        + f". {split.documents:,} test documents of {split.sources:,} sources"
     )
 
 
-def facts(results: dict[str, Any]) -> list[str]:
+def facts(results: FinalResults) -> list[str]:
     """The main numbers as sentences: what the constraint costs, what each attack did, what lies between the arms."""
-    models, (*_, cost) = results["models"], results["differences"]
-    low, high = cost["interval_nats_per_token"]
-    said = [
-        f"Test perplexity: {perplexity(models['base']['perplexity'])} (base), "
-        f"{perplexity(models['baseline']['perplexity'])} (baseline arm), "
-        f"{perplexity(models['monotonic']['perplexity'])} (monotonic arm). The monotonic arm's loss minus the "
-        f"baseline arm's is {cost['difference_nats_per_token']:+.4f} nats per token "
-        f"({cost['confidence_level']:.0%} interval {low:+.4f} to {high:+.4f})."
+    models, (*_, cost) = results.models, results.differences
+    low, high = cost.interval_nats_per_token
+    sentences = [
+        f"Test perplexity: {perplexity(models['base'].perplexity)} (base), "
+        f"{perplexity(models['baseline'].perplexity)} (baseline arm), "
+        f"{perplexity(models['monotonic'].perplexity)} (monotonic arm). The monotonic arm's loss minus the "
+        f"baseline arm's is {cost.difference_nats_per_token:+.4f} nats per token "
+        f"({cost.confidence_level:.0%} interval {low:+.4f} to {high:+.4f})."
     ]
-    said += [caution.replace("**", "") for caution in worse_than_frequencies(results)]
-    return said + [sentence for name, attack in results["attacks"].items() for sentence in _attack_facts(name, attack)]
+    sentences += map(plain, worse_than_frequencies(results))
+    sentences += _attack_facts("uat", results.attacks.uat)
+    return sentences + _attack_facts("hotflip", results.attacks.hotflip)
 
 
-def worse_than_frequencies(results: dict[str, Any]) -> list[str]:
-    """A model that has forgotten the language cannot be shown to withstand anything: said wherever it is so."""
-    losses = {name: model["loss_nats_per_token"] for name, model in results["models"].items()}
+def worse_than_frequencies(results: FinalResults) -> list[str]:
+    """That a model has forgotten the language: it cannot be shown to withstand anything."""
+    losses = {name: model.loss_nats_per_token for name, model in results.models.items()}
     forgetful = [model for model in ("base", "baseline", "monotonic") if losses[model] >= losses["unigram"]]
     if not forgetful:
         return []
@@ -99,106 +97,107 @@ def worse_than_frequencies(results: dict[str, Any]) -> list[str]:
     ]
 
 
-def _attack_facts(name: str, attack: dict[str, Any]) -> list[str]:
-    said = [
-        f"{name} on {model}: loss {effect['clean_loss_nats_per_token']:.4f} clean and "
-        f"{effect['attacked_loss_nats_per_token']:.4f} attacked, "
-        f"{estimate(effect['increase_nats_per_token'], NATS)} nats per token, "
-        f"{value(effect['relative_increase'], SHARE)}; random control "
-        f"{value(effect['control_increase_nats_per_token'], NATS)}" + _success_fact(effect, attack["attack"]) + "."
-        for model, effect in attack["effects"].items()
+def _attack_facts(name: str, findings: Findings) -> list[str]:
+    sentences = [
+        f"{name} on {model}: loss {effect.clean_loss_nats_per_token:.4f} clean and "
+        f"{effect.attacked_loss_nats_per_token:.4f} attacked, "
+        f"{estimate(effect.increase_nats_per_token, NATS)} nats per token, "
+        f"{SHARE(effect.relative_increase.value)}; random control "
+        f"{NATS(effect.control_increase_nats_per_token.value)}{_success_fact(findings, model)}."
+        for model, effect in findings.effects.items()
     ]
-    difference = attack["differences"][-1]
-    return [
-        *said,
-        f"{name}, monotonic minus baseline: increase {estimate(difference['increase_nats_per_token'], NATS)} nats per "
-        f"token; beyond the random control {estimate(difference['attack_minus_control_nats_per_token'], NATS)}; "
-        f"in percentage points, relative increase {estimate(difference['relative_increase'], share_points)}"
+    difference = findings.differences[-1]
+    sentences.append(
+        f"{name}, monotonic minus baseline: increase {estimate(difference.increase_nats_per_token, NATS)} nats per "
+        f"token; beyond the random control {estimate(difference.attack_minus_control_nats_per_token, NATS)}; "
+        f"in percentage points, relative increase {estimate(difference.relative_increase, share_points)}"
         + (
-            f", success rate {estimate(difference['success_rate'], rate_points)}"
-            if "success_rate" in difference
+            f", success rate {estimate(difference.success_rate, rate_points)}"
+            if isinstance(difference, EffectDifferenceWithSuccess)
             else ""
         )
-        + ".",
-    ]
+        + "."
+    )
+    return sentences
 
 
-def _success_fact(effect: dict[str, Any], settings: dict[str, Any]) -> str:
-    if "success_rate" not in effect:
+def _success_fact(findings: Findings, model: str) -> str:
+    if isinstance(findings, UatFindings):
         return ""
+    effect, threshold = findings.effects[model], findings.attack.success_relative_increase
     return (
-        f"; more than {settings['success_relative_increase']:.0%} on {estimate(effect['success_rate'], RATE)} of "
-        f"{effect['documents']:,} texts, random control {value(effect['control_success_rate'], RATE)}"
+        f"; more than {threshold:.0%} on {estimate(effect.success_rate, RATE)} of {effect.documents:,} texts, "
+        f"random control {RATE(effect.control_success_rate.value)}"
     )
 
 
-def cautions(results: dict[str, Any]) -> list[str]:
+def cautions(results: FinalResults) -> list[str]:
     """What every table of these results must say: budgets, and numerics that were not the same throughout."""
-    reason = results["unequal_budgets_reason"]
-    said = [f"**The arms had unequal budgets:** {reason}" if reason else "Both arms had the same budget."]
-    said += worse_than_frequencies(results)
-    if begun := results["base"].get("init_from"):
-        place = f"{begun['study']}/{begun['stage']}/{begun['fingerprint'][:SHORT_FINGERPRINT]}"
-        said.append(f"**The pretraining of base began with the weights of {place}** (model.init_from).")
-    if results["numerics_changes"]:
-        stages = ", ".join(results["numerics_changes"])
-        said.append(f"**Numerics changed between attempts of {stages}:** not the bytes of one undisturbed run.")
-    first, second = results["numerics"]["baseline"], results["numerics"]["monotonic"]
-    both = [key for key in first if key in second]  # one that was begun earlier may list more
-    if differing := [f"{key} ({first[key]}, {second[key]})" for key in both if first[key] != second[key]]:
-        said.append(f"**The arms ran on different numerics** (baseline, monotonic): {', '.join(differing)}.")
-    return said
+    reason = results.unequal_budgets_reason
+    return [
+        f"**The arms had unequal budgets:** {reason}" if reason else "Both arms had the same budget.",
+        *worse_than_frequencies(results),
+        *begun_with_weights("base", results.base.init_from),
+        *numerics_changed(results.numerics_changes),
+        *numerics_differ({"baseline": results.numerics.baseline, "monotonic": results.numerics.monotonic}),
+    ]
 
 
-def attack_cautions(results: dict[str, Any]) -> list[str]:
+def attack_cautions(results: FinalResults) -> list[str]:
     """How the attacks' numbers must be read, as far as it follows from these numbers."""
-    said = [
+    found = [
         "A relative increase and a success divide by the model's own clean loss, so the same nats count less for a "
         "model that predicts badly to begin with: read them beside the increase in nats per token and the clean loss.",
     ]
-    for name, attack in results["attacks"].items():
-        level = next(iter(attack["effects"].values()))["confidence_level"]
-        not_told_apart = [
-            model
-            for model, effect in attack["effects"].items()
-            if _holds_zero(effect["attack_minus_control_nats_per_token"]["interval"])
-        ]
-        if not_told_apart:
-            said.append(
-                f"{name} is not told apart from random tokens on {', '.join(not_told_apart)}: the {level:.0%} interval "
-                "of attack minus control holds zero."
-            )
-        if any(effect["sources"] < 2 for effect in attack["effects"].values()):
-            said.append(f"All documents of {name} come from one source: its numbers have no interval.")
-    triggers = results["attacks"]["uat"]["models"]
-    if by_ids := [model for model, found in triggers.items() if not found["trigger_round_trips"]]:
-        said.append(
+    for name, findings in results.attacks.by_name().items():
+        found += _control_cautions(name, findings)
+    if by_ids := [model for model, trigger in results.attacks.uat.models.items() if not trigger.trigger_round_trips]:
+        found.append(
             f"The trigger of {', '.join(by_ids)} attacks as token ids: written as text and read again it is other "
             "tokens."
         )
-    made = results["attacks"]["hotflip"]["flips"]
-    said.append(
+    hotflip = results.attacks.hotflip
+    found.append(
         "hotflip keeps a replacement only if it raises the loss: tokens replaced in a text on average "
-        + ", ".join(f"{model} {found['mean']:.2f}" for model, found in made.items())
+        + ", ".join(f"{model} {flips.mean:.2f}" for model, flips in hotflip.flips.items())
         + "; texts in which none was "
-        + ", ".join(f"{model} {found['unchanged_documents']:,}" for model, found in made.items())
+        + ", ".join(f"{model} {flips.unchanged_documents:,}" for model, flips in hotflip.flips.items())
         + ". The control replaces the same tokens for every model, as many as the attack may."
     )
-    kept = results["attacks"]["hotflip"]["round_trips_documents"]
-    documents = results["attacks"]["hotflip"]["documents"]
-    counts = ", ".join(f"{model} {count:,} of {documents:,}" for model, count in kept.items())
-    said.append(f"hotflip attacks token ids. Texts that stay the same tokens when written and read again: {counts}.")
-    return said
+    counts = ", ".join(
+        f"{model} {count:,} of {hotflip.documents:,}" for model, count in hotflip.round_trips_documents.items()
+    )
+    found.append(f"hotflip attacks token ids. Texts that stay the same tokens when written and read again: {counts}.")
+    return found
 
 
-def verified(results: dict[str, Any]) -> str:
-    """What was looked at in the constrained layers."""
-    constraint = results["constraint"]
+def _control_cautions(name: str, findings: Findings) -> list[str]:
+    """Models on which an attack does no more than its random control, and documents that give no interval."""
+    found = []
+    alike = [
+        model
+        for model, effect in findings.effects.items()
+        if holds_zero(effect.attack_minus_control_nats_per_token.interval)
+    ]
+    if alike:
+        level = findings.effects[alike[0]].confidence_level
+        found.append(
+            f"{name} is not told apart from random tokens on {', '.join(alike)}: the {level:.0%} interval "
+            "of attack minus control holds zero."
+        )
+    if any(effect.sources < 2 for effect in findings.effects.values()):
+        found.append(f"All documents of {name} come from one source: its numbers have no interval.")
+    return found
+
+
+def verified(results: FinalResults) -> str:
+    """What was verified of the constrained layers."""
+    constraint = results.constraint
     return (
-        f"{constraint['layers_checked']} layers ({constraint['variant']}), "
-        f"{constraint['weights_checked']:,} effective weights, all >= 0 after training "
-        f"(smallest {constraint['min_weight']:.3g}); "
-        f"{results['share_of_signs_changed']:.1%} of them changed sign when they were constrained."
+        f"{constraint.layers_checked} layers ({constraint.variant}), "
+        f"{constraint.weights_checked:,} effective weights, all >= 0 after training "
+        f"(smallest {constraint.min_weight:.3g}); "
+        f"{results.share_of_signs_changed:.1%} of them changed sign when they were constrained."
     )
 
 
@@ -216,67 +215,37 @@ LIMITS = (
 )
 
 
-def how_attacked(name: str, results: dict[str, Any]) -> str:
+def how_attacked(name: str, results: FinalResults) -> str:
     """One paragraph on what an attack does, with its settings."""
-    attack = results["attacks"][name]
-    given, split = attack["attack"], results["text"][attack["split"]]
-    effect = attack["effects"]["base"]
-    judged = (
-        f"{attack['documents']:,} of the {split['documents']:,} documents of {attack['split']}, from "
-        f"{effect['sources']:,} sources"
-    )
     if name == "uat":
-        return (
-            f"A universal adversarial trigger (Wallace et al. 2019, arXiv 1908.07125): one of "
-            f"{given['trigger_tokens']} tokens for each model, searched on attack-search "
-            f"(restarts x iterations: {given['restarts']} x {given['iterations']}) and judged on {judged}. Only the "
-            f"text's own tokens are scored, the first {given['text_tokens']} of each. The control is the mean of "
-            f"{given['control_triggers']} random triggers of the same length."
-        )
+        return _how_uat_attacked(results)
+    return _how_hotflip_attacked(results)
+
+
+def _how_uat_attacked(results: FinalResults) -> str:
+    attack = results.attacks.uat.attack
     return (
-        f"HotFlip (Ebrahimi et al. 2018, arXiv 1712.06751), for tokens: up to {given['flips']} of each text replaced, "
-        f"searched for each text and model, on {judged}, the first {given['text_tokens']} tokens of each. Only tokens "
-        "that were not replaced are scored, the same before and after. The control is the mean of "
-        f"{given['control_draws']} draws of {given['flips']} random replacements "
-        "at random positions."
+        f"A universal adversarial trigger (Wallace et al. 2019, arXiv 1908.07125): one of "
+        f"{attack.trigger_tokens} tokens for each model, searched on attack-search "
+        f"(restarts x iterations: {attack.restarts} x {attack.iterations}) and judged on "
+        f"{_judged(results.attacks.uat, results)}. Only the text's own tokens are scored, the first "
+        f"{attack.text_tokens} of each. The control is the mean of {attack.control_triggers} random triggers of the "
+        "same length."
     )
 
 
-NATS, SHARE, RATE = "{:+z.4f}".format, "{:+z.2%}".format, "{:.1%}".format
-"""How increases of a loss, relative increases and rates are written; zero has no minus."""
+def _how_hotflip_attacked(results: FinalResults) -> str:
+    attack = results.attacks.hotflip.attack
+    return (
+        f"HotFlip (Ebrahimi et al. 2018, arXiv 1712.06751), for tokens: up to {attack.flips} of each text replaced, "
+        f"searched for each text and model, on {_judged(results.attacks.hotflip, results)}, the first "
+        f"{attack.text_tokens} tokens of each. Only tokens that were not replaced are scored, the same before and "
+        f"after. The control is the mean of {attack.control_draws} draws of {attack.flips} random replacements at "
+        "random positions."
+    )
 
 
-def share_points(share: float) -> str:
-    """A difference of relative increases, in percentage points."""
-    return f"{100 * share:+z.2f}"
-
-
-def rate_points(share: float) -> str:
-    """A difference of rates, in percentage points."""
-    return f"{100 * share:+z.1f}"
-
-
-def perplexity(value: float) -> str:
-    """A perplexity; a model that diverged has one of hundreds of digits, and beyond e^700 it was capped."""
-    if value >= MOST_PERPLEXITY:
-        return "> 1e300"
-    return f"{value:,.2f}" if value < 1e6 else f"{value:.2e}".replace("e+0", "e").replace("e+", "e")
-
-
-def span(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
-    """An interval as text; documents of a single source have none, and one without width tells nothing."""
-    if interval is None:
-        return "none (one source)"
-    return "-" if interval[0] == interval[1] else " to ".join(map(form, interval))
-
-
-def value(found: dict[str, Any], form: Callable[[float], str]) -> str:
-    return form(found["value"])
-
-
-def estimate(found: dict[str, Any], form: Callable[[float], str]) -> str:
-    return f"{value(found, form)} (interval {span(found['interval'], form)})"
-
-
-def _holds_zero(interval: Sequence[float] | None) -> bool:
-    return interval is not None and interval[0] <= 0 <= interval[1]
+def _judged(findings: Findings, results: FinalResults) -> str:
+    """The documents on which an attack is judged."""
+    split, sources = results.text[findings.split], findings.effects["base"].sources
+    return f"{findings.documents:,} of the {split.documents:,} documents of {findings.split}, from {sources:,} sources"

@@ -19,6 +19,7 @@ from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
 from tasks.stage.progress import FOR_THE_TERMINAL
+from tasks.stage.result import Result, as_json
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
 
@@ -216,10 +217,10 @@ def _require_unchanged(
         raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
 
 
-def _noted(result: dict[str, Any], run: RunDirectory) -> dict[str, Any]:
-    """The result, saying so when attempts ran on different numerics."""
+def _noted(result: Result | dict[str, Any], run: RunDirectory) -> dict[str, Any]:
+    """The result as JSON, saying so when attempts ran on different numerics."""
     changes = durable.read_json(run.stage_file)["numerics_changes"]
-    return result | ({"numerics_changes": changes} if changes else {})
+    return as_json(result) | ({"numerics_changes": changes} if changes else {})
 
 
 def _log_to(file: Path) -> logging.Handler:

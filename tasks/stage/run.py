@@ -22,6 +22,7 @@ from storage.run_directory import RunDirectory
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import diagnosed, in_words
 from tasks.stage.progress import Progress, StopRequest
+from tasks.stage.result import Result
 from tasks.stage.study import StageConfiguration
 from tasks.stage.watchdog import ended_when_stalled
 
@@ -61,7 +62,8 @@ class Stage:
         """Name of the Prefect deployment by which its jobs are started: `stage` is the flow, as in flows/stage.py."""
         return f"stage/{self.needs}"
 
-    def function(self) -> Callable[..., dict[str, Any]]:
+    def function(self) -> Callable[..., Result | dict[str, Any]]:
+        """What does the work; what it returns is written as `result.json`."""
         module, _, name = self.work.partition(":")
         return getattr(importlib.import_module(module), name)
 
@@ -79,7 +81,13 @@ class StageInput:
 
     @cached_property
     def result(self) -> dict[str, Any]:
+        """`result.json` as it stands there; `Result.read` gives it as the type that the stage returned."""
         return durable.read_json(self.run.result_file)
+
+    @property
+    def numerics_changes(self) -> list[dict[str, Any]]:
+        """The numerics of later attempts that differed from those of the first; usually none."""
+        return self.result.get("numerics_changes", [])
 
 
 class StageRun:

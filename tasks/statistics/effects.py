@@ -14,12 +14,13 @@ with them it would choose its own denominator, another one for each model and fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from tasks.stage.result import Result
 from tasks.statistics.rates import rate, rate_difference
-from tasks.statistics.resampling import interval, sums_by_source
+from tasks.statistics.resampling import Estimate, interval, sums_by_source
 
 LOSSES = (
     "tokens_scored",
@@ -33,6 +34,56 @@ TEXT = ("text_tokens", "text_clean_loss_sum_nats")
 SUCCESSES = ("documents", "success", "control_successes")
 
 
+class Effect(Result):
+    """What an attack did to one model, beside its random control; losses in nats per token, weighted by tokens.
+
+    `attacked_loss` and `control_loss` are the clean loss of the whole texts plus the increase of the tokens that were
+    scored. The interval of an estimate is None when all documents are of one source.
+    """
+
+    model: str
+    documents: int
+    sources: int
+    tokens_scored: int
+    clean_loss_nats_per_token: float
+    attacked_loss_nats_per_token: float
+    increase_nats_per_token: Estimate
+    relative_increase: Estimate
+    control_tokens_scored: int
+    control_loss_nats_per_token: float
+    control_increase_nats_per_token: Estimate
+    control_relative_increase: Estimate
+    attack_minus_control_nats_per_token: Estimate
+    confidence_level: float
+
+
+class EffectWithSuccess(Effect):
+    """The effect of an attack that succeeds or fails on each text; rates of documents."""
+
+    success_rate: Estimate
+    control_success_rate: Estimate
+    success_rate_minus_control: Estimate
+
+
+class EffectDifference(Result):
+    """The effect on `model` minus that on `reference`, on the same documents."""
+
+    model: str
+    reference: str
+    documents: int
+    sources: int
+    increase_nats_per_token: Estimate
+    relative_increase: Estimate
+    attack_minus_control_nats_per_token: Estimate
+    confidence_level: float
+
+
+class EffectDifferenceWithSuccess(EffectDifference):
+    """The same of an attack that succeeds or fails on each text."""
+
+    success_rate: Estimate
+
+
 def increase(tokens: Any, attacked: Any, clean: Any) -> Any:
     """Increase of the loss in nats per token, of token-weighted means."""
     return (attacked - clean) / tokens
@@ -43,51 +94,84 @@ def relative_increase(tokens: Any, attacked: Any, clean: Any, text_tokens: Any, 
     return increase(tokens, attacked, clean) / (text_clean / text_tokens)
 
 
+@overload
+def attack_effect(
+    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, control_draws: None = None
+) -> Effect: ...
+
+
+@overload
+def attack_effect(
+    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, control_draws: int
+) -> EffectWithSuccess: ...
+
+
 def attack_effect(
     rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, control_draws: int | None = None
-) -> dict[str, Any]:
-    """The effect of an attack on one model; each estimate is {"value", "interval"} with whole sources resampled.
+) -> Effect:
+    """The effect of an attack on one model, with whole sources resampled.
 
-    Losses and increases are in nats per token and weighted by tokens; the interval is None when all documents are
-    of one source. `attacked_loss` and `control_loss` are the clean loss of the whole texts plus the increase of the
-    tokens that were scored. With `control_draws` (how many control attacks there were on each text) also the success
-    rates. Raises ValueError for a model without records, and for a record in which nothing was scored.
+    With `control_draws` (how many control attacks there were on each text) also the success rates. Raises ValueError
+    for a model without records, and for a record in which nothing was scored.
     """
     chosen = _chosen(rows, model)
     sums = _sums(chosen, control_draws is not None)
     total = {column: float(values.sum()) for column, values in sums.items()}
 
-    def estimate(statistic: Callable[..., Any], *columns: str) -> dict[str, Any]:
+    def estimate(statistic: Callable[..., Any], *columns: str) -> Estimate:
         return _estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
 
     attack, control = LOSSES[:3], LOSSES[3:]
     clean = total["text_clean_loss_sum_nats"] / total["text_tokens"]
     risen, risen_at_random = estimate(increase, *attack), estimate(increase, *control)
-    found = {
-        "model": model,
-        "documents": len(chosen),
-        "sources": len(sums["tokens_scored"]),
-        "tokens_scored": int(total["tokens_scored"]),
-        "clean_loss_nats_per_token": clean,
-        "attacked_loss_nats_per_token": clean + risen["value"],
-        "increase_nats_per_token": risen,
-        "relative_increase": estimate(relative_increase, *attack, *TEXT),
-        "control_tokens_scored": int(total["control_tokens_scored"]),
-        "control_loss_nats_per_token": clean + risen_at_random["value"],
-        "control_increase_nats_per_token": risen_at_random,
-        "control_relative_increase": estimate(relative_increase, *control, *TEXT),
-        "attack_minus_control_nats_per_token": estimate(_minus(increase, 3), *LOSSES),
-        "confidence_level": confidence_level,
-    }
-    if control_draws is not None:
-        hits, random = sums["success"], sums["control_successes"] / control_draws
-        settings = (sums["documents"], resamples, confidence_level)
-        found |= {
-            "success_rate": rate(hits, *settings),
-            "control_success_rate": rate(random, *settings),
-            "success_rate_minus_control": rate_difference(hits, random, *settings),
-        }
-    return found
+    effect = Effect(
+        model=model,
+        documents=len(chosen),
+        sources=len(sums["tokens_scored"]),
+        tokens_scored=int(total["tokens_scored"]),
+        clean_loss_nats_per_token=clean,
+        attacked_loss_nats_per_token=clean + risen.value,
+        increase_nats_per_token=risen,
+        relative_increase=estimate(relative_increase, *attack, *TEXT),
+        control_tokens_scored=int(total["control_tokens_scored"]),
+        control_loss_nats_per_token=clean + risen_at_random.value,
+        control_increase_nats_per_token=risen_at_random,
+        control_relative_increase=estimate(relative_increase, *control, *TEXT),
+        attack_minus_control_nats_per_token=estimate(_minus(increase, 3), *LOSSES),
+        confidence_level=confidence_level,
+    )
+    if control_draws is None:
+        return effect
+    hits, random = sums["success"], sums["control_successes"] / control_draws
+    settings = (sums["documents"], resamples, confidence_level)
+    return EffectWithSuccess(
+        **dict(effect),
+        success_rate=rate(hits, *settings),
+        control_success_rate=rate(random, *settings),
+        success_rate_minus_control=rate_difference(hits, random, *settings),
+    )
+
+
+@overload
+def paired_effects(
+    rows: list[dict[str, Any]],
+    model: str,
+    reference: str,
+    resamples: int,
+    confidence_level: float,
+    control_draws: None = None,
+) -> EffectDifference: ...
+
+
+@overload
+def paired_effects(
+    rows: list[dict[str, Any]],
+    model: str,
+    reference: str,
+    resamples: int,
+    confidence_level: float,
+    control_draws: int,
+) -> EffectDifferenceWithSuccess: ...
 
 
 def paired_effects(
@@ -97,7 +181,7 @@ def paired_effects(
     resamples: int,
     confidence_level: float,
     control_draws: int | None = None,
-) -> dict[str, Any]:
+) -> EffectDifference:
     """The effect on `model` minus that on `reference`, each estimate with its interval over sources.
 
     Both must have been attacked on the same documents, else ValueError: a text that failed in one of them only
@@ -109,24 +193,24 @@ def paired_effects(
     with_success = control_draws is not None
     a, b = _sums(ours, with_success), _sums(theirs, with_success)
 
-    def estimate(statistic: Callable[..., Any], *columns: str) -> dict[str, Any]:
+    def estimate(statistic: Callable[..., Any], *columns: str) -> Estimate:
         both = [sums[column] for sums in (a, b) for column in columns]
         return _estimate(_minus(statistic, len(columns)), both, resamples, confidence_level)
 
-    found = {
-        "model": model,
-        "reference": reference,
-        "documents": len(ours),
-        "sources": len(a["tokens_scored"]),
-        "increase_nats_per_token": estimate(increase, *LOSSES[:3]),
-        "relative_increase": estimate(relative_increase, *LOSSES[:3], *TEXT),
-        "attack_minus_control_nats_per_token": estimate(_minus(increase, 3), *LOSSES),
-        "confidence_level": confidence_level,
-    }
-    if with_success:
-        settings = (a["documents"], resamples, confidence_level)
-        found["success_rate"] = rate_difference(a["success"], b["success"], *settings)
-    return found
+    difference = EffectDifference(
+        model=model,
+        reference=reference,
+        documents=len(ours),
+        sources=len(a["tokens_scored"]),
+        increase_nats_per_token=estimate(increase, *LOSSES[:3]),
+        relative_increase=estimate(relative_increase, *LOSSES[:3], *TEXT),
+        attack_minus_control_nats_per_token=estimate(_minus(increase, 3), *LOSSES),
+        confidence_level=confidence_level,
+    )
+    if control_draws is None:
+        return difference
+    rates = rate_difference(a["success"], b["success"], a["documents"], resamples, confidence_level)
+    return EffectDifferenceWithSuccess(**dict(difference), success_rate=rates)
 
 
 def succeeded(row: dict[str, Any], relative_threshold: float) -> bool:
@@ -142,9 +226,9 @@ def _minus(statistic: Callable[..., Any], columns: int) -> Callable[..., Any]:
 
 def _estimate(
     statistic: Callable[..., Any], columns: Sequence[np.ndarray], resamples: int, confidence_level: float
-) -> dict[str, Any]:
+) -> Estimate:
     value = float(statistic(*(column.sum() for column in columns)))
-    return {"value": value, "interval": interval(statistic, columns, resamples, confidence_level)}
+    return Estimate(value=value, interval=interval(statistic, columns, resamples, confidence_level))
 
 
 def _sums(chosen: list[dict[str, Any]], with_success: bool) -> dict[str, np.ndarray]:

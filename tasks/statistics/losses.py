@@ -8,25 +8,47 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tasks.stage.result import Result
 from tasks.statistics.resampling import interval, sums_by_source
 
 
-def summary(rows: list[dict[str, Any]], model: str) -> dict[str, Any]:
+class ModelLoss(Result):
+    """The loss of one model, weighted by tokens, in nats per token."""
+
+    documents: int
+    tokens_scored: int
+    loss_nats_per_token: float
+    perplexity: float
+
+
+class LossDifference(Result):
+    """The loss of `model` minus that of `reference` in nats per token, with its interval [low, high] over sources."""
+
+    model: str
+    reference: str
+    difference_nats_per_token: float
+    interval_nats_per_token: list[float]
+    confidence_level: float
+    documents: int
+    sources: int
+
+
+def summary(rows: list[dict[str, Any]], model: str) -> ModelLoss:
     """Loss per token, perplexity and counts of one model."""
     chosen = [row for row in rows if row["model"] == model]
     tokens = sum(row["tokens_scored"] for row in chosen)
     loss = math.fsum(row["loss_sum_nats"] for row in chosen) / tokens
-    return {
-        "documents": len(chosen),
-        "tokens_scored": tokens,
-        "loss_nats_per_token": loss,
-        "perplexity": math.exp(min(loss, 700.0)),  # JSON holds no infinity
-    }
+    return ModelLoss(
+        documents=len(chosen),
+        tokens_scored=tokens,
+        loss_nats_per_token=loss,
+        perplexity=math.exp(min(loss, 700.0)),  # JSON holds no infinity
+    )
 
 
 def paired_difference(
     rows: list[dict[str, Any]], model: str, reference: str, resamples: int, confidence_level: float
-) -> dict[str, Any]:
+) -> LossDifference:
     """Loss of `model` minus loss of `reference` in nats per token, with a bootstrap interval over sources.
 
     Both must have scored the same documents and tokens, from two sources or more, else ValueError. Whole sources
@@ -44,15 +66,15 @@ def paired_difference(
     sources = len(sums["tokens"])
     if found is None:
         raise ValueError(f"{sources} source gives no interval: score documents of two or more")
-    return {
-        "model": model,
-        "reference": reference,
-        "difference_nats_per_token": float(sums["difference"].sum() / sums["tokens"].sum()),
-        "interval_nats_per_token": found,
-        "confidence_level": confidence_level,
-        "documents": len(a),
-        "sources": sources,
-    }
+    return LossDifference(
+        model=model,
+        reference=reference,
+        difference_nats_per_token=float(sums["difference"].sum() / sums["tokens"].sum()),
+        interval_nats_per_token=found,
+        confidence_level=confidence_level,
+        documents=len(a),
+        sources=sources,
+    )
 
 
 def _by_example(rows: list[dict[str, Any]], model: str) -> dict[str, tuple[str, int, float]]:

@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
+from tasks.stage.result import Result
+
 RESAMPLING_SEED = 0
 """Resampling is part of the result, so its seed is fixed; the interval is a function of the records."""
 
 NO_SPREAD = 1e-12
 """Leave-one-out values that are closer than this, on the scale of the value or of 1, differ by rounding only."""
+
+
+class Estimate(Result):
+    """A number with its interval [low, high]; documents of a single source give none."""
+
+    value: float
+    interval: list[float] | None
 
 
 def sums_by_source(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> dict[str, np.ndarray]:

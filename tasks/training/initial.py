@@ -15,8 +15,18 @@ from storage import durable, markers
 from storage.differences import differences
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory
+from tasks.stage.result import Result
 
 ADVICE = "name a finished run directory (<root>/<study>/<stage>/<fingerprint>)"
+
+
+class InitialWeights(Result):
+    """The finished run whose weights a training began with; `outputs` is the digest of all that it left."""
+
+    study: str
+    stage: str
+    fingerprint: str
+    outputs: str
 
 
 def identity(place: str) -> dict[str, Any]:
@@ -26,7 +36,7 @@ def identity(place: str) -> dict[str, Any]:
 
 def load_weights(
     model: Any, place: str, ours: dict[str, Any], read_model: Callable[[Path], dict[str, Any]]
-) -> dict[str, Any]:
+) -> InitialWeights:
     """Loads the weights of the run at `place` into `model`, every one; returns where they came from, for the result.
 
     `read_model` reads a run's folder `model/`, which every study writes in its own way, as a state dictionary. `ours`
@@ -48,7 +58,9 @@ def load_weights(
             f"init_from: the weights of {path} do not fit this model. What differs between the two configurations: "
             f"{told}. ({str(error).splitlines()[-1].strip()})"
         ) from error
-    return {key: described[key] for key in ("study", "stage", "fingerprint")} | {"outputs": outputs}
+    return InitialWeights(
+        study=described["study"], stage=described["stage"], fingerprint=described["fingerprint"], outputs=outputs
+    )
 
 
 def run_path(place: str) -> Path:

@@ -35,8 +35,8 @@ def test_d01_verification_that_inspects_nothing():
         except CheckFailed as error:
             return {"inspected": 1, "min_weight": error.measured, "all_non_negative": False}
         return {
-            "inspected": found["weights_checked"],
-            "min_weight": found["min_weight"],
+            "inspected": found.weights_checked,
+            "min_weight": found.min_weight,
             "all_non_negative": True,
         }
 
@@ -131,7 +131,7 @@ def test_d27_a_local_check_on_an_architecture_that_nothing_matches():
         before = gpt2(input_ids=torch.arange(8)[None]).logits
     constraint.constrain(gpt2, "mlp_both")
     constraint.bake(gpt2, "mlp_both")
-    assert constraint.verify(gpt2, "mlp_both")["weights_checked"] == 4 * 16 * 16
+    assert constraint.verify(gpt2, "mlp_both").weights_checked == 4 * 16 * 16
     with torch.no_grad():
         assert not torch.equal(gpt2(input_ids=torch.arange(8)[None]).logits, before), (
             "Conv1D reads what was constrained"

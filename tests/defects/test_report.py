@@ -20,7 +20,7 @@ from tasks.robustness.tables import tables
 from tasks.robustness.words import facts
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.losses import summary
-from tests.tasks.robustness.synthetic import aggregated, contents, study, written
+from tests.tasks.robustness.synthetic import aggregated, contents, study, typed, written
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_study
 
 WINNER = re.compile(r"\b(most robust|more robust|winner|wins|better|worse|outperforms?)\b", re.IGNORECASE)
@@ -83,12 +83,11 @@ def test_d13_losses_weighted_by_tokens_of_the_mask_or_by_texts():
     ]
 
     def ours_evaluate() -> float:
-        return summary([row | {"loss_sum_nats": row["clean_loss_sum_nats"]} for row in rows], "m")[
-            "loss_nats_per_token"
-        ]
+        clean = [row | {"loss_sum_nats": row["clean_loss_sum_nats"]} for row in rows]
+        return summary(clean, "m").loss_nats_per_token
 
     def ours_attacks() -> float:
-        return attack_effect(rows, "m", 100, 0.95)["clean_loss_nats_per_token"]
+        return attack_effect(rows, "m", 100, 0.95).clean_loss_nats_per_token
 
     def every_predicted_token_counts_once(loss: Callable[[], float]) -> bool:
         return math.isclose(loss(), (1 * 9.0 + 100 * 3.0) / 101)
@@ -132,7 +131,7 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
 
 def test_d15_no_text_gives_a_relative_effect_without_the_absolute_one_and_the_clean_loss(tmp_path):
     found, _ = report_of(tmp_path, lambda stages: None)
-    said = [fact for fact in facts(found) if "%" in fact and (" on " in fact or "minus" in fact)]
+    said = [fact for fact in facts(typed(found)) if "%" in fact and (" on " in fact or "minus" in fact)]
     assert len([fact for fact in said if "clean" in fact and "nats per token" in fact]) == 6
     assert all("nats per token" in fact for fact in said)
 
@@ -225,7 +224,7 @@ def test_d26_a_winner_that_stands_in_the_code(tmp_path):
     as_measured, _ = report_of(tmp_path, lambda stages: None)
 
     def ours(found: dict) -> str:
-        return tables(found) + "\n".join(facts(found))
+        return tables(typed(found)) + "\n".join(facts(typed(found)))
 
     def exchanged() -> dict:
         """The same study in which the arms had each other's numbers."""
@@ -254,7 +253,7 @@ def test_d26_a_winner_that_stands_in_the_code(tmp_path):
 
 
 def test_d26_one_seed_ranks_nothing():
-    text = tables(results())
+    text = tables(typed(results()))
     assert "One seed: differences describe these two trainings and rank nothing." in text
 
 

@@ -37,7 +37,7 @@ def test_d12_half_a_batch_that_is_dropped_when_memory_runs_out():
 
     def ours() -> float:
         found = paired_difference(rows, "monotonic", "baseline", resamples=100, confidence_level=0.9)
-        return found["difference_nats_per_token"]
+        return found.difference_nats_per_token
 
     def refuses_or_is_right(compare) -> bool:
         try:
@@ -83,7 +83,7 @@ def test_d13_losses_weighted_by_mask_tokens_and_not_by_predicted_ones():
             record("m", number, len(ids), total / len(ids))
             for number, (ids, total) in enumerate(zip(documents, sums, strict=True))
         ]
-        return summary(rows, "m")["loss_nats_per_token"]
+        return summary(rows, "m").loss_nats_per_token
 
     def is_the_mean_over_predicted_tokens(loss: float) -> bool:
         return math.isclose(loss, truth, rel_tol=1e-6)

@@ -36,9 +36,9 @@ def test_round_trip(tmp_path, monkeypatch, buffer_tokens, vocabulary_size, dtype
     everything = read[np.arange(len(read))]
     assert everything.dtype == torch.int64 and everything.shape == (len(stream) // LENGTH, LENGTH)
     assert everything.flatten().tolist() == stream[: len(stream) // LENGTH * LENGTH]
-    assert description["dtype"] == dtype
-    assert description["tokens"] + description["dropped_tokens"] == len(stream)
-    assert description["dropped_tokens"] == len(stream) % LENGTH
+    assert description.dtype == dtype
+    assert description.tokens + description.dropped_tokens == len(stream)
+    assert description.dropped_tokens == len(stream) % LENGTH
     assert read.sha256 == hashlib.sha256((tmp_path / "train.bin").read_bytes()).hexdigest()
 
 

@@ -483,9 +483,9 @@ def test_a_model_from_scratch_has_the_shape_it_was_asked_for():
 def test_a_trained_base_model_passes_and_its_ratios_are_told():
     losses = {"base": math.log(20), "unigram": math.log(100), "untrained": math.log(1000)}
     told = language.require_trained(losses, {"unigram": 0.25, "untrained": 0.05})
-    assert told["validation_perplexity"] == pytest.approx({"base": 20, "unigram": 100, "untrained": 1000})
-    assert told["ratio_of_perplexities"] == pytest.approx({"unigram": 0.2, "untrained": 0.02})
-    assert told["required_ratio"] == {"unigram": 0.25, "untrained": 0.05}
+    assert told.validation_perplexity == pytest.approx({"base": 20, "unigram": 100, "untrained": 1000})
+    assert told.ratio_of_perplexities == pytest.approx({"unigram": 0.2, "untrained": 0.02})
+    assert told.required_ratio == {"unigram": 0.25, "untrained": 0.05}
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_max_characters_limits_train_alone():
         assert limited.documents[name] == everything.documents[name]
     train = limited.documents["train"]
     assert train == everything.documents["train"][: len(train)]
-    used = sum(summary["characters"] for summary in limited.proof["splits"].values())
+    used = sum(summary.characters for summary in limited.proof.splits.values())
     assert 29_000 < used <= 30_000
 
 
@@ -203,7 +203,7 @@ def test_of_duplicates_the_earlier_split_keeps_its_own(winner, loser, winner_fir
 
 def test_dropped_duplicates_are_counted():
     documents = corpus()
-    assert cut(documents + documents[:9], settings()).proof["duplicates_dropped_documents"] == 9
+    assert cut(documents + documents[:9], settings()).proof.duplicates_dropped_documents == 9
 
 
 # ----------------------------------------------------------------------------------------- contamination
@@ -214,8 +214,8 @@ def test_near_duplicate_of_an_evaluation_document_is_left_out_and_counted():
     held = max(clean.documents["attack-evaluation"], key=lambda document: len(document.text))
     near = Document(source_in("train"), "Another beginning. " + held.text.upper() + " And an end!")
     planted = cut([*corpus(), near], settings())
-    assert clean.proof["contaminated_dropped_documents"] == 0
-    assert planted.proof["contaminated_dropped_documents"] == 1
+    assert clean.proof.contaminated_dropped_documents == 0
+    assert planted.proof.contaminated_dropped_documents == 1
     assert planted.documents == clean.documents
     assert near in cut([*corpus(), near], settings(max_shared_shingles=1.0)).documents["train"]
 
@@ -236,12 +236,12 @@ def test_share_of_shingles():
 
 def test_proof_counts_what_is_there():
     result = cut(corpus(), settings(train_documents=20))
-    summary = result.proof["splits"]["test"]
-    assert summary["documents"] == 6
-    assert summary["characters"] == sum(len(document.text) for document in result.documents["test"])
-    assert len(result.proof["pairs"]) == 10
-    assert {pair["shared_content"] + pair["shared_sources"] for pair in result.proof["pairs"]} == {0}
-    assert result.proof["largest_shared_shingles"] <= 0.2
+    summary = result.proof.splits["test"]
+    assert summary.documents == 6
+    assert summary.characters == sum(len(document.text) for document in result.documents["test"])
+    assert len(result.proof.pairs) == 10
+    assert {pair.shared_content + pair.shared_sources for pair in result.proof.pairs} == {0}
+    assert result.proof.largest_shared_shingles <= 0.2
 
 
 @pytest.mark.parametrize("what", ["shared_content", "shared_sources"])
@@ -251,7 +251,7 @@ def test_proof_refuses_splits_that_share_anything(what):
     leak = Document("elsewhere", held.text) if what == "shared_content" else Document(held.source, "another")
     chosen["train"] = [*chosen["train"], leak]
     with pytest.raises(CheckFailed, match=f"{what} of test and train"):
-        module._proof(chosen, settings())
+        module._proof(chosen, settings(), duplicates=0, contaminated=0)
 
 
 def test_proof_refuses_contaminated_train_documents():
@@ -259,7 +259,7 @@ def test_proof_refuses_contaminated_train_documents():
     held = max(chosen["test"], key=lambda document: len(document.text))
     chosen["train"] = [*chosen["train"], Document("elsewhere", held.text + " more")]
     with pytest.raises(CheckFailed, match="shingles"):
-        module._proof(chosen, settings())
+        module._proof(chosen, settings(), duplicates=0, contaminated=0)
 
 
 # -------------------------------------------------------------------------------------------- bad input

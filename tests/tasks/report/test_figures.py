@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tasks.report import figures
-from tasks.report.figures import COLOURS, LOOKS, Curve, Panel
+from tasks.report.figures import COLOURS, SERIES_STYLES, Curve, Panel
 from tests.conftest import REPOSITORY
 
 NAMES = ("a", "b", "c")
@@ -25,21 +25,23 @@ def _prepared(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def curves(name: str = "one") -> str:
     drawn = [
-        Curve(f"{series} <&>", look, [[1, 2.0], [2, 1.5 + place]], dots=place > 0)
-        for place, (series, look) in enumerate(zip(NAMES, LOOKS, strict=True))
+        Curve(f"{series} <&>", style, [[1, 2.0], [2, 1.5 + place]], dots=place > 0)
+        for place, (series, style) in enumerate(zip(NAMES, SERIES_STYLES, strict=True))
     ]
     return figures.curves(name, 'A "described" <figure> & more', drawn, "step", "loss (nats per token)")
 
 
 def distributions(values: list[float] | None = None) -> str:
     panels = [Panel("attack", dict.fromkeys(NAMES, values or [0.1, 0.5, 0.2])), Panel("control", {"a": [0.0, 0.1]})]
-    return figures.distributions("two", "Effects", panels, dict(zip(NAMES, LOOKS, strict=True)), "increase (nats)")
+    return figures.distributions(
+        "two", "Effects", panels, dict(zip(NAMES, SERIES_STYLES, strict=True)), "increase (nats)"
+    )
 
 
 def levels() -> str:
-    looks = {"clean": LOOKS[0], "attacked": LOOKS[1]}
+    styles = {"clean": SERIES_STYLES[0], "attacked": SERIES_STYLES[1]}
     rows = {"baseline": {"clean": 1.0, "attacked": 2.0}, "monotonic": {"clean": 1.5, "attacked": 2.0}}
-    return figures.levels("three", "Levels", rows, looks, "loss (nats)")
+    return figures.levels("three", "Levels", rows, styles, "loss (nats)")
 
 
 def intervals() -> str:
@@ -122,7 +124,7 @@ def test_figures_on_one_page_share_no_ids_and_find_their_own():
 
 def test_series_differ_by_line_and_marker_as_well_as_by_colour():
     for aspect in ("colour", "line", "marker"):
-        assert len({str(getattr(look, aspect)) for look in LOOKS}) == len(LOOKS)
+        assert len({str(getattr(style, aspect)) for style in SERIES_STYLES}) == len(SERIES_STYLES)
     dashes = {match for match in re.findall(r"stroke-dasharray: ([\d., ]+)", curves())}
     assert len(dashes) == 2  # the third is solid
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tasks.report.page import STYLE, Figure, Section, page
+from tasks.report.page import STYLE, Figure, Section, html_page
 from tasks.report.table import Table
 from tests.tasks.report.test_figures import contrast
 
@@ -36,7 +36,7 @@ def whole(said: str = "text") -> str:
     section = Section(
         said, texts=[said], points=[said], figures=[Figure(SVG, said)], tables=[table], details=((said, said),)
     )
-    return page(said, said, [said], [section, Section("Other")])
+    return html_page(said, said, [said], [section, Section("Other")])
 
 
 def test_everything_that_is_given_as_text_is_shown_as_text():
@@ -62,7 +62,7 @@ def test_the_page_asks_for_nothing_and_may_not():
 
 
 def test_sections_are_linked_from_the_top():
-    reader = Reader(page("t", "l", [], [Section("What was: verified?"), Section("Limits")]))
+    reader = Reader(html_page("t", "l", [], [Section("What was: verified?"), Section("Limits")]))
     links = [attributes["href"] for tag, attributes in reader.tags if tag == "a"]
     assert links == ["#what-was-verified", "#limits"]
     assert {f"#{attributes.get('id')}" for tag, attributes in reader.tags if tag == "section"} == set(links)

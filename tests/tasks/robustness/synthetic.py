@@ -21,7 +21,9 @@ from flows import settings
 from storage import durable, markers
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
+from tasks.report.publish import Published
 from tasks.robustness.aggregate import aggregate
+from tasks.robustness.final_results import FinalResults
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
 from tasks.statistics.losses import summary
@@ -172,7 +174,7 @@ def contents(configured: Study, seed: int = 0) -> dict[str, dict[str, Any]]:
             "result": {
                 "split": "test",
                 "documents": 60,
-                "models": {name: summary(test, name) for name in dict.fromkeys(row["model"] for row in test)},
+                "models": {name: summary(test, name).as_json() for name in dict.fromkeys(row["model"] for row in test)},
                 "records_digest": plain_digest(test),
             },
             "rows": test,
@@ -230,12 +232,17 @@ def written(folder: Path, stages: dict[str, dict[str, Any]], name: str = "quick"
     return inputs
 
 
-def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -> tuple[dict[str, Any], Path]:
+def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -> tuple[Published, Path]:
     """The result of aggregate on these inputs, and the directory that it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     run = stage_run(folder)
     run.run = SimpleNamespace(root=next(iter(inputs.values())).run.root)  # runs are named relative to their own root
     return aggregate(run, configured.for_aggregate(), **inputs), run.directory
+
+
+def typed(numbers: dict[str, Any]) -> FinalResults:
+    """`final_results.json` as the tables and sentences take it."""
+    return FinalResults.model_validate(numbers)
 
 
 def changed(stages: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

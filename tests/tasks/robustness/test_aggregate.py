@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from storage import durable
-from storage.errors import CheckFailed
+from storage.errors import BadInput, CheckFailed
+from tasks.report.numbers import NATS, span
 from tasks.robustness.study import AggregateConfig, UnequalBudgets
 from tasks.robustness.tables import STAGE_OF, tables
-from tasks.robustness.words import NATS, attack_cautions, cautions, facts, span, what_was_studied
+from tasks.robustness.words import attack_cautions, cautions, facts, what_was_studied
 from tasks.statistics.effects import attack_effect, paired_effects
 from tasks.statistics.losses import summary
 from tests.tasks.robustness.synthetic import (
@@ -24,6 +25,7 @@ from tests.tasks.robustness.synthetic import (
     changed,
     contents,
     study,
+    typed,
     written,
 )
 from tests.tasks.tiny import files_of, finished_study
@@ -112,9 +114,9 @@ def test_the_real_stages_are_aggregated():
 
 
 def test_the_result_names_what_there_is_to_show(made: Made):
-    assert made.result["tables"] == ["table.md"] and made.result["report"] == "report.html"
-    assert made.result["final_results_digest"] == durable.sha256_json(made.numbers)
-    assert [Path(name).stem for name in made.result["figures"]] == [
+    assert made.result.tables == ["table.md"] and made.result.report == "report.html"
+    assert made.result.final_results_digest == durable.sha256_json(made.numbers)
+    assert [Path(name).stem for name in made.result.figures] == [
         "training-base",
         "training-arms",
         "differences-test",
@@ -125,7 +127,7 @@ def test_the_result_names_what_there_is_to_show(made: Made):
         "effects-hotflip",
         "differences-hotflip",
     ]
-    assert all((made.path / name).is_file() for name in made.result["figures"])
+    assert all((made.path / name).is_file() for name in made.result.figures)
 
 
 def test_rerunning_gives_the_same_bytes(made: Made, tmp_path: Path):
@@ -138,7 +140,7 @@ def test_rerunning_gives_the_same_bytes(made: Made, tmp_path: Path):
 
 
 def test_the_table_on_disk_is_that_of_the_results(made: Made):
-    assert made.table == tables(made.numbers)
+    assert made.table == tables(typed(made.numbers))
 
 
 def test_the_numbers_are_those_of_the_stages(made: Made):
@@ -159,9 +161,9 @@ def test_the_numbers_are_those_of_the_stages(made: Made):
 def test_the_effects_are_those_of_the_records(made: Made, attack: str, draws: int | None):
     rows, found = STAGES[attack]["rows"], made.numbers["attacks"][attack]
     for model in ATTACKED:
-        assert found["effects"][model] == attack_effect(rows, model, 200, 0.95, draws)
+        assert found["effects"][model] == attack_effect(rows, model, 200, 0.95, draws).as_json()
     pairs = [("baseline", "base"), ("monotonic", "base"), ("monotonic", "baseline")]
-    assert found["differences"] == [paired_effects(rows, *pair, 200, 0.95, draws) for pair in pairs]
+    assert found["differences"] == [paired_effects(rows, *pair, 200, 0.95, draws).as_json() for pair in pairs]
 
 
 def test_the_success_rate_is_counted_from_the_records(made: Made):
@@ -187,13 +189,13 @@ def test_an_interval_without_width_is_no_interval():
 def test_a_perplexity_of_a_model_that_diverged_fits_its_column(made: Made, numbers: dict[str, Any]):
     """Seen at a learning rate of 100: 305 digits, the same for both arms, since e^700 is the most that is kept."""
     capped = summary([{"model": "m", "tokens_scored": 1, "loss_sum_nats": loss} for loss in (7e4,)], "m")
-    numbers["models"]["baseline"] |= {"perplexity": capped["perplexity"]}
+    numbers["models"]["baseline"] |= {"perplexity": capped.perplexity}
     numbers["models"]["monotonic"] |= {"perplexity": 1_234_567.0}
-    rows = {line[0]: line[1] for line in rows_of(tables(numbers), "model                 | perplexity")}
+    rows = {line[0]: line[1] for line in rows_of(tables(typed(numbers)), "model                 | perplexity")}
     assert rows["baseline"] == "> 1e300" and rows["monotonic"] == "1.23e6"
     assert rows["base"] == f"{numbers['models']['base']['perplexity']:,.2f}"
-    assert "1.23e6 (monotonic arm)" in facts(numbers)[0]
-    assert "    > 1e300 |" in tables(numbers), "the column still stands right"
+    assert "1.23e6 (monotonic arm)" in facts(typed(numbers))[0]
+    assert "    > 1e300 |" in tables(typed(numbers)), "the column still stands right"
 
 
 def test_every_name_of_a_model_is_explained_and_the_question_asked(made: Made):
@@ -210,9 +212,9 @@ def test_the_text_is_told_with_what_a_source_of_it_is(made: Made, numbers: dict[
     for said in made.said.values():
         assert "standard library, numpy, pandas, each a document" in " ".join(said.split())
     numbers["configuration"]["text"] = {"source": "files", "text_column": "text"}
-    assert "A text file is one document and one source" in tables(numbers)
+    assert "A text file is one document and one source" in tables(typed(numbers))
     numbers["configuration"]["text"] = {"source": "hub", "dataset": "a/b", "revision": "0" * 40}
-    assert f"a/b of the Hugging Face hub, revision {'0' * 40}" in tables(numbers)
+    assert f"a/b of the Hugging Face hub, revision {'0' * 40}" in tables(typed(numbers))
 
 
 def test_a_base_that_began_with_the_weights_of_another_run_is_told_in_every_text(made: Made, tmp_path: Path):
@@ -285,7 +287,7 @@ def test_one_seed_and_a_toy_model_are_called_so_everywhere_and_no_winner_is_name
 
 def test_a_model_of_real_size_is_not_called_a_toy(numbers: dict[str, Any]):
     numbers["base"]["parameters"] = 1_414_647_808
-    assert "1,414,647,808 parameters" in what_was_studied(numbers) and "toy" not in tables(numbers)
+    assert "1,414,647,808 parameters" in what_was_studied(typed(numbers)) and "toy" not in tables(typed(numbers))
 
 
 def test_the_table_says_what_was_verified(made: Made):
@@ -294,7 +296,7 @@ def test_the_table_says_what_was_verified(made: Made):
 
 
 def test_the_facts_give_both_effects_with_intervals_and_the_clean_loss(made: Made):
-    said = facts(made.numbers)
+    said = facts(typed(made.numbers))
     for attack, found in made.numbers["attacks"].items():
         for model, effect in found["effects"].items():
             (one,) = [fact for fact in said if fact.startswith(f"{attack} on {model}: ")]
@@ -307,11 +309,11 @@ def test_the_facts_give_both_effects_with_intervals_and_the_clean_loss(made: Mad
 
 
 def test_an_attack_that_does_no_more_than_random_tokens_is_said_to(numbers: dict[str, Any]):
-    assert not [said for said in attack_cautions(numbers) if "not told apart" in said]
+    assert not [said for said in attack_cautions(typed(numbers)) if "not told apart" in said]
     numbers["attacks"]["uat"]["effects"]["monotonic"]["attack_minus_control_nats_per_token"]["interval"] = [-0.1, 0.1]
     assert [
         said
-        for said in attack_cautions(numbers)
+        for said in attack_cautions(typed(numbers))
         if said.startswith("uat is not told apart from random tokens on monot")
     ]
 
@@ -319,10 +321,10 @@ def test_an_attack_that_does_no_more_than_random_tokens_is_said_to(numbers: dict
 def test_a_model_that_has_forgotten_the_language_is_not_shown_as_one_that_withstands(numbers: dict[str, Any]):
     """Seen on SmolLM2 after ten steps: 18 nats per token, and no attack succeeded."""
     said = "On the test split monotonic did worse than a table of token frequencies"
-    assert said not in tables(numbers) and not [fact for fact in facts(numbers) if said in fact]
+    assert said not in tables(typed(numbers)) and not [fact for fact in facts(typed(numbers)) if said in fact]
     numbers["models"]["monotonic"] |= {"loss_nats_per_token": numbers["models"]["unigram"]["loss_nats_per_token"]}
-    assert f"**{said}**" in tables(numbers)
-    assert [fact for fact in facts(numbers) if fact.startswith(said) and "no sign that it withstands" in fact]
+    assert f"**{said}**" in tables(typed(numbers))
+    assert [fact for fact in facts(typed(numbers)) if fact.startswith(said) and "no sign that it withstands" in fact]
 
 
 def test_documents_of_one_source_have_no_interval_and_the_tables_say_so(tmp_path: Path):
@@ -341,7 +343,7 @@ def test_a_base_model_that_was_loaded_has_no_training_curve(tmp_path: Path):
         stages["base"]["result"] |= {"training": None, "source": "hub"}
         del stages["base"]["metrics"]
 
-    names = Made(tmp_path, edit).result["figures"]
+    names = Made(tmp_path, edit).result.figures
     assert "figures/training-base.svg" not in names and "figures/training-arms.svg" in names
 
 
@@ -366,10 +368,10 @@ def test_changed_numerics_reach_every_text_from_the_stage_that_had_them(made: Ma
 
 
 def test_arms_on_different_numerics_are_said_in_every_text(numbers: dict[str, Any]):
-    assert "different numerics" not in tables(numbers)
+    assert "different numerics" not in tables(typed(numbers))
     numbers["numerics"]["monotonic"] = numbers["numerics"]["monotonic"] | {"micro_batch_examples": 99}
-    assert "**The arms ran on different numerics**" in tables(numbers)
-    assert "micro_batch_examples (16, 99)" in " ".join(cautions(numbers))
+    assert "**The arms ran on different numerics**" in tables(typed(numbers))
+    assert "micro_batch_examples (16, 99)" in " ".join(cautions(typed(numbers)))
 
 
 def test_unequal_budgets_stand_in_every_text_with_their_reason(tmp_path: Path):
@@ -524,7 +526,9 @@ def test_an_input_that_was_edited_with_its_times_kept_is_refused_by_name(tmp_pat
         ("hotflip", ["records_digest"]),
     ],
 )
-def test_a_key_that_is_not_there_is_an_error_and_never_a_gap(tmp_path: Path, stage: str, path: list[str]):
+def test_a_field_that_is_not_there_is_refused_by_file_and_name_and_never_a_gap(
+    tmp_path: Path, stage: str, path: list[str]
+):
     def edit(stages: dict[str, Any]) -> None:
         *parents, last = path
         place = stages[stage]["result"]
@@ -532,7 +536,8 @@ def test_a_key_that_is_not_there_is_an_error_and_never_a_gap(tmp_path: Path, sta
             place = place[parent]
         del place[last]
 
-    with pytest.raises(KeyError, match=path[-1]):
+    named = rf"quick/{stage}/\w+/result\.json .*\n  {re.escape('.'.join(path))}: Field required\n"
+    with pytest.raises(BadInput, match=named):
         Made(tmp_path, edit)
 
 

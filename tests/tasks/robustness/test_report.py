@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage import durable
-from tasks.robustness import report
+from tasks.report import provenance
 from tests.tasks.report.test_page import Reader
 from tests.tasks.robustness.synthetic import NUMERICS, TRIGGERS, aggregated, changed, contents, study, written
 
@@ -87,8 +87,8 @@ def test_what_was_read_from_outside_is_told_by_version(html: str):
 
 def test_many_files_are_told_by_one_digest():
     files = {f"{number}.txt": f"{number:064x}" for number in range(21)}
-    assert report._named(files) == [["21 files", durable.sha256_json(files)[:12]]]
-    assert report._named({"a.txt": "b" * 64}) == [["a.txt", "b" * 12]]
+    assert provenance._named(files) == [["21 files", durable.sha256_json(files)[:12]]]
+    assert provenance._named({"a.txt": "b" * 64}) == [["a.txt", "b" * 12]]
 
 
 def test_numerics_that_differ_between_stages_are_shown_by_stage(tmp_path: Path):

@@ -110,15 +110,15 @@ def test_what_setup_publishes(tmp_path, config):
     for name in EVALUATION_SPLITS:
         table = pq.read_table(text / f"{name}.parquet")
         assert table.column_names == ["example_id", "source", "text"]
-        assert len(table) == result["splits"][name]["documents"] == 5
+        assert len(table) == result.splits[name].documents == 5
 
     train = Blocks(text, "train")
     counts = np.load(text / "unigram.npy")
-    assert counts.dtype == np.int64 and counts.shape == (result["vocabulary_tokens"],)
-    assert counts.sum() == result["packed"]["train"]["tokens"] == len(train) * 16
-    assert 0 < counts[result["end_of_text_id"]] <= result["splits"]["train"]["documents"]
-    assert json.loads((text / "proof.json").read_text())["splits"] == result["splits"]
-    assert str(tmp_path) not in json.dumps(result)
+    assert counts.dtype == np.int64 and counts.shape == (result.vocabulary_tokens,)
+    assert counts.sum() == result.packed["train"].tokens == len(train) * 16
+    assert 0 < counts[result.end_of_text_id] <= result.splits["train"].documents
+    assert json.loads((text / "proof.json").read_text())["splits"] == result.as_json()["splits"]
+    assert str(tmp_path) not in json.dumps(result.as_json())
     assert (run.directory / "preflight.json").is_file()
 
 

@@ -14,6 +14,7 @@ from storage.errors import CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.robustness import sweep
+from tasks.robustness.final_results import SweepResults
 from tasks.robustness.study import SweepConfig
 from tasks.stage.run import StageInput
 from tests.tasks.robustness.synthetic import aggregated, contents, study, written
@@ -103,7 +104,8 @@ def test_each_attack_has_the_mean_difference_between_the_arms(both: tuple[dict[s
 def test_seeds_that_all_gave_the_same_have_no_interval(both: tuple[dict[str, Any], str]):
     found, _ = both
     found["attacks_monotonic_minus_baseline"]["hotflip"]["success_rate"] |= {"mean": 0.0, "interval": [0.0, 0.0]}
-    (line,) = [line for line in sweep.table(found).splitlines() if "success rate, percentage points" in line]
+    table = sweep.table(SweepResults.model_validate(found))
+    (line,) = [line for line in table.splitlines() if "success rate, percentage points" in line]
     assert [cell.strip() for cell in line.split("|")[3:5]] == ["+0.0", "-"]
 
 
@@ -167,6 +169,6 @@ def test_the_table_carries_the_cautions_of_each_seed_and_says_what_seeds_vary(bo
     assert "one base model, one initialisation, one text" in text
     found["of_seed"]["seed_1337"]["unequal_budgets_reason"] = "a warmer start"
     found["of_seed"]["seed_1337"]["numerics_changes"] = {"train-monotonic": [{}]}
-    text = sweep.table(found)
+    text = sweep.table(SweepResults.model_validate(found))
     assert "unequal budgets:** a warmer start" in text
     assert "Numerics changed between attempts of train-monotonic" in text

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tasks.statistics.effects import attack_effect, paired_effects, succeeded
+from tasks.statistics.effects import Effect, EffectDifference, attack_effect, paired_effects, succeeded
+from tasks.statistics.resampling import Estimate
 
 
 def row(model: str, number: int, clean: float, attacked: float, **changed: object) -> dict:
@@ -36,16 +38,16 @@ def some(model: str = "a", rise: float = 0.5, documents: int = 30, noise: float 
     return [row(model, i, c, c + rise + chance.normal(0, noise)) for i, c in enumerate(clean)]
 
 
-def effect(rows: list[dict], model: str = "a", draws: int | None = 2) -> dict:
+def effect(rows: list[dict], model: str = "a", draws: int | None = 2) -> Any:
     return attack_effect(rows, model, 300, 0.95, draws)
 
 
-def paired(rows: list[dict], model: str = "b", reference: str = "a", draws: int | None = 2) -> dict:
+def paired(rows: list[dict], model: str = "b", reference: str = "a", draws: int | None = 2) -> Any:
     return paired_effects(rows, model, reference, 300, 0.95, draws)
 
 
-def estimates(found: dict) -> dict[str, dict]:
-    return {name: value for name, value in found.items() if isinstance(value, dict)}
+def estimates(found: Effect | EffectDifference) -> dict[str, Estimate]:
+    return {name: value for name, value in found if isinstance(value, Estimate)}
 
 
 def test_every_number_is_the_one_that_is_computed_by_hand():
@@ -56,50 +58,51 @@ def test_every_number_is_the_one_that_is_computed_by_hand():
     found = effect(rows)
     # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 40 + 84 = 124, clean 40 + 80 = 120, 40 tokens;
     # of the whole texts 20 + 40 = 60, 20 tokens
-    assert found["clean_loss_nats_per_token"] == pytest.approx(3.0)
-    assert found["attacked_loss_nats_per_token"] == pytest.approx(3.6)
-    assert found["increase_nats_per_token"]["value"] == pytest.approx(9 / 15)
-    assert found["relative_increase"]["value"] == pytest.approx(0.6 / 3.0)
-    assert found["control_loss_nats_per_token"] == pytest.approx(3.1)
-    assert found["control_increase_nats_per_token"]["value"] == pytest.approx(0.1)
-    assert found["control_relative_increase"]["value"] == pytest.approx(0.1 / 3.0)
-    assert found["attack_minus_control_nats_per_token"]["value"] == pytest.approx(9 / 15 - 0.1)
-    assert found["success_rate"]["value"] == 0.5
-    assert found["control_success_rate"]["value"] == 0.25  # one of two draws on each of two texts
-    assert found["success_rate_minus_control"]["value"] == 0.25
-    assert (found["documents"], found["sources"], found["tokens_scored"]) == (2, 2, 15)
-    assert found["control_tokens_scored"] == 40
+    assert found.clean_loss_nats_per_token == pytest.approx(3.0)
+    assert found.attacked_loss_nats_per_token == pytest.approx(3.6)
+    assert found.increase_nats_per_token.value == pytest.approx(9 / 15)
+    assert found.relative_increase.value == pytest.approx(0.6 / 3.0)
+    assert found.control_loss_nats_per_token == pytest.approx(3.1)
+    assert found.control_increase_nats_per_token.value == pytest.approx(0.1)
+    assert found.control_relative_increase.value == pytest.approx(0.1 / 3.0)
+    assert found.attack_minus_control_nats_per_token.value == pytest.approx(9 / 15 - 0.1)
+    assert found.success_rate.value == 0.5
+    assert found.control_success_rate.value == 0.25  # one of two draws on each of two texts
+    assert found.success_rate_minus_control.value == 0.25
+    assert (found.documents, found.sources, found.tokens_scored) == (2, 2, 15)
+    assert found.control_tokens_scored == 40
 
 
 def test_differences_between_models_are_those_of_their_effects():
     rows = some("a", 0.5) + some("b", 0.2, seed=1)
     found, a, b = paired(rows), effect(rows, "a"), effect(rows, "b")
-    effects = ("increase_nats_per_token", "relative_increase", "attack_minus_control_nats_per_token", "success_rate")
-    for name in effects:
-        assert found[name]["value"] == pytest.approx(b[name]["value"] - a[name]["value"]), name
-        low, high = found[name]["interval"]
-        assert low < found[name]["value"] < high, name
-    assert (found["model"], found["reference"], found["documents"], found["sources"]) == ("b", "a", 30, 30)
+    names = ("increase_nats_per_token", "relative_increase", "attack_minus_control_nats_per_token", "success_rate")
+    for name in names:
+        ours, minuend, subtrahend = (getattr(effects, name) for effects in (found, b, a))
+        assert ours.value == pytest.approx(minuend.value - subtrahend.value), name
+        low, high = ours.interval
+        assert low < ours.value < high, name
+    assert (found.model, found.reference, found.documents, found.sources) == ("b", "a", 30, 30)
 
 
 def test_the_same_nats_are_a_smaller_share_for_the_model_that_predicts_badly():
     rows = [row(model, i, clean, clean + 0.4) for model, clean in (("a", 2.0), ("b", 4.0)) for i in range(10)]
     found = paired(rows)
-    assert found["increase_nats_per_token"]["value"] == pytest.approx(0.0)
-    assert found["relative_increase"]["value"] == pytest.approx(0.1 - 0.2)
-    assert found["success_rate"]["value"] == -1.0
+    assert found.increase_nats_per_token.value == pytest.approx(0.0)
+    assert found.relative_increase.value == pytest.approx(0.1 - 0.2)
+    assert found.success_rate.value == -1.0
 
 
 def test_an_attack_that_writes_over_expensive_tokens_does_not_choose_its_denominator():
     """What is still scored is cheaper than the text: +0.5 is 25 % of that, and 10 % of the text."""
     one = row("a", 0, 5.0, 5.5, tokens_scored=5, loss_sum_nats=12.5, clean_loss_sum_nats=10.0)
     assert not succeeded(one, 0.15) and succeeded(one, 0.09)
-    assert effect([one])["relative_increase"]["value"] == pytest.approx(0.1)
+    assert effect([one]).relative_increase.value == pytest.approx(0.1)
 
 
 def test_an_attack_without_successes_has_none_of_the_rates():
-    assert not [name for name in effect(some(), draws=None) if "success" in name]
-    assert not [name for name in paired(some() + some("b"), draws=None) if "success" in name]
+    assert not [name for name in effect(some(), draws=None).as_json() if "success" in name]
+    assert not [name for name in paired(some() + some("b"), draws=None).as_json() if "success" in name]
 
 
 def test_whole_sources_are_resampled():
@@ -109,11 +112,11 @@ def test_whole_sources_are_resampled():
     together = [given | {"source": f"file {i // 10}"} for i, given in enumerate(rows)]
 
     def width(records: list[dict]) -> float:
-        low, high = effect(records)["increase_nats_per_token"]["interval"]
+        low, high = effect(records).increase_nats_per_token.interval
         return high - low
 
     assert width(together) > 2 * width(rows)
-    assert effect(together)["sources"] == 8
+    assert effect(together).sources == 8
 
 
 def test_pairs_are_resampled_together():
@@ -121,15 +124,15 @@ def test_pairs_are_resampled_together():
     rises = np.random.default_rng(3).normal(0.5, 0.4, 30)
     rows = [row("a", i, 4.0, 4.0 + rise) for i, rise in enumerate(rises)]
     rows += [row("b", i, 4.0, 4.1 + rise + 1e-4 * i) for i, rise in enumerate(rises)]
-    low, high = paired(rows)["increase_nats_per_token"]["interval"]
+    low, high = paired(rows).increase_nats_per_token.interval
     assert 0.1 < low < high < 0.104
 
 
 def test_the_interval_depends_on_the_level_and_not_on_the_order_of_the_records():
     rows = some()
     assert effect(random.Random(0).sample(rows, len(rows))) == effect(rows)
-    low, high = effect(rows)["increase_nats_per_token"]["interval"]
-    inner = attack_effect(rows, "a", 300, 0.5)["increase_nats_per_token"]["interval"]
+    low, high = effect(rows).increase_nats_per_token.interval
+    inner = attack_effect(rows, "a", 300, 0.5).increase_nats_per_token.interval
     assert low < inner[0] < inner[1] < high
 
 
@@ -184,25 +187,23 @@ def degenerate() -> dict[str, list[dict]]:
 def test_degenerate_records_give_finite_numbers_or_none(case: str):
     rows = degenerate()[case]
     for found in (effect(rows), paired(rows)):
-        json.dumps(found, allow_nan=False)
+        json.dumps(found.as_json(), allow_nan=False)
         for name, estimate in estimates(found).items():
-            assert estimate["interval"] is None or (
-                estimate["interval"][0] <= estimate["value"] <= estimate["interval"][1]
-            ), name
+            assert estimate.interval is None or (estimate.interval[0] <= estimate.value <= estimate.interval[1]), name
 
 
 @pytest.mark.parametrize("case", ["one source", "single"])
 def test_one_source_gives_no_interval(case: str):
     rows = degenerate()[case]
     for found in (effect(rows), paired(rows)):
-        assert found["sources"] == 1
-        assert all(estimate["interval"] is None for estimate in estimates(found).values())
+        assert found.sources == 1
+        assert all(estimate.interval is None for estimate in estimates(found).values())
 
 
 def test_texts_that_all_react_alike_have_an_interval_without_width():
     rows = degenerate()["equal"]
-    assert effect(rows)["increase_nats_per_token"] == {"value": 0.5, "interval": [0.5, 0.5]}
-    assert paired(rows)["increase_nats_per_token"] == {"value": 0.0, "interval": [0.0, 0.0]}
+    assert effect(rows).increase_nats_per_token == Estimate(value=0.5, interval=[0.5, 0.5])
+    assert paired(rows).increase_nats_per_token == Estimate(value=0.0, interval=[0.0, 0.0])
 
 
 def test_a_success_is_more_than_the_share_and_not_as_much():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, t
 
-from tasks.statistics.losses import paired_difference, summary
+from tasks.statistics.losses import LossDifference, paired_difference, summary
 from tasks.statistics.seeds import mean_over_seeds
 
 
@@ -35,12 +35,12 @@ def two_models(difference: float = 0.1, noise: float = 0.05, documents: int = 60
     return rows("a", a.tolist(), tokens) + rows("b", b.tolist(), tokens)
 
 
-def compared(records: list[dict], model: str = "b", reference: str = "a") -> dict:
+def compared(records: list[dict], model: str = "b", reference: str = "a") -> LossDifference:
     return paired_difference(records, model, reference, resamples=500, confidence_level=0.95)
 
 
-def width(found: dict) -> float:
-    low, high = found["interval_nats_per_token"]
+def width(found: LossDifference) -> float:
+    low, high = found.interval_nats_per_token
     return high - low
 
 
@@ -49,7 +49,7 @@ def width(found: dict) -> float:
 
 def test_a_model_s_loss_is_weighted_by_tokens_and_not_by_documents():
     found = summary(rows("a", [1.0, 4.0], [30, 10]) + rows("other", [9.0], [1]), "a")
-    assert found == {
+    assert found.as_json() == {
         "documents": 2,
         "tokens_scored": 40,
         "loss_nats_per_token": 1.75,
@@ -62,24 +62,22 @@ def test_a_model_s_loss_is_weighted_by_tokens_and_not_by_documents():
 
 def test_the_difference_is_model_minus_reference_and_lies_in_its_interval():
     found = compared(two_models())
-    low, high = found["interval_nats_per_token"]
-    assert low < found["difference_nats_per_token"] < high
+    low, high = found.interval_nats_per_token
+    assert low < found.difference_nats_per_token < high
     assert 0 < low < 0.1 < high
-    assert (found["model"], found["reference"], found["documents"]) == ("b", "a", 60)
-    assert found["confidence_level"] == 0.95
+    assert (found.model, found.reference, found.documents) == ("b", "a", 60)
+    assert found.confidence_level == 0.95
 
 
 def test_the_other_way_round_it_has_the_other_sign():
     one, other = compared(two_models()), compared(two_models(), "a", "b")
-    assert other["difference_nats_per_token"] == pytest.approx(-one["difference_nats_per_token"])
-    assert other["interval_nats_per_token"] == pytest.approx(
-        [-x for x in reversed(one["interval_nats_per_token"])], abs=0.01
-    )
+    assert other.difference_nats_per_token == pytest.approx(-one.difference_nats_per_token)
+    assert other.interval_nats_per_token == pytest.approx([-x for x in reversed(one.interval_nats_per_token)], abs=0.01)
 
 
 def test_the_difference_is_of_token_weighted_means():
     records = rows("a", [1.0, 1.0], [1, 9]) + rows("b", [3.0, 2.0], [1, 9])
-    assert compared(records)["difference_nats_per_token"] == pytest.approx((2.0 * 1 + 1.0 * 9) / 10)
+    assert compared(records).difference_nats_per_token == pytest.approx((2.0 * 1 + 1.0 * 9) / 10)
 
 
 def test_pairing_makes_the_interval_much_narrower_than_independent_samples_would():
@@ -100,11 +98,11 @@ def test_pairing_makes_the_interval_much_narrower_than_independent_samples_would
 def test_a_difference_of_the_same_nats_in_every_token_has_an_interval_of_no_width():
     """However long the documents are: a resample takes a document's loss together with its tokens."""
     found = compared(two_models(difference=1.0, noise=1e-7))
-    assert found["interval_nats_per_token"] == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert found.interval_nats_per_token == pytest.approx([1.0, 1.0], abs=1e-6)
 
 
 def test_a_difference_that_is_not_there_has_an_interval_around_zero():
-    low, high = compared(two_models(difference=0.0))["interval_nats_per_token"]
+    low, high = compared(two_models(difference=0.0)).interval_nats_per_token
     assert low < 0 < high
 
 
@@ -149,7 +147,7 @@ def test_one_document_gives_no_interval():
 def test_two_models_that_agree_everywhere_have_an_interval_of_zero_and_not_nan():
     records = two_models()[:60]
     same = records + [row | {"model": "b"} for row in records]
-    assert compared(same)["interval_nats_per_token"] == [0.0, 0.0]
+    assert compared(same).interval_nats_per_token == [0.0, 0.0]
 
 
 # ----------------------------------------------------------------------------------------------- seeds
@@ -159,14 +157,14 @@ def test_three_seeds_give_the_interval_that_is_computed_by_hand():
     found = mean_over_seeds([1.0, 2.0, 4.5], 0.95)
     # mean 2.5; squares 2.25 + 0.25 + 4 = 6.5, over 2 is 3.25; t(2, 0.975) = 4.302652729911275
     half = 4.302652729911275 * math.sqrt(3.25) / math.sqrt(3)
-    assert found["mean"] == 2.5
-    assert found["standard_deviation"] == pytest.approx(math.sqrt(3.25), rel=1e-12)
-    assert found["interval"] == pytest.approx([2.5 - half, 2.5 + half], rel=1e-9)
-    assert (found["seeds"], found["confidence_level"]) == (3, 0.95)
+    assert found.mean == 2.5
+    assert found.standard_deviation == pytest.approx(math.sqrt(3.25), rel=1e-12)
+    assert found.interval == pytest.approx([2.5 - half, 2.5 + half], rel=1e-9)
+    assert (found.seeds, found.confidence_level) == (3, 0.95)
 
 
 def test_the_confidence_level_is_two_sided():
-    low, high = mean_over_seeds([0.0, 1.0], 0.5)["interval"]
+    low, high = mean_over_seeds([0.0, 1.0], 0.5).interval
     assert (high - low) / 2 == pytest.approx(t.ppf(0.75, 1) * 0.5)
 
 
@@ -186,6 +184,6 @@ def test_documents_of_one_source_are_resampled_together():
     for row in records:
         row["source"] = f"file {int(row['example_id']) // 10}"
     together = compared(records)
-    assert together["sources"] == 12 and apart["sources"] == 120
-    assert together["difference_nats_per_token"] == pytest.approx(apart["difference_nats_per_token"])
+    assert together.sources == 12 and apart.sources == 120
+    assert together.difference_nats_per_token == pytest.approx(apart.difference_nats_per_token)
     assert width(together) > 2 * width(apart)

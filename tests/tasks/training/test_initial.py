@@ -29,7 +29,7 @@ def test_every_weight_is_that_of_the_other_run(source):
     told = load_weights(network, str(source), {}, read)
     there = read(source / "model")
     assert all(torch.equal(tensor, there[name]) for name, tensor in network.state_dict().items())
-    assert (told["stage"], told["fingerprint"][:12]) == ("toy", source.name)
+    assert (told.stage, told.fingerprint[:12]) == ("toy", source.name)
 
 
 def test_weights_of_another_shape_are_refused_with_the_difference_of_the_two_configurations(source):

@@ -1,0 +1,57 @@
+"""What is found of a text and of a language model, and read again by other stages."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tasks.stage.result import Result
+
+
+class SplitSummary(Result):
+    """One split; `digest` is the sha256 over the sorted example ids, one a line."""
+
+    documents: int
+    characters: int
+    sources: int
+    digest: str
+
+
+class SharedBySplits(Result):
+    """How many texts and sources two splits have in common: none, or there would be no result."""
+
+    splits: list[str]
+    shared_content: int
+    shared_sources: int
+
+
+class SplitsProof(Result):
+    """What the splits hold, what was dropped, and that they share nothing.
+
+    `largest_shared_shingles` is the largest share of a train document's word sequences that stands in an evaluation
+    split.
+    """
+
+    splits: dict[str, SplitSummary]
+    largest_shared_shingles: float
+    pairs: list[SharedBySplits]
+    duplicates_dropped_documents: int
+    contaminated_dropped_documents: int
+
+
+class PackedSplit(Result):
+    """A packed split, as `tasks.language.blocks.pack` wrote it; `sha256` is that of the token file."""
+
+    dtype: Literal["uint16", "uint32"]
+    sequence_length: int
+    blocks: int
+    tokens: int
+    dropped_tokens: int
+    sha256: str
+
+
+class TrainedCheck(Result):
+    """The validation perplexity of the base model beside what it is compared with, and the ratios required at most."""
+
+    validation_perplexity: dict[str, float]
+    ratio_of_perplexities: dict[str, float]
+    required_ratio: dict[str, float]

@@ -1,0 +1,52 @@
+"""How numbers are written: estimates with their intervals, differences with their signs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tasks.statistics.resampling import Estimate
+
+MOST_PERPLEXITY = 1e300
+"""Just below e^700, at which perplexities are capped."""
+
+NATS, SHARE, RATE = "{:+z.4f}".format, "{:+z.2%}".format, "{:.1%}".format
+"""How increases of a loss, relative increases and rates are written; zero has no minus."""
+
+
+def share_points(share: float) -> str:
+    """A difference of relative increases, in percentage points."""
+    return f"{100 * share:+z.2f}"
+
+
+def rate_points(share: float) -> str:
+    """A difference of rates, in percentage points."""
+    return f"{100 * share:+z.1f}"
+
+
+def perplexity(value: float) -> str:
+    """A perplexity; a model that diverged has one of hundreds of digits, and beyond e^700 it was capped."""
+    if value >= MOST_PERPLEXITY:
+        return "> 1e300"
+    return f"{value:,.2f}" if value < 1e6 else f"{value:.2e}".replace("e+0", "e").replace("e+", "e")
+
+
+def span(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
+    """An interval as text; documents of a single source have none, and one without width tells nothing."""
+    if interval is None:
+        return "none (one source)"
+    return "-" if interval[0] == interval[1] else " to ".join(map(form, interval))
+
+
+def estimate(found: Estimate, form: Callable[[float], str]) -> str:
+    """An estimate and its interval, as in a sentence."""
+    return f"{form(found.value)} (interval {span(found.interval, form)})"
+
+
+def value_and_span(found: Estimate, form: Callable[[float], str]) -> list[str]:
+    """An estimate and its interval, as two cells of a table."""
+    return [form(found.value), span(found.interval, form)]
+
+
+def holds_zero(interval: Sequence[float] | None) -> bool:
+    """Whether an interval does not tell the estimate from zero; one that does not exist says nothing."""
+    return interval is not None and interval[0] <= 0 <= interval[1]

@@ -1,0 +1,80 @@
+"""What a stage found, as a type: written by one stage, read by another, so that a number can be followed.
+
+A stage returns its result as an object; the frame of an attempt writes it as `result.json`. Whoever reads it names the
+same type, so that an editor goes from the cell of a table to the line that computes the number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage import durable
+from storage.errors import BadInput
+from tasks.stage.configuration import Configuration
+
+if TYPE_CHECKING:
+    from tasks.stage.run import StageInput
+
+NOTED_BY_THE_FRAME = ("numerics_changes",)
+"""Keys of `result.json` that no stage computes: see `tasks.stage.attempt`."""
+
+
+class Result(BaseModel):
+    """A frozen result, or a part of one: a missing or an unknown field is an error, and "3" is not 3.
+
+    A field with a default is left out of the JSON while it has it: what did not happen is not mentioned, and a field
+    that is added later leaves the results as they were. A field without a default that may be None is written as null.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @classmethod
+    def read(cls, stage: StageInput) -> Self:
+        """What a finished stage returned. BadInput names the file and the fields that another version wrote."""
+        values = stage.result
+        if isinstance(values, dict):
+            values = {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
+        return cls._validated(values, stage.run.result_file)
+
+    @classmethod
+    def read_file(cls, file: Path) -> Self:
+        """What stands in a file beside `result.json`, such as `final_results.json`; BadInput as `read`."""
+        return cls._validated(durable.read_json(file), file)
+
+    @classmethod
+    def _validated(cls, values: Any, file: Path) -> Self:
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            wrong = [f"  {'.'.join(map(str, item['loc'])) or file.name}: {item['msg']}" for item in error.errors()]
+            raise BadInput(
+                f"{file} was written by another version of Ratchet, this one does not understand it:\n"
+                + "\n".join(wrong)
+                + f"\nUse the version that wrote it (attempts/ in {file.parent} names its commit), or move that folder "
+                f"away and start the same command: the stage {file.parents[1].name} runs again"
+            ) from None
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as JSON values, in the order of its fields."""
+        fields = type(self).model_fields
+        return {
+            name: as_json(value)
+            for name, value in self
+            if fields[name].is_required() or value != fields[name].get_default(call_default_factory=True)
+        }
+
+
+def as_json(value: Any) -> Any:
+    """A result, a configuration, or lists and dictionaries of them as JSON values; other values as they are."""
+    if isinstance(value, Result):
+        return value.as_json()
+    if isinstance(value, Configuration):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {key: as_json(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [as_json(inner) for inner in value]
+    return value
