@@ -31,7 +31,7 @@ def perplexity(value: float) -> str:
 
 
 def span(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
-    """An interval as text; documents of a single source have none, and one without width tells nothing."""
+    """An interval as text; documents of a single source have none, and one without width is no interval."""
     if interval is None:
         return "none (one source)"
     return "-" if interval[0] == interval[1] else " to ".join(map(form, interval))
@@ -48,5 +48,5 @@ def value_and_span(found: Estimate, form: Callable[[float], str]) -> list[str]:
 
 
 def holds_zero(interval: Sequence[float] | None) -> bool:
-    """Whether an interval does not tell the estimate from zero; one that does not exist says nothing."""
+    """Whether an estimate may as well be zero; False for an interval that does not exist."""
     return interval is not None and interval[0] <= 0 <= interval[1]

@@ -55,12 +55,12 @@ def publish(
         with run.publish("figures") as folder:
             for name, svg in figures.items():
                 durable.write_bytes(folder / f"{name}.svg", svg.encode())
-    report, *more = [name for name in texts if name.endswith(".html")] or [None]
-    if more:
-        raise ValueError(f"one report is shown, and these are too many: {report}, {', '.join(map(str, more))}")
+    reports = [name for name in texts if name.endswith(".html")]
+    if len(reports) > 1:
+        raise ValueError(f"one report is shown, and these are too many: {', '.join(reports)}")
     return Published(
         tables=[name for name in texts if name.endswith(".md")],
         figures=[f"figures/{name}.svg" for name in figures or {}],
-        report=report,
+        report=reports[0] if reports else None,
         final_results_digest=durable.sha256_json(numbers),
     )

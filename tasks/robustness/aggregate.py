@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from storage import durable
 from storage.records import read_records
 from tasks.report import figures as drawing
 from tasks.report.provenance import provenance, run_directories, sources
@@ -80,7 +79,7 @@ def aggregate(
     }
     require_verified(stages)
     records = {stage: _records(stages[stage]) for stage in ("evaluate", "uat", "hotflip")}
-    results = final_results(config, stages, records, run.run.root)
+    results = _results(config, stages, records, run.run.root)
     drawing.prepare(run.cache)
     trained = {model: stages[stage] for model, stage in TRAININGS.items()}
     if BaseResult.read(base).training is None:
@@ -94,7 +93,7 @@ def aggregate(
     return publish(run, results, texts, {name: figure.svg for name, figure in drawn.items()})
 
 
-def final_results(
+def _results(
     config: AggregateConfig, stages: dict[str, StageInput], records: dict[str, Rows], root: Path
 ) -> FinalResults:
     """Every number of the study; CheckFailed when they are not what the report would call them."""
@@ -105,7 +104,7 @@ def final_results(
     uat, hotflip = UatResult.read(stages["uat"]), HotFlipResult.read(stages["hotflip"])
     checks.require_distinct_arms(baseline, monotonic)
     checks.require_equal_budgets(baseline, monotonic, config)
-    how = config.evaluation
+    how, origins = config.evaluation, provenance(stages)
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
@@ -140,11 +139,10 @@ def final_results(
         ),
         numerics_changes={stage: given.numerics_changes for stage, given in stages.items() if given.numerics_changes},
         numerics=ArmNumerics(
-            baseline=durable.read_json(stages["train-baseline"].run.stage_file)["numerics"],
-            monotonic=durable.read_json(stages["train-monotonic"].run.stage_file)["numerics"],
+            baseline=origins["train-baseline"].numerics, monotonic=origins["train-monotonic"].numerics
         ),
         runs=run_directories(stages, root),
-        provenance=provenance(stages),
+        provenance=origins,
         configuration=config.configuration,
     )
 
@@ -164,7 +162,7 @@ def _uat(found: UatResult, rows: Rows, config: AggregateConfig) -> UatFindings:
         attack=found.attack,
         models={model: found.models[model] for model in checks.ATTACKED},
         effects={model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
-        differences=[paired_effects(rows, *pair, *settings) for pair in PAIRS],
+        differences=[paired_effects(rows, model, reference, *settings) for model, reference in PAIRS],
         records_digest=found.records_digest,
     )
 
@@ -182,7 +180,7 @@ def _hotflip(found: HotFlipResult, rows: Rows, config: AggregateConfig) -> HotFl
         attack=found.attack,
         models={model: found.models[model] for model in checks.ATTACKED},
         effects={model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
-        differences=[paired_effects(rows, *pair, *settings) for pair in PAIRS],
+        differences=[paired_effects(rows, model, reference, *settings) for model, reference in PAIRS],
         records_digest=found.records_digest,
         flips={
             model: FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))

@@ -40,7 +40,7 @@ def load_weights(
     """Loads the weights of the run at `place` into `model`, every one; returns where they came from, for the result.
 
     `read_model` reads a run's folder `model/`, which every study writes in its own way, as a state dictionary. `ours`
-    are this stage's scientific fields: when the weights do not fit, BadInput tells them from the other run's.
+    are this stage's scientific fields: when the weights do not fit, BadInput names what differs in the other run's.
     """
     path = run_path(place)
     described, outputs = _described(path), _finished(path, full=True)
@@ -53,10 +53,10 @@ def load_weights(
         if wrong := sorted(missing) + sorted(answer.unexpected_keys):
             raise RuntimeError(f"{len(wrong)} names differ, such as {wrong[0]}")
     except RuntimeError as error:
-        told = "; ".join(differences(described["scientific"], ours)) or "none"
+        differing = "; ".join(differences(described["scientific"], ours)) or "none"
         raise BadInput(
             f"init_from: the weights of {path} do not fit this model. What differs between the two configurations: "
-            f"{told}. ({str(error).splitlines()[-1].strip()})"
+            f"{differing}. ({str(error).splitlines()[-1].strip()})"
         ) from error
     return InitialWeights(
         study=described["study"], stage=described["stage"], fingerprint=described["fingerprint"], outputs=outputs
