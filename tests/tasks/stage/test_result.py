@@ -16,6 +16,7 @@ from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.outcome import Outcome
 from tasks.stage.result import Result
 from tasks.stage.run import Stage, StageInput, StageRun
+from tasks.stage.study import StageConfiguration
 
 
 class Settings(Configuration):
@@ -100,11 +101,15 @@ def test_a_missing_field_and_a_file_that_holds_no_object_are_refused(tmp_path: P
         Whole.read(finished(tmp_path / "list", [1]))
 
 
-def weigh(run: StageRun, config: Settings) -> Result:
+class WeighConfig(StageConfiguration):
+    """A stage without fields of its own."""
+
+
+def weigh(run: StageRun, config: WeighConfig) -> Result:
     return WHOLE
 
 
-def weigh_as_a_dictionary(run: StageRun, config: Settings) -> dict[str, Any]:
+def weigh_as_a_dictionary(run: StageRun, config: WeighConfig) -> dict[str, Any]:
     return {"whole": WHOLE, "count": 3}
 
 
@@ -112,8 +117,8 @@ def weigh_as_a_dictionary(run: StageRun, config: Settings) -> dict[str, Any]:
     ("work", "written"), [("weigh", WRITTEN), ("weigh_as_a_dictionary", {"whole": WRITTEN, "count": 3})]
 )
 def test_the_frame_writes_what_a_stage_returns_as_json(tmp_path: Path, work: str, written: dict[str, Any]):
-    stage = Stage("weigh", Settings, f"{__name__}:{work}")
-    print_ = fingerprint(stage.name, stage.version, Settings().scientific(), {}, {})
+    stage = Stage("weigh", WeighConfig, f"{__name__}:{work}")
+    print_ = fingerprint(stage.name, stage.version, WeighConfig().scientific(), {}, {})
     run = RunDirectory(tmp_path, "study", "weigh", print_)
-    assert attempt(stage, Settings(), run, {}) == Outcome("finished")
+    assert attempt(stage, WeighConfig(), run, {}) == Outcome("finished")
     assert run.result_file.read_text() == json.dumps(written, indent=2, ensure_ascii=False) + "\n"
