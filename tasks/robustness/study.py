@@ -113,6 +113,15 @@ class Study(StudyBase):
             raise ValueError("unequal_budgets.monotonic is equal to budget: leave unequal_budgets out")
         return self
 
+    @model_validator(mode="after")
+    def _arms_train_equally_long(self) -> Study:
+        if self.budget.patience_validations is not None and self.unequal_budgets is None:
+            raise ValueError(
+                "budget.patience_validations: both arms must train for the same number of steps, and with patience "
+                "each ends when it gets no better: leave it out"
+            )
+        return self
+
     def for_setup(self) -> SetupConfig:
         model = self.model
         return SetupConfig(

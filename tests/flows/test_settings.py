@@ -379,6 +379,14 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
     assert len(str(caught.value)) < 250, "it names the keys, and does not recite the whole study"
 
 
+def test_patience_by_which_the_arms_would_train_unequally_long_needs_unequal_budgets() -> None:
+    with pytest.raises(BadInput, match=r"budget\.patience_validations: both arms must train"):
+        _smoke(**{"budget.patience_validations": 3})
+    monotonic = _smoke().budget.model_dump(exclude_none=True)
+    unequal = {"reason": "each trains until it gets no better", "monotonic": monotonic}
+    assert _smoke(**{"budget.patience_validations": 3, "unequal_budgets": unequal}).budget.patience_validations == 3
+
+
 def test_unequal_budgets_need_a_reason() -> None:
     monotonic = _smoke().budget.model_dump(exclude_none=True) | {"epochs": 2.0}
     with pytest.raises(BadInput, match=r"unequal_budgets\.reason"):

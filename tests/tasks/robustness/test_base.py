@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,11 @@ from safetensors.torch import load_file
 
 from storage import durable
 from storage.errors import BadInput
+from storage.run_directory import RunDirectory, fingerprint
 from tasks.robustness.study import Study
+from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
+from tasks.training.budget import Budget, LearningGate
 from tests.tasks.tiny import Here, finished_study, handles_of
 
 
@@ -90,3 +94,16 @@ def test_averaged_weights_are_kept_by_the_constrained_arm_too(tmp_path: Path) ->
     assert any("parametrizations" in name for name in load_file(best / "average.safetensors"))
     assert result["weights_digest"] != copy.result("train-monotonic")["weights_digest"]
     assert result["constraint"] is not None
+
+
+def test_a_language_model_no_better_than_unigrams_ends_as_not_learning_where_the_budget_asks(tmp_path: Path) -> None:
+    handle = finished_study().handles["train-baseline"]
+    gate = LearningGate(max_ratio=1.0, by_step=2)
+    budget = Budget(steps=4, effective_batch_examples=16, learning_rate=1e-9, not_learning=gate)
+    config = handle.config.model_copy(update={"budget": budget})
+    inputs = {role: source.as_input() for role, source in handle.inputs.items()}
+    given = {role: source.run.fingerprint for role, source in inputs.items()}
+    print_ = fingerprint(handle.stage.name, handle.stage.version, config.scientific(), {}, given)
+    outcome = attempt(handle.stage, config, RunDirectory(tmp_path, "tiny", handle.stage.name, print_), inputs)
+    assert outcome.end_state == "not_learning", outcome
+    assert re.search(r"by step 2 the lowest validation_loss is .* needs no learning \(unigram\)", outcome.message)
