@@ -61,7 +61,7 @@ class NotLearning(Exception):
         self.step, self.metric, self.measured, self.required, self.curve = step, metric, measured, required, curve
         shown = ", ".join(f"{value:.4g} at {int(at)}" for at, value in curve[-CURVE_SHOWN:])
         super().__init__(
-            f"not learning: by step {step} the lowest {metric} is {measured:.6g}, required at most {required:.6g}, "
+            f"by step {step} the lowest {metric} is {measured:.6g}, required at most {required:.6g}, "
             f"{reference}. The last validations: {shown}"
         )
 

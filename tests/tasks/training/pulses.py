@@ -17,10 +17,11 @@ from torch import nn
 
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage.attempt import attempt
-from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageRun
+from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget, LearningGate
 from tasks.training.loop import train
 from tasks.training.optimizer import adamw
@@ -33,7 +34,7 @@ ISOTROPIC = math.pi / 2
 """Mean angle in radians between a constant direction and directions of which none is preferred."""
 
 
-class PulsesConfig(Configuration):
+class PulsesConfig(StageConfiguration):
     normalised: bool = scientific(description="Whether the inputs are scaled to about 1.")
     not_learning: LearningGate | None = scientific(None, description="The gate, if any.")
     execution: Execution = execution(Execution(micro_batch_examples=32, cpu_threads=1), description="How.")

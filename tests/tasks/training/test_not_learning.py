@@ -62,11 +62,11 @@ def test_it_says_what_was_measured_and_required_and_leaves_no_marker(tmp_path):
     value = row["validation_loss"]
     assert (row["step"], row["trivial"], row["ratio_to_trivial"]) == (5, {"mean": 0.01}, value / 0.01)
     assert outcome.message == (
-        f"not learning: by step 5 the lowest validation_loss is {value:.6g}, required at most 0.009, 0.9 of the 0.01 "
+        f"by step 5 the lowest validation_loss is {value:.6g}, required at most 0.009, 0.9 of the 0.01 "
         f"that needs no learning (mean). The last validations: {value:.4g} at 5"
     )
-    assert outcome.diagnosis["category"] == "not learning"
-    assert outcome.diagnosis["resolution"] == f"{NotLearning.advice}."
+    assert outcome.diagnosis.category == "not learning"
+    assert outcome.diagnosis.resolution == f"{NotLearning.advice}."
     assert not markers.check(run, {}).present and not run.result_file.exists()
     assert {folder.name for folder in run.checkpoints.iterdir()} == {"2", "4"}
     assert attempts.newest(run.attempts)["end_state"] == "not_learning"
@@ -113,7 +113,7 @@ def test_patience_does_not_let_a_training_finish_before_the_gate(tmp_path):
     still = {"learning_rate": 1e-30, "weight_decay": 0.0, "epochs": 6.0, "patience_validations": 2}
     config = gated(0.01, **still, not_learning=LearningGate(max_ratio=0.9, by_step=30))
     outcomes = toy_to_the_end(tmp_path, config, max_steps_per_run=7)
-    assert outcomes[-1].message.startswith("not learning: by step 18 ")
+    assert outcomes[-1].message.startswith("by step 18 ")
 
 
 # -------------------------------------------------------------------------------------------- bad input
