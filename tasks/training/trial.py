@@ -8,7 +8,7 @@ one: trials of a study are stages side by side.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from storage.errors import NotLearning, NumericalFailure
@@ -17,7 +17,10 @@ from tasks.stage.run import StageRun
 from tasks.training.loop import initial_state, train_to_the_end
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
+from tasks.training.state import Position
 from tasks.training.trivial import compared
+
+Ended = Literal["finished", "not_learning", "numerical_failure"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Trial:
     not finite, `examples` the dataset indices of its batch (none when that was the validation).
     """
 
-    ended: Literal["finished", "not_learning", "numerical_failure"]
+    ended: Ended
     step: int
     metric: float | None
     ratio_to_trivial: float | None
@@ -43,14 +46,17 @@ def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
     Raises what is no finding about the training: Stop, BadInput, CheckFailed, and errors of disk and memory.
     """
     state = initial_state(problem, schedule)
-    ended: Literal["finished", "not_learning", "numerical_failure"] = "finished"
-    tensor, examples, step = None, (), None
     try:
         train_to_the_end(run, problem, schedule, state, seed, execution)
-    except NotLearning:
-        ended = "not_learning"
+    except NotLearning as error:
+        return _ended("not_learning", error.step, problem, state.position)
     except NumericalFailure as error:
-        ended, step, tensor, examples = "numerical_failure", error.step, error.tensor, tuple(error.examples)
-    metric = state.position.best_loss
+        found = _ended("numerical_failure", error.step, problem, state.position)
+        return replace(found, tensor=error.tensor, examples=tuple(error.examples))
+    return _ended("finished", state.position.step, problem, state.position)
+
+
+def _ended(ended: Ended, step: int, problem: Problem, position: Position) -> Trial:
+    metric = position.best_loss
     ratio = None if metric is None else compared(metric, problem.trivial).get("ratio_to_trivial")
-    return Trial(ended, step or state.position.step, metric, ratio, tensor, examples)
+    return Trial(ended, step, metric, ratio)
