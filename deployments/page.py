@@ -57,8 +57,9 @@ class Page:
 
     @property
     def profiles(self) -> Path:
-        """The folder of its profiles: `profiles/<name>` beside the page's file."""
-        return self.file.parent / "profiles" / self.name
+        """The folder of its profiles: `profiles/<name>` beside the page's file, or of the study that PROFILES names."""
+        module = sys.modules[self.function.__module__]
+        return self.file.parent / "profiles" / getattr(module, "PROFILES", self.name)
 
     def walk(self, study: Any, walk: Walk) -> list[Handle]:
         """The page's stage calls, in its order, as `walk` makes them.

@@ -50,6 +50,8 @@ def parser(place: str) -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
     )
     _add_study_options(options)
+    if place == "flows.sweep":
+        options.add_argument("--seeds", type=int, nargs="+", help="the seeds (default: the profile's sweep_seeds)")
     return options
 
 
@@ -144,7 +146,7 @@ def _deployments(place: str | None, files: list[str]) -> str:
         raise BadInput("--profile is a profile of one study: name the study too")
     found = []
     for page in [load_page(name) for name in ([place] if place else page_names())]:
-        for name in [*settings.profile_names(page), *files]:
+        for name in [*(settings.profile_names(page) if page.profiles.name == page.name else []), *files]:
             settings.read_study(page, name, [], None)  # what cannot be started is not deployed
             file = settings.profile_file(page, name)
             values = settings.profile_values(page, name)
@@ -160,7 +162,12 @@ def _run_study(place: str, options: argparse.Namespace) -> int:
         return run.show_keys(page, options.keys)
     if options.wait and options.dispatch != "slurm":
         raise BadInput("--wait goes with --dispatch slurm: a study that runs here is waited for anyway")
-    study = settings.read_study(page, options.profile, options.changes, options.seed)
+    changes = [*options.changes]
+    if page.name == "sweep" and options.seed is not None:
+        raise BadInput("--seed is one seed, and a sweep runs several: give --seeds")
+    if seeds := getattr(options, "seeds", None):
+        changes.append(f"sweep_seeds={seeds}")
+    study = settings.read_study(page, options.profile, changes, options.seed)
     if options.show_config:
         return run.show_configuration(study)
     where = run.Where(options.root, options.dispatch)

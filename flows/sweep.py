@@ -14,6 +14,9 @@ from storage.errors import BadInput
 from tasks.robustness.study import Study, SweepConfig
 from tasks.stage.run import Stage
 
+PROFILES = "robustness"
+"""Whose profiles these are."""
+
 AGGREGATE_SEEDS = Stage("aggregate", SweepConfig, "tasks.robustness.sweep:aggregate_seeds", version=2, needs="cpu")
 
 
@@ -22,7 +25,10 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     seeds = study.sweep_seeds
     if len(seeds) < 2 or len(set(seeds)) < len(seeds):
         raise BadInput(f"a sweep needs two or more different seeds, not {seeds}: give --seeds 42 1337 ...")
-    of_seed = {f"seed_{seed}": robustness.page(study.model_copy(update={"seed": seed}), stage) for seed in seeds}
+    of_seed = {}
+    for seed in seeds:
+        with stage.cell(f"seed {seed}"):
+            of_seed[f"seed_{seed}"] = robustness.page(study.model_copy(update={"seed": seed}), stage)
     config = SweepConfig(study=study.name, evaluation=study.evaluation, execution=study.execution)
     return stage(AGGREGATE_SEEDS, config, **of_seed)
 

@@ -26,7 +26,9 @@ def test_the_options_are_frozen() -> None:
         return {option for action in command.parser(module)._actions for option in action.option_strings}
 
     study = {"-h", "--help", "--profile", "--root", "--set", "--seed", "--dispatch", "--wait", "--dry-run", "--status"}
-    assert options("flows.robustness") == study | {"--show-config", "--keys"}
+    study |= {"--show-config", "--keys"}
+    assert options("flows.robustness") == study
+    assert options("flows.sweep") == study | {"--seeds"}
 
 
 def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
