@@ -85,7 +85,7 @@ def study(seed: int = 42) -> Study:
 def contents(configured: Study, seed: int = 0) -> dict[str, dict[str, Any]]:
     """Stage -> {"result", "rows", "metrics"}; what has neither rows nor metrics lacks the key."""
     chance = np.random.default_rng(seed)
-    budget = configured.budget.model_dump(mode="json")
+    budget = configured.budget.scientific() | {"ema_decay": configured.budget.ema_decay}  # as a training writes it
     test = _test_rows(chance)
     uat, hotflip = _uat_rows(chance, configured), _hotflip_rows(chance, configured)
     names = ["train", "validation", "test", "attack-search", "attack-evaluation"]
