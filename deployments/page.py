@@ -74,6 +74,9 @@ class Page:
             raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}") from error
         if not walk.handles:
             raise BadInput(f"{self.file}: the page calls no stage")
+        if self.is_own:
+            for handle in walk.handles:
+                _require_parameters(handle)
         return walk.handles
 
     def _line_of(self, error: BaseException) -> str:
@@ -193,8 +196,30 @@ def _line_of(error: BaseException, file: Path) -> str:
     return "{}:{}".format(*own[-1]) if own else str(file)
 
 
+def _require_parameters(handle: Handle) -> None:
+    """BadInput when the stage's function does not take what the page gives it."""
+    file, function = _function_of(handle.stage, Path())
+    taken = function.args
+    names = [argument.arg for argument in [*taken.posonlyargs, *taken.args]]
+    missing = names[2 : len(names) - len(taken.defaults)] + [
+        argument.arg for argument, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if default is None
+    ]
+    unknown = [] if taken.kwarg else sorted({*handle.inputs} - {*names[2:], *(one.arg for one in taken.kwonlyargs)})
+    lacking = [name for name in missing if name not in handle.inputs]
+    if len(names) < 2 or unknown or lacking:
+        raise BadInput(
+            f"{file}:{function.lineno}: {function.name}({', '.join(names)}): the page gives the stage {handle.label} "
+            f"{', '.join(['run', 'config', *handle.inputs])}: name the parameters so"
+        )
+
+
 def _require_function(stage: Stage, page: Path) -> None:
-    """BadInput when the stage's work names no function; its module is read and not imported, since that takes torch."""
+    """BadInput when the stage's work names no function."""
+    _function_of(stage, page)
+
+
+def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
+    """The file and the definition of a stage's function; it is read and not imported, since that takes torch."""
     module, _, name = stage.work.partition(":")
     try:
         found = importlib.util.find_spec(module)
@@ -206,12 +231,13 @@ def _require_function(stage: Stage, page: Path) -> None:
         tree = ast.parse(Path(found.origin).read_text(), found.origin)
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
-    names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if name not in names:
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if name not in functions:
         raise BadInput(
             f"{page}: stage {stage.name}: work {stage.work!r}: {found.origin} defines no function {name!r}; "
-            f"it has {', '.join(sorted(names)) or 'none'}"
+            f"it has {', '.join(sorted(functions)) or 'none'}"
         )
+    return found.origin, functions[name]
 
 
 def _defines_page(file: Path) -> bool:

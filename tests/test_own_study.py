@@ -121,6 +121,28 @@ def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("definition", "told"),
+    [
+        ("def report(run, config, letters, **networks)", "letters-report run, config, text, network_0, network_1:"),
+        ("def train(run, config)", "letters-train (dropout 0) run, config, text:"),
+        ("def text(run)", "letters-text run, config:"),
+    ],
+    ids=["another name", "one too few", "no configuration"],
+)  # fmt: skip
+def test_a_function_that_does_not_take_what_the_page_gives_is_told_before_anything_runs(
+    definition: str, told: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows import command
+
+    work, name = own.with_name("letters_work.py"), definition.partition("(")[0]
+    work.write_text(re.sub(rf"{name}\(.*\)", definition, work.read_text()))
+    assert command.ratchet(["run", str(own), "--root", str(tmp_path / "runs")]) == 2
+    shown = capsys.readouterr().err
+    assert re.search(rf"letters_work\.py:\d+: \w+\(.*\): the page gives the stage {re.escape(told)}", shown), shown
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("name", ["random.py", "storage.py", "numpy.py"])
 def test_a_page_whose_name_is_taken_is_refused(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from flows import command

@@ -6,6 +6,7 @@ way of ending into one of the end states. It knows neither Prefect nor any study
 
 from __future__ import annotations
 
+import inspect
 import logging
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
 from tasks.stage.progress import FOR_THE_TERMINAL
-from tasks.stage.result import Result, as_json
+from tasks.stage.result import Result, as_json, require_json
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
 
@@ -72,11 +73,11 @@ def _attempt_with_lock(
         lock.beat = work.progress.beat
         with work.stop.listening():
             _open(stage, config, work, inputs, record)
-            result = stage.function()(work, config, **inputs)
+            result = _work(stage, work, config, inputs)
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
             lock.check()
-            durable.write_json(run.result_file, _noted(result, run))
+            durable.write_json(run.result_file, result | _numerics_changes(run))
             markers.write(run, sorted(set(work.outputs)), digests, lock)
         outcome = Outcome("finished")
     except BaseException as error:
@@ -217,10 +218,34 @@ def _require_unchanged(
         raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
 
 
-def _noted(result: Result | dict[str, Any], run: RunDirectory) -> dict[str, Any]:
-    """The result as JSON, saying so when attempts ran on different numerics."""
+def _work(stage: Stage, work: StageRun, config: StageConfiguration, inputs: dict[str, StageInput]) -> dict[str, Any]:
+    """Calls the stage's function; its result as JSON values.
+
+    BadInput, with file and line, for a function that does not take what the page gives it, before any work, and for a
+    result that `result.json` cannot hold.
+    """
+    function = stage.function()
+    where = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}: {function.__name__}"
+    try:
+        inspect.signature(function).bind(work, config, **inputs)
+    except TypeError as error:
+        given = ", ".join(["run", "config", *inputs])
+        raise BadInput(f"{where} of the stage {stage.name} is called with {given}: {error}") from None
+    result = function(work, config, **inputs)
+    if not isinstance(result, Result | dict):
+        raise BadInput(f"{where} returned a {type(result).__name__}: a stage returns a dictionary, or a Result")
+    found = as_json(result)
+    try:
+        require_json(found)
+    except BadInput as error:
+        raise BadInput(f"{where} returned what is no JSON: {error}") from None
+    return found
+
+
+def _numerics_changes(run: RunDirectory) -> dict[str, Any]:
+    """What the result says when attempts ran on different numerics."""
     changes = durable.read_json(run.stage_file)["numerics_changes"]
-    return as_json(result) | ({"numerics_changes": changes} if changes else {})
+    return {"numerics_changes": changes} if changes else {}
 
 
 def _log_to(file: Path) -> logging.Handler:

@@ -6,6 +6,7 @@ same type, so that an editor goes from the cell of a table to the line that comp
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -65,6 +66,26 @@ class Result(BaseModel):
             for name, value in self
             if fields[name].is_required() or value != fields[name].get_default(call_default_factory=True)
         }
+
+
+def require_json(value: Any, place: str = "result") -> None:
+    """BadInput naming the first thing in `value` that `result.json` cannot hold, and what to return in its place."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise BadInput(f"{place} has the key {key!r}, a {_kind(key)}: return text, such as str(...)")
+            require_json(inner, f"{place}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            require_json(inner, f"{place}[{number}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise BadInput(f"{place} is {value}, which JSON cannot hold: return None, or say in words what happened")
+    elif not (value is None or isinstance(value, str | int | float)):
+        raise BadInput(f"{place} is a {_kind(value)}: return a plain value, such as float(...), int(...) or .tolist()")
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
 
 
 def as_json(value: Any) -> Any:
