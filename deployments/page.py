@@ -17,11 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
+from pydantic import ValidationError
+
 from deployments.walk import Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
+from tasks.stage.validation import explained
 
 FLOWS = "flows"
 """The package whose modules are the pages that come with Ratchet."""
@@ -70,6 +73,8 @@ class Page:
             self.function(study, walk)
         except BadInput as error:
             raise (BadInput(f"{self._line_of(error)}: {error}") if self.is_own else error) from None
+        except ValidationError as error:
+            raise BadInput(f"{self._line_of(error)}: {explained(error)}") from None
         except Exception as error:
             raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}") from error
         if not walk.handles:
@@ -178,8 +183,10 @@ def _require_free_name(source: Path, folder: Path) -> None:
 def _imported(module: str, file: Path) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except BadInput:
-        raise
+    except BadInput as error:
+        raise BadInput(f"{_line_of(error, file)}: {error}") from None
+    except ValidationError as error:
+        raise BadInput(f"{_line_of(error, file)}: {explained(error)}") from None
     except Exception as error:
         raise BadInput(f"{_line_of(error, file)}: {type(error).__name__}: {error}") from error
 

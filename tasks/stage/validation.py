@@ -22,6 +22,15 @@ def validated(model: type[Typed], values: dict[str, Any], where: str) -> Typed:
         raise BadInput(f"{where} is not a valid {model.__name__}:\n  " + "\n  ".join(lines)) from None
 
 
+def explained(error: ValidationError) -> str:
+    """An error of a configuration that code makes, such as a page: class, key, and what is wrong with the value."""
+    return "; ".join(
+        f"{'.'.join([error.title, *map(str, item['loc'])])}: {item['msg'].removeprefix('Value error, ')}"
+        + ("" if item["type"] in ("missing", "value_error") else f" (it is {item['input']!r})")
+        for item in error.errors()
+    )
+
+
 def _explained(model: type[BaseModel], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))

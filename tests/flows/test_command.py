@@ -39,15 +39,17 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.ratchet(["run", "robustness", "--keys", "budget.epochs"]) == 0
+    assert command.ratchet(["run", "robustness", "--keys", "splits.max_shared_shingles"]) == 0
     assert capsys.readouterr().out == (
-        "budget.epochs\n    float (epochs), default 1.0, > 0\n    Passes over the training examples; fractions are "
-        "allowed.\n"
+        "splits.max_shared_shingles\n    float, default 0.2, >= 0, <= 1\n"
+        "    A train document with a larger share of its 13-word shingles in an evaluation split is left out.\n"
     )
     assert command.ratchet(["run", "robustness", "--keys"]) == 0
     shown = capsys.readouterr().out
     for part in (
-        "with text.source=files:\n", "mlp_in | mlp_both", "execution.device\n    auto | cpu | cuda, default cpu, ",
+        "with text.source=files:\n", "mlp_in | mlp_both",
+        "budget.epochs\n    float or null (epochs), default 1.0, > 0",
+        "execution.device\n    auto | cpu | cuda, default cpu, ",
         "text.paths\n    list of str, required, length >= 1", "splits.train_documents\n    int or null (documents)",
     ):  # fmt: skip
         assert part in shown, part

@@ -330,11 +330,11 @@ def test_a_model_that_does_not_fit_is_refused_with_its_parts_and_what_to_change(
 
 def test_base_looks_at_the_memory_before_it_trains_and_keeps_the_estimate_out_of_its_result(tmp_path, monkeypatch):
     study = finished_study()
-    estimate = durable.read_json(study.path("base") / "memory.json")["training_memory_bytes_at_least"]
+    estimate = durable.read_json(study.path("base") / "preflight.json")["training_memory_bytes_at_least"]
     model = language.load(study.path("base") / "model")
     assert estimate == memory.training_memory(model, 16, study.study.execution)
     assert "memory" not in (study.path("base") / "result.json").read_text()
-    assert "memory.json" not in (study.path("base") / "COMPLETE.json").read_text()
+    assert "preflight.json" not in (study.path("base") / "COMPLETE.json").read_text()
     monkeypatch.setattr(memory, "memory_bytes", lambda _: 1000)
     run = stage_run(tmp_path)
     with pytest.raises(BadInput, match=r"this cpu has 0\.0 GiB"):

@@ -32,7 +32,7 @@ def test_the_example_is_valid_and_is_found_by_its_name(monkeypatch: pytest.Monke
     monkeypatch.setenv("USER", "anna")
     site = read_site("example")
     assert site.root == "/scratch/anna/ratchet"
-    assert site.resources["partition"] == "gpu" and site.stages["aggregate"] == {"partition": "cpu"}
+    assert site.resources["partition"] == "gpu" and site.stages["cpu"] == {"partition": "cpu"}
     monkeypatch.setenv(VARIABLE, "example")
     assert read_site() == site == read_site(str(SITES / "example.yaml"))
 
