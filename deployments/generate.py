@@ -41,7 +41,7 @@ def prefect_yaml(profiles: Iterable[Profile], with_stages: bool = True) -> str:
     deployments = [_advance(), *(_stage(needs) for needs in NEEDS)] if with_stages else []
     for profile in profiles:
         deployments += [_study(profile, "slurm"), _study(profile, "local")]
-    return HEAD + yaml.dump(
+    return (HEAD if with_stages else "") + yaml.dump(
         {"name": "ratchet", "deployments": deployments}, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
     )
 

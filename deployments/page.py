@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
+from prefect import Flow
 from pydantic import ValidationError
 
 from deployments.walk import Handle, Walk
@@ -27,6 +28,7 @@ from tasks.stage.study import StudyBase
 from tasks.stage.validation import explained
 
 FLOWS = "flows"
+ROOMS = ("flows", "tasks", "deployments", "storage")
 """The package whose modules are the pages that come with Ratchet."""
 
 
@@ -135,6 +137,12 @@ def _as_staged(file: Path) -> Path:
     return copy if (here / attempts.SOURCE_FILE).is_file() and copy.is_file() else file
 
 
+def require_flow(page: Page) -> None:
+    """BadInput when Prefect would not find the page's flow."""
+    if not isinstance(getattr(sys.modules[page.function.__module__], page.name, None), Flow):
+        raise BadInput(f"{page.file}: names no flow {page.name!r}: end it with `{page.name} = study_flow(page)`")
+
+
 def _page_of(module: ModuleType, place: str) -> Page:
     file = Path(inspect.getfile(module))
     function = getattr(module, "page", None)
@@ -154,7 +162,9 @@ def _page_of(module: ModuleType, place: str) -> Page:
         )
     page = Page(place, function, model)
     for stage in stages_of(page):
-        _require_function(stage, file)
+        work, _ = _function_of(stage, file)
+        if page.is_own:
+            _require_imports(Path(work), page.file.parent)
     return page
 
 
@@ -166,6 +176,7 @@ def _import_file(file: Path) -> ModuleType:
     folder = str(file.parent)
     for source in _sources(file.stem, file.parent, set()):
         _require_free_name(source, file.parent)
+        _require_imports(source, file.parent)
     if folder not in sys.path:
         sys.path.append(folder)  # last: nothing there may take the place of an installed module
     return _imported(file.stem, file)
@@ -178,6 +189,34 @@ def _require_free_name(source: Path, folder: Path) -> None:
     origin = getattr(found, "__file__", None) or getattr(found, "origin", None)
     if found is not None and (origin is None or folder not in Path(origin).absolute().parents):
         raise BadInput(f"{source}: the module name {top!r} is taken by {origin or 'Python itself'}: rename the file")
+
+
+def _require_imports(source: Path, folder: Path) -> None:
+    """BadInput for an import of what is not there. Nothing is imported for it but the parents of our own modules."""
+    for name, line in _imports(source):
+        top = name.partition(".")[0]
+        ours = top in ROOMS
+        if any(folder.joinpath(f"{top}{ending}").exists() for ending in (".py", "")) and not ours:
+            continue
+        try:
+            found = importlib.util.find_spec(name if ours else top)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise BadInput(f"{source}:{line}: there is no module {name!r}")
+
+
+def _imports(source: Path) -> Iterator[tuple[str, int]]:
+    """The modules that a file imports, wherever in it, and the lines."""
+    try:
+        tree = ast.parse(source.read_text(), str(source))
+    except SyntaxError as error:
+        raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module, node.lineno
 
 
 def _imported(module: str, file: Path) -> ModuleType:
@@ -218,11 +257,6 @@ def _require_parameters(handle: Handle) -> None:
             f"{file}:{function.lineno}: {function.name}({', '.join(names)}): the page gives the stage {handle.label} "
             f"{', '.join(['run', 'config', *handle.inputs])}: name the parameters so"
         )
-
-
-def _require_function(stage: Stage, page: Path) -> None:
-    """BadInput when the stage's work names no function."""
-    _function_of(stage, page)
 
 
 def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:

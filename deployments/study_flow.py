@@ -34,7 +34,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
         """
         if dispatch == "slurm":
             return follow.follow_in_flow(page, study, root)
-        walk = Walk(root or "runs", study.name)
+        walk = Walk(root or "runs", study.name, study.execution)
         page.walk(study, walk)
         return run_here(walk, tags=[f"seed-{study.seed}"])
 

@@ -15,6 +15,7 @@ from typing import Protocol
 from storage import markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory, fingerprint
+from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput
 from tasks.stage.study import StageConfiguration
@@ -88,9 +89,11 @@ class Dispatcher(Protocol):
 class Walk:
     """Walks a page without running anything; `handles` are the stage calls in page order."""
 
-    def __init__(self, root: str | Path, study: str) -> None:
+    def __init__(self, root: str | Path, study: str, execution: Execution | None = None) -> None:
+        """`execution` is the study's: that of each stage whose configuration gives none."""
         self.root, self.study = Path(root).expanduser().absolute(), study
         self.handles: list[Handle] = []
+        self._execution = execution
         self._cell: Cell = ()
         self._calls: dict[Cell, list[Handle]] = {(): []}
         self._of_work: dict[str, Handle] = {}
@@ -116,6 +119,11 @@ class Walk:
         """The handle of the call. Raises BadInput for external inputs that are not there, and for equal calls."""
         if type(config) is not stage.config:
             raise BadInput(f"stage {stage.name} takes a {stage.config.__name__}, not a {type(config).__name__}")
+        for role, given in inputs.items():
+            if not isinstance(given, Handle):
+                raise BadInput(f"stage {stage.name}: {role} is {given!r}, and not what a stage call returned")
+        if self._execution is not None and "execution" not in config.model_fields_set:
+            config = config.model_copy(update={"execution": self._execution})
         prints = {role: given.run.fingerprint for role, given in inputs.items()}
         described = (config.scientific(), config.external_inputs(), prints)
         print_ = fingerprint(stage.name, stage.version, *described)

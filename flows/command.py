@@ -19,7 +19,7 @@ from typing import Any
 import shtab
 
 from deployments.generate import Profile, description_of, prefect_yaml
-from deployments.page import Page, load_page, page_names
+from deployments.page import Page, load_page, page_names, require_flow
 from flows import run, settings
 from storage import __main__ as kept
 from storage.errors import BadInput
@@ -146,6 +146,7 @@ def _deployments(place: str | None, files: list[str]) -> str:
         raise BadInput("--profile is a profile of one study: name the study too")
     found = []
     for page in [load_page(name) for name in ([place] if place else page_names())]:
+        require_flow(page)
         for name in [*(settings.profile_names(page) if page.profiles.name == page.name else []), *files]:
             settings.read_study(page, name, [], None)  # what cannot be started is not deployed
             file = settings.profile_file(page, name)

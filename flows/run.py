@@ -49,19 +49,19 @@ class Where:
 
 def run(page: Page, study: Any, where: Where, wait: bool) -> int:
     """Runs what is not finished, then shows the result; returns the exit code."""
-    walk = Walk(where.root, study.name)
+    walk = Walk(where.root, study.name, study.execution)
     if not all(handle.finished for handle in page.walk(study, walk)):
         code = _run_on_slurm(page, study, where.root, wait) if where.on_slurm else _run_here(page, study, walk)
         if code:
             return code
-        walk = Walk(where.root, study.name)
+        walk = Walk(where.root, study.name, study.execution)
         page.walk(study, walk)
     return _show_result(walk)
 
 
 def dry_run(page: Page, study: Any, where: Where) -> int:
     """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
-    walk = Walk(where.root, study.name)
+    walk = Walk(where.root, study.name, study.execution)
     for handle in page.walk(study, walk):
         show(_dry_line(handle) + _of_cell(handle, walk))
     if where.on_slurm:
@@ -76,7 +76,7 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
 
 def status(page: Page, study: Any, where: Where) -> int:
     """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
-    walk = Walk(where.root, study.name)
+    walk = Walk(where.root, study.name, study.execution)
     page.walk(study, walk)
     on_slurm = _stands_on_slurm(page, study, where.root) if where.on_slurm else {}
     for handle in walk.handles:

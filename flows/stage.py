@@ -53,7 +53,7 @@ def stage(study_file: str, stage: str, root: str, fingerprint: str | None = None
 def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     """Does one attempt at the stage; waits for a run directory that is held. Raises BadInput when it cannot begin."""
     page, study = study_file.read(Path(file))
-    walk = Walk(root, study.name)
+    walk = Walk(root, study.name, study.execution)
     handle = _find(page.walk(study, walk), name, fingerprint)
     until = time.monotonic() + INPUTS_SECONDS
     while handle.waits_for and time.monotonic() < until:

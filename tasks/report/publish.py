@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import Field
 
 from storage import durable, markers
 from storage.errors import CheckFailed
-from tasks.stage.result import Result
+from tasks.stage.result import Result, as_json
 from tasks.stage.run import StageInput, StageRun
 
 
@@ -39,13 +40,13 @@ def require_verified(inputs: dict[str, StageInput]) -> None:
 
 
 def publish(
-    run: StageRun, results: Result, texts: Mapping[str, str], figures: Mapping[str, str] | None = None
+    run: StageRun, results: Result | dict[str, Any], texts: Mapping[str, str], figures: Mapping[str, str] | None = None
 ) -> Published:
     """Writes `final_results.json`, the `texts` by file name and `figures/<name>.svg`.
 
     Returns the stage's result, which names them. Raises ValueError for two HTML files.
     """
-    numbers = results.as_json()
+    numbers = as_json(results)
     with run.publish_file("final_results.json") as file:
         durable.write_json(file, numbers)
     for name, text in texts.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
@@ -30,6 +30,25 @@ class Configuration(BaseModel):
     """A frozen configuration: unknown keys are errors, and "3" is not 3."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        for name, field in cls.model_fields.items():
+            if _extra(field).get("class") not in ("scientific", "execution"):
+                raise TypeError(f"{cls.__name__}.{name} must be declared with scientific(...) or execution(...)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _groups_over_their_defaults(cls, values: Any) -> Any:
+        """Who gives one key of a group (`budget.steps`) changes that key, and leaves the group's others as they are."""
+        if not isinstance(values, dict):
+            return values
+        for name, field in cls.model_fields.items():
+            default, given = field.default, values.get(name)
+            if isinstance(given, dict) and isinstance(default, Configuration) and field.annotation is type(default):
+                set_here = {key: getattr(default, key) for key in default.model_fields_set}
+                values = values | {name: set_here | given}
+        return values
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -83,11 +102,8 @@ def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
 
 
 def field_class(field: FieldInfo) -> str:
-    """`scientific` or `execution`; a field that does not say is a mistake in our code."""
-    declared = _extra(field).get("class")
-    if declared not in ("scientific", "execution"):
-        raise TypeError("a configuration field must be declared with scientific(...) or execution(...)")
-    return declared
+    """`scientific` or `execution`; every class with a field that does not say is refused where it is defined."""
+    return _extra(field)["class"]
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:

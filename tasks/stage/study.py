@@ -38,10 +38,13 @@ class StageConfiguration(Configuration):
     numerics: ClassVar[Numerics] = Numerics(fields=("micro_batch_examples",))
 
     cell: str = execution("", description="Tells this stage from others of its name, for people: `adversarial`.")
-    execution: Execution = execution(Execution(), description="How the work is done.")
+    execution: Execution = execution(Execution(), description="How the work is done; not given: as the study says.")
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        super().__pydantic_init_subclass__()
+        if cls.model_fields["cell"].annotation is not str:
+            raise TypeError(f"{cls.__name__}.cell: the name is taken by what tells stages of one name apart: rename it")
         known: Any = cls.model_fields["execution"].annotation
         if unknown := [name for name in cls.numerics.fields if name not in known.model_fields]:
             raise TypeError(f"{cls.__name__}.numerics names {', '.join(unknown)}, which is no field of its execution")

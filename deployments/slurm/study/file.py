@@ -41,7 +41,7 @@ def keep(root: Path, page: Page, study: Any) -> Path:
 
 def path(root: Path, page: Page, study: Any) -> Path:
     """Where `keep` writes the study."""
-    handles = page.walk(study, Walk(root, study.name))
+    handles = page.walk(study, Walk(root, study.name, study.execution))
     name = f"{page.name}-s{study.seed}-{handles[-1].run.fingerprint[:12]}.yaml"
     return root / study.name / FOLDER / name
 

@@ -163,7 +163,7 @@ def _wanted(root: Path) -> set[str]:
     """Fingerprints of all stages of the studies that were started and not stopped."""
     found = set()
     for file, page, study in study_file.kept(root):
-        walk = Walk(root, study.name)
+        walk = Walk(root, study.name, study.execution)
         if not study_file.stopped(file).exists():
             with suppress(BadInput):  # its text is gone, say: it starts nothing
                 found |= {handle.run.fingerprint for handle in page.walk(study, walk)}

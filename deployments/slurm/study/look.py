@@ -45,7 +45,7 @@ def root_of(site: Site, root: str = "") -> Path:
 
 def look(page: Page, study: Any, study_file: Path, site: Site, root: Path, person: bool = False) -> Advance:
     """Starts what is ready and returns how every stage stands; the same call again starts nothing twice."""
-    walk = Walk(root, study.name)
+    walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
     with get_client(sync_client=True) as client:
         source = stage_source(root / SOURCES, page)
@@ -56,7 +56,7 @@ def look(page: Page, study: Any, study_file: Path, site: Site, root: Path, perso
 
 def standings(page: Page, study: Any, site: Site, root: Path) -> Advance:
     """How every stage stands; starts and writes nothing."""
-    walk = Walk(root, study.name)
+    walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
     with get_client(sync_client=True) as client:
         stands = Look(walk, site, Path(), Path(), client, SlurmCommands())
@@ -87,7 +87,7 @@ def require_runnable(page: Page, study: Any, study_file: Path, site: Site, root:
 def _require_runnable(
     page: Page, study: Any, study_file: Path, site: Site, root: Path, client: SyncPrefectClient
 ) -> None:
-    walk = Walk(root, study.name)
+    walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
     own = own_resources(study)
     _require_known_stages(walk, own, site)
@@ -143,7 +143,7 @@ def keep_results(walk: Walk, site: Site) -> None:
 
 def scripts(page: Page, study: Any, study_file: Path, site: Site, root: Path) -> Iterator[tuple[Handle, str]]:
     """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
-    walk = Walk(root, study.name)
+    walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
     source, own = staged(root / SOURCES, page), own_resources(study)
     with get_client(sync_client=True) as client:
@@ -159,7 +159,7 @@ def cancel(page: Page, study: Any, study_files: set[str], root: Path, spared: se
     Those are the stages of its page as it is now, and what was started of one of its files, when a stage or a package
     has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too.
     """
-    walk = Walk(root, study.name)
+    walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
     wanted = {handle.run.fingerprint for handle in walk.handles if not handle.finished}
     with get_client(sync_client=True) as client:

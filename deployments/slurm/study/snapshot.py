@@ -11,11 +11,10 @@ import shutil
 import uuid
 from pathlib import Path
 
-from deployments.page import Page, own_sources
+from deployments.page import ROOMS, Page, own_sources
 from storage import attempts, durable
 
 REPOSITORY = Path(__file__).parents[3]
-ROOMS = ("flows", "tasks", "deployments", "storage")
 KEPT = {".py", ".yaml"}
 LEFT_OUT = {"__pycache__", "sites"}
 """Folders that no job reads: a corrected site file makes no other source."""
