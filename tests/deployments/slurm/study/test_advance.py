@@ -265,7 +265,7 @@ def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: C
 def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
     started = world.stands()[0].flow_run  # no job was submitted yet
     page = Page("toy", lambda study, walk: walk(FIRST, world.config), type(world.config))
-    study = SimpleNamespace(name=world.study)
+    study = SimpleNamespace(name=world.study, execution=None)
     cancel(page, study, set(), world.root, {world.first.run.fingerprint})
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
     cancel(page, study, set(), world.root, set())
@@ -275,7 +275,7 @@ def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -
 def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: World) -> None:
     started = world.stands()[0].flow_run
     page = Page("toy", lambda study, walk: walk(replace(FIRST, version=2), world.config), type(world.config))
-    study = SimpleNamespace(name=world.study)
+    study = SimpleNamespace(name=world.study, execution=None)
     cancel(page, study, {"/another/study.yaml"}, world.root, set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
     cancel(page, study, {str(world.root / "study.yaml")}, world.root, set())

@@ -1,0 +1,65 @@
+"""What a configuration's class promises, and what a person may leave out."""
+
+from __future__ import annotations
+
+import pytest
+
+from deployments.walk import Walk
+from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.execution import Execution
+from tasks.stage.run import Stage
+from tasks.stage.study import StageConfiguration, StudyBase
+from tasks.training.budget import Budget
+
+
+class OwnStudy(StudyBase):
+    budget: Budget = scientific(Budget(steps=40, learning_rate=0.5), description="What a training may spend.")
+
+
+class WorkConfig(StageConfiguration):
+    """One stage."""
+
+
+WORK = Stage("work", WorkConfig, f"{__name__}:test_a_stage_works_as_its_study_says_unless_it_says_otherwise")
+
+
+def test_who_gives_one_key_of_a_group_leaves_the_others_as_they_are() -> None:
+    """Seen: `--set budget.steps=400` took the page's learning rate back to that of the class, without a word."""
+    study = OwnStudy.model_validate({"name": "own", "budget": {"steps": 7}})
+    assert (study.budget.steps, study.budget.learning_rate) == (7, 0.5)
+    assert OwnStudy.model_validate(study.model_dump(mode="json")) == study
+
+
+def test_a_whole_group_replaces_what_its_default_says() -> None:
+    given = Budget(epochs=2.0)
+    assert OwnStudy(name="own", budget=given).budget == given
+
+
+def test_a_stage_works_as_its_study_says_unless_it_says_otherwise(tmp_path) -> None:
+    """Seen: a page forgot to hand it on, and `--set execution.max_steps_per_run` did nothing, without a word."""
+    walk = Walk(tmp_path, "own", Execution(cpu_threads=7))
+    handle = walk(WORK, WorkConfig())
+    assert handle.config.execution.cpu_threads == 7
+    other = Walk(tmp_path, "own", Execution(cpu_threads=7))(WORK, WorkConfig(execution=Execution(cpu_threads=3)))
+    assert other.config.execution.cpu_threads == 3 and other.run == handle.run
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ({"__annotations__": {"hidden": int}, "hidden": 64}, r"Own\.hidden must be declared with scientific"),
+        ({"__annotations__": {"hidden": int}}, r"Own\.hidden must be declared with scientific"),
+    ],
+)
+def test_a_field_that_does_not_say_what_it_is_is_refused_where_its_class_is_defined(field, told) -> None:
+    with pytest.raises(TypeError, match=told):
+        type("Own", (Configuration,), field | {"__module__": __name__})
+
+
+def test_the_name_that_tells_stages_apart_is_not_for_a_field_of_one_s_own() -> None:
+    with pytest.raises(TypeError, match=r"Own\.cell: the name is taken"):
+        type(
+            "Own",
+            (StageConfiguration,),
+            {"__annotations__": {"cell": int}, "cell": execution(3, description="a cell"), "__module__": __name__},
+        )
