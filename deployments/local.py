@@ -35,20 +35,29 @@ LAST_REPORT_SECONDS = 5.0
 RETRY_DELAY_SECONDS: list[float] = [10, 60]
 
 
-def run_here(walk: Walk, tags: Sequence[str] = ()) -> State[Any]:
+def run_here(
+    walk: Walk, tags: Sequence[str] = (), without_stopped: Callable[[], Handle | None] = lambda: None
+) -> State[Any]:
     """Runs each stage of the walk whose inputs are finished, in the present flow run, which is given `tags`.
 
-    One that did not finish skips only those that need it. Returns the study's state.
+    One that did not finish skips only those that need it; `without_stopped` then gives the stage that goes on without
+    those, if there is one. Returns the study's state.
     """
     _tag_flow_run([walk.study, *tags])
     for handle in walk.handles:
-        if not handle.finished:
-            handle.look()  # its inputs may have finished since the walk
-        if not handle.finished and not handle.waits_for and not _stopped(walk.handles):
-            _run_as_task(handle)
-            if handle.outcome and handle.outcome.end_state == "finished":
-                handle.look()
+        _run_if_ready(handle, walk)
+    if not _stopped(walk.handles) and (rest := without_stopped()):
+        _run_if_ready(rest, walk)
     return _final_state(walk.handles)
+
+
+def _run_if_ready(handle: Handle, walk: Walk) -> None:
+    if not handle.finished:
+        handle.look()  # its inputs may have finished since the walk
+    if not handle.finished and not handle.waits_for and not _stopped(walk.handles):
+        _run_as_task(handle)
+        if handle.outcome and handle.outcome.end_state == "finished":
+            handle.look()
 
 
 def _final_state(handles: list[Handle]) -> State[Any]:

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -20,7 +20,8 @@ from typing import Any, get_type_hints
 from prefect import Flow
 from pydantic import ValidationError
 
-from deployments.walk import Handle, Walk
+from deployments import sweep
+from deployments.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
 from tasks.stage.run import Stage
@@ -41,6 +42,8 @@ class Page:
     function: Callable[..., Any]
     model: type[StudyBase]
     """What a person configures."""
+    over: sweep.Over = field(default_factory=dict)
+    """What a sweep varies, the values of each key; empty: one study."""
 
     @property
     def name(self) -> str:
@@ -62,17 +65,23 @@ class Page:
 
     @property
     def profiles(self) -> Path:
-        """The folder of its profiles: `profiles/<name>` beside the page's file, or of the study that PROFILES names."""
-        module = sys.modules[self.function.__module__]
-        return self.file.parent / "profiles" / getattr(module, "PROFILES", self.name)
+        """The folder of its profiles: `profiles/<name>` beside the page's file."""
+        return self.file.parent / "profiles" / self.name
 
     def walk(self, study: Any, walk: Walk) -> list[Handle]:
-        """The page's stage calls, in its order, as `walk` makes them.
+        """The page's stage calls, in its order, as `walk` makes them; of a sweep all cells', then the one over them.
 
         Raises BadInput: what an input says of itself, or what is wrong with the page, with file and line.
         """
+        cells = sweep.studies_of(study, self.over) if self.over else {}
         try:
-            self.function(study, walk)
+            for cell, one in cells.items():
+                with walk.cell(*cell):
+                    self.function(one, walk)
+            if cells:
+                self._sweep(study, walk, [])
+            else:
+                self.function(study, walk)
         except BadInput as error:
             raise (BadInput(f"{self._line_of(error)}: {error}") if self.is_own else error) from None
         except ValidationError as error:
@@ -85,6 +94,18 @@ class Page:
             for handle in walk.handles:
                 _require_parameters(handle)
         return walk.handles
+
+    def sweep_without_stopped(self, study: Any, walk: Walk) -> Handle | None:
+        """The stage over those cells of a walked sweep that can finish; None where all can, or none."""
+        missing = sweep.stopped_cells(self.over, walk) if self.over else []
+        return self._sweep(study, walk, missing) if 0 < len(missing) < len(walk.cells) else None
+
+    def _sweep(self, study: Any, walk: Walk, missing: list[Cell]) -> Handle:
+        config = sweep.configuration(study, self.over, missing)
+        choose = getattr(sys.modules[self.function.__module__], "sweep_stage", None)
+        stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
+        cells = {sweep.name_of(cell): calls[-1] for cell, calls in walk.cells.items() if cell not in missing}
+        return walk(stage, config, **cells)
 
     def _line_of(self, error: BaseException) -> str:
         return _line_of(error, self.file)

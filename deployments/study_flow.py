@@ -5,15 +5,20 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 from prefect import Flow, flow
+from prefect.runtime import flow_run
 from prefect.states import State
 
 from deployments.local import run_here
 from deployments.page import Page, load_page
 from deployments.slurm.study import follow
+from deployments.sweep import Over
 from deployments.walk import Walk
+
+ONE_STUDY: Over = {}
 
 
 def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
@@ -24,25 +29,40 @@ def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
 
 
 def flow_of(page: Page) -> Flow[..., Any]:
-    def run(study, root="", dispatch="local"):
+    def run(study, root="", dispatch="local", over=ONE_STUDY):
         """Runs the study stage by stage; finished stages are not run again.
 
         Args:
             study: What is studied.
             root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
             dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
+            over: A sweep: the values of each key that it varies, such as {"seed": [42, 1337]}; empty: one study.
         """
+        swept = replace(page, over=over)
         if dispatch == "slurm":
-            return follow.follow_in_flow(page, study, root)
+            return follow.follow_in_flow(swept, study, root)
         walk = Walk(root or "runs", study.name, study.execution)
-        page.walk(study, walk)
-        return run_here(walk, tags=[f"seed-{study.seed}"])
+        swept.walk(study, walk)
+        tag = "sweep" if over else f"seed-{study.seed}"
+        return run_here(walk, [tag], lambda: swept.sweep_without_stopped(study, walk))
 
-    run.__annotations__ = {"study": page.model, "root": str, "dispatch": Literal["local", "slurm"], "return": State}
+    run.__annotations__ = {
+        "study": page.model,
+        "root": str,
+        "dispatch": Literal["local", "slurm"],
+        "over": Over,
+        "return": State,
+    }
     as_flow = flow(
         name=page.name,
-        flow_run_name="{study.name}-s{study.seed}",
+        flow_run_name=_run_name,
         persist_result=False,
         on_cancellation=[follow.stop_cancelled(page)],
     )
     return as_flow(run)
+
+
+def _run_name() -> str:
+    given = flow_run.parameters
+    study = given["study"]
+    return f"{study.name}-sweep" if given["over"] else f"{study.name}-s{study.seed}"

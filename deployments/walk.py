@@ -46,7 +46,7 @@ class Handle:
     @property
     def waits_for(self) -> list[str]:
         """Names of the stages that must finish first."""
-        return [given.stage.name for given in self.inputs.values() if not given.finished]
+        return list(dict.fromkeys(given.stage.name for given in self.inputs.values() if not given.finished))
 
     @property
     def cell(self) -> Cell:
@@ -97,6 +97,11 @@ class Walk:
         self._cell: Cell = ()
         self._calls: dict[Cell, list[Handle]] = {(): []}
         self._of_work: dict[str, Handle] = {}
+
+    @property
+    def cells(self) -> dict[Cell, list[Handle]]:
+        """The stage calls of each cell of a sweep, in the order of its page."""
+        return {cell: calls for cell, calls in self._calls.items() if cell}
 
     @contextmanager
     def cell(self, *parts: str) -> Iterator[None]:

@@ -2,7 +2,8 @@
 
     ratchet run robustness [--profile quick | FILE.yaml] [--root runs] [--set key=value ...] [--seed N]
                            [--dispatch local|slurm] [--wait] [--dry-run | --status | --show-config | --keys [GROUP]]
-    ratchet status robustness ...        as `run ... --status`
+    ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
+    ratchet status robustness ...        as `run ... --status`, with --over of a sweep
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
 
 `python -m flows.robustness` is `ratchet run robustness`. Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import shtab
@@ -31,8 +33,12 @@ EXIT_CODES = "Exit codes: " + ", ".join(
 
 
 def main(place: str, arguments: Sequence[str] | None = None) -> int:
-    """`python -m flows.robustness`: runs the study of a page; returns the exit code."""
-    return _answer(lambda: _run_study(place, parser(place).parse_args(arguments)))
+    """`python -m flows.robustness`: runs the study of a page; returns the exit code.
+
+    `python -m flows.sweep` is the robustness study over seeds.
+    """
+    page = "flows.robustness" if place == "flows.sweep" else place
+    return _answer(lambda: _run_study(page, parser(place).parse_args(arguments)))
 
 
 def ratchet(arguments: Sequence[str] | None = None) -> int:
@@ -52,6 +58,7 @@ def parser(place: str) -> argparse.ArgumentParser:
     _add_study_options(options)
     if place == "flows.sweep":
         options.add_argument("--seeds", type=int, nargs="+", help="the seeds (default: the profile's sweep_seeds)")
+        options.set_defaults(over=[])
     return options
 
 
@@ -66,14 +73,21 @@ def ratchet_parser() -> argparse.ArgumentParser:
     commands = ratchet.add_subparsers(required=True, metavar="COMMAND")
     for name, help_ in (
         ("run", "run a study here or on SLURM; the same command goes on where it stopped"),
+        ("sweep", "run a study for each combination of values, and lay the results side by side"),
         ("status", "how each stage of a study stands (75: not all are finished)"),
     ):
         command = commands.add_parser(name, help=help_, description=help_, allow_abbrev=False, epilog=EXIT_CODES)
         command.add_argument(
             "study", metavar="STUDY", help=f"a study ({', '.join(page_names())}) or a file of your own (my_study.py)"
         )
-        _add_study_options(command, with_views=name == "run")
-        command.set_defaults(function=lambda options: _run_study(options.study, options), status=name == "status")
+        _add_study_options(command, with_views=name != "status")
+        if name != "run":
+            _add_over(command)
+        command.set_defaults(function=lambda options: _run_study(options.study, options))
+        if name == "status":
+            command.set_defaults(status=True)
+        if name == "sweep":
+            command.set_defaults(seeds=None)
     kept.add_commands(commands)
     help_ = "print prefect.yaml: a deployment for each profile, local and on SLURM"
     deployments = commands.add_parser("deployments", help=help_, description=help_, allow_abbrev=False)
@@ -86,6 +100,17 @@ def ratchet_parser() -> argparse.ArgumentParser:
     completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     completion.set_defaults(function=lambda options: run.show(shtab.complete(ratchet, options.shell)))
     return ratchet
+
+
+def _add_over(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--over",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,VALUE",
+        help="vary one key of the study, such as seed=42,1337; may be given again (sweep: default the profile's "
+        "sweep_seeds)",
+    )
 
 
 def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True) -> None:
@@ -163,12 +188,8 @@ def _run_study(place: str, options: argparse.Namespace) -> int:
         return run.show_keys(page, options.keys)
     if options.wait and options.dispatch != "slurm":
         raise BadInput("--wait goes with --dispatch slurm: a study that runs here is waited for anyway")
-    changes = [*options.changes]
-    if page.name == "sweep" and options.seed is not None:
-        raise BadInput("--seed is one seed, and a sweep runs several: give --seeds")
-    if seeds := getattr(options, "seeds", None):
-        changes.append(f"sweep_seeds={seeds}")
-    study = settings.read_study(page, options.profile, changes, options.seed)
+    study = settings.read_study(page, options.profile, options.changes, options.seed)
+    page = replace(page, over=_over(options, study))
     if options.show_config:
         return run.show_configuration(study)
     where = run.Where(options.root, options.dispatch)
@@ -177,3 +198,19 @@ def _run_study(place: str, options: argparse.Namespace) -> int:
     if options.status:
         return run.status(page, study, where)
     return run.run(page, study, where, options.wait)
+
+
+def _over(options: argparse.Namespace, study: Any) -> dict[str, list[Any]]:
+    """What the command varies; nothing where it runs one study. BadInput for a sweep of one seed."""
+    over = settings.read_over(getattr(options, "over", []))
+    if not over and "seeds" in options:  # a sweep
+        seeds = options.seeds or study.sweep_seeds
+        if len(seeds) < 2 or len(set(seeds)) < len(seeds):
+            raise BadInput(
+                f"a sweep needs two or more different seeds, not {seeds}: give --seeds 42 1337 ... or, to `ratchet "
+                "sweep`, --over seed=42,1337,..."
+            )
+        over = {"seed": seeds}
+    if "seed" in over and options.seed is not None:
+        raise BadInput("--seed is one seed, and a sweep runs several: give --seeds or --over seed=42,1337,...")
+    return over

@@ -12,6 +12,7 @@ dispatcher's business.
 from __future__ import annotations
 
 from deployments.study_flow import study_flow
+from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
 from flows import command
 from tasks.robustness.study import (
@@ -26,6 +27,7 @@ from tasks.robustness.study import (
     UatConfig,
 )
 from tasks.stage.run import Stage
+from tasks.sweep.configuration import SweepConfig
 
 SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
 BASE = Stage("base", BaseConfig, "tasks.robustness.base:base", version=2)
@@ -35,6 +37,7 @@ TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.robustness.arms:t
 EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=1, needs="gpu")
 UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=1, needs="gpu")
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=1, needs="gpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", needs="cpu")
 AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=2, needs="cpu")
 
 
@@ -62,6 +65,20 @@ def page(study: Study, stage: Dispatcher) -> Handle:
         uat=uat,
         hotflip=hotflip,
     )
+
+
+NUMBERS_OF_A_SWEEP = [
+    "models.*.loss_nats_per_token",
+    "attacks.*.effects.*.increase_nats_per_token.value",
+    "attacks.hotflip.effects.*.success_rate.value",
+]
+
+
+def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
+    """The stage over the cells of a sweep: two or more seeds, and nothing else, compare the arms."""
+    told = {"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
+    seeds_only = config.keys == ["seed"] and len(config.present) > 1
+    return SWEEP_SEEDS if seeds_only else SWEEP, config.model_copy(update=told)
 
 
 robustness = study_flow(page)

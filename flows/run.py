@@ -52,10 +52,12 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
     walk = Walk(where.root, study.name, study.execution)
     if not all(handle.finished for handle in page.walk(study, walk)):
         code = _run_on_slurm(page, study, where.root, wait) if where.on_slurm else _run_here(page, study, walk)
-        if code:
-            return code
         walk = Walk(where.root, study.name, study.execution)
         page.walk(study, walk)
+        if code:
+            if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
+                _show_tables(rest, f"the sweep ({rest.config.cell}) is finished")
+            return code
     return _show_result(walk)
 
 
@@ -78,6 +80,7 @@ def status(page: Page, study: Any, where: Where) -> int:
     """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
     walk = Walk(where.root, study.name, study.execution)
     page.walk(study, walk)
+    page.sweep_without_stopped(study, walk)
     on_slurm = _stands_on_slurm(page, study, where.root) if where.on_slurm else {}
     for handle in walk.handles:
         show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_cell(handle, walk))
@@ -151,7 +154,7 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     try:
         with prefect_server() as address, Display(walk.handles, OUT):
             show(f"Prefect API: {address}")
-            state: Any = flow_of(page)(study, str(walk.root), return_state=True)
+            state: Any = flow_of(page)(study, str(walk.root), over=page.over, return_state=True)
     except TerminationSignal:  # SIGTERM between two stages, where Prefect listens and not the stage
         show("stopped by SIGTERM; the same command goes on where it stopped")
         return outcome.AWAITING_RETRY.exit_code
@@ -224,17 +227,21 @@ def _show_result(walk: Walk) -> int:
                 f"{handle.label} does not hold: {handle.verdict.reason}. Start the same command again",
                 outcome.AWAITING_RETRY.exit_code,
             )
-    result = last.as_input().result
+    _show_tables(last, "the study is finished")
+    return 0
+
+
+def _show_tables(handle: Handle, said: str) -> None:
+    result = handle.as_input().result
     for name in result.get("tables", []):
-        file = last.run.path / name
+        file = handle.run.path / name
         text = file.read_text()
         OUT.print(Markdown(text) if OUT.is_terminal else text, markup=False)
-        show(f"the study is finished: {file}")
+        show(f"{said}: {file}")
     if not result.get("tables"):
-        show(f"the study is finished: {last.run.result_file}")
+        show(f"{said}: {handle.run.result_file}")
     if report := result.get("report"):
-        show(f"the report, for a browser: {last.run.path / report}")
-    return 0
+        show(f"the report, for a browser: {handle.run.path / report}")
 
 
 def _dry_line(handle: Handle) -> str:

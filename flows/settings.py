@@ -10,7 +10,7 @@ import yaml
 
 from deployments.page import Page
 from storage.errors import BadInput
-from tasks.stage.validation import validated
+from tasks.stage.validation import set_key, validated
 
 DEFAULT_PROFILE = "quick"
 
@@ -78,18 +78,29 @@ def profile_values(page: Page, profile: str) -> dict[str, Any]:
     return {"name": file.stem} | values
 
 
+def read_over(given: list[str]) -> dict[str, list[Any]]:
+    """What each `key.path=value,value` varies. Each value is read as YAML. BadInput for what cannot be read."""
+    over: dict[str, list[Any]] = {}
+    for one in given:
+        key, equals, text = one.partition("=")
+        if not equals or not key or not text:
+            raise BadInput(f"--over {one!r} is not KEY=VALUE,VALUE, such as --over seed=42,1337")
+        if key in over:
+            raise BadInput(f"--over {key} is given twice: give all its values at once, such as --over {key}=1,2")
+        try:
+            over[key] = yaml.load(f"[{text}]", _Loader)
+        except yaml.YAMLError as error:
+            raise BadInput(f"--over {key}: {text!r} cannot be read as YAML: {error}") from None
+    return over
+
+
 def _apply(values: dict[str, Any], change: str) -> None:
     """Applies one `key.path=value`; the value is read as YAML, so numbers are numbers and [a, b] is a list."""
     path, equals, text = change.partition("=")
     if not equals or not path:
         raise BadInput(f"--set {change!r} is not KEY=VALUE, such as --set budget.epochs=0.5")
-    *parents, last = path.split(".")
-    target = values
-    for parent in parents:
-        target = target.setdefault(parent, {})
-        if not isinstance(target, dict):
-            raise BadInput(f"--set {path}: {parent} is a value, not a group of keys")
     try:
-        target[last] = yaml.load(text, _Loader)
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise BadInput(f"--set {path}: {text!r} cannot be read as YAML: {error}") from None
+    set_key(values, path, value, f"--set {path}")

@@ -156,6 +156,34 @@ def intervals(
     return _svg(name, described, 0.8 + 0.3 * len(rows), draw)
 
 
+@dataclass(frozen=True)
+class Dots:
+    """One row of `dots`: its single values, and their mean with its interval where there is one."""
+
+    label: str
+    values: Sequence[float]
+    mean: float | None = None
+    interval: Sequence[float] | None = None
+
+
+def dots(name: str, described: str, rows: Sequence[Dots], x_label: str) -> str:
+    """Every single value of a row as an open dot and their mean with its interval above them; a row may have none."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        for place, row in enumerate(rows):
+            below = place + 0.14 if row.mean is not None else place
+            axes.plot(row.values, [below] * len(row.values), "o", color=SERIES_STYLES[1].colour, fillstyle="none")
+            if row.mean is not None:
+                axes.plot(row.mean, place - 0.14, "D", color=INK, markersize=5)
+            if row.interval is not None:
+                axes.hlines(place - 0.14, *row.interval, color=INK, linewidth=1.6)
+                axes.plot(row.interval, [place - 0.14] * 2, "|", color=INK, markersize=7)
+        _rows(axes, [row.label for row in rows], x_label)
+
+    return _svg(name, described, 0.8 + 0.36 * len(rows), draw)
+
+
 def prepare(cache: Path) -> None:
     """Lets matplotlib keep its list of fonts in `cache`: never in the home folder. Call before the first figure."""
     os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
@@ -216,7 +244,7 @@ def _finished(svg: str, name: str, described: str) -> str:
     for variable, (stand_in, fallback) in COLOURS.items():
         svg = svg.replace(stand_in, f"var(--{variable}, {fallback})")
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
-    svg = re.sub(r'(url\(#|href="#)', rf"\1{name}-", svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', system-ui, sans-serif")
     # matplotlib's style sheet would hold for the whole page: its two rules stand on the element instead
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import SplitSummary, TrainedCheck
 from tasks.monotonic.result import VerifiedWeights
@@ -167,7 +169,7 @@ class MeanAttacks(Result):
 
 
 class SweepResults(Result):
-    """aggregate over seeds: the arms compared; the results of each seed by the role in which they were read."""
+    """sweep over seeds: the arms compared; the results of each seed by the name of its cell, and the missing cells."""
 
     study: str
     seeds: list[int]
@@ -176,3 +178,4 @@ class SweepResults(Result):
     attacks_monotonic_minus_baseline: MeanAttacks
     of_seed: dict[str, FinalResults]
     runs: dict[str, str]
+    missing: list[str] = Field(default_factory=list)

@@ -257,12 +257,3 @@ class AggregateConfig(StageConfiguration):
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     evaluation: Evaluation = scientific(description="How results are summarised.")
     unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")
-
-
-class SweepConfig(StageConfiguration):
-    """aggregate over seeds: what can be said only with several."""
-
-    numerics: ClassVar = Numerics(torch=False)
-
-    study: str = execution(description="Name of the study, as shown in the table.")
-    evaluation: Evaluation = scientific(description="How results are summarised.")

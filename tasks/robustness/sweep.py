@@ -1,4 +1,4 @@
-"""aggregate over seeds: the table that may compare the arms, because it has more than one training of each."""
+"""sweep over seeds: the table that may compare the arms, because it has more than one training of each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from storage.errors import CheckFailed
+from tasks.report import figures
+from tasks.report.cautions import plain
+from tasks.report.figures import Dots, dots
 from tasks.report.numbers import NATS, RATE, SHARE, perplexity, rate_points, share_points, span
-from tasks.report.provenance import run_directories, run_name
+from tasks.report.page import Figure, Section, html_page
+from tasks.report.provenance import provenance, provenance_section, run_directories, run_name, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.report.table import Table
 from tasks.robustness.final_results import (
@@ -18,26 +22,27 @@ from tasks.robustness.final_results import (
     MeanLosses,
     SweepResults,
 )
-from tasks.robustness.study import SweepConfig
 from tasks.robustness.words import QUESTION, cautions, how_attacked, model_and_text, models, the_text
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.effects import EffectDifference, EffectWithSuccess
 from tasks.statistics.seeds import MeanOverSeeds, mean_over_seeds
+from tasks.sweep.configuration import SweepConfig
 
 ARMS = ("baseline", "monotonic")
 Difference = TypeVar("Difference", bound=EffectDifference)
 
 
-def aggregate_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
-    """Verifies every byte that it reads, and writes `table.md` and `final_results.json` over all seeds."""
+def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
+    """Verifies every byte that it reads, and writes tables, figure and report over all seeds that are there."""
     require_verified(studies)
+    figures.prepare(run.cache)
     of_seed = {role: FinalResults.read_file(given.path / "final_results.json") for role, given in studies.items()}
     for arm in ARMS:
         digests = {role: result.arms.by_name()[arm].weights_digest for role, result in of_seed.items()}
         _require_distinct_seeds(arm, digests)
-    level, seeds = config.evaluation.confidence_level, list(of_seed.values())
+    level, seeds = config.confidence_level, list(of_seed.values())
     baseline, monotonic = ([result.models[arm].loss_nats_per_token for result in seeds] for arm in ARMS)
-    differences = [b - a for a, b in zip(baseline, monotonic, strict=True)]
+    differences = [_clean_difference(result) for result in seeds]
     combined = SweepResults(
         study=config.study,
         seeds=[seed for result in seeds for seed in result.seeds],
@@ -48,8 +53,12 @@ def aggregate_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -
         attacks_monotonic_minus_baseline=_mean_attacks(seeds, level),
         of_seed=of_seed,
         runs=run_directories(studies, run.run.root),
+        missing=config.missing,
     )
-    return publish(run, combined, {"table.md": table(combined)})
+    drawn = _differences(combined)
+    told = provenance_section(combined.runs, provenance(studies), sources(studies), config.scientific())
+    texts = {"table.md": table(combined), "report.html": _report(combined, drawn, told)}
+    return publish(run, combined, texts, {"differences": drawn.svg})
 
 
 def _mean_attacks(seeds: Sequence[FinalResults], level: float) -> MeanAttacks:
@@ -84,21 +93,16 @@ def _of_arms(differences: Sequence[Difference]) -> Difference:
 
 def table(results: SweepResults) -> str:
     """Perplexities of each seed, and the mean differences between the arms with their intervals."""
-    difference = results.monotonic_minus_baseline_nats_per_token
-    low, high = difference.interval
     blocks = [
-        f"# {results.study}: test perplexity and attacks over {difference.seeds} seeds",
+        f"# {_title(results)}",
+        *_missing(results),
         _what_was_studied(results),
         "\n".join(f"- {line}" for line in models(_first(results))),
         _seed_table(results).markdown(),
         _attack_table(results).markdown(),
-        f"monotonic - baseline: {difference.mean:+.4f} nats per token, "
-        f"{difference.confidence_level:.0%} interval {low:+.4f} to {high:+.4f} "
-        f"(Student's t over {difference.seeds} seeds; standard deviation "
-        f"{difference.standard_deviation:.4f}). Seeds vary the order of the training examples and the random "
-        "choices of the attacks, and nothing else: one base model, one initialisation, one text.",
+        _mean_difference(results),
         _mean_table(results).markdown(),
-        "\n\n".join(sorted({caution for result in results.of_seed.values() for caution in cautions(result)})),
+        "\n\n".join(_cautions(results)),
         Table(
             "Run directories, below the root of all runs.",
             ["seed", "run directory"],
@@ -106,6 +110,78 @@ def table(results: SweepResults) -> str:
         ).markdown(),
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _report(results: SweepResults, drawn: Figure, told: Section) -> str:
+    """The same as one HTML page, with a dot for each seed."""
+    sections = [
+        Section("The arms compared", texts=[_mean_difference(results)], figures=[drawn], tables=[_mean_table(results)]),
+        Section("Every seed", tables=[_seed_table(results), _attack_table(results)]),
+        Section("Cautions", points=[plain(caution) for caution in _cautions(results)]),
+        told,
+    ]
+    facts = [*_missing(results), *models(_first(results))]
+    return html_page(_title(results), _what_was_studied(results), facts, sections)
+
+
+def _differences(results: SweepResults) -> Figure:
+    """monotonic - baseline of every seed, on clean text and under each attack."""
+    means = results.attacks_monotonic_minus_baseline
+    of_seed = results.of_seed.values()
+    rows = [
+        _row("clean", [_clean_difference(one) for one in of_seed], results.monotonic_minus_baseline_nats_per_token),
+        *(
+            _row(
+                f"increase, {name}",
+                [_of_arms(one.attacks.by_name()[name].differences).increase_nats_per_token.value for one in of_seed],
+                mean,
+            )
+            for name, mean in (
+                ("uat", means.uat.increase_nats_per_token),
+                ("hotflip", means.hotflip.increase_nats_per_token),
+            )
+        ),
+    ]
+    numbers = "; ".join(f"{row.label}: {', '.join(map(NATS, row.values))}" for row in rows)
+    caption = (
+        "monotonic - baseline: one dot for each seed, and their mean with its interval. Loss on clean text, and "
+        "its increase under each attack."
+    )
+    return Figure(dots("differences", f"{caption} {numbers}.", rows, "difference (nats per token)"), caption)
+
+
+def _row(label: str, values: list[float], mean: MeanOverSeeds) -> Dots:
+    return Dots(label, values, mean.mean, mean.interval)
+
+
+def _clean_difference(result: FinalResults) -> float:
+    baseline, monotonic = (result.models[arm].loss_nats_per_token for arm in ARMS)
+    return monotonic - baseline
+
+
+def _title(results: SweepResults) -> str:
+    seeds = results.monotonic_minus_baseline_nats_per_token.seeds
+    return f"{results.study}: test perplexity and attacks over {seeds} seeds"
+
+
+def _missing(results: SweepResults) -> list[str]:
+    return [f"Missing, because a stage of theirs stopped: {', '.join(results.missing)}."] if results.missing else []
+
+
+def _mean_difference(results: SweepResults) -> str:
+    difference = results.monotonic_minus_baseline_nats_per_token
+    low, high = difference.interval
+    return (
+        f"monotonic - baseline: {difference.mean:+.4f} nats per token, "
+        f"{difference.confidence_level:.0%} interval {low:+.4f} to {high:+.4f} "
+        f"(Student's t over {difference.seeds} seeds; standard deviation "
+        f"{difference.standard_deviation:.4f}). Seeds vary the order of the training examples and the random "
+        "choices of the attacks, and nothing else: one base model, one initialisation, one text."
+    )
+
+
+def _cautions(results: SweepResults) -> list[str]:
+    return sorted({caution for result in results.of_seed.values() for caution in cautions(result)})
 
 
 def _first(results: SweepResults) -> FinalResults:
@@ -133,7 +209,8 @@ def _seed_table(results: SweepResults) -> Table:
                 run_name(results.runs[role]),
             ]
             for role, result in results.of_seed.items()
-        ],
+        ]
+        + [[name.removeprefix("seed "), *["missing"] * 5, "-"] for name in results.missing],
     )
 
 

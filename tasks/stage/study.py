@@ -17,7 +17,7 @@ class StudyBase(Configuration):
 
     name: str = execution(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the folder of the runs.")
     seed: int = scientific(42, ge=0, description="Seed of all that is drawn at random.")
-    sweep_seeds: list[int] = execution([], description="Seeds of a sweep; read by flows.sweep only.")
+    sweep_seeds: list[int] = execution([], description="Seeds of a sweep that names nothing to vary.")
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
     @classmethod

@@ -31,6 +31,18 @@ def explained(error: ValidationError) -> str:
     )
 
 
+def set_key(values: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Sets the key `group.key` of a study that is not yet validated. BadInput names `where` that was asked for."""
+    *parents, last = path.split(".")
+    for parent in parents:
+        if values.get(parent) is None:
+            values[parent] = {}
+        values = values[parent]
+        if not isinstance(values, dict):
+            raise BadInput(f"{where}: {parent} is a value, not a group of keys")
+    values[last] = value
+
+
 def _explained(model: type[BaseModel], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))

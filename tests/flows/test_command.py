@@ -35,7 +35,7 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
-    assert shown == ["run", "status", "verify", "prune", "export", "deployments", "completion"]
+    assert shown == ["run", "sweep", "status", "verify", "prune", "export", "deployments", "completion"]
 
 
 def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,6 @@ EXECUTION_FIELDS = {
     "UatConfig": {"cell", "execution"},
     "HotFlipConfig": {"cell", "execution"},
     "AggregateConfig": {"cell", "execution", "study", "configuration"},
-    "SweepConfig": {"cell", "execution", "study"},
 }
 SCIENTIFIC_FIELDS = {
     "StudyBase": {"seed"},
@@ -120,7 +119,6 @@ SCIENTIFIC_FIELDS = {
     "UatConfig": {"attack", "seed"},
     "HotFlipConfig": {"attack", "seed"},
     "AggregateConfig": {"seed", "evaluation", "unequal_budgets"},
-    "SweepConfig": {"evaluation"},
 }
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import robustness, sweep
+from flows import robustness
 from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY
 
@@ -25,7 +25,7 @@ CONFIGURATION = ("configuration", "study")
 """Last names of modules that hold only what is in the fingerprint."""
 STAGES = {
     f"{module.__name__}.{name}": stage
-    for module in (robustness, sweep)
+    for module in (robustness,)
     for name, stage in vars(module).items()
     if isinstance(stage, Stage)
 }

@@ -1,17 +1,163 @@
-"""The sweep: seeds share what does not depend on them, and only several seeds compare the arms."""
+"""A sweep over any key of any study: cells share what does not differ, and those that stopped are shown as missing."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.page import load_page
+from deployments.study_flow import flow_of
 from flows import command
 from storage import durable
 from tests.conftest import RunHere
+
+ANGLES = '''
+from deployments.study_flow import study_flow
+from tasks.stage.configuration import execution, scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Stage
+from tasks.stage.study import StageConfiguration, StudyBase
+
+class TextConfig(StageConfiguration):
+    """angles-text"""
+    numerics = Numerics(torch=False)
+
+class FitConfig(StageConfiguration):
+    """angles-fit"""
+    numerics = Numerics(torch=False)
+    width: int = scientific(description="Width.")
+    seed: int = scientific(description="Seed.")
+    fails_while: str = execution(description="A file.")
+
+class Study(StudyBase):
+    """A study of one's own."""
+    width: int = scientific(4, ge=1, description="Width.")
+    fails_while: str = execution("", description="A file; while it is there, a check of seed 7 fails.")
+
+TEXT = Stage("angles-text", TextConfig, "angles_work:text", needs="cpu")
+FIT = Stage("angles-fit", FitConfig, "angles_work:fit", needs="cpu")
+
+def page(study: Study, stage):
+    text = stage(TEXT, TextConfig(execution=study.execution))
+    given = {name: getattr(study, name) for name in ("width", "seed", "fails_while", "execution")}
+    return stage(FIT, FitConfig(**given), text=text)
+
+angles = study_flow(page)
+'''
+ANGLES_WORK = """
+from pathlib import Path
+from storage.errors import CheckFailed
+
+def text(run, config):
+    return {"letters": 26}
+
+def fit(run, config, text):
+    if config.seed == 7 and Path(config.fails_while).exists():
+        raise CheckFailed("the fit converges", 1, 0)
+    return {"loss": 1 / config.width + config.seed / 100}
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Path]:
+    """The page of a study of one's own, whose seed 7 fails while there is a file `broken` beside it."""
+    (tmp_path / "angles_work.py").write_text(ANGLES_WORK)
+    (tmp_path / "angles.py").write_text(ANGLES)
+    before = list(sys.path)
+    yield tmp_path / "angles.py"
+    sys.path[:] = before
+    for name in ("angles", "angles_work"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def run_sweep(prefect_server: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """`ratchet sweep`, against the shared server; returns (exit code, all output)."""
+
+    def run(*arguments: str | Path, command_: str = "sweep") -> tuple[int, str]:
+        with temporary_settings({PREFECT_API_URL: prefect_server}):
+            code = command.ratchet([command_, *map(str, arguments)])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+def test_a_cell_that_stopped_is_missing_until_its_cause_is_gone(
+    own: Path, run_sweep: Callable[..., tuple[int, str]]
+) -> None:
+    broken, root = own.with_name("broken"), own.with_name("runs")
+    broken.touch()
+    given = [own, "--root", root, "--set", f"fails_while={broken}", "--over", "seed=1,7,3", "--over", "width=2,4"]
+    code, printed = run_sweep(*given)
+    assert code == 1 and "measured 1, required 0" in printed
+    assert "Missing, because a stage of theirs stopped: seed 7, width 2; seed 7, width 4." in printed
+    assert len(list(root.glob("angles/angles-text/*"))) == 1, "what the cells share is run once"
+    tried = [durable.read_json(file)["end_state"] for file in root.glob("angles/angles-fit/*/attempts/*.json")]
+    assert Counter(tried) == {"finished": 4, "check_failed": 2}, "what failed is not tried again by the same command"
+    code, shown = run_sweep(*given, command_="status")
+    assert code == 75 and "finished  (without seed 7, width 2 and seed 7, width 4)" in shown
+    assert "check failed in attempt 1" in shown and "(seed 7, width 4)" in shown
+    broken.unlink()
+    code, printed = run_sweep(*given)
+    assert code == 0 and "6 of 6 cells" in printed and "issing" not in printed, printed
+    assert run_sweep(*given, command_="status")[0] == 0
+
+
+def test_a_sweep_of_which_nothing_is_left_has_no_table(own: Path, run_sweep: Callable[..., tuple[int, str]]) -> None:
+    broken, root = own.with_name("broken"), own.with_name("runs")
+    broken.touch()
+    given = ["--set", f"fails_while={broken}", "--seed", "7", "--over", "width=2,4"]
+    code, printed = run_sweep(own, "--root", root, *given)
+    assert code == 1 and "report" not in printed and not (root / "angles" / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--over", "seed=1"], "a sweep needs two or more cells"),
+        (["--over", "seed=1,2,1"], "seed has 1 twice"),
+        (["--over", "width=2,4", "--over", "width=8"], "--over width is given twice"),
+        (["--over", "widht=2,4"], "the cell (widht 2) of the sweep is not a valid Study:\n  widht: unknown key, which "
+         "no stage reads; did you mean 'width'?"),
+        (["--over", "width=2,0"], "the cell (width 0) of the sweep is not a valid Study:\n  width: Input should be"),
+        (["--over", "seed.x=1,2"], "the sweep over seed.x: seed is a value, not a group of keys"),
+        (["--over", "execution.cpu_threads=1,2"], "are equal in every stage: what differs between them changes no"),
+        (["--over", "seed"], "--over 'seed' is not KEY=VALUE,VALUE"),
+        (["--over", "width=[2"], "--over width: '[2' cannot be read as YAML"),
+        ([], "two or more different seeds, not []"),
+        (["--over", "seed=1,2", "--seed", "3"], "--seed is one seed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_sweep_that_is_none_is_refused_before_anything_runs(
+    given: list[str], told: str, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.ratchet(["sweep", str(own), "--root", str(own.with_name("runs")), *given]) == 2
+    assert told in capsys.readouterr().err and not own.with_name("runs").exists()
+
+
+def test_a_sweep_is_started_from_the_form_of_the_study(own: Path, prefect_server: str) -> None:
+    page = load_page(str(own))
+    deployed = flow_of(page)
+    described = deployed.parameters.properties["over"]
+    assert described["default"] == {} and "the values of each key that it varies" in described["description"]
+    study = page.model(name="angles")
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        for over, name in (({"seed": [1, 2]}, "angles-sweep"), ({}, "angles-s42")):
+            state = deployed(study, str(own.with_name("runs")), over=over, return_state=True)
+            assert state.name == "Completed"
+            assert client.read_flow_run(UUID(str(state.state_details.flow_run_id))).name == name
+    assert len(list(own.with_name("runs").glob("angles/angles-fit/*"))) == 3
 
 
 def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
@@ -23,21 +169,26 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
     assert runs == {
         "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "uat": 2,
-        "hotflip": 2, "aggregate": 3,
+        "hotflip": 2, "aggregate": 2, "sweep": 1,
     }  # fmt: skip
-    (results,) = [
-        r for f in root.glob("smoke/aggregate/*/final_results.json") if "of_seed" in (r := durable.read_json(f))
-    ]
+    (sweep,) = root.glob("smoke/sweep/*")
+    results = durable.read_json(sweep / "final_results.json")
     difference = results["monotonic_minus_baseline_nats_per_token"]
     assert results["seeds"] == [42, 7] and difference["seeds"] == 2
     assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
+    assert f"the report, for a browser: {sweep}/report.html" in printed
+    assert (sweep / "report.html").read_text().count("<svg") == 1
 
 
-def test_a_dry_run_says_which_seed_each_stage_belongs_to(run_here: RunHere, tmp_path: Path) -> None:
+def test_a_dry_run_says_which_seed_each_stage_belongs_to(
+    run_here: RunHere, run_sweep: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
     code, printed = run_here("--root", tmp_path, "--seeds", "42", "7", "--dry-run", module="flows.sweep")
     told = [line.rpartition("  ")[2] for line in printed.splitlines()]
     assert code == 0
     assert Counter(told) == {"(seed 42)": 6, "(seed 7)": 6, "(all cells)": 4}, printed
+    code, again = run_sweep("robustness", "--profile", "smoke", "--root", tmp_path, "--over", "seed=42,7", "--dry-run")
+    assert code == 0 and again == printed, "the command of before is the same sweep"
 
 
 @pytest.mark.parametrize("seeds", [["42"], ["42", "42"]])

@@ -1,15 +1,17 @@
 """A study as a file beside its runs: what jobs and `advance` read, whoever started it and wherever from.
 
-`<root>/<study>/studies/<page>-s<seed>-<fingerprint>.yaml` holds the place of the page and the complete configuration,
-so a later change of a profile changes no study that was started. The fingerprint is that of the page's last stage:
-whoever starts the same study with other execution fields (another time limit) overwrites the file; and when a stage, a
-package or a text has changed since, the file's name no longer fits, and nothing is started until a person says so.
+`<root>/<study>/studies/<page>-s<seed>-<fingerprint>.yaml` (of a sweep `<page>-sweep-<fingerprint>.yaml`) holds the
+place of the page, the complete configuration and what a sweep varies, so a later change of a profile changes no study
+that was started. The fingerprint is that of the page's last stage: whoever starts the same study with other execution
+fields (another time limit) overwrites the file; and when a stage, a package or a text has changed since, the file's
+name no longer fits, and nothing is started until a person says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,9 @@ def keep(root: Path, page: Page, study: Any) -> Path:
     """Writes the study below `root`; the same study always has the same file. Starting it again makes it active."""
     file = path(root, page, study)
     file.parent.mkdir(parents=True, exist_ok=True)
-    values = {"page": page.place, "study": study.model_dump(mode="json")}
+    values: dict[str, Any] = {"page": page.place, "study": study.model_dump(mode="json")}
+    if page.over:
+        values["over"] = page.over
     durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
     stopped(file).unlink(missing_ok=True)
     return file
@@ -42,7 +46,8 @@ def keep(root: Path, page: Page, study: Any) -> Path:
 def path(root: Path, page: Page, study: Any) -> Path:
     """Where `keep` writes the study."""
     handles = page.walk(study, Walk(root, study.name, study.execution))
-    name = f"{page.name}-s{study.seed}-{handles[-1].run.fingerprint[:12]}.yaml"
+    which = "sweep" if page.over else f"s{study.seed}"
+    name = f"{page.name}-{which}-{handles[-1].run.fingerprint[:12]}.yaml"
     return root / study.name / FOLDER / name
 
 
@@ -58,13 +63,13 @@ def read(file: Path) -> tuple[Page, Any]:
     """The page, and the typed study. BadInput when the file is not one that `keep` wrote."""
     try:
         values = yaml.safe_load(file.read_text())
-        place, configuration = str(values["page"]), values["study"]
+        place, configuration, over = str(values["page"]), values["study"], values.get("over", {})
     except FileNotFoundError:
         raise BadInput(f"there is no study file {file}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
         raise BadInput(f"{file} is not a study file ({error}): start the study again, which writes it") from None
     try:
-        page = load_page(place)
+        page = replace(load_page(place), over=over)
     except BadInput as error:
         raise BadInput(f"{file} names {place!r}, which is not the page of a study: {error}") from None
     return page, validated(page.model, configuration, str(file))
@@ -84,7 +89,7 @@ def files_of(root: Path, page: Page, study: Any) -> list[Path]:
     for file, other, once in kept(root):
         if other.place == page.place and once.name == study.name and file != now:
             with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
-                found += [file] if path(root, page, once) == now else []
+                found += [file] if path(root, other, once) == now else []
     return found
 
 

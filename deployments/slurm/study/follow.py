@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
     The flow run may die at any time: the stages go on, and started again it attaches to them.
     """
     with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, tags=["ratchet", study.name, f"seed-{study.seed}"])
+        which = "sweep" if page.over else f"seed-{study.seed}"
+        client.update_flow_run(flow_run.id, tags=["ratchet", study.name, which])
     board = _Board()
     last: list[Advance] = []
     try:
@@ -143,7 +145,7 @@ def finish_cancels(root: Path) -> None:
             try:
                 for page in _pages_of(client.read_flow(run.flow_id).name, root):
                     study = validated(page.model, given["study"], f"flow run {run.name}")
-                    stop(page, study, str(root))
+                    stop(replace(page, over=given.get("over") or {}), study, str(root))
             except BadInput as error:  # of a study as it was once, say; the others are ended all the same
                 LOG.warning("%s was cancelled, but not its stages: cancel them by hand. %s", run.name, error)
             client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
@@ -175,7 +177,9 @@ def stop_cancelled(page: Page) -> Any:
 
     def hook(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:  # Prefect gives them by name
         if flow_run.parameters.get("dispatch") == "slurm":
-            stop(page, page.model.model_validate(flow_run.parameters["study"]), flow_run.parameters.get("root", ""))
+            given = flow_run.parameters
+            swept = replace(page, over=given.get("over") or {})
+            stop(swept, page.model.model_validate(given["study"]), given.get("root", ""))
 
     return hook
 

@@ -15,8 +15,8 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.robustness import sweep
 from tasks.robustness.final_results import SweepResults
-from tasks.robustness.study import SweepConfig
 from tasks.stage.run import StageInput
+from tasks.sweep.configuration import SweepConfig
 from tests.tasks.robustness.synthetic import aggregated, contents, study, written
 from tests.tasks.robustness.test_aggregate import WINNERS
 from tests.tasks.tiny import stage_run
@@ -43,6 +43,7 @@ def finished(root: Path, of_seed: dict[str, dict[str, Any]]) -> dict[str, StageI
     for role, numbers in of_seed.items():
         run = RunDirectory(root, "quick", "aggregate", durable.sha256_json(role))
         run.path.mkdir(parents=True)
+        durable.write_json(run.stage_file, {"version": 1, "numerics": {}, "external": {}})
         durable.write_json(run.path / "final_results.json", numbers)
         lock = acquire(run.path / "locks")
         inputs[role] = StageInput(run, markers.write(run, ["final_results.json"], {}, lock).outputs_digest)
@@ -53,7 +54,10 @@ def finished(root: Path, of_seed: dict[str, dict[str, Any]]) -> dict[str, StageI
 def swept(folder: Path, inputs: dict[str, StageInput]) -> tuple[dict[str, Any], str]:
     run = stage_run(folder / "out")
     run.run = SimpleNamespace(root=folder / "runs")
-    sweep.aggregate_seeds(run, SweepConfig(study="quick", evaluation=study().evaluation), **inputs)
+    cells = {role: [seed] for role, seed in zip((*inputs, "seed 7"), (*SEEDS, 7), strict=True)}
+    config = SweepConfig(study="quick", keys=["seed"], cells=cells, missing=["seed 7"])
+    sweep.sweep_seeds(run, config, **inputs)
+    assert (run.directory / "report.html").read_text().count("<svg") == 1
     return durable.read_json(run.directory / "final_results.json"), (run.directory / "table.md").read_text()
 
 
@@ -99,6 +103,13 @@ def test_each_attack_has_the_mean_difference_between_the_arms(both: tuple[dict[s
     mean, *bounds = [form.format(scale * number) for number in (told["mean"], *told["interval"])]
     (line,) = [line for line in table.splitlines() if line.startswith(f"| {attack} ") and f" {mean} " in line]
     assert " to ".join(bounds) in line
+
+
+def test_a_seed_that_stopped_is_shown_as_missing(both: tuple[dict[str, Any], str]):
+    found, table = both
+    assert found["missing"] == ["seed 7"] and "Missing, because a stage of theirs stopped: seed 7." in table
+    (line,) = [line for line in table.splitlines() if re_seed(line) == "7"]
+    assert line.count("missing") == 5
 
 
 def test_seeds_that_all_gave_the_same_have_no_interval(both: tuple[dict[str, Any], str]):

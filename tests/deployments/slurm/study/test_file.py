@@ -26,6 +26,15 @@ def test_the_same_study_has_the_same_file_and_is_read_back_as_it_was(tmp_path: P
     assert study_file.path(tmp_path, TOY, toy_study("kept", steps=18)) != file
 
 
+def test_a_sweep_has_a_file_of_its_own_with_what_it_varies(tmp_path: Path) -> None:
+    study = toy_study("kept")
+    swept = replace(TOY, over={"training.seed": [1, 2]})
+    file = study_file.keep(tmp_path, swept, study)
+    assert file.name.startswith("toy-sweep-") and file != study_file.keep(tmp_path, TOY, study)
+    assert study_file.read_unchanged(tmp_path, file) == (swept, study)
+    assert study_file.files_of(tmp_path, swept, study) == [file]
+
+
 def test_the_same_study_with_other_execution_fields_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     """Two files of the same stages would each start them, one with the settings that a person has just corrected."""
     file = study_file.keep(tmp_path, TOY, toy_study("kept", memory_mb=1))

@@ -1,0 +1,30 @@
+"""sweep: the cells of a sweep side by side, of any study. Nothing here says which cell is better."""
+
+from __future__ import annotations
+
+from tasks.report import figures
+from tasks.report.page import html_page
+from tasks.report.provenance import provenance, provenance_section, run_directories, sources
+from tasks.report.publish import Published, publish, require_verified
+from tasks.stage.run import StageInput, StageRun
+from tasks.sweep.configuration import SweepConfig
+from tasks.sweep.results import found
+from tasks.sweep.tables import drawn, facts, lead, sections, title
+
+
+def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
+    """Verifies every byte that it reads, and writes tables, figures and the report over all cells."""
+    require_verified(cells)
+    figures.prepare(run.cache)
+    results = found(config, cells, run_directories(cells, run.run.root))
+    pictures = drawn(results)
+    parts = sections(results, pictures)
+    markdown = [f"# {title(results)}", lead(results), "\n".join(f"- {fact}" for fact in facts(results))]
+    for section in parts:
+        markdown += [f"## {section.title}", *section.texts, *(table.markdown() for table in section.tables)]
+    told = provenance_section(results.runs, provenance(cells), sources(cells), config.scientific())
+    texts = {
+        "table.md": "\n\n".join(markdown) + "\n",
+        "report.html": html_page(title(results), lead(results), facts(results), [*parts, told]),
+    }
+    return publish(run, results, texts, {name: picture.svg for name, picture in pictures.items()})

@@ -1,0 +1,117 @@
+"""The stage over the cells of a sweep: every cell's numbers, means over seeds, and what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from storage import durable, markers
+from storage.errors import BadInput, CheckFailed
+from storage.locks import acquire
+from storage.run_directory import RunDirectory
+from tasks.stage.run import StageInput
+from tasks.sweep.configuration import SweepConfig
+from tasks.sweep.results import SweepResults, numbers_of
+from tasks.sweep.sweep import sweep
+from tests.tasks.tiny import stage_run
+
+T_975_OF_TWO = 12.706204736432095
+CELLS = {f"seed {seed}, width {width}": [seed, width] for seed in (1, 2) for width in ("narrow", "wide")}
+
+
+def finished(root: Path, name: str, result: dict[str, Any], final: dict[str, Any] | None = None) -> StageInput:
+    run = RunDirectory(root, "toy", "fit", durable.sha256_json(name))
+    run.path.mkdir(parents=True)
+    durable.write_json(run.stage_file, {"version": 1, "numerics": {}, "external": {}})
+    durable.write_json(run.result_file, result)
+    if final is not None:
+        durable.write_json(run.path / "final_results.json", final)
+    lock = acquire(run.path / "locks")
+    outputs = ["result.json", *(["final_results.json"] if final is not None else [])]
+    digest = markers.write(run, outputs, {}, lock).outputs_digest
+    lock.release()
+    return StageInput(run, digest)
+
+
+def loss(seed: int, width: str) -> float:
+    return {"narrow": 2.0, "wide": 1.0}[width] + seed / 10
+
+
+def swept(folder: Path, missing: list[str], **fields: Any) -> tuple[SweepResults, str, str]:
+    """Results, table and report of the toy sweep without the cells that are missing."""
+    there = {name: values for name, values in CELLS.items() if name not in missing}
+    inputs = {
+        name: finished(folder / "runs", name, {"loss": {"test": loss(*values)}, "letters": 26, "ok": True})
+        for name, values in there.items()
+    }
+    run = stage_run(folder / "out")
+    run.run = SimpleNamespace(root=folder / "runs")
+    config = SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, missing=missing, **fields)
+    published = sweep(run, config, **inputs)
+    for figure in published.figures:
+        ElementTree.parse(run.directory / figure)
+    results = SweepResults.read_file(run.directory / "final_results.json")
+    return results, *((run.directory / name).read_text() for name in ("table.md", "report.html"))
+
+
+def rows(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+
+
+def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_keys(tmp_path: Path) -> None:
+    results, table, report = swept(tmp_path, [])
+    assert [over.values for over in results.over_seeds] == [["narrow"], ["wide"]]
+    mean = results.over_seeds[0].numbers["loss.test"]
+    half = T_975_OF_TWO * 0.1 / 2
+    assert mean.mean == pytest.approx(2.15) and mean.seeds == 2
+    assert mean.interval == pytest.approx([2.15 - half, 2.15 + half])
+    assert ["narrow", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707107", "2"] in rows(table)
+    for name, (seed, width) in CELLS.items():
+        assert [str(seed), width, f"{loss(seed, width):.6g}", results.runs[name].rsplit("/", 1)[-1]] in rows(table)
+    assert report.count("<svg") == 1 and "width wide" in report and "missing" not in table
+    assert ["letters", "26"] in rows(table), "what nothing varied here changes stands apart"
+    assert "better" not in table + report
+
+
+def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path: Path) -> None:
+    lost = "seed 2, width wide"
+    results, table, report = swept(tmp_path, [lost])
+    assert results.missing == [lost] and list(results.cells) == list(CELLS)
+    assert ["2", "wide", "missing", "-"] in rows(table)
+    assert ["wide", "1.1", "-", "-", "1"] in rows(table), "one seed has no interval"
+    assert f"Missing, because a stage of theirs stopped: {lost}." in table and lost in report
+    assert "width wide (1 missing)" in report and "3 of 4 cells" in report
+
+
+def test_a_combination_that_is_missing_for_every_seed_is_shown(tmp_path: Path) -> None:
+    _, table, report = swept(tmp_path, ["seed 1, width wide", "seed 2, width wide"])
+    assert ["wide", "missing", "-", "-", "0"] in rows(table) and "width wide (missing)" in report
+
+
+def test_cells_that_gave_the_same_are_told(tmp_path: Path) -> None:
+    _, table, _ = swept(tmp_path, [], numbers=["letters"])
+    assert "Equal in every number: seed 1, width narrow and seed 1, width wide; " in table
+
+
+def test_numbers_are_the_scalars_of_the_final_results_else_of_the_result(tmp_path: Path) -> None:
+    result = {"steps": 3, "done": True, "name": "x", "curve": [1, 2], "numerics_changes": {"a": 1}}
+    assert numbers_of(finished(tmp_path, "one", result), ["*"]) == {"steps": 3.0}
+    final = {"loss": {"a b": 0.5, "c": {"d": 1}}}
+    both = finished(tmp_path, "both", result, final)
+    assert numbers_of(both, ["*"]) == {"loss.a b": 0.5, "loss.c.d": 1.0}
+    assert numbers_of(both, ["loss.*.d"]) == {"loss.c.d": 1.0}
+    with pytest.raises(BadInput, match=r"final_results\.json has no number that a sweep could show \(perplexity\)"):
+        numbers_of(both, ["perplexity"])
+
+
+def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
+    cells = {name: finished(tmp_path, name, {"loss": 1.0}) for name in ("seed 1", "seed 2")}
+    file = cells["seed 1"].run.result_file
+    file.write_text(file.read_text().replace("1.0", "0.5"))
+    config = SweepConfig(study="toy", keys=["seed"], cells={"seed 1": [1], "seed 2": [2]})
+    with pytest.raises(CheckFailed, match=r"result\.json was edited"):
+        sweep(stage_run(tmp_path / "out"), config, **cells)
