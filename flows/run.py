@@ -52,6 +52,8 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
     walk = Walk(where.root, study.name, study.execution)
     if not all(handle.finished for handle in page.walk(study, walk)):
         code = _run_on_slurm(page, study, where.root, wait) if where.on_slurm else _run_here(page, study, walk)
+        if code and not page.over:
+            return code
         walk = Walk(where.root, study.name, study.execution)
         page.walk(study, walk)
         if code:

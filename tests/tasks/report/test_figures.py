@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tasks.report import figures
-from tasks.report.figures import COLOURS, SERIES_STYLES, Curve, Panel
+from tasks.report.figures import COLOURS, SERIES_STYLES, Curve, Dots, Panel
 from tests.conftest import REPOSITORY
 
 NAMES = ("a", "b", "c")
@@ -49,7 +49,12 @@ def intervals() -> str:
     return figures.intervals("four", "Differences", rows, "difference (nats)")
 
 
-ALL = [curves, distributions, levels, intervals]
+def dots() -> str:
+    rows = [Dots("wide", [0.5, 0.6], 0.55, [0.5, 0.6]), Dots("narrow", [0.1]), Dots("deep (missing)", [])]
+    return figures.dots("5-dots", "Every cell", rows, "loss (nats)")
+
+
+ALL = [curves, distributions, levels, intervals, dots]
 
 
 def texts(svg: str) -> list[str]:
