@@ -101,6 +101,8 @@ class Page:
         return self._sweep(study, walk, missing) if 0 < len(missing) < len(walk.cells) else None
 
     def _sweep(self, study: Any, walk: Walk, missing: list[Cell]) -> Handle:
+        if not all(walk.cells.values()):
+            raise BadInput(f"{self.file}: the page calls no stage")
         config = sweep.configuration(study, self.over, missing)
         choose = getattr(sys.modules[self.function.__module__], "sweep_stage", None)
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
