@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +21,7 @@ from prefect import Flow
 from pydantic import ValidationError
 
 from deployments import sweep
+from deployments.sources import require_usable, sources
 from deployments.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
@@ -29,7 +30,6 @@ from tasks.stage.study import StudyBase
 from tasks.stage.validation import explained
 
 FLOWS = "flows"
-ROOMS = ("flows", "tasks", "deployments", "storage")
 """The package whose modules are the pages that come with Ratchet."""
 
 
@@ -91,6 +91,7 @@ class Page:
         if not walk.handles:
             raise BadInput(f"{self.file}: the page calls no stage")
         if self.is_own:
+            require_usable(own_files(self, walk.handles).values(), self.file.parent)
             for handle in walk.handles:
                 _require_parameters(handle)
         return walk.handles
@@ -145,12 +146,14 @@ def stages_of(page: Page) -> list[Stage]:
     return [value for value in vars(module).values() if isinstance(value, Stage)]
 
 
-def own_sources(page: Page) -> list[Path]:
-    """The files that a page outside the repository is made of: itself and what it imports from its folder."""
+def own_files(page: Page, handles: Iterable[Handle] = ()) -> dict[str, Path]:
+    """What a page outside the repository, whose stage calls are `handles`, is made of: name below its folder, file."""
     if not page.is_own:
-        return []
-    modules = [page.name, *(stage.work.partition(":")[0] for stage in stages_of(page))]
-    return sorted({file for module in modules for file in _sources(module, page.file.parent, set())})
+        return {}
+    folder = page.file.parent
+    works = [stage.work for stage in [*stages_of(page), *(handle.stage for handle in handles)]]
+    files = sources([page.name, *(work.partition(":")[0] for work in works)], folder)
+    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def _as_staged(file: Path) -> Path:
@@ -185,9 +188,8 @@ def _page_of(module: ModuleType, place: str) -> Page:
         )
     page = Page(place, function, model)
     for stage in stages_of(page):
-        work, _ = _function_of(stage, file)
-        if page.is_own:
-            _require_imports(Path(work), page.file.parent)
+        _function_of(stage, file)
+    require_usable(own_files(page).values(), page.file.parent)
     return page
 
 
@@ -197,49 +199,10 @@ def _import_file(file: Path) -> ModuleType:
     if not file.stem.isidentifier():
         raise BadInput(f"{file}: its name is no module name: use letters, digits and _, such as my_study.py")
     folder = str(file.parent)
-    for source in _sources(file.stem, file.parent, set()):
-        _require_free_name(source, file.parent)
-        _require_imports(source, file.parent)
+    require_usable(sources([file.stem], file.parent), file.parent)
     if folder not in sys.path:
         sys.path.append(folder)  # last: nothing there may take the place of an installed module
     return _imported(file.stem, file)
-
-
-def _require_free_name(source: Path, folder: Path) -> None:
-    """BadInput when a module of this name is found before the own one: one of them would be imported for the other."""
-    top = source.relative_to(folder).parts[0].removesuffix(".py")
-    found = sys.modules.get(top) or importlib.util.find_spec(top)
-    origin = getattr(found, "__file__", None) or getattr(found, "origin", None)
-    if found is not None and (origin is None or folder not in Path(origin).absolute().parents):
-        raise BadInput(f"{source}: the module name {top!r} is taken by {origin or 'Python itself'}: rename the file")
-
-
-def _require_imports(source: Path, folder: Path) -> None:
-    """BadInput for an import of what is not there. Nothing is imported for it but the parents of our own modules."""
-    for name, line in _imports(source):
-        top = name.partition(".")[0]
-        ours = top in ROOMS
-        if any(folder.joinpath(f"{top}{ending}").exists() for ending in (".py", "")) and not ours:
-            continue
-        try:
-            found = importlib.util.find_spec(name if ours else top)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            raise BadInput(f"{source}:{line}: there is no module {name!r}")
-
-
-def _imports(source: Path) -> Iterator[tuple[str, int]]:
-    """The modules that a file imports, wherever in it, and the lines."""
-    try:
-        tree = ast.parse(source.read_text(), str(source))
-    except SyntaxError as error:
-        raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module, node.lineno
 
 
 def _imported(module: str, file: Path) -> ModuleType:
@@ -306,28 +269,3 @@ def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
 
 def _defines_page(file: Path) -> bool:
     return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in ast.parse(file.read_text()).body)
-
-
-def _sources(module: str, folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """The file of `module` in `folder`, and of every module there that it imports, wherever in it the import stands."""
-    place = folder.joinpath(*module.split("."))
-    file = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
-    if file is None or file in seen:
-        return
-    seen.add(file)
-    yield file
-    try:
-        tree = ast.parse(file.read_text(), str(file))
-    except SyntaxError:
-        return  # importing it says where
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        for name in names:
-            parents = name.split(".")
-            for length in range(1, len(parents) + 1):  # a package's __init__ is part of it
-                yield from _sources(".".join(parents[:length]), folder, seen)

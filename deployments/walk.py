@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from storage import markers
 from storage.errors import BadInput
@@ -128,6 +128,7 @@ class Walk:
             if not isinstance(given, Handle):
                 raise BadInput(f"stage {stage.name}: {role} is {given!r}, and not what a stage call returned")
         if self._execution is not None and "execution" not in config.model_fields_set:
+            _require_execution(stage, self._execution)
             config = config.model_copy(update={"execution": self._execution})
         prints = {role: given.run.fingerprint for role, given in inputs.items()}
         described = (config.scientific(), config.external_inputs(), prints)
@@ -177,6 +178,16 @@ class Walk:
                     f"the cells {_named(cell)} and {_named(self._cell)} of the sweep are equal in every stage: what "
                     "differs between them changes no scientific field. Vary a key that a stage reads, or leave one out"
                 )
+
+
+def _require_execution(stage: Stage, given: Execution) -> None:
+    """BadInput when the study's execution lacks fields that the stage's has."""
+    wanted: Any = stage.config.model_fields["execution"].annotation
+    if not isinstance(given, wanted):
+        raise BadInput(
+            f"stage {stage.name} works as an {wanted.__name__} says, and the study has a {type(given).__name__}: give "
+            f"the study `execution: {wanted.__name__}`, or the stage's configuration its own"
+        )
 
 
 def _named(cell: Iterable[str], name: str = "") -> str:

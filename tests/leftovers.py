@@ -15,6 +15,8 @@ from pathlib import Path
 
 MARK = "RATCHET_TEST_RUN"
 CLUSTER = "CLUSTER_ROOT"
+CLUSTERS = "ratchet-slurm-"
+"""How the folders of the clusters begin that the tests make."""
 
 
 def environment(pid: int) -> dict[str, str]:
@@ -62,8 +64,9 @@ def main() -> None:
         killed |= found.keys()
     if killed:
         sys.stderr.write(f"{len(killed)} processes that the tests left running were killed\n")
-    for folder in clusters - {""}:
-        shutil.rmtree(folder, ignore_errors=True)
+    for folder in clusters:
+        if Path(folder).name.startswith(CLUSTERS):  # and not a cluster of the person's own
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from deployments.page import load_page
+from deployments.page import load_page, own_files
 from deployments.slurm.study.snapshot import stage_source
+from deployments.sources import sources
 from storage import durable
 from tests.conftest import REPOSITORY
 
@@ -75,14 +76,57 @@ def _outputs(marker: Path) -> dict[str, str]:
 def test_nothing_but_its_own_files_is_read_or_edited(own: Path, tmp_path: Path) -> None:
     """A job's copy of the source has the page beside the rooms, with what it imports and nothing else of its folder."""
     (own.parent / "notes.py").write_text("1 / 0")
-    copy = stage_source(tmp_path / "sources", load_page(str(own)))
+    copy = stage_source(tmp_path / "sources", own_files(load_page(str(own))))
     ours = {file.name for file in copy.glob("*.py")}
     assert ours == set(FILES) and (copy / "flows" / "stage.py").exists()
 
 
+def test_packages_relative_imports_and_what_stages_import_belong_to_a_page(tmp_path: Path) -> None:
+    """Seen: a package's relative imports were looked for in the page's folder, and its job found no module."""
+    for name, text in {
+        "own_page.py": "import json\nfrom own_room.study import Study\n",
+        "own_room/__init__.py": "from . import other\n",
+        "own_room/study.py": "from .shared.names import NAME\n",
+        "own_room/other.py": "",
+        "own_room/shared/__init__.py": "",
+        "own_room/shared/names.py": "from ..third import x\n",
+        "own_room/third.py": "",
+        "own_work/__init__.py": "",
+        "own_work/train.py": "def f():\n    from own_helper import g\n",
+        "own_helper.py": "",
+        "unused.py": "1 / 0",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = {str(file.relative_to(tmp_path)) for file in sources(["own_page", "own_work.train"], tmp_path)}
+    everything = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.py")}
+    assert found == everything - {"unused.py"}
+
+
+def test_a_module_that_only_a_stage_imports_may_not_take_the_name_of_another(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen: in a job, where the folder comes first, it took the place of Python's own."""
+    from flows import command
+
+    work = own.with_name("letters_work.py")
+    work.write_text(work.read_text() + "\nimport statistics\n")
+    own.with_name("statistics.py").write_text("")
+    assert command.ratchet(["run", str(own), "--dry-run"]) == 2
+    assert "statistics.py: the module name 'statistics' is taken by " in capsys.readouterr().err
+
+
+def test_an_import_that_may_fail_is_no_error(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from flows import command
+
+    optional = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import not_here\n"
+    own.write_text(own.read_text() + optional + "try:\n    import nor_here\nexcept ImportError:\n    pass\n")
+    assert command.ratchet(["run", str(own), "--dry-run"]) == 0, capsys.readouterr().err
+
+
 def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path: Path) -> None:
     """Editing the page changes no queued job."""
-    copy = stage_source(tmp_path / "sources", load_page(str(own)))
+    copy = stage_source(tmp_path / "sources", own_files(load_page(str(own))))
     own.write_text("raise SystemExit('the edited page')")
     code = f"from deployments.page import load_page; print(load_page({str(own)!r}).file)"
     done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, timeout=60)

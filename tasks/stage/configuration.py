@@ -11,7 +11,7 @@ JSON form of the Prefect UI, and Python.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
@@ -30,6 +30,8 @@ class Configuration(BaseModel):
     """A frozen configuration: unknown keys are errors, and "3" is not 3."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+    ALTERNATIVES: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one is given."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -46,9 +48,21 @@ class Configuration(BaseModel):
         for name, field in cls.model_fields.items():
             default, given = field.default, values.get(name)
             if isinstance(given, dict) and isinstance(default, Configuration) and field.annotation is type(default):
-                set_here = {key: getattr(default, key) for key in default.model_fields_set}
-                values = values | {name: set_here | given}
+                values = values | {name: default.changed(given)}
         return values
+
+    def changed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What was set here with `given` in its place; given one of ALTERNATIVES, the others are not set."""
+        left_out = set(self.ALTERNATIVES) if given.keys() & set(self.ALTERNATIVES) else set()
+        kept = {key: getattr(self, key) for key in self.model_fields_set - left_out}
+        for key, value in given.items():
+            inner = getattr(self, key, None)
+            if isinstance(value, dict) and isinstance(inner, Configuration):
+                fits = type(inner).model_fields.keys() >= value.keys()  # or it is another member of a union
+                kept[key] = inner.changed(value) if fits else value
+            else:
+                kept[key] = value
+        return kept
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

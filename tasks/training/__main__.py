@@ -11,6 +11,8 @@ import importlib
 import sys
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from storage import durable, markers
 from storage.run_directory import RunDirectory
 from tasks.stage.attempt import attempt
@@ -34,7 +36,15 @@ def continue_run(path: Path) -> Outcome:
         return Outcome("bad_input", f"{path} is not a run directory that was begun: {error}")
     root = path.parents[2]
     module, _, name = described["configuration_type"].partition(":")
-    config = getattr(importlib.import_module(module), name)
+    try:
+        config = getattr(importlib.import_module(module), name)
+        configuration = config.model_validate(described["configuration"])
+    except (ImportError, AttributeError, ValidationError) as error:
+        return Outcome(
+            "bad_input",
+            f"{path} was begun by another version of its source, whose {described['configuration_type']} cannot be "
+            f"read here ({str(error).splitlines()[0]}): start the study with `ratchet run`, which goes on with it",
+        )
     stage = Stage(described["stage"], config, described["work"], described["version"])
     run = RunDirectory(root, described["study"], described["stage"], described["fingerprint"])
     if run.path != path:
@@ -51,7 +61,7 @@ def continue_run(path: Path) -> Outcome:
     digests = {role: given.outputs_digest for role, given in inputs.items()}
     if markers.check(run, digests).holds:
         return Outcome("finished", "was finished already")
-    return attempt(stage, stage.config.model_validate(described["configuration"]), run, inputs)
+    return attempt(stage, configuration, run, inputs)
 
 
 if __name__ == "__main__":

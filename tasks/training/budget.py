@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -23,6 +23,8 @@ class LearningGate(Configuration):
 
 class Budget(Configuration):
     """What one training may spend. Both arms share one, so that they cannot differ."""
+
+    ALTERNATIVES: ClassVar = ("epochs", "steps")
 
     epochs: float | None = scientific(
         1.0, gt=0, description="Passes over the training examples; fractions are allowed. Empty where steps are given."

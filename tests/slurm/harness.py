@@ -34,8 +34,8 @@ from deployments.slurm.study import follow as dispatched
 from deployments.slurm.study.advance import Advance, jobs_folder
 from deployments.walk import Handle
 from storage import attempts, durable
-from tasks.stage.execution import Execution
 from tests.conftest import REPOSITORY
+from tests.leftovers import CLUSTERS
 from tests.side_by_side import COUNTED
 from tests.slurm import toy
 from tests.slurm.order import SUBMITTED
@@ -60,7 +60,7 @@ class Cluster:
     def __init__(self, **settings: Any) -> None:
         """`settings` are those of cluster.sh, in lower case. Raises NoCluster saying why."""
         # not pytest's folder: sockets have short paths, and munge demands parents that others cannot write in
-        self.root = Path(tempfile.mkdtemp(prefix="ratchet-slurm-"))
+        self.root = Path(tempfile.mkdtemp(prefix=CLUSTERS))
         self.root.chmod(0o755)  # and that it may pass through
         asked = {f"CLUSTER_{name.upper()}": str(value) for name, value in settings.items()}
         self._asked = asked | {"CLUSTER_ROOT": str(self.root), "CLUSTER_PORT": str(_free_ports())}
@@ -580,5 +580,5 @@ def toy_study(name: str = "toy", resources: dict[str, Any] | None = None, **fiel
     training = toy.TrainingConfig()
     budget = training.budget.model_copy(update={"epochs": steps / toy.STEPS_PER_EPOCH})
     training = toy.TrainingConfig.model_validate(training.model_copy(update={"budget": budget} | fields))
-    asked = Execution(resources={"all": resources} if resources else {})
+    asked = toy.HOW.model_copy(update={"resources": {"all": resources} if resources else {}})
     return toy.Study(name=name, training=training, execution=asked)

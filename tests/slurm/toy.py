@@ -29,6 +29,9 @@ from tests.tasks.tiny import ToyConfig, toy_problem
 STEPS_PER_EPOCH = 6
 
 
+HOW = Execution(micro_batch_examples=4, cpu_threads=1, checkpoint_every_steps=1)
+
+
 class TrainingConfig(ToyConfig):
     """The toy training of tests/tasks/tiny.py, slower."""
 
@@ -37,9 +40,6 @@ class TrainingConfig(ToyConfig):
     bad_input_while: str = execution("", description="A file; while it is there the stage refuses to begin.")
     said_in: str = execution("", description="A file whose text the result repeats, as if the work were not certain.")
     memory_mb: int = execution(0, description="Memory that it takes beside what it needs.")
-    execution: Execution = execution(
-        Execution(micro_batch_examples=4, cpu_threads=1, checkpoint_every_steps=1), description="How."
-    )
 
 
 class TellConfig(StageConfiguration):
@@ -49,7 +49,9 @@ class TellConfig(StageConfiguration):
 class Study(StudyBase):
     """The toy as a study."""
 
+    seed: int = scientific(3, description="Order of the examples.")
     training: TrainingConfig = scientific(TrainingConfig(), description="The stage `toy-training`.")
+    execution: Execution = execution(HOW, description="How, and what its jobs ask for.")
 
 
 TRAIN = Stage("toy-training", TrainingConfig, "tests.slurm.toy:train_toy", needs="cpu")

@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import WorkPoolStatus
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.states import Cancelling, State
 
-from deployments.page import Page, load_page, page_names, stages_of
+from deployments.page import Page, load_page, own_files, page_names, stages_of
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
@@ -48,7 +48,7 @@ def look(page: Page, study: Any, study_file: Path, site: Site, root: Path, perso
     walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
     with get_client(sync_client=True) as client:
-        source = stage_source(root / SOURCES, page)
+        source = stage_source(root / SOURCES, own_files(page, walk.handles))
         stands = Advance(walk, site, study_file, source, client, SlurmCommands(), person)
     keep_results(walk, site)
     return stands
@@ -91,7 +91,7 @@ def _require_runnable(
     page.walk(study, walk)
     own = own_resources(study)
     _require_known_stages(walk, own, site)
-    cluster, source = read_cluster(), staged(root / SOURCES, page)
+    cluster, source = read_cluster(), staged(root / SOURCES, own_files(page, walk.handles))
     noted = set()
     for handle in walk.handles:
         if not handle.finished:
@@ -145,7 +145,7 @@ def scripts(page: Page, study: Any, study_file: Path, site: Site, root: Path) ->
     """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
     walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
-    source, own = staged(root / SOURCES, page), own_resources(study)
+    source, own = staged(root / SOURCES, own_files(page, walk.handles)), own_resources(study)
     with get_client(sync_client=True) as client:
         for one in walk.handles:
             if not one.finished:

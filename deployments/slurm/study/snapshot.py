@@ -9,51 +9,53 @@ import hashlib
 import os
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.page import ROOMS, Page, own_sources
+from deployments.sources import ROOMS
 from storage import attempts, durable
 
 REPOSITORY = Path(__file__).parents[3]
 KEPT = {".py", ".yaml"}
+NOTHING: Mapping[str, Path] = {}
 LEFT_OUT = {"__pycache__", "sites"}
 """Folders that no job reads: a corrected site file makes no other source."""
 
 
-def staged(folder: Path, page: Page | None = None, repository: Path = REPOSITORY) -> Path:
+def staged(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Path = REPOSITORY) -> Path:
     """Where the present source is, or would be, kept below `folder`."""
-    return folder / _digest(_contents(repository, page))
+    return folder / _digest(_contents(repository, own))
 
 
-def stage_source(folder: Path, page: Page | None = None, repository: Path = REPOSITORY) -> Path:
-    """Copies the four rooms, and a page of one's own, to `folder/<digest>` unless they are there.
+def stage_source(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Path = REPOSITORY) -> Path:
+    """Copies the four rooms, and the `own` files by name, to `folder/<digest>` unless they are there.
 
     The commit is written beside them.
 
     Python finds modules in the working directory first, so a job that starts there runs this copy and not the
     installed one.
     """
-    contents = _contents(repository, page)
+    contents = _contents(repository, own)
     target = folder / _digest(contents)
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    own = folder / f"{durable.TEMPORARY_PREFIX}{target.name}-{uuid.uuid4().hex[:8]}"
-    with durable.new_directory(own) as made:
+    partial = folder / f"{durable.TEMPORARY_PREFIX}{target.name}-{uuid.uuid4().hex[:8]}"
+    with durable.new_directory(partial) as made:
         for name, content in contents:
             (made / name).parent.mkdir(parents=True, exist_ok=True)
             (made / name).write_bytes(content)
         durable.write_json(made / attempts.SOURCE_FILE, attempts.source_version())
     try:
-        os.rename(own, target)
+        os.rename(partial, target)
     except OSError:  # another process was first: jobs may run there by now, so it is never replaced
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
         if not target.is_dir():
             raise
     return target
 
 
-def _contents(repository: Path, page: Page | None) -> list[tuple[Path, bytes]]:
+def _contents(repository: Path, own: Mapping[str, Path]) -> list[tuple[Path, bytes]]:
     files = sorted(
         file
         for room in ROOMS
@@ -61,9 +63,7 @@ def _contents(repository: Path, page: Page | None) -> list[tuple[Path, bytes]]:
         if file.is_file() and LEFT_OUT.isdisjoint(file.relative_to(repository).parts) and file.suffix in KEPT
     )
     found = [(file.relative_to(repository), file.read_bytes()) for file in files]
-    if page is not None:
-        found += [(file.relative_to(page.file.parent), file.read_bytes()) for file in own_sources(page)]
-    return found
+    return found + [(Path(name), file.read_bytes()) for name, file in sorted(own.items())]
 
 
 def _digest(contents: list[tuple[Path, bytes]]) -> str:

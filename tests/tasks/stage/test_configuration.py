@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from deployments.walk import Walk
+from storage.errors import BadInput
 from tasks.stage.configuration import Configuration, execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.run import Stage
 from tasks.stage.study import StageConfiguration, StudyBase
-from tasks.training.budget import Budget
+from tasks.training.budget import Budget, LearningGate
 
 
 class OwnStudy(StudyBase):
@@ -28,6 +29,30 @@ def test_who_gives_one_key_of_a_group_leaves_the_others_as_they_are() -> None:
     study = OwnStudy.model_validate({"name": "own", "budget": {"steps": 7}})
     assert (study.budget.steps, study.budget.learning_rate) == (7, 0.5)
     assert OwnStudy.model_validate(study.model_dump(mode="json")) == study
+
+
+def test_a_group_in_a_group_too(tmp_path) -> None:
+    gate = LearningGate(max_ratio=0.5, by_step=9)
+
+    class Gated(StudyBase):
+        budget: Budget = scientific(Budget(epochs=3.0, not_learning=gate), description="What a training may spend.")
+
+    study = Gated.model_validate({"name": "own", "budget": {"not_learning": {"by_step": 5}}})
+    assert study.budget == Budget(epochs=3.0, not_learning=LearningGate(max_ratio=0.5, by_step=5))
+    by_steps = Gated.model_validate({"name": "own", "budget": {"steps": 50}}).budget
+    assert (by_steps.epochs, by_steps.steps, by_steps.not_learning) == (None, 50, gate)
+
+
+def test_a_stage_whose_execution_the_study_s_does_not_have_says_so(tmp_path) -> None:
+    class OwnExecution(Execution):
+        own_batch: int = execution(4, description="Examples at once.")
+
+    class OwnConfig(StageConfiguration):
+        execution: OwnExecution = execution(OwnExecution(), description="How.")
+
+    stage = Stage("own", OwnConfig, "a:b")
+    with pytest.raises(BadInput, match="stage own works as an OwnExecution says, and the study has a Execution"):
+        Walk(tmp_path, "own", Execution())(stage, OwnConfig())
 
 
 def test_a_whole_group_replaces_what_its_default_says() -> None:
