@@ -23,7 +23,7 @@ SPINE = [
     "tasks/stage",
     "deployments",
 ]
-STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness", "tasks.robustness.study")
+STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness")
 MAY_IMPORT_PREFECT_SHELL = "tasks/stage/preflight.py"
 
 
