@@ -53,11 +53,11 @@ def run_here(
 
 def _run_if_ready(handle: Handle, walk: Walk) -> None:
     if not handle.finished:
-        handle.look()  # its inputs may have finished since the walk
+        handle.check_marker()  # its inputs may have finished since the walk
     if not handle.finished and not handle.waits_for and not _stopped(walk.handles):
         _run_as_task(handle)
         if handle.outcome and handle.outcome.end_state == "finished":
-            handle.look()
+            handle.check_marker()
 
 
 def _final_state(handles: list[Handle]) -> State[Any]:

@@ -1,6 +1,6 @@
 """What a stage call on a study's page does: the part that all ways of running share.
 
-A walk computes handles and looks at markers, and starts neither a server nor torch. What is done with the handles, in
+A walk computes handles and checks markers, and starts neither a server nor torch. What is done with the handles, in
 page order, is another room's: shown, run here (`local`), or as SLURM jobs (`slurm`).
 """
 
@@ -69,8 +69,8 @@ class Handle:
     def as_input(self) -> StageInput:
         return StageInput(self.run, self.verdict.outputs_digest)
 
-    def look(self, full: bool = False) -> None:
-        """Looks at the marker again."""
+    def check_marker(self, full: bool = False) -> None:
+        """Reads the marker again; `full` hashes every output."""
         if self.waits_for:
             self.verdict = markers.Verdict(False, f"waits for {', '.join(self.waits_for)}", present=False)
             return
@@ -148,7 +148,7 @@ class Walk:
             handle = known
             handle.cells += [self._cell] if self._cell not in handle.cells else []
         else:
-            handle.look()
+            handle.check_marker()
             self.handles.append(handle)
             self._of_work |= {print_: handle, work: handle}
         self._calls[self._cell].append(handle)

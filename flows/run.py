@@ -222,7 +222,7 @@ def _require_server() -> None:
 def _show_result(walk: Walk) -> int:
     """The tables of the last stage, every byte of it verified, and where they are."""
     last = walk.handles[-1]
-    last.look(full=True)
+    last.check_marker(full=True)
     for handle in walk.handles:
         if not handle.finished:
             return refuse(

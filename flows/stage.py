@@ -61,7 +61,7 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
         time.sleep(INPUTS_POLL_SECONDS)
         for one in walk.handles:
             one.run.refresh()
-            one.look()
+            one.check_marker()
     if handle.finished:
         return Outcome("finished")
     if handle.waits_for:

@@ -48,7 +48,7 @@ def test_every_stage_is_finished_and_fully_verifies(smoke_root: Path) -> None:
     handles = _handles(smoke_root)
     assert list(handles) == STAGES
     for handle in handles.values():
-        handle.look(full=True)
+        handle.check_marker(full=True)
         assert handle.finished, handle.verdict.reason
 
 

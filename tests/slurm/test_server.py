@@ -79,10 +79,12 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     bench: Bench, server: Server, tmp_path: Path
 ) -> None:
     bench.ensure_worker()
-    runs = bench.dispatch(tmp_path / "runs", steps=400, step_seconds=0.25)
+    pause = tmp_path / "pause"
+    runs = bench.dispatch(tmp_path / "runs", steps=100, step_seconds=0.25, pauses_while=str(pause))
+    runs.training_began()
+    pause.touch()  # however slow this machine is, it runs until `advance` has looked at it
     dies = bench.dispatch(tmp_path / "dies", steps=100, step_seconds=0.25)
-    for one in (runs, dies):
-        one.training_began()
+    dies.training_began()
     bench.cluster.hold()
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
@@ -101,6 +103,7 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     for _ in range(3):
         assert [stand(one) for one in (runs, waits, dies)] == ["under way"] * 3
     assert [len(one.submissions()) for one in (runs, waits)] == [1, 1], "their jobs are the old ones"
+    pause.unlink()
     bench.cluster.release()
     bench.until("each is finished", lambda: {stand(one) for one in (runs, waits, dies)} == {"finished"})
     assert [len(one.jobs()) for one in (runs, waits, dies)] == [1, 1, 2], bench.told()

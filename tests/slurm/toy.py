@@ -36,6 +36,7 @@ class TrainingConfig(ToyConfig):
     """The toy training of tests/tasks/tiny.py, slower."""
 
     step_seconds: float = execution(0.0, description="How long each step rests.")
+    pauses_while: str = execution("", description="A file; while it is there no further step begins.")
     check_fails_while: str = execution("", description="A file; while it is there a check of the first step fails.")
     bad_input_while: str = execution("", description="A file; while it is there the stage refuses to begin.")
     said_in: str = execution("", description="A file whose text the result repeats, as if the work were not certain.")
@@ -70,7 +71,7 @@ def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
         raise BadInput(f"{config.bad_input_while} is in the way")
     ballast = b"x" * (config.memory_mb << 20)
     problem = toy_problem(config)
-    problem.optimizer.register_step_post_hook(lambda *_: time.sleep(config.step_seconds))
+    problem.optimizer.register_step_post_hook(lambda *_: _rest(config))
     if config.check_fails_while:
         problem.checks = {1: [lambda model: _check(model, Path(config.check_fails_while))]}
     position = train(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
@@ -80,6 +81,12 @@ def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
     weights = (run.directory / "model" / "model.safetensors").read_bytes()
     said = Path(config.said_in).read_text() if config.said_in else ""
     return {"weights_digest": hashlib.sha256(weights).hexdigest(), "said": said, **asdict(position)}
+
+
+def _rest(config: TrainingConfig) -> None:
+    time.sleep(config.step_seconds)
+    while config.pauses_while and Path(config.pauses_while).exists():
+        time.sleep(0.1)
 
 
 def _check(_model: nn.Module, obstacle: Path) -> None:

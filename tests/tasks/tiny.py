@@ -239,7 +239,7 @@ class Here(Walk):
             given = {role: source.as_input() for role, source in inputs.items()}
             handle.outcome = attempt(stage, config, handle.run, given)
             torch.set_num_threads(1)  # a stage without execution settings leaves their default
-            handle.look()
+            handle.check_marker()
         return handle
 
 

@@ -79,7 +79,7 @@ class Advance:
         self.standings: dict[str, Standing] = {}
         for handle in self.handles:
             if not handle.finished:
-                handle.look()  # what it reads may turn out to be finished on the way
+                handle.check_marker()  # what it reads may turn out to be finished on the way
             self.standings[handle.run.fingerprint] = self._stand(handle)
 
     def standing(self, handle: Handle) -> Standing:
@@ -146,7 +146,7 @@ class Advance:
         """The flow run of the stage's generation, raised if it begins again; None when it is finished by now."""
         digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
         generation = generations.raised_for_dispatch(handle.run, digests, again)
-        handle.look()
+        handle.check_marker()
         return None if handle.finished else self._flow_run_of(handle, generation)
 
     def _flow_run_of(self, handle: Handle, generation: int) -> FlowRun:

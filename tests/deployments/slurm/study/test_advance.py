@@ -385,7 +385,7 @@ def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_p
     keep_results(walk, site)
     assert not (tmp_path / "results").exists(), "there is nothing to copy yet"
     attempt(last.stage, last.config, last.run, {})
-    last.look()
+    last.check_marker()
     keep_results(walk, site)
     copy = tmp_path / "results" / f"toy-{last.run.fingerprint[:12]}"
     assert {file.name for file in copy.iterdir()} == {"COMPLETE.json", "done.txt", "result.json", "stage.json"}
