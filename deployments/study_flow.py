@@ -14,7 +14,8 @@ from prefect.states import State
 
 from deployments.local import run_here
 from deployments.page import Page, load_page
-from deployments.slurm.study import follow
+from deployments.slurm.study.cancel import stop_cancelled
+from deployments.slurm.study.flow_run import follow_in_flow
 from deployments.sweep import Over
 from deployments.walk import Walk
 
@@ -40,7 +41,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
         """
         swept = replace(page, over=over)
         if dispatch == "slurm":
-            return follow.follow_in_flow(swept, study, root)
+            return follow_in_flow(swept, study, root)
         walk = Walk(root or "runs", study.name, study.execution)
         swept.walk(study, walk)
         tag = "sweep" if over else f"seed-{study.seed}"
@@ -57,7 +58,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
         name=page.name,
         flow_run_name=_run_name,
         persist_result=False,
-        on_cancellation=[follow.stop_cancelled(page)],
+        on_cancellation=[stop_cancelled(page)],
     )
     return as_flow(run)
 

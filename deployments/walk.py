@@ -103,6 +103,12 @@ class Walk:
         """The stage calls of each cell of a sweep, in the order of its page."""
         return {cell: calls for cell, calls in self._calls.items() if cell}
 
+    def check_markers(self) -> None:
+        """Reads the marker of each handle again, in page order, also where this host had seen the folder before."""
+        for handle in self.handles:
+            handle.run.refresh()
+            handle.check_marker()
+
     @contextmanager
     def cell(self, *parts: str) -> Iterator[None]:
         """One cell of a sweep: a call in the block that equals one of another cell returns the same handle.

@@ -1,7 +1,7 @@
 """Starts what is ready in every study that was started here, and returns: a backstop on a schedule.
 
 A study goes on without its own flow run: what a person started is kept beside its runs (`study_file`), and this flow
-looks at each. It never starts again what failed or was cancelled.
+reads each. It never starts again what failed or was cancelled.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
 from deployments.slurm.cluster.site import read_site
+from deployments.slurm.study import cancel, follow
 from deployments.slurm.study import file as study_file
-from deployments.slurm.study import follow as dispatched
-from deployments.slurm.study import look as slurm_study
+from deployments.slurm.study.study import root_of
 from storage.errors import BadInput
 
 
 @flow(name="advance", flow_run_name="advance", persist_result=False)
 def advance(root: str = "") -> None:
-    """Looks at every started study once.
+    """Starts what is ready in every started study, once.
 
     Args:
         root: Folder that holds the run directories; empty: the site's.
     """
     logger, site = get_run_logger(), read_site()
-    where = slurm_study.root_of(site, root)
+    where = root_of(site, root)
     try:
-        dispatched.finish_cancels(where)
+        cancel.finish_cancels(where)
     except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:
         logger.warning("cancelled studies: %s", error)
     for file in study_file.active(where):
         try:
-            walk = dispatched.look_at(file, site, where)
+            found = follow.advance_kept(file, site, where)
         except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # one study stops no other
             logger.warning("%s: %s", file.stem, error)
             continue
-        stands = [f"{handle.label} {walk.standing(handle).stand}" for handle in walk.handles]
+        stands = [f"{handle.label} {found.standing(handle).stand}" for handle in found.handles]
         logger.info("%s: %s", file.stem, ", ".join(stands))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
@@ -19,6 +19,9 @@ from storage.checkpoints import furthest
 from storage.errors import BadInput
 from tasks.stage import outcome
 from tasks.stage.keys import keys_of
+
+if TYPE_CHECKING:  # imported late: what runs here needs no SLURM
+    from deployments.slurm.study.study import SlurmStudy
 
 OUT = Console(highlight=False, soft_wrap=True)
 
@@ -49,13 +52,13 @@ class Where:
 
 def run(page: Page, study: Any, where: Where, wait: bool) -> int:
     """Runs what is not finished, then shows the result; returns the exit code."""
-    walk = Walk(where.root, study.name, study.execution)
-    if not all(handle.finished for handle in page.walk(study, walk)):
-        code = _run_on_slurm(page, study, where.root, wait) if where.on_slurm else _run_here(page, study, walk)
+    slurm = _at_site(page, study, where) if where.on_slurm else None
+    walk = slurm.walk if slurm else _walked(page, study, where)
+    if not all(handle.finished for handle in walk.handles):
+        code = _run_on_slurm(slurm, wait) if slurm else _run_here(page, study, walk)
         if code and not page.over:
             return code
-        walk = Walk(where.root, study.name, study.execution)
-        page.walk(study, walk)
+        walk.check_markers()
         if code:
             if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
                 _show_tables(rest, f"the sweep ({rest.config.cell}) is finished")
@@ -65,14 +68,15 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
 
 def dry_run(page: Page, study: Any, where: Where) -> int:
     """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
-    walk = Walk(where.root, study.name, study.execution)
-    for handle in page.walk(study, walk):
+    slurm = _at_site(page, study, where) if where.on_slurm else None
+    walk = slurm.walk if slurm else _walked(page, study, where)
+    for handle in walk.handles:
         show(_dry_line(handle) + _of_cell(handle, walk))
-    if where.on_slurm:
-        from deployments.slurm.study import follow
+    if slurm:
+        from deployments.slurm.study.preflight import scripts
 
         _require_server()
-        for handle, text in follow.scripts(page, study, where.root):
+        for handle, text in scripts(slurm):
             waits = f" (waits for {', '.join(handle.waits_for)})" if handle.waits_for else ""
             show(f"\n--- {handle.label}{waits}\n{text}")
     return 0
@@ -80,10 +84,10 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
 
 def status(page: Page, study: Any, where: Where) -> int:
     """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
-    walk = Walk(where.root, study.name, study.execution)
-    page.walk(study, walk)
+    slurm = _at_site(page, study, where) if where.on_slurm else None
+    walk = slurm.walk if slurm else _walked(page, study, where)
     page.sweep_without_stopped(study, walk)
-    on_slurm = _stands_on_slurm(page, study, where.root) if where.on_slurm else {}
+    on_slurm = _stands_on_slurm(slurm) if slurm else {}
     for handle in walk.handles:
         show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_cell(handle, walk))
     if where.on_slurm:
@@ -169,17 +173,28 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     return ended.exit_code
 
 
-def _run_on_slurm(page: Page, study: Any, root: str, wait: bool) -> int:
+def _walked(page: Page, study: Any, where: Where) -> Walk:
+    walk = Walk(where.root, study.name, study.execution)
+    page.walk(study, walk)
+    return walk
+
+
+def _at_site(page: Page, study: Any, where: Where) -> SlurmStudy:
+    from deployments.slurm.study.study import SlurmStudy
+
+    return SlurmStudy.at_site(page, study, where.root)
+
+
+def _run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
     """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
-    from deployments.slurm.study import follow
-    from deployments.slurm.study import look as slurm_study
+    from deployments.slurm.study.follow import Follower, follow
 
     _require_server()
 
     def changed(handle: Handle, stand: Any) -> None:
         show(f"{handle.label:<16} {handle.run.fingerprint[:12]}  {stand.line}")
 
-    state = slurm_study.follow(follow.looks(page, study, root), changed, once=not wait)
+    state = follow(Follower(slurm), changed, once=not wait)
     ended = outcome.state_named(state.name)
     if ended == outcome.AWAITING_RETRY:
         show(
@@ -190,7 +205,7 @@ def _run_on_slurm(page: Page, study: Any, root: str, wait: bool) -> int:
     return ended.exit_code
 
 
-def _stands_on_slurm(page: Page, study: Any, root: str) -> dict[str, Any]:
+def _stands_on_slurm(slurm: SlurmStudy) -> dict[str, Any]:
     """How each stage stands by its jobs and flow runs, by fingerprint; nothing when Prefect does not answer."""
     import httpx
     from prefect.exceptions import PrefectException
@@ -199,7 +214,7 @@ def _stands_on_slurm(page: Page, study: Any, root: str) -> dict[str, Any]:
 
     try:
         _require_server()
-        return follow.standings(page, study, root).standings
+        return follow.standings(slurm).standings
     except (BadInput, PrefectException, httpx.HTTPError) as error:
         show(f"Prefect is not asked ({error}); what the run directories say:", style="yellow")
         return {}

@@ -2,8 +2,8 @@
 
     python -m flows.stage --study-file FILE --stage train-baseline --root ROOT --fingerprint 3fa9...
 
-It needs no Prefect server: it works on the run directory, and says with its exit code how it ended. The worker on the
-login node tells Prefect.
+It needs no Prefect server: it works on the run directory, and its exit code says how it ended. The worker on the login
+node informs Prefect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOG = logging.getLogger("ratchet.job")
 HELD_MINUTES = 5.0
 """How long a job waits for another process that holds its run directory: a frozen one is dead after a minute."""
 INPUTS_SECONDS = 90.0
-"""How long a job looks for inputs that were finished when it was submitted: for up to a minute an NFS client knows
+"""How long a job waits for inputs that were finished when it was submitted: for up to a minute an NFS client knows
 nothing of what another host wrote into a folder that it has just listed."""
 INPUTS_POLL_SECONDS = 5.0
 
@@ -57,11 +57,9 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     handle = _find(page.walk(study, walk), name, fingerprint)
     until = time.monotonic() + INPUTS_SECONDS
     while handle.waits_for and time.monotonic() < until:
-        LOG.info("does not see yet that %s is finished; looks again", ", ".join(handle.waits_for))
+        LOG.info("does not see yet that %s is finished; checks again", ", ".join(handle.waits_for))
         time.sleep(INPUTS_POLL_SECONDS)
-        for one in walk.handles:
-            one.run.refresh()
-            one.check_marker()
+        walk.check_markers()
     if handle.finished:
         return Outcome("finished")
     if handle.waits_for:

@@ -24,18 +24,16 @@ from uuid import uuid4
 import pytest
 from rich.console import Console
 
-from deployments.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job.plan import Plan
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Run, SetState
 from deployments.slurm.pool.worker import interval_seconds
-from deployments.slurm.study import file as study_file
-from deployments.slurm.study.look import SOURCES
+from deployments.slurm.study.study import SOURCES
 from storage import attempts
 from tests.benchmarks import language
-from tests.slurm.harness import Bench, Cluster, Dispatched, Server
+from tests.slurm.harness import Bench, Cluster, Dispatched, Server, kept_study
 from tests.slurm.harness import Run as FlowRun
 
 OUT = Console(highlight=False, soft_wrap=True)
@@ -149,7 +147,7 @@ def at_hand(folder: Path) -> Iterator[Bench]:
 
 def by_plain_sbatch(bench: Bench, one: Dispatched, root: Path) -> float:
     """Seconds that the same job takes in another root when somebody submits its script by hand."""
-    study_file.keep(root, load_page("tests.slurm.toy"), one.study)
+    kept_study(root, one.study)
     script = (one.folder / "jobs" / "0001.sbatch").read_text().replace(str(one.root), str(root))
     run_directory = root / one.folder.relative_to(one.root)
     (run_directory / "jobs").mkdir(parents=True)

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from deployments.page import load_page
-from deployments.slurm.study import file as study_file
 from deployments.walk import Handle, Walk
 from flows import stage
 from storage import attempts, durable, locks
 from tests.slurm import toy
-from tests.slurm.harness import toy_study
+from tests.slurm.harness import kept_study, toy_study
 
 
 class Job:
@@ -24,7 +22,7 @@ class Job:
 
     def __init__(self, root: Path, **fields: Any) -> None:
         self.root, self.study = root, toy_study("jobs", **fields)
-        self.file = study_file.keep(root, load_page("tests.slurm.toy"), self.study)
+        self.file = kept_study(root, self.study).file
 
     def handle(self, name: str = "toy-training") -> Handle:
         walk = Walk(self.root, self.study.name)
@@ -68,7 +66,7 @@ def test_an_attempt_that_is_to_be_continued_and_one_that_failed_differ_in_the_ex
     settings = job.study.training.execution.model_copy(update={"max_steps_per_run": 2})
     training = job.study.training.model_copy(update={"execution": settings})
     job.study = job.study.model_copy(update={"training": training})
-    job.file = study_file.keep(job.root, load_page("tests.slurm.toy"), job.study)
+    job.file = kept_study(job.root, job.study).file
     codes = [job.run()]
     while codes[-1] == 75:
         codes.append(job.run())

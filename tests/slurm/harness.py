@@ -28,10 +28,12 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.page import load_page
-from deployments.slurm.job.journal import Journal, Submission
-from deployments.slurm.study import follow as dispatched
-from deployments.slurm.study.advance import Advance, jobs_folder
+from deployments.page import Page, load_page
+from deployments.slurm.cluster.site import Site
+from deployments.slurm.job.journal import Journal, Submission, jobs_folder
+from deployments.slurm.study.advance import Advance
+from deployments.slurm.study.follow import Follower, advance_kept
+from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Handle
 from storage import attempts, durable
 from tests.conftest import REPOSITORY
@@ -362,9 +364,10 @@ class Dispatched:
     def folder(self) -> Path:
         return self.training.run.path
 
-    def look(self, person: bool = False) -> Advance:
+    def advance(self, person: bool = False) -> Advance:
         """As `advance` does every ten minutes; `person`: as somebody who starts the study."""
-        return dispatched.looks(load_page("tests.slurm.toy"), self.study, str(self.root))(person)
+        slurm = SlurmStudy.at_site(load_page("tests.slurm.toy"), self.study, str(self.root))
+        return Follower(slurm).start() if person else advance_kept(slurm.file, slurm.site, slurm.root)
 
     def submissions(self) -> list[Submission]:
         """The journal's entries, oldest first."""
@@ -520,7 +523,7 @@ class Bench:
     ) -> Dispatched:
         """Starts a toy study below `root`; `fields` are those of its training, `resources` what its jobs ask for."""
         study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
-        walk = dispatched.looks(load_page("tests.slurm.toy"), study, str(root))(True)
+        walk = Follower(SlurmStudy.at_site(load_page("tests.slurm.toy"), study, str(root))).start()
         training = walk.handles[0]
         run = walk.standing(training).flow_run
         assert run, walk.standing(training)
@@ -572,6 +575,13 @@ class Bench:
 
 def _end(text: str, lines: int = 14) -> str:
     return "\n".join(text.splitlines()[-lines:])
+
+
+def kept_study(root: Path, study: Any, page: Page | None = None) -> SlurmStudy:
+    """A study as a person's start leaves it, without any job."""
+    slurm = SlurmStudy(page or load_page("tests.slurm.toy"), study, Site(root=str(root)), root)
+    slurm.keep()
+    return slurm
 
 
 def toy_study(name: str = "toy", resources: dict[str, Any] | None = None, **fields: Any) -> toy.Study:

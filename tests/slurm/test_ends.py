@@ -39,7 +39,7 @@ def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts
         assert "cancelled" in one.run.message and "Retry" in one.run.message
     bench.cluster.release()
     assert runs.record()["end_state"] == "sigterm", "it saved before it ended"
-    assert [one.look().standings[one.training.run.fingerprint].stand for one in (runs, waits)] == ["cancelled"] * 2
+    assert [one.advance().standings[one.training.run.fingerprint].stand for one in (runs, waits)] == ["cancelled"] * 2
     assert [len(one.jobs()) for one in (runs, waits)] == [1, 1]
 
 

@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 
-from deployments.page import load_page
-from deployments.slurm.study import file as study_file
-from deployments.slurm.study.advance import stage_parameters
-from deployments.walk import Walk
+from deployments.slurm.job.variables import stage_parameters
 from storage.errors import BadInput
-from tests.slurm import toy
-from tests.slurm.harness import Bench, Run, toy_study
+from tests.slurm.harness import Bench, Run, kept_study, toy_study
 
 pytestmark = pytest.mark.slurm_long
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -44,10 +40,9 @@ def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(
 def ask_for_a_job(bench: Bench, root: Path, **variables: Any) -> Run:
     """A run of the training as `prefect deployment run` makes one, past what a study's start looks at."""
     study = toy_study("asked")
-    file = study_file.keep(root, load_page("tests.slurm.toy"), study)
-    walk = Walk(root, study.name)
-    toy.page(study, walk)
-    given = [f"--param={key}={json.dumps(value)}" for key, value in stage_parameters(walk.handles[0], file).items()]
+    kept = kept_study(root, study)
+    parameters = stage_parameters(kept.handles[0], kept.file)
+    given = [f"--param={key}={json.dumps(value)}" for key, value in parameters.items()]
     given += [f"--job-variable={key}={json.dumps(value)}" for key, value in variables.items()]
     said = bench.prefect("deployment", "run", "stage/cpu", *given)
     return bench.run_told(said)

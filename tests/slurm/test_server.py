@@ -97,7 +97,7 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     bench.ensure_worker()
 
     def stand(one: Dispatched) -> str:
-        return one.look().standings[one.training.run.fingerprint].stand
+        return one.advance().standings[one.training.run.fingerprint].stand
 
     bench.until("the dead job was seen to have ended", lambda: dies.jobs()[dies.job()] == "FAILED")
     for _ in range(3):
@@ -109,5 +109,5 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     assert [len(one.jobs()) for one in (runs, waits, dies)] == [1, 1, 2], bench.told()
     assert dies.records()[1]["began_at"][0] > 0
     for one in (runs, waits, dies):
-        reported = bench.until("its report too", lambda one=one: one.look().handles[1].finished or None)
+        reported = bench.until("its report too", lambda one=one: one.advance().handles[1].finished or None)
         assert reported and len(bench.cluster.jobs(f"{one.study.name}-s3-toy-report.")) == 1

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from deployments.page import load_page
-from deployments.slurm.study import follow as dispatched
+from deployments.slurm.study.follow import standings
+from deployments.slurm.study.preflight import scripts
+from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
-from tests.slurm import toy
 from tests.slurm.harness import Bench, toy_study
 
 pytestmark = pytest.mark.slurm_long
@@ -18,15 +19,12 @@ pytestmark = pytest.mark.slurm_long
 TOY = load_page("tests.slurm.toy")
 
 
-def scripts(study: toy.Study, root: Path) -> list[tuple[str, str]]:
-    return [(handle.stage.name, text) for handle, text in dispatched.scripts(TOY, study, str(root))]
-
-
 def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_run_by_hand(
     bench: Bench, tmp_path: Path
 ) -> None:
     root = tmp_path / "runs"
-    texts = dict(scripts(toy_study("texts", steps=12), root))
+    study = SlurmStudy.at_site(TOY, toy_study("texts", steps=12), str(root))
+    texts = {handle.stage.name: text for handle, text in scripts(study)}
     shown = texts["toy-training"]
     assert not list(root.rglob("jobs")), "a dry run begins nothing"
 
@@ -39,7 +37,7 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
     assert slurms and (tmp_path / "asked" / "script").read_text() == shown
     one.run.wait("Completed")
     digest = one.digest
-    tells = one.look(person=True).handles[-1].run.path / "jobs" / "0001.sbatch"
+    tells = one.advance(person=True).handles[-1].run.path / "jobs" / "0001.sbatch"
     bench.until("what waited is submitted", tells.exists)
     assert tells.read_text() == texts["toy-report"], "what waits is shown as it will be"
 
@@ -51,22 +49,23 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
 
 def test_the_dry_run_ends_with_what_a_start_would_refuse(bench: Bench, tmp_path: Path) -> None:
     study = toy_study("refused", resources={"memory_gb": 9000})
-    shown = dispatched.scripts(TOY, study, str(tmp_path / "runs"))
+    shown = scripts(SlurmStudy.at_site(TOY, study, str(tmp_path / "runs")))
     assert "--mem=9216000" in next(shown)[1]
     with pytest.raises(BadInput, match="memory_gb: 9000"):
         list(shown)
 
 
-def test_the_status_tells_what_is_under_way_and_what_stopped(
+def test_the_status_shows_what_is_under_way_and_what_stopped(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("WARNING", "ratchet")
     one = bench.dispatch(tmp_path / "runs", check_fails_while="/dev/null")
 
-    def told() -> str:
-        return next(iter(dispatched.standings(TOY, one.study, str(one.root)).standings.values())).line
+    def line() -> str:
+        study = SlurmStudy.at_site(TOY, one.study, str(one.root))
+        return next(iter(standings(study).standings.values())).line
 
-    assert told().startswith("under way: ")
+    assert line().startswith("under way: ")
     one.run.wait("Failed")
-    assert told().startswith("failed: ") and "the way is free" in told()
+    assert line().startswith("failed: ") and "the way is free" in line()
     assert len(one.submissions()) == 1 and "no worker serves" not in caplog.text

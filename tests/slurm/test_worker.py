@@ -163,7 +163,7 @@ def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the
         word.write_text(said)
         edited = one.folder / "model" / "model.safetensors"
         edited.write_bytes(edited.read_bytes()[:-1] + b"?")
-        assert one.look(person=True).standing(one.training).stand == "under way", "what was edited is not believed"
+        assert one.advance(person=True).standing(one.training).stand == "under way", "what was edited is not believed"
         assert finished(one)[0].run.path == one.folder
         told = bench.cluster.jobs(f"{one.study.name}-s3-toy-report.")
         assert len(told) == reports, f"{said}: {told}"
@@ -173,7 +173,7 @@ def test_an_edited_output_makes_its_stage_run_again_and_the_next_one_only_if_the
 
 def finished(one: Dispatched) -> list[Handle]:
     """Looks as `advance` does until both stages are finished."""
-    return one.bench.until("both are finished", lambda: all_finished(one.look().handles))
+    return one.bench.until("both are finished", lambda: all_finished(one.advance().handles))
 
 
 def all_finished(handles: list[Handle]) -> list[Handle] | None:

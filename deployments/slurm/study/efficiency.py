@@ -1,6 +1,6 @@
 """What a study's jobs cost and what of it was used: from the journals and the attempts' records.
 
-A job that was killed could not write down what it had used; of that the accounting tells, where there is one.
+A job that was killed could not write down what it had used; the accounting knows it, where there is one.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ class Use:
     @property
     def suggestion(self) -> str:
         """What to ask for next time; empty when nothing stands out."""
-        asked, told = self.asked, []
+        asked, less = self.asked, []
         if asked.gpus and not self.on_gpu:
-            told.append("gpus: 0")
+            less.append("gpus: 0")
         if self.memory_gb is not None and self.memory_gb < LITTLE * asked.memory_gb:
-            told += _less("memory_gb", math.ceil(1.5 * self.memory_gb), asked.memory_gb)
+            less += _less("memory_gb", math.ceil(1.5 * self.memory_gb), asked.memory_gb)
         if self.cpu_share is not None and self.cpu_share < LITTLE:
-            told += _less("cpus", math.ceil(1.2 * self.cpu_share * asked.cpus), asked.cpus)
+            less += _less("cpus", math.ceil(1.2 * self.cpu_share * asked.cpus), asked.cpus)
         if self.longest < LITTLE * 60 * asked.time_limit_minutes and asked.end and asked.end.follows == "Completed":
-            told += _less("time_limit_minutes", 10 * math.ceil(2 * self.longest / 600), asked.time_limit_minutes)
+            less += _less("time_limit_minutes", 10 * math.ceil(2 * self.longest / 600), asked.time_limit_minutes)
         if self.steps and self.lost_steps > MUCH_LOST * self.steps:
-            told.append("a shorter execution.checkpoint_every_seconds")
-        return ", ".join(told)
+            less.append("a shorter execution.checkpoint_every_seconds")
+        return ", ".join(less)
 
 
 def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | None:
@@ -74,8 +74,8 @@ def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | 
     queued = ran = gpu_hours = cpu = cpu_asked = longest = 0.0
     memory: list[float] = []
     for entry in entries:
-        if told := accounted.get(entry.name):
-            memory.append(told.peak_memory_bytes / 2**30)
+        if used := accounted.get(entry.name):
+            memory.append(used.peak_memory_bytes / 2**30)
         if (record := by_job.get(entry.name)) is None:
             queued += max(0.0, entry.ended_at - entry.submitted_at)  # cancelled while it was queued, say
             continue
@@ -89,8 +89,8 @@ def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | 
             cpu += float(record["cpu_seconds"])
             cpu_asked += entry.cpus * (ended - began)
             memory.append(float(record["peak_memory_bytes"]) / 2**30)
-        elif told:
-            cpu += told.cpu_seconds
+        elif used:
+            cpu += used.cpu_seconds
             cpu_asked += entry.cpus * (ended - began)
     steps = _steps(run)
     return Use(
@@ -167,5 +167,5 @@ def _time(seconds: float) -> str:
     """With spaces at which no browser breaks the line."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    told = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-    return told.replace(" ", "\N{NO-BREAK SPACE}")
+    text = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    return text.replace(" ", "\N{NO-BREAK SPACE}")

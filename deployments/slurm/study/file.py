@@ -9,8 +9,8 @@ name no longer fits, and nothing is started until a person says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from typing import Any
 import yaml
 
 from deployments.page import Page, load_page
-from deployments.walk import Walk
+from deployments.walk import Handle
 from storage import durable
 from storage.errors import BadInput
 from tasks.stage.validation import validated
 
+LOG = logging.getLogger("ratchet.slurm")
 FOLDER = "studies"
 STOPPED = ".stopped"
 CHANGED = (
@@ -31,9 +32,15 @@ CHANGED = (
 )
 
 
-def keep(root: Path, page: Page, study: Any) -> Path:
-    """Writes the study below `root`; the same study always has the same file. Starting it again makes it active."""
-    file = path(root, page, study)
+def path(root: Path, page: Page, study: Any, handles: Sequence[Handle]) -> Path:
+    """Where a walked study is kept."""
+    which = "sweep" if page.over else f"s{study.seed}"
+    name = f"{page.name}-{which}-{handles[-1].run.fingerprint[:12]}.yaml"
+    return root / study.name / FOLDER / name
+
+
+def keep(file: Path, page: Page, study: Any) -> Path:
+    """Writes the study; it is active from now on."""
     file.parent.mkdir(parents=True, exist_ok=True)
     values: dict[str, Any] = {"page": page.place, "study": study.model_dump(mode="json")}
     if page.over:
@@ -41,22 +48,6 @@ def keep(root: Path, page: Page, study: Any) -> Path:
     durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
     stopped(file).unlink(missing_ok=True)
     return file
-
-
-def path(root: Path, page: Page, study: Any) -> Path:
-    """Where `keep` writes the study."""
-    handles = page.walk(study, Walk(root, study.name, study.execution))
-    which = "sweep" if page.over else f"s{study.seed}"
-    name = f"{page.name}-{which}-{handles[-1].run.fingerprint[:12]}.yaml"
-    return root / study.name / FOLDER / name
-
-
-def read_unchanged(root: Path, file: Path) -> tuple[Page, Any]:
-    """As `read`; BadInput when the study would not be the one that a person started."""
-    page, study = read(file)
-    if path(root, page, study) != file:
-        raise BadInput(CHANGED)
-    return page, study
 
 
 def read(file: Path) -> tuple[Page, Any]:
@@ -71,26 +62,20 @@ def read(file: Path) -> tuple[Page, Any]:
     try:
         page = replace(load_page(place), over=over)
     except BadInput as error:
-        raise BadInput(f"{file} names {place!r}, which is not the page of a study: {error}") from None
+        raise BadInput(
+            f"{file} names {place!r}, which is not the page of a study: {error}. Start the study again (`ratchet run`, "
+            "or `ratchet sweep`), which writes it as it is now"
+        ) from None
     return page, validated(page.model, configuration, str(file))
 
 
-def kept(root: Path) -> Iterator[tuple[Path, Page, Any]]:
-    """Every study below `root` that can be read, whether it goes on or not: its file, its page, and itself."""
+def readable(root: Path) -> Iterator[tuple[Path, Page, Any]]:
+    """Every study below `root`, whether it goes on or not: its file, its page, and itself. Warns of the unreadable."""
     for file in sorted(root.glob(f"*/{FOLDER}/*.yaml")):
-        with suppress(BadInput):
+        try:
             yield file, *read(file)
-
-
-def files_of(root: Path, page: Page, study: Any) -> list[Path]:
-    """All files of this study: what `keep` wrote now, or before a stage, a package or a text changed."""
-    now = path(root, page, study)
-    found = [now] if now.exists() else []
-    for file, other, once in kept(root):
-        if other.place == page.place and once.name == study.name and file != now:
-            with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
-                found += [file] if path(root, other, once) == now else []
-    return found
+        except BadInput as error:
+            LOG.warning("a study is passed over: %s", error)
 
 
 def active(root: Path) -> list[Path]:

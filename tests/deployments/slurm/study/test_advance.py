@@ -21,9 +21,14 @@ from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Sched
 from deployments.page import Page
 from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.job.journal import End, Journal, Submission
-from deployments.slurm.study.advance import Advance, Look, Standing, job_variables, jobs_folder
-from deployments.slurm.study.look import _warn_of_idle_pools, cancel, final_state, follow, keep_results
+from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
+from deployments.slurm.job.variables import job_variables
+from deployments.slurm.study.advance import Advance
+from deployments.slurm.study.cancel import _cancel
+from deployments.slurm.study.follow import _keep_results, final_state, follow
+from deployments.slurm.study.preflight import warn_of_idle_pools
+from deployments.slurm.study.standings import Standing, Standings
+from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Walk
 from storage import attempts, durable, generations, locks
 from tasks.stage.attempt import attempt
@@ -62,7 +67,7 @@ def client(prefect_server: str) -> Iterator[SyncPrefectClient]:
 
 
 class World:
-    """One study of two stages, looked at as often as wanted."""
+    """One study of two stages, advanced as often as wanted."""
 
     def __init__(self, client: SyncPrefectClient, root: Path) -> None:
         self.client, self.root, self.slurm = client, root, Scripted()
@@ -70,26 +75,26 @@ class World:
         self.config = ToyConfig(ends="finished")
         self.site: dict[str, dict[str, object]] = {}
 
-    def look(self, person: bool = False) -> Advance:
+    def advance(self, person: bool = False) -> Advance:
         site = Site(root=str(self.root), **self.site)
         source = self.root / ".sources" / "abc"
-        return Advance(self.look_only(), site, self.root / "study.yaml", source, self.client, self.slurm, person)
+        return Advance(self.walk(), self.client, self.slurm, site, self.root / "study.yaml", source, person)
 
     def stands(self, person: bool = False) -> tuple[Standing, Standing]:
-        walk = self.look(person)
+        walk = self.advance(person)
         first, second = (walk.standing(handle) for handle in walk.handles)
         return first, second
 
     def shown(self) -> Standing:
-        """How the first stage stands, as the status tells it."""
-        walk, site = self.look_only(), Site(root=str(self.root))
-        return Look(walk, site, Path(), Path(), self.client, self.slurm).standing(walk.handles[0])  # type: ignore[arg-type]
+        """How the first stage stands, as the status shows it."""
+        walk = self.walk()
+        return Standings(walk, self.client, self.slurm).standing(walk.handles[0])
 
     @property
     def first(self):
-        return self.look_only().handles[0]
+        return self.walk().handles[0]
 
-    def look_only(self):
+    def walk(self):
         walk = Walk(self.root, self.study)
         first = walk(FIRST, self.config)
         walk(SECOND, self.config, given=first)
@@ -171,7 +176,7 @@ def test_a_job_s_name_has_the_seed_that_its_stage_depends_on(
     assert job_variables(Site(root="/shared", job_name=pattern), seen, tmp_path)["label"] == label  # type: ignore[arg-type]
 
 
-def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> None:
+def test_the_status_starts_nothing_and_says_what_would_be_started(world: World) -> None:
     assert world.shown() == Standing("ready", "starting the study starts it")
     started = world.stands()[0].flow_run
     assert world.shown().flow_run == started
@@ -179,7 +184,7 @@ def test_a_look_starts_nothing_and_says_what_would_be_started(world: World) -> N
 
 def test_a_pool_that_no_worker_serves_is_told(client: SyncPrefectClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING", "ratchet")
-    _warn_of_idle_pools(client)
+    warn_of_idle_pools(client)
     pool = client.read_deployment_by_name(FIRST.deployment).work_pool_name
     assert f"no worker serves the pool {pool}: start one with `prefect worker start --pool {pool}`" in caplog.text
 
@@ -255,30 +260,32 @@ def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: C
     started = world.stands()[0].flow_run
     world.entry(started, End("Failed", "the cause", Diagnosis("error", category, "the cause")))
     world.client.set_flow_run_state(started, Failed(), force=True)
-    walk = world.look()
+    walk = world.advance()
     state = final_state(walk)
     assert (state.type.value, state.name, state.message) == ("FAILED", name, "first: the cause")
     walk.standings[walk.handles[1].run.fingerprint] = Standing("failed", "a check", None, bad_input=False)
     assert final_state(walk).name == name, "as DESIGN says, and as without SLURM"
 
 
+def as_study(world: World, version: int = 1) -> SlurmStudy:
+    page = Page("toy", lambda study, walk: walk(replace(FIRST, version=version), world.config), type(world.config))  # type: ignore[type-var]
+    study = SimpleNamespace(name=world.study, execution=None, seed=0)
+    return SlurmStudy(page, study, Site(root=str(world.root)), world.root)
+
+
 def test_a_cancelled_study_leaves_alone_what_another_study_wants(world: World) -> None:
     started = world.stands()[0].flow_run  # no job was submitted yet
-    page = Page("toy", lambda study, walk: walk(FIRST, world.config), type(world.config))
-    study = SimpleNamespace(name=world.study, execution=None)
-    cancel(page, study, set(), world.root, {world.first.run.fingerprint})
+    _cancel(as_study(world), set(), {world.first.run.fingerprint})
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
-    cancel(page, study, set(), world.root, set())
+    _cancel(as_study(world), set(), set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled", "it had no job yet"
 
 
 def test_a_cancelled_study_ends_what_was_started_before_a_stage_changed(world: World) -> None:
     started = world.stands()[0].flow_run
-    page = Page("toy", lambda study, walk: walk(replace(FIRST, version=2), world.config), type(world.config))
-    study = SimpleNamespace(name=world.study, execution=None)
-    cancel(page, study, {"/another/study.yaml"}, world.root, set())
+    _cancel(as_study(world, 2), {"/another/study.yaml"}, set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Scheduled"
-    cancel(page, study, {str(world.root / "study.yaml")}, world.root, set())
+    _cancel(as_study(world, 2), {str(world.root / "study.yaml")}, set())
     assert world.client.read_flow_run(UUID(started)).state.name == "Cancelled"
 
 
@@ -382,15 +389,15 @@ def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_p
     walk = Walk(tmp_path / "runs", "toy")
     last = walk(FIRST, ToyConfig(ends="finished"))
     site = Site(root=str(tmp_path / "runs"), results=str(tmp_path / "results"))
-    keep_results(walk, site)
+    _keep_results(walk, site)
     assert not (tmp_path / "results").exists(), "there is nothing to copy yet"
     attempt(last.stage, last.config, last.run, {})
     last.check_marker()
-    keep_results(walk, site)
+    _keep_results(walk, site)
     copy = tmp_path / "results" / f"toy-{last.run.fingerprint[:12]}"
     assert {file.name for file in copy.iterdir()} == {"COMPLETE.json", "done.txt", "result.json", "stage.json"}
     (copy / "done.txt").write_text("mine")
-    keep_results(walk, site)
+    _keep_results(walk, site)
     assert (copy / "done.txt").read_text() == "mine"
 
 
@@ -407,34 +414,42 @@ def test_a_folder_for_results_that_cannot_be_written_is_only_told_of(
     finished = Walk(tmp_path / "runs", "toy")
     finished(FIRST, ToyConfig(ends="finished"))
     (tmp_path / "file").touch()
-    keep_results(finished, Site(root=str(tmp_path), results=str(tmp_path / "file" / "below")))
+    _keep_results(finished, Site(root=str(tmp_path), results=str(tmp_path / "file" / "below")))
     assert "could not be copied" in caplog.text and "results in the site file" in caplog.text
 
 
+class Away:
+    """A follower whose server does not answer, so many times; then the study stands as `advance` finds it."""
+
+    def __init__(self, error: httpx.HTTPError, times: int, world: World | None = None) -> None:
+        self.error, self.times, self.world, self.calls = error, times, world, list[str]()
+
+    def start(self) -> Advance:
+        return self._answer("start")
+
+    def advance(self) -> Advance:
+        return self._answer("advance")
+
+    def _answer(self, call: str) -> Advance:
+        self.calls.append(call)
+        if len(self.calls) <= self.times or self.world is None:
+            raise self.error
+        return self.world.advance()
+
+
 @pytest.mark.parametrize(("status", "once"), [(404, False), (503, True)])
-def test_what_will_not_pass_and_a_single_look_are_not_tried_for_ever(status: int, once: bool) -> None:
+def test_what_will_not_pass_and_a_single_poll_are_not_tried_for_ever(status: int, once: bool) -> None:
     request = httpx.Request("GET", "http://127.0.0.1/api")
     error = httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
-
-    def look(person: bool) -> Advance:
-        raise error
-
     with pytest.raises(httpx.HTTPStatusError):
-        follow(look, lambda *_: None, once)
+        follow(Away(error, 1), lambda *_: None, once)  # type: ignore[arg-type]
 
 
-def test_a_server_that_is_away_is_looked_at_again_and_the_person_s_wish_is_kept(
+def test_a_server_that_is_away_is_polled_again_and_the_person_s_wish_is_kept(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("deployments.slurm.study.look.LOOK_EVERY_SECONDS", 0.0)
-    wishes: list[bool] = []
-
-    def look(person: bool) -> Advance:
-        wishes.append(person)
-        if len(wishes) < 3:
-            raise httpx.ConnectError("away")
-        return world.look()
-
+    monkeypatch.setattr("deployments.slurm.study.follow.POLL_SECONDS", 0.0)
     world.config = replace_end(world.config, "check_failed")
     attempt(world.first.stage, world.first.config, world.first.run, {})
-    assert follow(look, lambda *_: None).name == "Failed" and wishes == [True, True, True]
+    follower = Away(httpx.ConnectError("away"), 2, world)
+    assert follow(follower, lambda *_: None).name == "Failed" and follower.calls == ["start"] * 3  # type: ignore[arg-type]

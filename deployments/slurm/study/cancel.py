@@ -1,0 +1,115 @@
+"""A person's Cancel of a study ends its stages under way, but for those that another study wants too."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Cancelled, Cancelling, State, StateType
+
+from deployments.page import Page
+from deployments.slurm.cluster.site import read_site
+from deployments.slurm.pool.runs import NOT_ENDED, runs_tagged
+from deployments.slurm.study import file as study_file
+from deployments.slurm.study.study import SlurmStudy, root_of
+from storage.errors import BadInput
+from tasks.stage.validation import validated
+
+LOG = logging.getLogger("ratchet.slurm")
+HOOK_SECONDS = 120.0
+"""For so long a cancelled flow run's own process is given to end its study."""
+
+
+def stop(slurm: SlurmStudy) -> None:
+    """Ends a study that a person cancelled: its stages under way are cancelled, and `advance` starts none."""
+    if files := _files_of(slurm):
+        for file in files:
+            study_file.stopped(file).touch()
+        _cancel(slurm, {str(file) for file in files}, spared=_wanted(slurm))
+
+
+def stop_cancelled(page: Page) -> Any:
+    """The hook of a study's flow for `on_cancellation`."""
+
+    def hook(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:  # Prefect gives them by name
+        if flow_run.parameters.get("dispatch") == "slurm":
+            given = flow_run.parameters
+            swept = replace(page, over=given.get("over") or {})
+            stop(SlurmStudy.at_site(swept, page.model.model_validate(given["study"]), given.get("root", "")))
+
+    return hook
+
+
+def finish_cancels(root: Path) -> None:
+    """Ends the studies below `root` whose flow runs a person cancelled when their processes were gone already.
+
+    Prefect leaves such a run Cancelling for ever: the hook runs where the process was started, and nowhere else.
+    """
+    site = read_site()
+    with get_client(sync_client=True) as client:
+        for run in runs_tagged(client, "ratchet", [StateType.CANCELLING]):
+            given, state = run.parameters, run.state
+            ours = given.get("dispatch") == "slurm" and root_of(site, given.get("root", "")) == root
+            if not ours or "study" not in given or state is None:
+                continue
+            if (datetime.now(UTC) - state.timestamp).total_seconds() < HOOK_SECONDS:
+                continue
+            try:
+                for page in _pages_of(client.read_flow(run.flow_id).name, root):
+                    study = validated(page.model, given["study"], f"flow run {run.name}")
+                    stop(SlurmStudy.at_site(replace(page, over=given.get("over") or {}), study, str(root)))
+            except BadInput as error:  # of a study as it was once, say; the others are ended all the same
+                LOG.warning("%s was cancelled, but not its stages: cancel them by hand. %s", run.name, error)
+            client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
+
+
+def _pages_of(flow: str, root: Path) -> list[Page]:
+    """The page whose flow has this name, if a study of it was started below `root`."""
+    pages = {page.place: page for _, page, _ in study_file.readable(root)}
+    return [page for page in pages.values() if page.name == flow]
+
+
+def _files_of(slurm: SlurmStudy) -> list[Path]:
+    """All files of the study: the present one, and those from before a stage, a package or a text changed."""
+    found = [slurm.file] if slurm.file.exists() else []
+    for file, page, study in study_file.readable(slurm.root):
+        if page.place == slurm.page.place and study.name == slurm.study.name and file != slurm.file:
+            with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
+                found += [file] if SlurmStudy(page, study, slurm.site, slurm.root).file == slurm.file else []
+    return found
+
+
+def _wanted(slurm: SlurmStudy) -> set[str]:
+    """Fingerprints of all stages of the studies beside this one that were started and not stopped."""
+    found = set()
+    for file, page, study in study_file.readable(slurm.root):
+        if not study_file.stopped(file).exists():
+            with suppress(BadInput):  # its text is gone, say: it starts nothing
+                other = SlurmStudy(page, study, slurm.site, slurm.root)
+                found |= {handle.run.fingerprint for handle in other.handles}
+    return found
+
+
+def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str]) -> None:
+    """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs.
+
+    Those are the stages of its page as it is now, and what was started of one of its files, when a stage or a package
+    has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too.
+    """
+    wanted = {handle.run.fingerprint for handle in slurm.handles if not handle.finished}
+    with get_client(sync_client=True) as client:
+        for run in runs_tagged(client, slurm.study.name, NOT_ENDED):
+            given, print_ = run.parameters, run.parameters.get("fingerprint")
+            ours = print_ in wanted or given.get("study_file") in study_files
+            if given.get("root") == str(slurm.root) and ours and print_ not in spared:
+                try:
+                    client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
+                except httpx.HTTPError as error:
+                    LOG.warning("%s could not be cancelled: %s", run.name, error)

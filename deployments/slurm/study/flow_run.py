@@ -1,0 +1,104 @@
+"""A study on SLURM as the flow run that a person starts in Prefect: each stage is a task that shows how it stands."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.settings import PREFECT_UI_URL
+from prefect.states import State
+
+from deployments.page import Page
+from deployments.slurm.cluster.client import SlurmCommands
+from deployments.slurm.study import efficiency
+from deployments.slurm.study.advance import Standing
+from deployments.slurm.study.follow import Follower, follow
+from deployments.slurm.study.study import SlurmStudy
+from deployments.states import prefect_state
+from deployments.walk import Handle
+from storage.errors import BadInput
+from tasks.stage.outcome import BAD_INPUT
+
+ENDED = ("finished", "failed", "cancelled")
+"""How a stage stands that does not go on by itself."""
+
+
+def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
+    """Follows the study in the present flow run, each stage as a task of it.
+
+    The flow run may die at any time: the stages go on, and started again it attaches to them.
+    """
+    with get_client(sync_client=True) as client:
+        which = "sweep" if page.over else f"seed-{study.seed}"
+        client.update_flow_run(flow_run.id, tags=["ratchet", study.name, which])
+    try:
+        slurm = SlurmStudy.at_site(page, study, root)
+    except BadInput as error:
+        return prefect_state(BAD_INPUT, str(error))
+    board = _Board()
+    try:
+        return follow(Follower(slurm), board.show)
+    except BadInput as error:
+        return prefect_state(BAD_INPUT, str(error))
+    finally:
+        board.close()
+        if used := efficiency.table(slurm.handles, SlurmCommands().used):
+            key = f"{study.name}-efficiency".lower().replace("_", "-").replace(".", "-")
+            create_markdown_artifact(used, key=key, description="What the jobs cost, and what of it was used")
+
+
+class _Board:
+    """How each stage stands, for the tasks that show it: one for each stage, from when it is first under way."""
+
+    def __init__(self) -> None:
+        self._standings: dict[str, Standing] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._tasks: dict[str, PrefectFuture[Any]] = {}
+        self._log = get_run_logger()
+
+    def show(self, handle: Handle, standing: Standing) -> None:
+        print_ = handle.run.fingerprint
+        with self._changed:
+            self._standings[print_] = standing
+            self._changed.notify_all()
+        self._log.info("%s %s: %s", handle.label, print_[:12], standing.line)
+        if standing.stand != "waits" and print_ not in self._tasks:
+            self._tasks[print_] = self._task_of(handle).submit()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        for shown in self._tasks.values():
+            shown.wait()
+
+    def _task_of(self, handle: Handle) -> Any:
+        name, print_ = handle.stage.name, handle.run.fingerprint
+
+        @task(name=name, task_run_name=f"{handle.label} {print_[:12]}", cache_policy=NO_CACHE, persist_result=False)
+        def stage() -> State[Any]:
+            """Shows how the stage's own flow run stands; the work is done in its SLURM jobs."""
+            logger, shown = get_run_logger(), None
+            while True:
+                with self._changed:
+                    now = self._standings[print_]
+                    if now == shown and not self._closed:
+                        self._changed.wait(60)
+                        continue
+                    closed = self._closed
+                if now != shown:
+                    page = f" {PREFECT_UI_URL.value()}/runs/flow-run/{now.flow_run}" if now.flow_run else ""
+                    logger.info("%s%s", now.line, page)
+                    shown = now
+                if closed or now.stand in ENDED:
+                    return prefect_state(now.state, now.message)
+
+        return stage

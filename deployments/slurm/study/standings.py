@@ -1,0 +1,181 @@
+"""How each stage of a study on SLURM stands: by its run directory first, by Prefect second.
+
+A stage may start when its inputs are finished, nobody works on it, and no flow run of it is under way. What is under
+way is read from the run directory first (its lock, the journal of its jobs) and from Prefect second, so that a lost
+database starts nothing twice.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal, TypeGuard
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
+
+from deployments.slurm.cluster.client import SlurmClient, Unreachable
+from deployments.slurm.cluster.diagnosis import ENDS
+from deployments.slurm.job import evidence
+from deployments.slurm.job.journal import Journal, Submission, jobs_folder
+from deployments.walk import Handle, Walk
+from storage import attempts, generations
+from storage.run_directory import RunDirectory
+from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, CANCELLED, COMPLETED, FAILED, PrefectState, stops
+
+Stand = Literal["finished", "waits", "ready", "under way", "failed", "cancelled"]
+UNSEEN_SECONDS = 90.0
+"""For so long an NFS client may know nothing of a marker that another host wrote (its own limit is a minute)."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a stage stands, for a person and for what waits for it."""
+
+    stand: Stand
+    message: str
+    flow_run: str | None = None
+    bad_input: bool = False
+    """Whether it failed for what it was given, which a person must correct."""
+
+    @property
+    def state(self) -> PrefectState:
+        """The state that shows it where the study is followed."""
+        if self.stand == "failed":
+            return BAD_INPUT if self.bad_input else FAILED
+        return {"finished": COMPLETED, "cancelled": CANCELLED}.get(self.stand, AWAITING_RETRY)
+
+    @property
+    def line(self) -> str:
+        return self.message if self.message.startswith(self.stand) else f"{self.stand}: {self.message}"
+
+
+class Standings:
+    """How the stages of a walked page stand; `standings` are those of `handles`, in page order. Starts nothing."""
+
+    def __init__(self, walk: Walk, client: SyncPrefectClient, slurm: SlurmClient, person: bool = False) -> None:
+        """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is."""
+        self.handles = walk.handles
+        self._client, self._slurm, self._person = client, slurm, person
+        self.standings: dict[str, Standing] = {}
+        for handle in self.handles:
+            if not handle.finished:
+                handle.check_marker()  # what it reads may have become finished on the way
+            self.standings[handle.run.fingerprint] = self._stand(handle)
+
+    def standing(self, handle: Handle) -> Standing:
+        return self.standings[handle.run.fingerprint]
+
+    def _stand(self, handle: Handle) -> Standing:
+        if handle.finished:
+            return Standing("finished", str(handle.run.path))
+        if handle.waits_for:
+            return Standing("waits", f"waits for {', '.join(handle.waits_for)}")
+        entries = Journal(jobs_folder(handle.run)).all()
+        last = entries[-1] if entries else None
+        run = self._flow_run(last.flow_run) if last else None
+        if (run is None or _is_over(run)) and (made := self._made_after(handle, entries)):
+            run, last = made, None  # whatever its end was, the stage was started again since
+        if run is not None and not _is_over(run):
+            return _under_way(run, last)
+        if last is not None and last.live and run is None:
+            unknown = f"job {last.job_id}, of a flow run that this Prefect server does not know"
+            state = self._job_state(last, handle.run)
+            if state not in ENDS:
+                return Standing("under way", unknown)
+            if state == "CANCELLED" and not self._person:
+                return Standing("cancelled", f"{unknown}, was cancelled")
+        if _finished_lately(last) and not handle.verdict.present and not self._person:
+            return Standing("under way", f"job {last.job_id} finished it; this host does not see its marker yet")
+        if holder := self._held_by(handle.run):
+            return Standing("under way", holder)
+        stopped = _stopped(handle.run, last, run)
+        if stopped is None or self._person:
+            return self._ready(handle, f"started again: {stopped.message}" if stopped else "")
+        return stopped
+
+    def _made_after(self, handle: Handle, entries: list[Submission]) -> FlowRun | None:
+        """The flow run that was made for the stage after all its jobs so far, and has none yet."""
+        key = key_of(handle, generations.current(handle.run)["generation"])
+        asked = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[key]))
+        found = self._client.read_flow_runs(flow_run_filter=asked)
+        since = entries[-1].submitted_at if entries else 0.0
+        for run in found:
+            if run.created and run.created.timestamp() > since and str(run.id) not in {one.flow_run for one in entries}:
+                return run
+        return None
+
+    def _ready(self, handle: Handle, again: str) -> Standing:
+        """How a stage stands that may start; `again` says why, when it stopped before."""
+        return Standing("ready", "starting the study starts it")
+
+    def _held_by(self, run: RunDirectory) -> str:
+        """Who works on the stage without any flow run that we know of; empty where finding out would take the lock."""
+        return ""
+
+    def _flow_run(self, flow_run: str) -> FlowRun | None:
+        try:
+            return self._client.read_flow_run(UUID(flow_run))
+        except (ObjectNotFound, ValueError):
+            return None
+
+    def _job_state(self, entry: Submission, run: RunDirectory) -> str:
+        """SLURM's last word on the job of a submission; empty without an answer, FAILED when nothing is left of it."""
+        try:
+            jobs = self._slurm.jobs().values()
+        except Unreachable:
+            return ""
+        found = [job for job in jobs if job.name == entry.name]
+        if not found and entry.job_id:
+            accounted = self._slurm.accounted([entry.job_id]).values()
+            found = [job for job in accounted if job.name == entry.name and job.state in ENDS]
+        if found:
+            return found[0].state
+        log = evidence.end_of(Journal(jobs_folder(run)).log(entry))
+        return "CANCELLED" if evidence.CANCEL_WORDS.search(log) else "FAILED"
+
+
+def _finished_lately(last: Submission | None) -> TypeGuard[Submission]:
+    if last is None or last.end is None or last.end.follows != "Completed":
+        return False
+    return time.time() - last.ended_at < UNSEEN_SECONDS
+
+
+def key_of(handle: Handle, generation: int) -> str:
+    """Of the flow run of a stage in a generation: Prefect makes one for each key."""
+    return f"{handle.run.path.absolute()}:{handle.run.fingerprint}:{generation}"
+
+
+def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | None) -> Standing | None:
+    """Why the stage does not go on by itself, as far as disk and Prefect say; None when it may."""
+    end = last.end if last else None
+    if last and end and end.follows == "Cancelled":
+        return Standing("cancelled", end.message, last.flow_run)
+    if last and end and end.follows == "Failed":
+        bad_input = end.diagnosis is not None and end.diagnosis.category == "bad input"
+        return Standing("failed", end.message, last.flow_run, bad_input)
+    state = flow_run.state if flow_run is not None else None
+    if flow_run is not None and state is not None and state.is_cancelled():
+        return Standing("cancelled", state.message or "cancelled", str(flow_run.id))
+    failed = state is not None and (state.is_failed() or state.is_crashed())
+    unsubmitted = last is None or (end is not None and end.follows == "AwaitingRetry")
+    if flow_run is not None and state is not None and failed and unsubmitted:  # its next job was refused
+        return Standing("failed", state.message or state.name or "", str(flow_run.id))
+    record = attempts.newest(run.attempts)
+    if record and stops(record.get("end_state")):
+        summary = (record.get("diagnosis") or {}).get("summary", "")
+        return Standing("failed", summary, None, record["end_state"] == "bad_input")
+    return None
+
+
+def _under_way(run: FlowRun, last: Submission | None) -> Standing:
+    state = run.state
+    name = f"job {last.job_id}" if last and last.live and last.job_id else (state.name or "") if state else ""
+    return Standing("under way", (state.message if state and state.message else "") or name, str(run.id))
+
+
+def _is_over(run: FlowRun) -> bool:
+    return run.state is not None and run.state.is_final()

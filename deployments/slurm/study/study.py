@@ -1,0 +1,66 @@
+"""A study on SLURM: its page walked once, and where it is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from deployments.page import Page, own_files
+from deployments.slurm.cluster.site import Site, read_site
+from deployments.slurm.study import file as study_file
+from deployments.slurm.study.snapshot import stage_source, staged
+from deployments.walk import Handle, Walk
+from storage.errors import BadInput
+
+SOURCES = ".sources"
+"""Folder below the root that holds the copies of the source that jobs run."""
+
+
+def root_of(site: Site, root: str = "") -> Path:
+    """The folder of the run directories: absolute, since jobs begin elsewhere."""
+    return Path(root or site.root).expanduser().absolute()
+
+
+class SlurmStudy:
+    """A study of a page at a site. Making one walks the page, and starts and writes nothing."""
+
+    def __init__(self, page: Page, study: Any, site: Site, root: Path) -> None:
+        """BadInput says what is wrong with the study or its page."""
+        self.page, self.study, self.site, self.root = page, study, site, root
+        self.walk = Walk(root, study.name, study.execution)
+        page.walk(study, self.walk)
+        self.file = study_file.path(root, page, study, self.walk.handles)
+
+    @classmethod
+    def at_site(cls, page: Page, study: Any, root: str = "") -> SlurmStudy:
+        """The study with what it leaves to the site: the root, and the folder for text and downloads."""
+        site = read_site()
+        if site.cache and not study.execution.cache_folder:
+            execution = study.execution.model_copy(update={"cache_folder": site.cache})
+            study = study.model_copy(update={"execution": execution})
+        return cls(page, study, site, root_of(site, root))
+
+    @classmethod
+    def kept(cls, file: Path, site: Site, root: Path) -> SlurmStudy:
+        """The study of a file. BadInput when it would not be the one that a person started."""
+        found = cls(*study_file.read(file), site, root)
+        if found.file != file:
+            raise BadInput(study_file.CHANGED)
+        return found
+
+    @property
+    def handles(self) -> list[Handle]:
+        return self.walk.handles
+
+    def keep(self) -> Path:
+        """Writes its file; it is active from now on."""
+        return study_file.keep(self.file, self.page, self.study)
+
+    def stage_source(self) -> Path:
+        """Copies the source for its jobs, unless the copy is there; returns its folder."""
+        return stage_source(self.root / SOURCES, own_files(self.page, self.handles))
+
+    @property
+    def source(self) -> Path:
+        """Where `stage_source` copies the source; nothing is written."""
+        return staged(self.root / SOURCES, own_files(self.page, self.handles))
