@@ -21,7 +21,7 @@ from prefect import Flow
 from pydantic import ValidationError
 
 from deployments import sweep
-from deployments.sources import require_usable, sources
+from deployments.sources import ROOMS, require_usable, sources
 from deployments.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
@@ -74,6 +74,8 @@ class Page:
         Raises BadInput: what an input says of itself, or what is wrong with the page, with file and line.
         """
         cells = sweep.studies_of(study, self.over) if self.over else {}
+        if self.is_own:
+            _enter(self.file.parent)
         try:
             for cell, one in cells.items():
                 with walk.cell(*cell):
@@ -105,7 +107,7 @@ class Page:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
         config = sweep.configuration(study, self.over, missing)
-        choose = getattr(sys.modules[self.function.__module__], "sweep_stage", None)
+        choose = self.function.__globals__.get("sweep_stage")
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
         cells = {sweep.name_of(cell): calls[-1] for cell, calls in walk.cells.items() if cell not in missing}
         return walk(stage, config, **cells)
@@ -142,8 +144,7 @@ def page_names() -> list[str]:
 
 def stages_of(page: Page) -> list[Stage]:
     """The stages that the page's module names."""
-    module = sys.modules[page.function.__module__]
-    return [value for value in vars(module).values() if isinstance(value, Stage)]
+    return [value for value in page.function.__globals__.values() if isinstance(value, Stage)]
 
 
 def own_files(page: Page, handles: Iterable[Handle] = ()) -> dict[str, Path]:
@@ -165,7 +166,7 @@ def _as_staged(file: Path) -> Path:
 
 def require_flow(page: Page) -> None:
     """BadInput when Prefect would not find the page's flow."""
-    if not isinstance(getattr(sys.modules[page.function.__module__], page.name, None), Flow):
+    if not isinstance(page.function.__globals__.get(page.name), Flow):
         raise BadInput(f"{page.file}: names no flow {page.name!r}: end it with `{page.name} = study_flow(page)`")
 
 
@@ -198,11 +199,38 @@ def _import_file(file: Path) -> ModuleType:
         raise BadInput(f"there is no file {file}")
     if not file.stem.isidentifier():
         raise BadInput(f"{file}: its name is no module name: use letters, digits and _, such as my_study.py")
-    folder = str(file.parent)
+    _enter(file.parent)
     require_usable(sources([file.stem], file.parent), file.parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # last: nothing there may take the place of an installed module
     return _imported(file.stem, file)
+
+
+_MODULES: dict[Path, dict[str, ModuleType]] = {}
+"""Of each folder that own pages were imported from, the modules that are away while another folder is entered."""
+
+
+def _enter(folder: Path) -> None:
+    """Makes `folder` the one from which own modules are imported.
+
+    `advance` walks the studies of many folders in one process, and two may have files of one name.
+    """
+    for other in [Path(place) for place in sys.path if Path(place) in _MODULES and Path(place) != folder]:
+        sys.path.remove(str(other))
+        _MODULES[other] = {name: module for name, module in sys.modules.items() if _lies_in(other, name, module)}
+        for name in _MODULES[other]:
+            del sys.modules[name]
+    sys.modules.update(_MODULES.get(folder, {}))
+    _MODULES[folder] = {}
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last: nothing there may take the place of an installed module
+        importlib.invalidate_caches()
+
+
+def _lies_in(folder: Path, name: str, module: ModuleType) -> bool:
+    """Whether a module was imported from this folder; an environment below it is another one."""
+    file, top = Path(getattr(module, "__file__", None) or ""), name.partition(".")[0]
+    if top in ROOMS or not file.is_relative_to(folder):
+        return False
+    return file.relative_to(folder).parts[0] in (top, f"{top}.py")
 
 
 def _imported(module: str, file: Path) -> ModuleType:

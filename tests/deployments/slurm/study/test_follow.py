@@ -99,6 +99,22 @@ def test_what_is_followed_ends_when_its_file_is_gone(
     assert len(started) == 1
 
 
+def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(
+    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
+) -> None:
+    study = toy_study("edited")
+    done = Here(tmp_path / "runs", study.name)
+    TOY.function(study, done)
+    slurm = SlurmStudy.at_site(TOY, study)
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        follower = Follower(slurm)
+        follower.start()
+        assert [handle.finished for handle in slurm.handles] == [True, True]
+        (done.handles[0].run.path / "model" / "model.safetensors").write_bytes(b"edited")
+        follower.advance()
+    assert [handle.finished for handle in slurm.handles] == [False, False]
+
+
 def test_a_start_walks_the_page_once_and_a_poll_does_not(
     tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
 ) -> None:
