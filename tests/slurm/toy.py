@@ -95,4 +95,4 @@ def _check(_model: nn.Module, obstacle: Path) -> None:
 
 
 def tell(run: StageRun, config: TellConfig, trained: StageInput) -> dict[str, Any]:
-    return {"told": trained.result["weights_digest"]}
+    return {"told": trained.result["weights_digest"], "step": trained.result["step"]}

@@ -1,0 +1,102 @@
+"""A sweep on the real cluster: each cell a study of jobs, one table over them, ended by one Cancel."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.page import load_page
+from deployments.slurm.job.journal import Journal, jobs_folder
+from deployments.slurm.study import file as study_file
+from deployments.slurm.study.follow import advance_kept
+from deployments.slurm.study.study import SlurmStudy
+from storage import attempts, durable
+from tests.slurm.harness import Bench, Run, toy_study
+
+pytestmark = pytest.mark.slurm_long
+
+OVER = {"training.seed": [1, 2]}
+
+
+def swept(study: Any, root: Path) -> SlurmStudy:
+    return SlurmStudy.at_site(replace(load_page("tests.slurm.toy"), over=OVER), study, str(root))
+
+
+def started(bench: Bench, study: Any, root: Path) -> Run:
+    """The sweep as a person starts it in Prefect."""
+    bench.ensure_worker("ratchet")
+    bench.ensure_worker()
+    return bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root), over=OVER)
+
+
+def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(bench: Bench, tmp_path: Path) -> None:
+    root, study = tmp_path / "runs", toy_study("swept", steps=30, step_seconds=0.25)
+    flow = started(bench, study, root)
+    trainings = bench.until("both cells train", lambda: two(bench.runs_of("swept toy-training")))
+    for run in trainings:
+        run.wait("Running")
+    names = {run.read()["name"].split(" ", 1)[1].rsplit(" ", 1)[0] for run in trainings}
+    assert names == {"toy-training (training.seed 1)", "toy-training (training.seed 2)"}
+    os.kill(flow_process(bench, flow), signal.SIGKILL)
+
+    (file,) = study_file.active(root)
+    slurm = swept(study, root)
+    assert file == slurm.file
+    last = bench.until("the table is there", lambda: finished(advance_kept(file, slurm.site, root)))
+    results = durable.read_json(last / "final_results.json")
+    assert list(results["cells"]) == ["training.seed 1", "training.seed 2"] and (last / "report.html").exists()
+    labels = {entry.name.rpartition(".")[0].rpartition(".")[0] for handle in slurm.handles for entry in entries(handle)}
+    assert labels == {
+        "swept-s1-toy-training-training.seed-1",
+        "swept-s2-toy-training-training.seed-2",
+        "swept-s1-toy-report-training.seed-1",
+        "swept-s2-toy-report-training.seed-2",
+        "swept-sweep",
+    }
+    assert all(len(entries(handle)) == 1 for handle in slurm.handles), "each stage had one job"
+    assert study_file.active(root) == [], "`advance` has nothing left to do"
+
+
+def test_a_cancel_of_a_sweep_ends_every_cell(bench: Bench, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    study = toy_study("ended", steps=2000, step_seconds=0.25)
+    flow = started(bench, study, root)
+    trainings = bench.until("both cells train", lambda: two(bench.runs_of("ended toy-training")))
+    for run in trainings:
+        run.wait("Running")
+    slurm = swept(study, root)
+    cells = [handle for handle in slurm.handles if handle.stage.name == "toy-training"]
+    for handle in cells:
+        bench.until("there is something to lose", lambda handle=handle: any(handle.run.checkpoints.glob("[0-9]*")))
+    flow.cancel()
+    flow.wait("Cancelled")
+    for run in trainings:
+        run.wait("Cancelled")
+    for handle in cells:
+        (job,) = entries(handle)
+        bench.until("its job ended", lambda job=job: [*bench.cluster.jobs(job.name).values()] == ["CANCELLED"])
+        assert attempts.newest(handle.run.attempts)["end_state"] == "sigterm", "it saved before it ended"
+    assert study_file.active(root) == [] and not bench.runs_of("ended sweep")
+
+
+def two(runs: list[Run]) -> list[Run] | None:
+    return runs if len(runs) == 2 else None
+
+
+def finished(advanced: Any) -> Path | None:
+    last = advanced.handles[-1]
+    assert last.stage.name == "sweep"
+    return last.run.path if last.finished else None
+
+
+def entries(handle: Any) -> list[Any]:
+    return Journal(jobs_folder(handle.run)).all()
+
+
+def flow_process(bench: Bench, flow: Run) -> int:
+    return int(flow.read()["infrastructure_pid"].rpartition(":")[2])
