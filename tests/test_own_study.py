@@ -116,6 +116,30 @@ def test_a_module_that_only_a_stage_imports_may_not_take_the_name_of_another(
     assert "statistics.py: the module name 'statistics' is taken by " in capsys.readouterr().err
 
 
+def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(
+    own: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page's own module names no such stage: its walk does."""
+    from flows import command
+
+    monkeypatch.delitem(sys.modules, "letters_stages", raising=False)
+    text = own.read_text()
+    (stages,) = re.findall(r"^REPORT = .*\n", text, re.MULTILINE)
+    own.write_text(
+        text.replace(stages, "import letters_stages\n").replace(
+            "stage(REPORT, ReportConfig()", ("stage(letters_stages.REPORT, letters_stages.ReportConfig()")
+        )
+    )
+    own.with_name("letters_stages.py").write_text(
+        "from tasks.stage.run import Stage\nfrom tasks.stage.study import StageConfiguration\n"
+        "class ReportConfig(StageConfiguration):\n    pass\n"
+        'REPORT = Stage("letters-report", ReportConfig, "letters_report:report", needs="cpu")\n'
+    )
+    own.with_name("letters_report.py").write_text("import not_here\ndef report(run, config, text, **networks): ...\n")
+    assert command.ratchet(["run", str(own), "--dry-run"]) == 2
+    assert "letters_report.py:1: there is no module 'not_here'" in capsys.readouterr().err
+
+
 def test_an_import_that_may_fail_is_no_error(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from flows import command
 

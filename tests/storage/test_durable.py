@@ -156,6 +156,24 @@ def test_the_bytes_are_synced_before_the_rename_and_the_name_after_it(tmp_path, 
     assert seen == [("sync", False), ("sync", False), ("rename", True), ("sync", True)]
 
 
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_directory_that_cannot_take_the_place_of_another_leaves_that_one_there(tmp_path, monkeypatch, failing):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").write_bytes(b"old")
+    rename, calls = durable.os.rename, []
+
+    def failing_rename(source, target):
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError(116, "Stale file handle", str(source))
+        rename(source, target)
+
+    monkeypatch.setattr(durable.os, "rename", failing_rename)
+    with pytest.raises(OSError, match="Stale"), durable.new_directory(tmp_path / "folder") as folder:
+        (folder / "new").write_bytes(b"new")
+    assert runs.tree(tmp_path) == {"folder/old": b"old"}
+
+
 # ------------------------------------------------------------------------------------------------ a full disk
 
 WRITES_TOO_MUCH = """
@@ -189,18 +207,18 @@ def test_a_file_size_limit_leaves_the_old_content_and_names_the_file(tmp_path):
         timeout=20,
         check=True,
     )
-    said = done.stdout.splitlines()
-    assert [line.split()[0] for line in said] == [str(errno.EFBIG)] * 2
-    assert str(tmp_path / "a") in said[0] and str(tmp_path / "folder") in said[1]
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [str(errno.EFBIG)] * 2
+    assert str(tmp_path / "a") in lines[0] and str(tmp_path / "folder") in lines[1]
     assert runs.tree(tmp_path) == {"a": b"old", "folder/old": b"old"}
     assert not runs.temporaries(tmp_path)
 
 
 def test_a_full_disk_leaves_the_old_content_and_names_the_file(small_disk):
     durable.write_bytes(small_disk / "a", b"old")
-    with pytest.raises(OSError) as told:
+    with pytest.raises(OSError) as error:
         durable.write_bytes(small_disk / "a", b"x" * 1_000_000)
-    assert told.value.errno == errno.ENOSPC and str(small_disk / "a") in str(told.value)
+    assert error.value.errno == errno.ENOSPC and str(small_disk / "a") in str(error.value)
     assert runs.tree(small_disk) == {"a": b"old"}
     durable.write_bytes(small_disk / "a", b"x" * 100_000)  # what was half written gave its space back
 
@@ -208,10 +226,10 @@ def test_a_full_disk_leaves_the_old_content_and_names_the_file(small_disk):
 def test_a_full_disk_leaves_the_old_directory(small_disk):
     with durable.new_directory(small_disk / "folder") as folder:
         (folder / "old").write_bytes(b"old")
-    with pytest.raises(OSError) as told, durable.new_directory(small_disk / "folder") as folder:
+    with pytest.raises(OSError) as error, durable.new_directory(small_disk / "folder") as folder:
         (folder / "small").write_bytes(b"x")
         (folder / "large").write_bytes(b"x" * 1_000_000)
-    assert told.value.errno == errno.ENOSPC
+    assert error.value.errno == errno.ENOSPC
     assert runs.tree(small_disk) == {"folder/old": b"old"}
 
 
@@ -238,21 +256,21 @@ def write_array(path):
 @pytest.mark.parametrize("into", ["file", "directory"])
 def test_a_full_disk_is_told_as_one_whatever_library_wrote(small_disk, write, into):
     """safetensors raises an error of its own, NumPy one without a number: both would pass for a crash."""
-    with pytest.raises(OSError) as told:
+    with pytest.raises(OSError) as error:
         if into == "file":
             with durable.new_file(small_disk / "a") as file:
                 write(file)
         else:
             with durable.new_directory(small_disk / "a") as folder:
                 write(folder / "part")
-    assert told.value.errno == errno.ENOSPC and str(small_disk / "a") in str(told.value)
+    assert error.value.errno == errno.ENOSPC and str(small_disk / "a") in str(error.value)
     assert runs.tree(small_disk) == {}
 
 
 def test_a_read_only_disk_leaves_the_old_content(small_disk):
     durable.write_bytes(small_disk / "a", b"old")
     runs.remount(small_disk, "ro")
-    with pytest.raises(OSError) as told:
+    with pytest.raises(OSError) as error:
         durable.write_bytes(small_disk / "a", b"new")
-    assert told.value.errno == errno.EROFS
+    assert error.value.errno == errno.EROFS
     assert runs.tree(small_disk) == {"a": b"old"}

@@ -12,7 +12,7 @@ from tests.storage import runs
 
 
 def begin(run, inputs=None):
-    """What an attempt does first: lock, look at the marker, record itself. Returns the present generation."""
+    """What an attempt does first: lock, check the marker, record itself. Returns the present generation."""
     lock = locks.acquire(run.path / "locks")
     generations.raise_for_new_attempt(run, runs.INPUTS if inputs is None else inputs, lock)
     record = attempts.AttemptRecord(run.attempts, lock.number, {}, [0, 0])
@@ -67,6 +67,15 @@ def test_an_attempt_that_was_killed_does_not_raise_it(run):
     assert generations.current(run)["generation"] == 0
 
 
+def test_a_start_that_a_dispatch_raised_it_for_is_not_counted_again_by_its_attempt(run):
+    end(begin(run), "check_failed")
+    assert generations.raised_for_dispatch(run, runs.INPUTS, "a person started it again") == 1
+    end(begin(run), "check_failed")
+    assert reasons(run) == ["a person started it again"]
+    end(begin(run), "crashed")
+    assert len(reasons(run)) == 2, "that attempt's own failure was started again"
+
+
 def test_every_new_start_raises_it_by_one(run):
     for end_state in ("check_failed", "crashed", "interrupted", "check_failed", "finished"):
         end(begin(run), end_state)
@@ -114,10 +123,11 @@ def test_a_marker_is_not_removed_before_its_refusal_is_on_record(run):
     """Killed, or a full disk, between the two: the next attempt must still find that it begins anew."""
     runs.finish(run)
     run.marker_file.write_bytes(b"")
-    run.generation_file.mkdir()  # cannot be replaced by a file
-    with pytest.raises(OSError):
-        begin(run)
-    assert run.marker_file.exists()
+    lock = locks.acquire(run.path / "locks")
+    with runs.files_no_larger_than(10), pytest.raises(OSError, match=r"File too large.*generation\.json"):
+        generations.raise_for_new_attempt(run, runs.INPUTS, lock)
+    lock.release()
+    assert run.marker_file.exists() and not run.generation_file.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}"])

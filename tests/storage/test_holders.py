@@ -51,18 +51,6 @@ def begun(root: Path, config: ToyConfig = TOY) -> RunDirectory:
     return toy_directory(root, config)
 
 
-def command(run: RunDirectory) -> subprocess.Popen[str]:
-    """The real command of a person who goes on with a stage."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tasks.training", "--run-dir", str(run.path)],
-        cwd=runs.REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(runs.REPOSITORY)},  # the stage's work lies in tests/
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def state_of(pid: int) -> str:
     """The kernel's letter: T when it is frozen."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -82,15 +70,17 @@ from tasks.training.__main__ import main
 from tests.storage.test_holders import saves
 torch.optim.AdamW([torch.zeros(1)])  # imports half of torch
 for line in sys.stdin:
-    what, *told = line.rstrip().split("|")
+    what, *given = line.rstrip().split("|")
     if what == "wait":
-        print(os.waitstatus_to_exitcode(os.waitpid(int(told[0]), 0)[1]), flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(int(given[0]), 0)[1]), flush=True)
     elif pid := os.fork():
         print(pid, flush=True)
     else:
         code = 1
+        if what == "train":
+            sys.stderr = open(f"{given[0]}-{os.getpid()}.stderr", "w", buffering=1)
         try:
-            code = main(["--run-dir", *told]) if what == "train" else saves(*told)
+            code = main(["--run-dir", *given]) if what == "train" else saves(*given)
         finally:
             os._exit(code)
 """
@@ -99,7 +89,8 @@ for line in sys.stdin:
 class Forks:
     """A process that forks others: importing torch for each takes five seconds, and a fork nothing.
 
-    One that trains calls what `python -m tasks.training` calls. It does what it is told by lines of words.
+    One that trains calls what `python -m tasks.training` calls, and has its stderr beside the run directory. Lines of
+    words are its orders.
     """
 
     def __init__(self) -> None:
@@ -160,27 +151,22 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 def test_of_two_commands_started_at_once_one_works_and_the_other_names_it_and_ends_with_2(
-    tmp_path: Path, undisturbed: dict[str, bytes]
+    forks: Forks, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
     """The one that works is held still until the other has ended, which must not take it for dead meanwhile."""
     run = begun(tmp_path)
-    both = {process.pid: process for process in (command(run), command(run))}
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while locks.highest(run.path / "locks") < 2 and time.monotonic() < deadline:
-            time.sleep(0.002)
-        holder = both.pop(durable.read_json(run.path / "locks" / "2.json")["pid"])
-        freeze(holder.pid)
-        (other,) = both.values()
-        said = other.communicate(timeout=PATIENCE)[1]
-        assert other.returncode == 2
-        assert said.startswith(f"held: {run.path} is held by a live process: pid {holder.pid} on {os.uname().nodename}")
-        os.kill(holder.pid, signal.SIGCONT)
-        assert holder.wait(PATIENCE) == 0
-    finally:
-        for process in (*both.values(), holder):
-            process.kill()
-            process.wait()
+    both = {forks.fork("train", run.path) for _ in range(2)}
+    deadline = time.monotonic() + PATIENCE
+    while locks.highest(run.path / "locks") < 2 and time.monotonic() < deadline:
+        time.sleep(0.002)
+    holder = durable.read_json(run.path / "locks" / "2.json")["pid"]
+    freeze(holder)
+    (other,) = both - {holder}
+    assert forks.wait(other) == 2
+    errors = Path(f"{run.path}-{other}.stderr").read_text()
+    assert errors.startswith(f"held: {run.path} is held by a live process: pid {holder} on {os.uname().nodename}")
+    os.kill(holder, signal.SIGCONT)
+    assert forks.wait(holder) == 0
     assert what_must_be_equal(run) == undisturbed
     assert markers.check(run, {}, full=True).holds
     assert sorted(file.name for file in run.attempts.glob("*.json")) == ["0001.json", "0002.json"]
@@ -202,7 +188,7 @@ class Revived:
 
 
 def what_others_own(run: RunDirectory) -> dict[str, bytes]:
-    """Every file but what attempt 2 may write of itself: its record, log and lock, and what a clock said."""
+    """Every file but what attempt 2 may write of itself: its record, log and lock, and what a clock measured."""
     own = ("attempts/0002.", "locks/2.", "progress.json", "timing.jsonl")
     return {name: data for name, data in runs.tree(run.path).items() if not name.startswith(own)}
 
@@ -385,7 +371,7 @@ def _rewrite_lock(run: RunDirectory, **changed: object) -> None:
         ({"boot_id": "before the reboot"}, True),
         ({"host": "node17", "boot_id": "another boot", "slurm_job_id": "4711"}, True),
     ],
-    ids=["killed", "pid reused", "pid reused by the process that looks", "machine restarted", "another host"],
+    ids=["killed", "pid reused", "pid reused by the process that asks", "machine restarted", "another host"],
 )
 def test_the_training_of_a_dead_holder_goes_on_with_the_bytes_of_an_undisturbed_run(
     left_by_the_dead: RunDirectory,
@@ -394,7 +380,7 @@ def test_the_training_of_a_dead_holder_goes_on_with_the_bytes_of_an_undisturbed_
     changed: dict[str, object],
     waits: bool,
 ) -> None:
-    """Only one that cannot be looked at is waited for."""
+    """Only one that cannot be seen is waited for."""
     _rewrite_lock(left_by_the_dead, **changed)
     monkeypatch.setattr(locks, "acquire", partial(locks.acquire, dead_after_seconds=DEAD_AFTER))
     watched: list[Path] = []

@@ -116,6 +116,13 @@ def test_a_part_of_another_configuration_or_other_inputs_does_not_count(parts, f
     assert parts.has("a")
 
 
+def test_only_parts_for_the_present_inputs_are_progress(parts, folder, lock):
+    RecordParts(folder, IDENTITY | {"inputs": {}}, lock).write("a", records())
+    assert parts.count() == 0
+    parts.write("b", records())
+    assert parts.count() == 1
+
+
 def test_a_part_copied_under_another_name_without_its_note_does_not_count(parts, folder):
     parts.write("a", records())
     (folder / "b.parquet").write_bytes((folder / "a.parquet").read_bytes())
@@ -133,7 +140,7 @@ def test_a_key_that_is_no_file_name_is_refused(parts, key):
 def test_a_holder_that_was_taken_over_cannot_write_a_part(parts, tmp_path):
     (tmp_path / "locks" / "2.json").write_text("{}")
     with pytest.raises(LockLost):
-        parts.write("a", records())
+        parts.write("a", map(pytest.fail, ["a row was made for it"]))
     assert not parts.has("a")
 
 
@@ -243,9 +250,9 @@ def peak_mb():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
 
 def rows(count):
-    return ({"event": n * 7919 % count, "sensor": n % 5, "true": n / 7, "said": n / 11} for n in range(count))
+    return ({"event": n * 7919 % count, "sensor": n % 5, "true": n / 7, "text": f"{n:0100d}"} for n in range(count))
 
-records.ROW_GROUP_ROWS = 2_000
+records.ROW_GROUP_ROWS = 500
 folder = Path(sys.argv[1])
 lock = locks.acquire(folder / "locks")
 parts = records.RecordParts(folder / "records", {}, lock)
@@ -262,10 +269,10 @@ lock.release()
 
 
 def test_a_part_is_written_merged_digested_and_read_in_memory_that_its_rows_would_not_fit_in(tmp_path):
-    """4 MB more at the peak for 100,000 short rows; 27, 36 and 70 where they are held to be written, read, merged."""
+    """9 MB more at the peak for 100,000 rows; 38 and more where all are held to be written, sorted, read or merged."""
     command = [sys.executable, "-c", GROWTH, str(tmp_path), "100000"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=runs.REPOSITORY)
-    assert float(done.stdout) < 15
+    assert float(done.stdout) < 25
 
 
 # ------------------------------------------------------------------------------------------------- their key
