@@ -25,7 +25,7 @@ class Count:
 
 @dataclass
 class Victim:
-    """A model under attack. Its weights stay as they are; what it is asked is counted."""
+    """A model under attack. Its weights stay as they are; every sequence through it is counted."""
 
     model: nn.Module
     end_of_text: int
@@ -43,8 +43,8 @@ class Victim:
         """-log p of every token of each text behind its prefix, in nats, float64 [tokens of the text], on the CPU.
 
         What the model reads is an end-of-text token, the prefix, the text. Nothing is ever cut: a sequence longer
-        than the model's window is a mistake of the caller. Padding stands on the right, where causal attention
-        does not look, so a text's losses depend on its batch only by rounding.
+        than the model's window is a mistake of the caller. Padding stands on the right, which causal attention
+        never reads, so a text's losses depend on its batch only by rounding.
         """
         found: list[torch.Tensor] = []
         for start in range(0, len(texts), self.batch):

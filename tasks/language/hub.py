@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from storage.errors import BadInput
 
-# What says that a connection was lost, by the library that says it: the hub's client has moved from one to the next.
+# The errors of a lost connection, by library: the hub's client has moved from one to the next.
 LOST = {
     "builtins": ("ConnectionError", "TimeoutError"),
     "requests": ("ConnectionError", "Timeout"),
@@ -36,7 +36,7 @@ def reachable(what: str, advice: str) -> Iterator[None]:
 def connection_lost(error: BaseException) -> bool:
     """Whether `error` comes from a lost connection or a time-out, and not from offline mode or an answer of the hub.
 
-    Of the errors that led to it the last one that says either decides: a client that is refused one file may lose the
+    Of the errors that led to it the last one that shows either decides: a client that is refused one file may lose the
     connection at the next, and one that lost it may be refused when it asks again.
     """
     from datasets.exceptions import DatasetNotFoundError

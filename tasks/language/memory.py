@@ -46,7 +46,7 @@ def require_memory(model: Any, sequence_length: int, execution: Execution) -> di
     need, total = sum(parts.values()), memory_bytes(kind)
     if need <= total:
         return parts
-    told = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts.items())
+    sizes = ", ".join(f"{part} {size / GIB:.1f}" for part, size in parts.items())
     held = sum(size for part, size in parts.items() if part in ("fp32 weights", "gradients", "two AdamW moments"))
     changes = ["take a device with more memory or a smaller model"]
     if held <= total:
@@ -56,6 +56,6 @@ def require_memory(model: Any, sequence_length: int, execution: Execution) -> di
             changes.insert(0, f"lower execution.micro_batch_examples (now {execution.micro_batch_examples})")
     raise BadInput(
         f"training {parts['fp32 weights'] // BYTES_PER_PARAMETER:,} parameters needs at least {need / GIB:.1f} GiB "
-        f"({told}), and this {kind} has {total / GIB:.1f} GiB: {', '.join(changes[:-1])}"
+        f"({sizes}), and this {kind} has {total / GIB:.1f} GiB: {', '.join(changes[:-1])}"
         f"{', or ' if changes[1:] else ''}{changes[-1]}"
     )

@@ -1,8 +1,8 @@
-"""What is found of a text and of a language model, and read again by other stages."""
+"""Results about a text and a language model that other stages read."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from tasks.stage.result import Result
 
@@ -55,3 +55,34 @@ class TrainedCheck(Result):
     validation_perplexity: dict[str, float]
     ratio_of_perplexities: dict[str, float]
     required_ratio: dict[str, float]
+
+
+class Validation(Result):
+    """The validation loss after a step."""
+
+    step: int
+    validation_loss_nats_per_token: float
+    trivial: dict[str, float] | None = None
+    ratio_to_trivial: float | None = None
+
+
+class Training(Result):
+    """What the training of a language model spent, and what came of it; the kept weights are those of `best_step`.
+
+    With patience `ended_early_at_step` is the step after which the training ended early, or None; without it 0, which
+    is not written. `trivial` and `ratio_to_trivial` are there where the budget asks for them.
+    """
+
+    budget: dict[str, Any]  # as the training wrote it: a field that a budget has gained since stays away
+    steps: int
+    epochs: float
+    ended_early_at_step: int | None = 0
+    tokens_trained: int
+    best_step: int
+    best_validation_loss_nats_per_token: float
+    trivial: dict[str, float] | None = None
+    ratio_to_trivial: float | None = None
+    best_validation_perplexity: float
+    gradients: list[dict[str, float]]
+    gradient_advice: str
+    validations: list[Validation]

@@ -1,4 +1,4 @@
-"""Text that took long to get, kept in the cache as Parquet and used again only as it was written."""
+"""A cache of text that took long to get: Parquet files, used again only when they are whole."""
 
 from __future__ import annotations
 

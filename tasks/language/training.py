@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from transformers import PreTrainedModel
 
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
+from tasks.language.result import Training
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
@@ -37,15 +37,9 @@ def train_language_model(
         model, schedule.budget
     ),
     make_checks: Callable[[Schedule], Checks] = lambda _: {},
-) -> dict[str, Any]:
-    """Trains `model` in place on the train blocks and leaves it with the weights of its best step.
-
-    Returns what a train stage's result says of the training; losses in nats per predicted token.
-    """
-    train_blocks, validation_blocks = (
-        Blocks(text.path / "text", "train"),
-        Blocks(text.path / "text", "validation"),
-    )
+) -> Training:
+    """Trains `model` in place on the train blocks and leaves it with the weights of its best step."""
+    train_blocks, validation_blocks = (Blocks(text.path / "text", split) for split in ("train", "validation"))
     where = device(execution)
     model.to(where)
     if execution.gradient_checkpointing:
@@ -77,14 +71,12 @@ def _trivial(text: StageInput, validation: Blocks) -> dict[str, float]:
     return {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
 
 
-def _described(schedule: Schedule, problem: Problem, position: Position, blocks: Blocks) -> dict[str, Any]:
-    assert position.best_loss is not None
+def _described(schedule: Schedule, problem: Problem, position: Position, blocks: Blocks) -> Training:
     name = "validation_loss_nats_per_token"
     examples = sum(schedule.window(step)[2] for step in range(1, position.step + 1))
-    return {
-        **result.spent(schedule, position),
-        "tokens_trained": examples * (blocks.sequence_length - 1),
-        **result.best(problem, position, name),
-        "best_validation_perplexity": language.perplexity(position.best_loss),
-        **result.course(schedule, problem, position, name),
-    }
+    found = result.described(schedule, problem, position, name)
+    return Training(
+        **found,
+        tokens_trained=examples * (blocks.sequence_length - 1),
+        best_validation_perplexity=language.perplexity(found[f"best_{name}"]),
+    )

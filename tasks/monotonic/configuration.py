@@ -8,9 +8,7 @@ from tasks.stage.configuration import Configuration, scientific
 
 _PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
 
-
 VARIANTS = {"gpt_neox": _PLAIN, "gpt2": _PLAIN, "llama": _GATED, "qwen2": _GATED, "qwen3": _GATED}
-
 """Architecture, as `model_type` in a model's config.json names it -> the variants that it has."""
 
 

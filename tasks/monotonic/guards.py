@@ -13,7 +13,7 @@ from storage.errors import CheckFailed
 from tasks.monotonic.constraint import free_parameters
 from tasks.training.schedule import Schedule
 
-FIRST_LOOK_STEP = 10
+FIRST_CHECK_STEP = 10
 REQUIRED_MOVED_SHARE = 0.99
 
 
@@ -42,8 +42,8 @@ def movement_checks(initial: Path, variant: str, schedule: Schedule) -> dict[int
                 _ADVICE,
             )
 
-    first = min(FIRST_LOOK_STEP, schedule.total_steps)
-    later = min(max(FIRST_LOOK_STEP, schedule.warmup_steps + 1), schedule.total_steps)
+    first = min(FIRST_CHECK_STEP, schedule.total_steps)
+    later = min(max(FIRST_CHECK_STEP, schedule.warmup_steps + 1), schedule.total_steps)
     if first == later:
         return {first: [every_tensor, nearly_all]}
     return {first: [every_tensor], later: [nearly_all]}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage.records import read_records
+from tasks.language.result import Training
 from tasks.report import figures as drawing
 from tasks.report.provenance import provenance, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
@@ -32,7 +33,6 @@ from tasks.robustness.results import (
     HotFlipResult,
     MonotonicResult,
     SetupResult,
-    Training,
     UatResult,
 )
 from tasks.robustness.study import AggregateConfig
@@ -152,36 +152,18 @@ def _records(given: StageInput) -> Rows:
 
 
 def _uat(found: UatResult, rows: Rows, config: AggregateConfig) -> UatFindings:
-    """What the triggers did to each model, the differences between models, and what they cost."""
     checks.require_fair_attack("uat", found, rows, config.configuration["uat"])
     checks.require_same_tokens("uat", rows)
-    settings = (config.evaluation.bootstrap_resamples, config.evaluation.confidence_level)
-    return UatFindings(
-        split=found.split,
-        documents=found.documents,
-        attack=found.attack,
-        models={model: found.models[model] for model in checks.ATTACKED},
-        effects={model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
-        differences=[paired_effects(rows, model, reference, *settings) for model, reference in PAIRS],
-        records_digest=found.records_digest,
-    )
+    return UatFindings(**_findings(found, rows, config))
 
 
 def _hotflip(found: HotFlipResult, rows: Rows, config: AggregateConfig) -> HotFlipFindings:
-    """What the flips did to each model, the differences between models, and what they cost."""
     draws = found.attack.control_draws
     checks.require_fair_attack("hotflip", found, rows, config.configuration["hotflip"])
     checks.require_true_successes("hotflip", rows, found.attack.success_relative_increase, draws)
-    settings = (config.evaluation.bootstrap_resamples, config.evaluation.confidence_level, draws)
     flips = {model: [row["flips"] for row in rows if row["model"] == model] for model in checks.ATTACKED}
     return HotFlipFindings(
-        split=found.split,
-        documents=found.documents,
-        attack=found.attack,
-        models={model: found.models[model] for model in checks.ATTACKED},
-        effects={model: attack_effect(rows, model, *settings) for model in checks.ATTACKED},
-        differences=[paired_effects(rows, model, reference, *settings) for model, reference in PAIRS],
-        records_digest=found.records_digest,
+        **_findings(found, rows, config, draws),
         flips={
             model: FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))
             for model, made in flips.items()
@@ -190,6 +172,24 @@ def _hotflip(found: HotFlipResult, rows: Rows, config: AggregateConfig) -> HotFl
             model: sum(row["round_trips"] for row in rows if row["model"] == model) for model in checks.ATTACKED
         },
     )
+
+
+def _findings(
+    found: UatResult | HotFlipResult, rows: Rows, config: AggregateConfig, control_draws: int | None = None
+) -> dict[str, Any]:
+    """What the attack did to each model, the differences between models, and what it cost."""
+    resamples, level = config.evaluation.bootstrap_resamples, config.evaluation.confidence_level
+    return {
+        "split": found.split,
+        "documents": found.documents,
+        "attack": found.attack,
+        "models": {model: found.models[model] for model in checks.ATTACKED},
+        "effects": {model: attack_effect(rows, model, resamples, level, control_draws) for model in checks.ATTACKED},
+        "differences": [
+            paired_effects(rows, model, reference, resamples, level, control_draws) for model, reference in PAIRS
+        ],
+        "records_digest": found.records_digest,
+    }
 
 
 def _arm(start: Literal["base", "constrain"], training: Training, weights_digest: str) -> Arm:

@@ -17,7 +17,7 @@ from tasks.language import model as language
 from tasks.language.training import train_language_model
 from tasks.monotonic import constraint
 from tasks.monotonic.guards import movement_checks
-from tasks.robustness.results import BaselineResult, ConstrainResult, MonotonicResult, Training
+from tasks.robustness.results import BaselineResult, ConstrainResult, MonotonicResult
 from tasks.robustness.study import TrainConfig
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.optimizer import adamw
@@ -27,9 +27,7 @@ from tasks.training.schedule import Schedule
 def train_baseline(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> BaselineResult:
     """Trains the base model as it is. Publishes `model/`."""
     model = language.load(start.path / "model")
-    training = Training.model_validate(
-        train_language_model(run, model, text, config.budget, config.seed, config.execution)
-    )
+    training = train_language_model(run, model, text, config.budget, config.seed, config.execution)
     return BaselineResult(training=training, weights_digest=_publish(run, model, text))
 
 
@@ -49,17 +47,15 @@ def train_monotonic(run: StageRun, config: TrainConfig, text: StageInput, start:
         constraint.decay_effective_weights(stepper, list(free.values()), schedule)
         return stepper
 
-    training = Training.model_validate(
-        train_language_model(
-            run,
-            model,
-            text,
-            config.budget,
-            config.seed,
-            config.execution,
-            make_optimizer=optimizer,
-            make_checks=partial(movement_checks, initial, variant),
-        )
+    training = train_language_model(
+        run,
+        model,
+        text,
+        config.budget,
+        config.seed,
+        config.execution,
+        make_optimizer=optimizer,
+        make_checks=partial(movement_checks, initial, variant),
     )
     verified = constraint.verify(model, variant)
     constraint.bake(model, variant)

@@ -14,9 +14,10 @@ from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch
 from tasks.language.memory import require_memory
+from tasks.language.result import Training
 from tasks.language.training import train_language_model
 from tasks.robustness.disk import estimate_disk_bytes
-from tasks.robustness.results import BaseResult, SetupResult, Training
+from tasks.robustness.results import BaseResult, SetupResult
 from tasks.robustness.study import BaseConfig
 from tasks.stage.disk import require_disk
 from tasks.stage.execution import Execution
@@ -46,8 +47,8 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         if config.model.init_from:
             _require_same_tokenizer(tokenizer, config.model.init_from)
             init_from = load_weights(model, config.model.init_from, config.scientific(), _state_of)
-        training = Training.model_validate(
-            train_language_model(run, model, text, config.model.pretraining, config.model.init_seed, config.execution)
+        training = train_language_model(
+            run, model, text, config.model.pretraining, config.model.init_seed, config.execution
         )
     else:
         model = language.pretrained(config.model, run.cache)

@@ -18,7 +18,7 @@ def require_distinct_arms(baseline: BaselineResult, monotonic: MonotonicResult) 
 
 
 def require_equal_budgets(baseline: BaselineResult, monotonic: MonotonicResult, config: AggregateConfig) -> None:
-    """What the arms really spent is compared: the table's sentence on budgets must be true."""
+    """CheckFailed unless the arms really spent what the table's sentence on budgets will state."""
     spent = [
         {"budget": training.budget, "steps": training.steps, "tokens_trained": training.tokens_trained}
         for training in (baseline.training, monotonic.training)

@@ -6,10 +6,8 @@ model from scratch) and constrained-untrained.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck
+from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
 from tasks.monotonic.result import VerifiedWeights
 from tasks.stage.result import Result
 from tasks.statistics.losses import ModelLoss
@@ -27,37 +25,6 @@ class SetupResult(Result):
     end_of_text_id: int
     tokenizer_digest: str
     packed: dict[str, PackedSplit]
-
-
-class Validation(Result):
-    """The validation loss after a step, where a budget asks for it beside the trivial ones."""
-
-    step: int
-    validation_loss_nats_per_token: float
-    trivial: dict[str, float] | None = None
-    ratio_to_trivial: float | None = None
-
-
-class Training(Result):
-    """What one training spent, and what came of it; the kept weights are those of `best_step`.
-
-    The fields are those of `tasks.training.result` and `tasks.language.training`. With patience `ended_early_at_step`
-    is the step after which the training ended early, or None; without it 0, which is not written.
-    """
-
-    budget: dict[str, Any]  # as the training wrote it: a field that a budget has gained since stays away
-    steps: int
-    epochs: float
-    ended_early_at_step: int | None = 0
-    tokens_trained: int
-    best_step: int
-    best_validation_loss_nats_per_token: float
-    trivial: dict[str, float] | None = None
-    ratio_to_trivial: float | None = None
-    best_validation_perplexity: float
-    gradients: list[dict[str, float]]
-    gradient_advice: str
-    validations: list[Validation]
 
 
 class BaseResult(Result):

@@ -92,7 +92,7 @@ def _begin(run: Any, part: int, note: str) -> None:
 
 
 def _watched(run: Any, part: int, doing: str, documents: Iterable[Document]) -> Iterator[Document]:
-    """The same documents; between them the run may be stopped, and says how far it is."""
+    """The same documents; between them the run may be stopped, and its progress is reported."""
     for count, document in enumerate(documents):
         if count % REPORT_DOCUMENTS == 0:
             _begin(run, part, f"{doing}: {count} documents")

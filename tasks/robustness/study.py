@@ -33,7 +33,7 @@ from tasks.statistics.configuration import Evaluation
 from tasks.training.budget import Budget
 
 KEY_COLUMNS = ("model", "example_id")
-"""What tells the records of a stage apart: one row for each model and document."""
+"""The columns that identify a record: there is one for each model and document."""
 
 
 class UnequalBudgets(Configuration):

@@ -56,8 +56,8 @@ def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Pu
         missing=config.missing,
     )
     drawn = _differences(combined)
-    told = provenance_section(combined.runs, provenance(studies), sources(studies), config.scientific())
-    texts = {"table.md": table(combined), "report.html": _report(combined, drawn, told)}
+    origins = provenance_section(combined.runs, provenance(studies), sources(studies), config.scientific())
+    texts = {"table.md": table(combined), "report.html": _report(combined, drawn, origins)}
     return publish(run, combined, texts, {"differences": drawn.svg})
 
 
@@ -112,13 +112,13 @@ def table(results: SweepResults) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _report(results: SweepResults, drawn: Figure, told: Section) -> str:
+def _report(results: SweepResults, drawn: Figure, origins: Section) -> str:
     """The same as one HTML page, with a dot for each seed."""
     sections = [
         Section("The arms compared", texts=[_mean_difference(results)], figures=[drawn], tables=[_mean_table(results)]),
         Section("Every seed", tables=[_seed_table(results), _attack_table(results)]),
         Section("Cautions", points=[plain(caution) for caution in _cautions(results)]),
-        told,
+        origins,
     ]
     facts = [*_missing(results), *models(_first(results))]
     return html_page(_title(results), _what_was_studied(results), facts, sections)

@@ -39,7 +39,7 @@ class GradientNorms:
         return self.largest
 
     def row(self) -> dict[str, float]:
-        """What a metric row and the result say of the epoch, in the order in which a checkpoint gives it back."""
+        """The epoch's norms for a metric row and the result, in the order in which a checkpoint gives them back."""
         return {
             "gradient_norm_90_percent_below": self.typical(),
             "gradient_norm_max": self.largest,
@@ -48,10 +48,10 @@ class GradientNorms:
 
 
 def advice(row: dict[str, float], clip: float) -> str:
-    """What an epoch's norms say about `max_gradient_norm`, for a person."""
+    """Whether `max_gradient_norm` fits an epoch's norms, for a person."""
     typical, share = row["gradient_norm_90_percent_below"], row["gradient_steps_clipped_share"]
-    said = f"largest gradient norm {row['gradient_norm_max']:.3g}; {share:.0%} of the steps were clipped to {clip:g}"
+    found = f"largest gradient norm {row['gradient_norm_max']:.3g}; {share:.0%} of the steps were clipped to {clip:g}"
     if 0.01 <= share <= 0.5:
-        return said
+        return found
     why = "most steps are clipped" if share > 0.5 else "a rare large step would hardly be clipped"
-    return f"{said}: {why}; 90 % of the norms are below {typical:.3g}, which would be a usual max_gradient_norm"
+    return f"{found}: {why}; 90 % of the norms are below {typical:.3g}, which would be a usual max_gradient_norm"

@@ -30,7 +30,7 @@ from tasks.training.problem import Problem
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
-from tasks.training.trivial import compared, require_gate_can_be_asked, require_learning
+from tasks.training.trivial import compared, require_learning, require_usable_gate
 
 METRICS_EVERY_STEPS = 10
 
@@ -54,8 +54,8 @@ def initial_state(problem: Problem, schedule: Schedule) -> State:
 def train_to_the_end(
     run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
 ) -> None:
-    """`train` for a caller that looks at `state.position` also when the training fails."""
-    require_gate_can_be_asked(schedule, problem)
+    """`train` for a caller that needs `state.position` also when the training fails."""
+    require_usable_gate(schedule, problem)
     with run.watched(execution.stall_minutes):  # a disk can hang in the first read as in any later one
         _restore(run, state)
         require_disk_for_checkpoints(run, state, execution.keep_checkpoints)
@@ -240,7 +240,7 @@ def _write_metrics(run: StageRun, schedule: Schedule, position: Position) -> Non
 
 
 def _end_epoch(run: StageRun, schedule: Schedule, position: Position) -> None:
-    """Tells how large the epoch's gradients were, and begins to count anew."""
+    """Writes how large the epoch's gradients were, and begins to count anew."""
     row = {"epoch": position.step / schedule.steps_per_epoch, **position.gradient_norms.row()}
     run.metrics.append({"step": position.step, **row})
     position.epochs.append(row)
@@ -262,8 +262,8 @@ def _validate(run: StageRun, problem: Problem, state: State) -> None:
     position.validations.append([position.step, value])
     if metrics:  # in the order in which a checkpoint gives it back
         position.further_metrics.append(dict(sorted({"step": position.step, **metrics}.items())))
-    if position.best_loss is None or value < position.best_loss:
-        position.best_step, position.best_loss = position.step, value
+    if position.best_value is None or value < position.best_value:
+        position.best_step, position.best_value = position.step, value
 
 
 def _report(run: StageRun, problem: Problem, schedule: Schedule, position: Position, seconds: float) -> None:

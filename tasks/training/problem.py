@@ -48,7 +48,7 @@ class Problem:
             if not (math.isfinite(value) and value > 0):
                 raise BadInput(
                     f"the trivial value of {name} is {value}: it must be a finite number above 0, since "
-                    f"{self.decides} is told as a multiple of it"
+                    f"{self.decides} is given as a multiple of it"
                 )
 
     def window_weight(self, indices: np.ndarray, epoch: int) -> float:

@@ -23,7 +23,7 @@ ASSUMED_BYTES_PER_SECOND = 100e6
 """A slow shared disk: what a save is expected to take before one was measured."""
 TYPICAL_STEPS = 50
 MOMENTS = 2
-WORTH_TELLING = 1.2
+WORTH_LOGGING = 1.2
 
 
 class Saver:
@@ -101,7 +101,7 @@ class Saver:
         started = time.monotonic()
         try:
             write()
-        except BaseException as error:  # raised on the training thread, at its next look
+        except BaseException as error:  # raised on the training thread when it next waits
             self._error = error
         self._write_seconds = time.monotonic() - started
 
@@ -123,7 +123,7 @@ class Saver:
         """The next interval in seconds: as configured, or as long as the measured cost allows."""
         cost = sum(self._stall.values())
         allowed = cost / self._execution.checkpoint_stall_share
-        if allowed > WORTH_TELLING * self._every_seconds and not self._execution.checkpoint_every_steps:
+        if allowed > WORTH_LOGGING * self._every_seconds and not self._execution.checkpoint_every_steps:
             self._run.log.info(
                 "a checkpoint cost %.2f s of training: the next comes after %.0f s, to stay below %.1f %%",
                 cost,

@@ -26,13 +26,13 @@ Groups = dict[str, dict[str, torch.Tensor]]
 class Position:
     """How far a training is: what a checkpoint keeps beside tensors.
 
-    `best_loss` and `validations`, rows of [step, value], are of the metric that decides; `further_metrics` are rows
+    `best_value` and `validations`, rows of [step, value], are of the metric that decides; `further_metrics` are rows
     {"step", name: value} of the others, if any. `recent_examples` counts an example by its weight.
     """
 
     step: int = 0
     best_step: int | None = None
-    best_loss: float | None = None
+    best_value: float | None = None
     recent_loss_sum: float = 0.0
     recent_examples: float = 0
     validations: list[list[float]] = field(default_factory=list)
@@ -85,6 +85,7 @@ class State:
             self.average.n_averaged.fill_(checkpoint.state["averaged_steps"])
         _load_generators(checkpoint)
         position = dict(checkpoint.state["position"])
+        position.setdefault("best_value", position.pop("best_loss", None))  # its name in earlier checkpoints
         norms = GradientNorms(**position.pop("gradient_norms"))
         self.position = Position(**position, gradient_norms=norms)
 

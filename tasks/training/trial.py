@@ -57,6 +57,6 @@ def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
 
 
 def _ended(ended: Ended, step: int, problem: Problem, position: Position) -> Trial:
-    metric = position.best_loss
+    metric = position.best_value
     ratio = None if metric is None else compared(metric, problem.trivial).get("ratio_to_trivial")
     return Trial(ended, step, metric, ratio)

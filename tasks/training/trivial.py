@@ -15,8 +15,8 @@ def compared(value: float, trivial: dict[str, float]) -> dict[str, Any]:
     return {"trivial": trivial, "ratio_to_trivial": value / min(trivial.values())} if trivial else {}
 
 
-def require_gate_can_be_asked(schedule: Schedule, problem: Problem) -> None:
-    """BadInput, before the first step, where `not_learning` is asked for and could never be answered."""
+def require_usable_gate(schedule: Schedule, problem: Problem) -> None:
+    """BadInput, before the first step, where the budget has a `not_learning` gate that could never decide."""
     gate = schedule.budget.not_learning
     if gate is None:
         return
@@ -41,13 +41,13 @@ def require_learning(schedule: Schedule, problem: Problem, position: Position, e
     gate = schedule.budget.not_learning
     if gate is None or not (position.step == gate.by_step or (ends_early and position.step < gate.by_step)):
         return
-    assert position.best_loss is not None, "this step is validated"
+    assert position.best_value is not None, "this step is validated"
     name, value = min(problem.trivial.items(), key=lambda item: item[1])
-    if not position.best_loss <= gate.max_ratio * value:
+    if not position.best_value <= gate.max_ratio * value:
         raise NotLearning(
             position.step,
             problem.decides,
-            position.best_loss,
+            position.best_value,
             gate.max_ratio * value,
             f"{gate.max_ratio:g} of the {value:.6g} that needs no learning ({name})",
             position.validations,

@@ -68,7 +68,7 @@ def test_when_no_candidate_helps_the_next_ones_are_tried():
 
 
 def test_other_texts_rank_anew():
-    """Only where every iteration looks at the same texts would the same candidates come again."""
+    """Only where every iteration uses the same texts would the same candidates come again."""
     few = ATTACK.model_copy(update={"candidates": 1, "batch_documents": 2, "restarts": 1, "iterations": 20})
     search = TriggerSearch(Victim(tiny_model(length=40, seed=2), 0, 16), texts(), usable().new_ones(61), few, 5)
     for _ in range(19):
@@ -104,8 +104,8 @@ def test_the_mean_loss_is_weighted_by_tokens():
 
 def test_each_pass_looks_at_every_search_text_once():
     search = TriggerSearch(planted(), texts(10), usable(), ATTACK, 5)
-    looked = [i for iteration in range(5) for i in search._batch(iteration)]
-    assert sorted(looked[:10]) == sorted(looked[10:]) == list(range(10)) and looked[:10] != looked[10:]
+    used = [i for iteration in range(5) for i in search._batch(iteration)]
+    assert sorted(used[:10]) == sorted(used[10:]) == list(range(10)) and used[:10] != used[10:]
     few = TriggerSearch(planted(), texts(2), usable(), ATTACK, 5)
     assert sorted(few._batch(3)) == [0, 1]
 

@@ -51,10 +51,10 @@ LOST: dict[str, Callable[[], BaseException]] = {
     "httpx2.RemoteProtocolError": lambda: httpx2.RemoteProtocolError("peer closed connection without complete body"),
     "requests.ConnectionError": lambda: requests.ConnectionError("connection refused"),
     "requests.ReadTimeout": lambda: requests.ReadTimeout("timed out"),
-    "as transformers tells it": lambda: _led_to(
+    "as transformers raises it": lambda: _led_to(
         httpx2.ConnectError("refused"), _not_found_here(), OSError("We couldn't connect to 'https://huggingface.co'")
     ),
-    "as datasets tells it": lambda: _while_handling(
+    "as datasets raises it": lambda: _while_handling(
         FileNotFoundError("not cached"), ConnectionError("Couldn't reach 'nobody/nothing' (LocalEntryNotFoundError)")
     ),
     "only in the context": lambda: _while_handling(requests.Timeout("timed out"), ValueError("nothing was read")),
@@ -66,10 +66,10 @@ LOST: dict[str, Callable[[], BaseException]] = {
 FINAL: dict[str, Callable[[], BaseException]] = {
     "OfflineModeIsEnabled": lambda: OfflineModeIsEnabled("HF_HUB_OFFLINE=1 is set"),
     "offline, wrapped": lambda: _led_to(OfflineModeIsEnabled("HF_HUB_OFFLINE=1"), ConnectionError("Couldn't reach")),
-    "offline, as datasets tells it": lambda: _while_handling(
+    "offline, as datasets raises it": lambda: _while_handling(
         FileNotFoundError("not cached"), ConnectionError("Couldn't reach 'nobody/nothing' (OfflineModeIsEnabled)")
     ),
-    "offline, as transformers tells it": lambda: _led_to(_not_found_here(), OSError("We couldn't connect")),
+    "offline, as transformers raises it": lambda: _led_to(_not_found_here(), OSError("We couldn't connect")),
     "401": lambda: _answer(401),
     "403": lambda: _answer(403, GatedRepoError),
     "404": lambda: _led_to(_answer(404, RepositoryNotFoundError), OSError("not a valid model identifier")),

@@ -378,7 +378,7 @@ def _field_names(schema) -> set[str]:
 def test_no_field_of_a_study_holds_a_secret():
     """The hub's token comes from HF_TOKEN alone: a configuration is stored, shown and shared."""
     names = _field_names(Study.model_json_schema())
-    assert {"learning_rate", "micro_batch_examples", "revision"} <= names, "every level was looked at"
+    assert {"learning_rate", "micro_batch_examples", "revision"} <= names, "every level was visited"
     words = {word for name in names for word in name.split("_")}
     assert not words & {"token", "secret", "password", "credential", "credentials", "key", "auth"}
 
@@ -480,12 +480,12 @@ def test_a_model_from_scratch_has_the_shape_it_was_asked_for():
 # -------------------------------------------------------------------------------------- require_trained
 
 
-def test_a_trained_base_model_passes_and_its_ratios_are_told():
+def test_a_trained_base_model_passes_and_its_ratios_are_returned():
     losses = {"base": math.log(20), "unigram": math.log(100), "untrained": math.log(1000)}
-    told = language.require_trained(losses, {"unigram": 0.25, "untrained": 0.05})
-    assert told.validation_perplexity == pytest.approx({"base": 20, "unigram": 100, "untrained": 1000})
-    assert told.ratio_of_perplexities == pytest.approx({"unigram": 0.2, "untrained": 0.02})
-    assert told.required_ratio == {"unigram": 0.25, "untrained": 0.05}
+    check = language.require_trained(losses, {"unigram": 0.25, "untrained": 0.05})
+    assert check.validation_perplexity == pytest.approx({"base": 20, "unigram": 100, "untrained": 1000})
+    assert check.ratio_of_perplexities == pytest.approx({"unigram": 0.2, "untrained": 0.02})
+    assert check.required_ratio == {"unigram": 0.25, "untrained": 0.05}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The training's part of a result: every budget gives a result that is read, and written again as it was."""
+"""The training's part of a result: what each budget adds to it, and that it is read as it was written."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tasks.language.result import Training
 from tasks.language.training import _described
-from tasks.robustness.results import Training
 from tasks.training.budget import Budget
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
@@ -23,22 +23,39 @@ class OfLength:
     sequence_length = 16
 
 
-def described(budget: dict[str, Any]) -> dict[str, Any]:
+def described(budget: dict[str, Any]) -> Training:
     """What a training of four steps says of itself."""
     typed = Budget.model_validate({"epochs": 1.0, "effective_batch_examples": 16} | budget)
     problem: Problem = toy_problem(ToyConfig())
     problem.trivial = {"unigram": 6.0} if typed.not_learning else {}
     gradients = {"gradient_norm_90_percent_below": 0.5, "gradient_norm_max": 0.6, "gradient_steps_clipped_share": 0.0}
     position = Position(
-        step=4, best_step=2, best_loss=5.1, epochs=[{"epoch": 1.0, **gradients}], validations=[[2, 5.1], [4, 5.2]]
+        step=4, best_step=2, best_value=5.1, epochs=[{"epoch": 1.0, **gradients}], validations=[[2, 5.1], [4, 5.2]]
     )
     return _described(Schedule(typed, 64), problem, position, OfLength())  # type: ignore[arg-type]
 
 
+PLAIN = [
+    *("budget", "steps", "epochs", "tokens_trained", "best_step", "best_validation_loss_nats_per_token"),
+    *("best_validation_perplexity", "gradients", "gradient_advice", "validations"),
+]
+
+
 @pytest.mark.parametrize(
-    "budget", [{}, {"ema_decay": 0.9}, {"patience_validations": 3}, {"not_learning": NOT_LEARNING}]
+    ("budget", "after", "added"),
+    [
+        ({}, "", []),
+        ({"ema_decay": 0.9}, "", []),
+        ({"patience_validations": 3}, "epochs", ["ended_early_at_step"]),
+        ({"not_learning": NOT_LEARNING}, "best_validation_loss_nats_per_token", ["trivial", "ratio_to_trivial"]),
+    ],
 )
-def test_what_a_training_says_of_itself_is_read_and_written_again_as_it_was(budget: dict[str, Any]):
+def test_a_training_is_read_as_it_was_written_with_what_its_budget_adds(
+    budget: dict[str, Any], after: str, added: list[str]
+):
     found = described(budget)
-    written = Training.model_validate(found).as_json()
-    assert written == found and list(written) == list(found)
+    written = found.as_json()
+    place = PLAIN.index(after) + 1 if after else 0
+    assert list(written) == [*PLAIN[:place], *added, *PLAIN[place:]]
+    assert Training.model_validate(written) == found
+    assert written["best_validation_loss_nats_per_token"] == 5.1 and written["tokens_trained"] == 64 * 15

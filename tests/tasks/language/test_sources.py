@@ -213,7 +213,7 @@ def test_a_lost_connection_is_a_crash_that_the_stage_asks_to_try_again(tmp_path,
 
     from tasks.stage.outcome import outcome_of
 
-    for name, retryable in (("as transformers tells it", True), ("404", False)):
+    for name, retryable in (("as transformers raises it", True), ("404", False)):
         monkeypatch.setattr(datasets, "load_dataset", raising(name))
         with pytest.raises((BadInput, ConnectionError)) as caught:
             read(HUB, tmp_path)
@@ -280,8 +280,8 @@ def test_damaged_hub_text_is_named_and_read_from_the_hub_again(tmp_path, streame
         file.write_bytes(good[:2000] + bytes([good[2000] ^ 1]) + good[2001:])
     elif damage == "fewer rows":
         with pq.ParquetFile(file) as whole:
-            table, said = whole.read(), whole.metadata.metadata
-        pq.write_table(table.slice(1).replace_schema_metadata(said), file)
+            table, metadata = whole.read(), whole.metadata.metadata
+        pq.write_table(table.slice(1).replace_schema_metadata(metadata), file)
     else:
         file.write_bytes(b"not parquet at all" if damage == "rubbish" else b"")
     assert read(HUB, tmp_path) == first

@@ -38,7 +38,7 @@ def network(architecture: str) -> Any:
     if architecture == "gpt_neox":
         return tiny_model()
     if architecture == "gpt2":
-        # its blocks have the hidden size as inner width too, so that nothing can tell a Conv1D's sides apart by shape
+        # its blocks have the hidden size as inner width too, so that a Conv1D's sides cannot be distinguished by shape
         config = GPT2Config(
             vocab_size=61, n_positions=16, n_embd=16, n_inner=16, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
         )

@@ -1,4 +1,4 @@
-"""W = softplus(V): the exact inverse, exactly the named layers, and a verification that looks at all of them."""
+"""W = softplus(V): the exact inverse, exactly the named layers, and a verification that reads all of them."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ def test_an_unknown_architecture_is_bad_input_that_names_the_known_ones(variant)
 )
 def test_a_variant_of_another_architecture_is_bad_input_that_names_the_valid_ones(architecture, variant, valid):
     model = network(architecture)
-    told = (
+    message = (
         rf"{variant} does not exist in {type(model).__name__} \(architecture {architecture}\), which has {valid}: set"
     )
-    with pytest.raises(BadInput, match=told):
+    with pytest.raises(BadInput, match=message):
         constraint.constrain(model, variant)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from storage.errors import CheckFailed
 from tasks.language.model import block_losses
 from tasks.monotonic import constraint
-from tasks.monotonic.guards import FIRST_LOOK_STEP, movement_checks
+from tasks.monotonic.guards import FIRST_CHECK_STEP, movement_checks
 from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
@@ -50,34 +50,34 @@ def trained(model: nn.Module, schedule: Schedule, checks, until: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "warmup_ratio", "looks"),
+    ("steps", "warmup_ratio", "expected"),
     [
         (300, 0.1, {10: 1, 31: 1}),  # the first step after warm-up
         (50, 0.1, {10: 2}),  # at least 10
-        (4, 0.1, {4: 2}),  # a short training is looked at in its end
+        (4, 0.1, {4: 2}),  # a short training is checked at its end
         (100, 0.99, {10: 1, 100: 1}),
     ],
 )
-def test_when_the_guards_look(tmp_path, steps, warmup_ratio, looks):
+def test_when_the_guards_check(tmp_path, steps, warmup_ratio, expected):
     checks = movement_checks(tmp_path / "absent", VARIANT, plan(steps, warmup_ratio=warmup_ratio))
-    assert {step: len(found) for step, found in checks.items()} == looks
+    assert {step: len(found) for step, found in checks.items()} == expected
 
 
 def test_training_at_1e_5_in_fp32_passes(tmp_path):
     model, file = constrained(tmp_path)
     schedule = plan(300)
     checks = movement_checks(file, VARIANT, schedule)
-    looked = []
-    counted = {step: [*found, lambda _, step=step: looked.append(step)] for step, found in checks.items()}
+    checked = []
+    counted = {step: [*found, lambda _, step=step: checked.append(step)] for step, found in checks.items()}
     trained(model, schedule, counted, until=31)
-    assert looked == [10, 31]
+    assert checked == [10, 31]
 
 
 def test_pure_bf16_weights_never_move_and_the_first_guard_says_so(tmp_path):
     model, file = constrained(tmp_path, torch.bfloat16)
     schedule = plan(300)
     with pytest.raises(CheckFailed, match=r"moved since constrain: measured 0, required more than 0.*fp32"):
-        trained(model, schedule, movement_checks(file, VARIANT, schedule), until=FIRST_LOOK_STEP)
+        trained(model, schedule, movement_checks(file, VARIANT, schedule), until=FIRST_CHECK_STEP)
 
 
 @pytest.mark.parametrize("frozen", range(4))
@@ -87,7 +87,7 @@ def test_one_frozen_tensor_of_four_is_found_and_named(tmp_path, frozen):
     v.requires_grad_(False)
     schedule = plan(300)
     with pytest.raises(CheckFailed, match=name):
-        trained(model, schedule, movement_checks(file, VARIANT, schedule), until=FIRST_LOOK_STEP)
+        trained(model, schedule, movement_checks(file, VARIANT, schedule), until=FIRST_CHECK_STEP)
 
 
 def test_one_column_that_stays_is_too_much_after_warm_up_and_not_before(tmp_path):

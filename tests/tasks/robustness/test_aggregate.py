@@ -49,7 +49,7 @@ class Made:
         self.result, self.path = aggregated(folder / "out", self.inputs, configured)
         self.numbers = durable.read_json(self.path / "final_results.json")
         self.table = (self.path / "table.md").read_text()
-        self.said = {
+        self.texts = {
             name: (self.path / name).read_text() for name in ("table.md", "experiment_summary.txt", "report.html")
         }
 
@@ -174,7 +174,7 @@ def test_the_success_rate_is_counted_from_the_records(made: Made):
         assert line[2] == f"{share:.1%}"
 
 
-def test_every_rate_and_every_difference_of_rates_has_an_interval_and_its_rule_is_told(made: Made):
+def test_every_rate_and_every_difference_of_rates_has_an_interval_and_its_rule_is_stated(made: Made):
     rows = rows_of(made.table, "model     |  clean | success")
     effects = made.numbers["attacks"]["hotflip"]["effects"]
     for line in rows:
@@ -200,8 +200,8 @@ def test_a_perplexity_of_a_model_that_diverged_fits_its_column(made: Made, numbe
 
 
 def test_every_name_of_a_model_is_explained_and_the_question_asked(made: Made):
-    for name, said in made.said.items():
-        text = " ".join(said.split())
+    for name, wrapped in made.texts.items():
+        text = " ".join(wrapped.split())
         assert "Does forcing the feed-forward weights of a language model to be non-negative" in text, name
         for model in made.numbers["models"]:
             assert f"{model}: " in text, (name, model)
@@ -209,24 +209,24 @@ def test_every_name_of_a_model_is_explained_and_the_question_asked(made: Made):
         assert "universal adversarial trigger" in text and "Ebrahimi et al. 2018" in text
 
 
-def test_the_text_is_told_with_what_a_source_of_it_is(made: Made, numbers: dict[str, Any]):
-    for said in made.said.values():
-        assert "standard library, numpy, pandas, each a document" in " ".join(said.split())
+def test_the_text_is_described_with_what_a_source_of_it_is(made: Made, numbers: dict[str, Any]):
+    for wrapped in made.texts.values():
+        assert "standard library, numpy, pandas, each a document" in " ".join(wrapped.split())
     numbers["configuration"]["text"] = {"source": "files", "text_column": "text"}
     assert "A text file is one document and one source" in tables(typed(numbers))
     numbers["configuration"]["text"] = {"source": "hub", "dataset": "a/b", "revision": "0" * 40}
     assert f"a/b of the Hugging Face hub, revision {'0' * 40}" in tables(typed(numbers))
 
 
-def test_a_base_that_began_with_the_weights_of_another_run_is_told_in_every_text(made: Made, tmp_path: Path):
-    said = f"pretraining of base began with the weights of other/base/{'d' * 12} (model.init_from)"
+def test_a_base_that_began_with_the_weights_of_another_run_is_named_as_such_in_every_text(made: Made, tmp_path: Path):
+    sentence = f"pretraining of base began with the weights of other/base/{'d' * 12} (model.init_from)"
 
     def edit(stages: dict[str, Any]) -> None:
         begun = {"study": "other", "stage": "base", "fingerprint": "d" * 64, "outputs": "e" * 64}
         stages["base"]["result"]["init_from"] = begun
 
-    for text in Made(tmp_path, edit).said.values():
-        assert said in " ".join(text.replace("**", "").split())
+    for text in Made(tmp_path, edit).texts.values():
+        assert sentence in " ".join(text.replace("**", "").split())
     assert "began with the weights" not in made.table
 
 
@@ -280,8 +280,8 @@ def test_triggers_stand_in_the_table_with_their_ids_and_harmlessly(made: Made):
 
 
 def test_one_seed_and_a_toy_model_are_called_so_everywhere_and_no_winner_is_named(made: Made):
-    for name, said in made.said.items():
-        text = " ".join(said.split())
+    for name, wrapped in made.texts.items():
+        text = " ".join(wrapped.split())
         assert "One seed" in text and "rank nothing" in text and "toy size" in text, name
         assert not WINNERS.search(text), (name, WINNERS.search(text))
 
@@ -297,35 +297,37 @@ def test_the_table_says_what_was_verified(made: Made):
 
 
 def test_the_facts_give_both_effects_with_intervals_and_the_clean_loss(made: Made):
-    said = facts(typed(made.numbers))
+    sentences = facts(typed(made.numbers))
     for attack, found in made.numbers["attacks"].items():
         for model, effect in found["effects"].items():
-            (one,) = [fact for fact in said if fact.startswith(f"{attack} on {model}: ")]
+            (one,) = [fact for fact in sentences if fact.startswith(f"{attack} on {model}: ")]
             low, high = effect["increase_nats_per_token"]["interval"]
             assert f"loss {effect['clean_loss_nats_per_token']:.4f} clean" in one
             assert f"{effect['increase_nats_per_token']['value']:+.4f} (interval {low:+.4f} to {high:+.4f})" in one
             assert f"{effect['relative_increase']['value']:+.2%}" in one
             assert f"random control {effect['control_increase_nats_per_token']['value']:+.4f}" in one
-        assert [fact for fact in said if fact.startswith(f"{attack}, monotonic minus baseline: increase ")]
+        assert [fact for fact in sentences if fact.startswith(f"{attack}, monotonic minus baseline: increase ")]
 
 
-def test_an_attack_that_does_no_more_than_random_tokens_is_said_to(numbers: dict[str, Any]):
-    assert not [said for said in attack_cautions(typed(numbers)) if "not told apart" in said]
+def test_an_attack_that_does_no_more_than_random_tokens_is_called_so(numbers: dict[str, Any]):
+    assert not [sentence for sentence in attack_cautions(typed(numbers)) if "not told apart" in sentence]
     numbers["attacks"]["uat"]["effects"]["monotonic"]["attack_minus_control_nats_per_token"]["interval"] = [-0.1, 0.1]
     assert [
-        said
-        for said in attack_cautions(typed(numbers))
-        if said.startswith("uat is not told apart from random tokens on monot")
+        sentence
+        for sentence in attack_cautions(typed(numbers))
+        if sentence.startswith("uat is not told apart from random tokens on monot")
     ]
 
 
 def test_a_model_that_has_forgotten_the_language_is_not_shown_as_one_that_withstands(numbers: dict[str, Any]):
     """Seen on SmolLM2 after ten steps: 18 nats per token, and no attack succeeded."""
-    said = "On the test split monotonic did worse than a table of token frequencies"
-    assert said not in tables(typed(numbers)) and not [fact for fact in facts(typed(numbers)) if said in fact]
+    sentence = "On the test split monotonic did worse than a table of token frequencies"
+    assert sentence not in tables(typed(numbers)) and not [fact for fact in facts(typed(numbers)) if sentence in fact]
     numbers["models"]["monotonic"] |= {"loss_nats_per_token": numbers["models"]["unigram"]["loss_nats_per_token"]}
-    assert f"**{said}**" in tables(typed(numbers))
-    assert [fact for fact in facts(typed(numbers)) if fact.startswith(said) and "no sign that it withstands" in fact]
+    assert f"**{sentence}**" in tables(typed(numbers))
+    assert [
+        fact for fact in facts(typed(numbers)) if fact.startswith(sentence) and "no sign that it withstands" in fact
+    ]
 
 
 def test_documents_of_one_source_have_no_interval_and_the_tables_say_so(tmp_path: Path):
@@ -351,24 +353,24 @@ def test_a_base_model_that_was_loaded_has_no_training_curve(tmp_path: Path):
 # ----------------------------------------------------------------------------------- numerics and budgets
 
 
-def test_equal_budgets_are_said_to_be_equal(made: Made):
-    assert all("Both arms had the same budget." in said for said in made.said.values())
+def test_equal_budgets_are_called_equal(made: Made):
+    assert all("Both arms had the same budget." in wrapped for wrapped in made.texts.values())
 
 
 def test_changed_numerics_reach_every_text_from_the_stage_that_had_them(made: Made, tmp_path: Path):
-    said = "Numerics changed between attempts of train-monotonic, uat:"
-    assert said not in made.table
+    sentence = "Numerics changed between attempts of train-monotonic, uat:"
+    assert sentence not in made.table
 
     def edit(stages: dict[str, Any]) -> None:
         for stage in ("train-monotonic", "uat"):
             stages[stage]["result"]["numerics_changes"] = [{"cpu_threads": 9}]
 
     new = Made(tmp_path, edit)
-    assert f"**{said}**" in new.table and all(said in " ".join(text.split()) for text in new.said.values())
-    assert not [name for name, text in new.said.items() if "**" in text and name != "table.md"]
+    assert f"**{sentence}**" in new.table and all(sentence in " ".join(text.split()) for text in new.texts.values())
+    assert not [name for name, text in new.texts.items() if "**" in text and name != "table.md"]
 
 
-def test_arms_on_different_numerics_are_said_in_every_text(numbers: dict[str, Any]):
+def test_arms_on_different_numerics_are_named_in_every_text(numbers: dict[str, Any]):
     assert "different numerics" not in tables(typed(numbers))
     numbers["numerics"]["monotonic"] = numbers["numerics"]["monotonic"] | {"micro_batch_examples": 99}
     assert "**The arms ran on different numerics**" in tables(typed(numbers))
@@ -383,8 +385,8 @@ def test_unequal_budgets_stand_in_every_text_with_their_reason(tmp_path: Path):
     def edit(stages: dict[str, Any]) -> None:
         stages["train-monotonic"]["result"]["training"]["steps"] = 256
 
-    for said in Made(tmp_path, edit, configured).said.values():
-        text = " ".join(said.split())
+    for wrapped in Made(tmp_path, edit, configured).texts.values():
+        text = " ".join(wrapped.split())
         assert "The arms had unequal budgets:" in text and reason in text and "same budget." not in text
 
 
@@ -398,8 +400,8 @@ def test_arms_that_spent_differently_are_never_called_equal(tmp_path: Path, key:
 
 
 def test_equal_arms_are_never_called_unequal(tmp_path: Path):
-    said = UnequalBudgets(reason="they differ, it is said", monotonic=STUDY.budget)
-    configured = STUDY.model_copy(update={"unequal_budgets": said})
+    unequal = UnequalBudgets(reason="they differ on purpose", monotonic=STUDY.budget)
+    configured = STUDY.model_copy(update={"unequal_budgets": unequal})
     refused(tmp_path, lambda stages: None, "unequal budgets, as configured", configured)
 
 

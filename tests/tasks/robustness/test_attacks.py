@@ -65,13 +65,13 @@ def test_uat_records_are_the_losses_of_the_texts_own_tokens(study):
         t.example_id: t.tokens
         for t in attacked_texts(study.input("setup"), tokenizer_of(study), "attack-evaluation", 12)
     }
-    for model, told in study.result("uat")["models"].items():
+    for model, trigger in study.result("uat")["models"].items():
         victim = victim_of(study, model)
         usable = usable_tokens(tokenizer_of(study), len(victim.embeddings_VD))
         controls = control_triggers(usable, study.study.uat, study.study.seed)
         for row in (row for row in rows_of(study, "uat") if row["model"] == model):
             tokens = texts[row["example_id"]]
-            prefixes = [[], told["trigger_ids"], *controls]
+            prefixes = [[], trigger["trigger_ids"], *controls]
             clean, attacked, *control = (
                 loss.sum().item() for loss in victim.losses(prefixes, [tokens] * len(prefixes))
             )
@@ -84,15 +84,15 @@ def test_uat_records_are_the_losses_of_the_texts_own_tokens(study):
             assert row["control_clean_loss_sum_nats"] == pytest.approx(2 * clean, rel=1e-5)
 
 
-def test_the_trigger_is_the_best_restart_on_the_search_split_and_told_as_ids_and_text(study):
+def test_the_trigger_is_the_best_restart_on_the_search_split_and_given_as_ids_and_text(study):
     tokenizer = tokenizer_of(study)
-    for told in study.result("uat")["models"].values():
-        best = max(told["restarts"], key=lambda restart: restart["search_loss_nats_per_token"])
-        assert told["trigger_ids"] == best["trigger_ids"] and len(best["trigger_ids"]) == 3
-        assert told["search_loss_nats_per_token"] == best["search_loss_nats_per_token"]
-        assert told["search_loss_nats_per_token"] > told["search_loss_clean_nats_per_token"]
-        assert told["trigger_text"] == text_of(tokenizer, best["trigger_ids"])
-        assert told["trigger_round_trips"] == round_trips(tokenizer, best["trigger_ids"])
+    for trigger in study.result("uat")["models"].values():
+        best = max(trigger["restarts"], key=lambda restart: restart["search_loss_nats_per_token"])
+        assert trigger["trigger_ids"] == best["trigger_ids"] and len(best["trigger_ids"]) == 3
+        assert trigger["search_loss_nats_per_token"] == best["search_loss_nats_per_token"]
+        assert trigger["search_loss_nats_per_token"] > trigger["search_loss_clean_nats_per_token"]
+        assert trigger["trigger_text"] == text_of(tokenizer, best["trigger_ids"])
+        assert trigger["trigger_round_trips"] == round_trips(tokenizer, best["trigger_ids"])
 
 
 def test_hotflip_records_say_what_was_replaced_and_what_it_did_to_the_others(study):

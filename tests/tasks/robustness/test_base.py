@@ -1,4 +1,4 @@
-"""base: what it starts from when it is told to take the weights of another run."""
+"""base: what it starts from when it is to take the weights of another run."""
 
 from __future__ import annotations
 

@@ -73,12 +73,12 @@ def test_both_arms_decay_every_effective_matrix_alike_and_nothing_else(study, mo
     class Seen(Exception):
         pass
 
-    def look(run, model, text, budget, *_, make_optimizer=lambda m, s: adamw(m, s.budget), **__):
+    def capture(run, model, text, budget, *_, make_optimizer=lambda m, s: adamw(m, s.budget), **__):
         one_step = Schedule(budget.model_copy(update={"warmup_ratio": 0.5}), 1)  # its only step has the peak rate
         given["optimizer"], given["model"] = make_optimizer(model, one_step), model
         raise Seen
 
-    monkeypatch.setattr(arms, "train_language_model", look)
+    monkeypatch.setattr(arms, "train_language_model", capture)
     budget = study.study.budget.model_copy(update={"learning_rate": 1e-3, "weight_decay": 0.1})
     config = study.study.for_training("monotonic").model_copy(update={"budget": budget})
     starts = {"baseline": (arms.train_baseline, "base"), "monotonic": (arms.train_monotonic, "constrain")}
@@ -103,11 +103,11 @@ def test_training_starts_from_constrain_s_free_parameters_bit_for_bit(study, mon
     class Seen(Exception):
         pass
 
-    def look(run, model, *_, **__):
+    def capture(run, model, *_, **__):
         given.update({name: p.detach().clone() for name, p in model.named_parameters()})
         raise Seen
 
-    monkeypatch.setattr(arms, "train_language_model", look)
+    monkeypatch.setattr(arms, "train_language_model", capture)
     with pytest.raises(Seen):
         config = study.study.for_training("monotonic")
         arms.train_monotonic(stage_run(tmp_path), config, text=study.input("setup"), start=study.input("constrain"))

@@ -107,14 +107,14 @@ def test_perplexities_are_those_of_the_models_on_disk(study):
         "baseline": study.path("train-baseline") / "model",
         "monotonic": study.path("train-monotonic") / "model",
     }
-    told = study.result("evaluate")["models"]
-    assert list(told) == MODELS
+    found = study.result("evaluate")["models"]
+    assert list(found) == MODELS
     for name, folder in folders.items():
         model = load(folder).eval()
         expected = sum(alone(model, document) for document in ids) / sum(map(len, ids))
-        assert told[name]["loss_nats_per_token"] == pytest.approx(expected, rel=1e-5)
-        assert told[name]["perplexity"] == pytest.approx(np.exp(expected), rel=1e-4)
-        assert told[name]["documents"] == len(ids)
+        assert found[name]["loss_nats_per_token"] == pytest.approx(expected, rel=1e-5)
+        assert found[name]["perplexity"] == pytest.approx(np.exp(expected), rel=1e-4)
+        assert found[name]["documents"] == len(ids)
 
 
 def test_the_unigram_reference_uses_the_frequencies_of_train(study):

@@ -101,14 +101,14 @@ def test_numerics_that_differ_between_stages_are_shown_by_stage(tmp_path: Path):
     assert rows[1] == ("NVIDIA H100", "uat") and rows[0][0] == "CPU with AVX2" and "uat" not in rows[0][1].split(", ")
 
 
-def test_the_limits_are_told(html: str):
+def test_the_limits_are_stated(html: str):
     text = Reader(html).text
-    for said in (
+    for limit in (
         "GELU and SiLU, the activations of GPT-NeoX and of Llama, are not monotone",
         "nothing is claimed about functions",
         "Only these two attacks were run",
     ):
-        assert said in text
+        assert limit in text
 
 
 def test_no_time_of_day_or_duration_is_shown(html: str):

@@ -66,26 +66,26 @@ def both(tmp_path: Path, of_seed: dict[str, Any]) -> tuple[dict[str, Any], str]:
     return swept(tmp_path, finished(tmp_path / "runs", of_seed))
 
 
-def require_mean(told: dict[str, Any], values: list[float]) -> None:
+def require_mean(mean: dict[str, Any], values: list[float]) -> None:
     half = T_975_OF_TWO * abs(values[0] - values[1]) / 2  # t * s / sqrt(2)
-    assert told["mean"] == pytest.approx(sum(values) / 2)
-    assert told["interval"] == pytest.approx([told["mean"] - half, told["mean"] + half])
-    assert told["seeds"] == 2 and values[0] != values[1]
+    assert mean["mean"] == pytest.approx(sum(values) / 2)
+    assert mean["interval"] == pytest.approx([mean["mean"] - half, mean["mean"] + half])
+    assert mean["seeds"] == 2 and values[0] != values[1]
 
 
 def test_two_seeds_give_the_mean_difference_with_its_interval(both: tuple[dict[str, Any], str]):
     found, table = both
-    told = found["monotonic_minus_baseline_nats_per_token"]
+    mean = found["monotonic_minus_baseline_nats_per_token"]
     require_mean(
-        told,
+        mean,
         [
             result["models"]["monotonic"]["loss_nats_per_token"] - result["models"]["baseline"]["loss_nats_per_token"]
             for result in found["of_seed"].values()
         ],
     )
     assert found["seeds"] == list(SEEDS)
-    low, high = told["interval"]
-    assert f"{told['mean']:+.4f} nats per token, 95% interval {low:+.4f} to {high:+.4f}" in table
+    low, high = mean["interval"]
+    assert f"{mean['mean']:+.4f} nats per token, 95% interval {low:+.4f} to {high:+.4f}" in table
     assert "over 2 seeds" in table and not WINNERS.search(table)
 
 
@@ -97,11 +97,11 @@ def test_each_attack_has_the_mean_difference_between_the_arms(both: tuple[dict[s
     found, table = both
     effects = [result["attacks"][attack]["effects"] for result in found["of_seed"].values()]
     values = [effect["monotonic"][what]["value"] - effect["baseline"][what]["value"] for effect in effects]
-    told = found["attacks_monotonic_minus_baseline"][attack][what]
-    require_mean(told, values)
+    mean = found["attacks_monotonic_minus_baseline"][attack][what]
+    require_mean(mean, values)
     form, scale = ("{:+.1f}", 100) if what == "success_rate" else ("{:+.4f}", 1)
-    mean, *bounds = [form.format(scale * number) for number in (told["mean"], *told["interval"])]
-    (line,) = [line for line in table.splitlines() if line.startswith(f"| {attack} ") and f" {mean} " in line]
+    middle, *bounds = [form.format(scale * number) for number in (mean["mean"], *mean["interval"])]
+    (line,) = [line for line in table.splitlines() if line.startswith(f"| {attack} ") and f" {middle} " in line]
     assert " to ".join(bounds) in line
 
 

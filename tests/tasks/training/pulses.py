@@ -1,4 +1,4 @@
-"""A small neutrino telescope: light arrives at sensors along a track, and a network is to tell the track's direction.
+"""A small neutrino telescope: light arrives at sensors along a track, whose direction a network estimates.
 
 Its raw inputs have the sizes that made a study train for hours at 87 degrees: times around 10,000, places to 500,
 charges over three decades. Most tracks come from above, so that one constant direction gets a little less than 90

@@ -42,17 +42,17 @@ def test_norms_beyond_the_bins_are_counted_in_the_outermost(norm):
 
 
 @pytest.mark.parametrize(
-    ("norms", "said"),
+    ("norms", "expected"),
     [
         ([5.0] * 9 + [9.0], "most steps are clipped; 90 % of the norms are below"),
         ([0.01] * 10, "a rare large step would hardly be clipped; 90 % of the norms are below"),
         ([0.5] * 9 + [3.0], "10% of the steps were clipped to 1"),
     ],
 )
-def test_a_clip_value_is_suggested_only_where_the_present_one_does_not_fit(norms, said):
-    told = advice(of(norms).row(), 1.0)
-    assert said in told
-    assert ("max_gradient_norm" in told) == ("90 %" in said)
+def test_a_clip_value_is_suggested_only_where_the_present_one_does_not_fit(norms, expected):
+    found = advice(of(norms).row(), 1.0)
+    assert expected in found
+    assert ("max_gradient_norm" in found) == ("90 %" in expected)
 
 
 def test_every_epoch_has_a_row_of_its_own_norms(tmp_path):

@@ -1,4 +1,4 @@
-"""init_from takes the weights of another run and nothing else; what does not fit is told by its configuration."""
+"""init_from takes the weights of another run and nothing else; what does not fit is named by its configuration."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def source(tmp_path_factory):
 
 def test_every_weight_is_that_of_the_other_run(source):
     network = ToyNetwork(0.0)
-    told = load_weights(network, str(source), {}, read)
+    origin = load_weights(network, str(source), {}, read)
     there = read(source / "model")
     assert all(torch.equal(tensor, there[name]) for name, tensor in network.state_dict().items())
-    assert (told.stage, told.fingerprint[:12]) == ("toy", source.name)
+    assert (origin.stage, origin.fingerprint[:12]) == ("toy", source.name)
 
 
 def test_weights_of_another_shape_are_refused_with_the_difference_of_the_two_configurations(source):

@@ -17,6 +17,7 @@ from storage.rows import Rows
 from tasks.training.__main__ import main as continue_from_run_directory
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
+from tasks.training.state import State
 from tests.tasks.tiny import (
     HOOKS,
     SEEN,
@@ -387,3 +388,19 @@ def test_gradients_are_clipped_to_their_global_norm(tmp_path):
     moments = load_file(toy_directory(tmp_path, small).checkpoints / "1" / "optimizer.safetensors")
     squared = sum(tensor.sum().item() for name, tensor in moments.items() if name.endswith("exp_avg_sq"))
     assert squared == pytest.approx((1 - 0.999) * 1e-6, rel=1e-3)
+
+
+def test_a_training_begun_by_the_version_before_goes_on_to_the_same_bytes(tmp_path, undisturbed, monkeypatch):
+    """Its checkpoints called the best value best_loss."""
+    described = State.described
+
+    def as_before(state):
+        found = described(state)
+        found["position"]["best_loss"] = found["position"].pop("best_value")
+        return found
+
+    with monkeypatch.context() as before:
+        before.setattr(State, "described", as_before)
+        toy_attempt(tmp_path, TOY, max_steps_per_run=7)
+    toy_to_the_end(tmp_path, TOY)
+    assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed

@@ -17,7 +17,7 @@ from tests.conftest import REPOSITORY
 
 # a wide network and an address space with room for one example, not for the 1,024 MiB of sixteen
 TOO_LARGE = """
-import resource, sys
+import os, resource, sys
 from pathlib import Path
 import torch
 from torch import nn
@@ -34,28 +34,31 @@ def problem(config):
 
 toy_problem, tiny.toy_problem = tiny.toy_problem, problem
 torch.ones(2, 4).matmul(torch.ones(4, 1))
+torch.optim.AdamW([torch.zeros(1)])  # imports half of torch, once for all attempts
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 950 * MIB, used + 950 * MIB))
-config = tiny.ToyConfig(budget=tiny.ToyConfig().budget.model_copy(update={"effective_batch_examples": 16}))
-outcome = tiny.toy_attempt(Path(sys.argv[1]), config, micro_batch_examples=int(sys.argv[2]))
-print(outcome.end_state, outcome.exit_code, outcome.message)
+budget = tiny.ToyConfig().budget.model_copy(update={"epochs": 1.0, "effective_batch_examples": 16})
+config = tiny.ToyConfig(budget=budget, examples=16)
+for micro_batch in sys.argv[2:]:
+    if not os.fork():
+        folder = Path(sys.argv[1]) / micro_batch
+        outcome = tiny.toy_attempt(folder, config, micro_batch_examples=int(micro_batch))
+        print(outcome.end_state, outcome.exit_code, outcome.message, flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
 """
 
 
-def attempt(folder, micro_batch):
-    command = [sys.executable, "-c", TOO_LARGE, str(folder), str(micro_batch)]
+def test_a_micro_batch_that_does_not_fit_ends_with_the_setting_and_what_fits(tmp_path):
+    command = [sys.executable, "-c", TOO_LARGE, str(tmp_path), "16", "1"]
     done = subprocess.run(command, cwd=REPOSITORY, timeout=90, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_micro_batch_that_does_not_fit_ends_with_the_setting_and_what_fits(tmp_path):
-    said = attempt(tmp_path, 16)
-    assert said.startswith("check_failed 1 check failed: a micro-batch fits in memory: measured ")
-    fits = int(re.search(r"set execution.micro_batch_examples \(now 16\) to (\d+) or less", said)[1])
+    message, as_it_says = done.stdout.splitlines()
+    assert message.startswith("check_failed 1 check failed: a micro-batch fits in memory: measured ")
+    fits = int(re.search(r"set execution.micro_batch_examples \(now 16\) to (\d+) or less", message)[1])
     assert 1 <= fits < 16
-    assert "the effective batch stays as it is" in said and "execution.gradient_checkpointing=true" in said
-    assert attempt(tmp_path / "as it says", 1).startswith("finished")
+    assert "the effective batch stays as it is" in message and "execution.gradient_checkpointing=true" in message
+    assert as_it_says.startswith("finished")
 
 
 @pytest.mark.parametrize("message", ["shape '[3]' is invalid", "CUDA error: an illegal memory access"])

@@ -33,7 +33,7 @@ def gated(trivial: float, **changed) -> ToyConfig:
 
 
 def test_raw_pulses_that_teach_nothing_finished_and_a_gate_without_a_margin_lets_them_pass(tmp_path):
-    """Seen: a study trained for hours at 87 degrees and said `finished`. Chance is a few percent below 90 degrees."""
+    """Seen: a study trained for hours at 87 degrees and ended `finished`. Chance is a few percent below 90 degrees."""
 
     def ends(normalised: bool, max_ratio: float | None) -> tuple[str, float]:
         gate = LearningGate(max_ratio=max_ratio, by_step=32) if max_ratio else None

@@ -14,6 +14,7 @@ from storage.errors import BadInput
 from tasks.stage.validation import validated
 from tasks.training import result
 from tasks.training.budget import Budget
+from tasks.training.gradients import GradientNorms
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position
@@ -85,15 +86,15 @@ def test_a_budget_in_steps_ends_after_them_within_an_epoch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "which"),
     [
         ({"epochs": 1.0, "steps": 5}, "both, epochs 1 and steps 5"),
         ({"epochs": None}, "neither"),
         ({"epochs": None, "steps": None}, "neither"),
     ],
 )
-def test_a_budget_with_both_or_neither_of_epochs_and_steps_is_refused_by_name(fields, said):
-    with pytest.raises(BadInput, match=rf"budget: a budget has either epochs or steps, and here are {said}: leave"):
+def test_a_budget_with_both_or_neither_of_epochs_and_steps_is_refused_by_name(fields, which):
+    with pytest.raises(BadInput, match=rf"budget: a budget has either epochs or steps, and here are {which}: leave"):
         validated(ToyConfig, {"budget": fields}, "the toy")
 
 
@@ -139,7 +140,7 @@ def test_patience_ends_a_training_after_so_many_validations_without_a_new_best(t
     assert f"ends early after step {steps} of 300: no validation since step {described['best_step']}" in log
 
 
-def test_the_gradients_of_an_epoch_that_patience_cut_short_are_told(tmp_path):
+def test_the_gradients_of_an_epoch_that_patience_cut_short_are_in_the_result(tmp_path):
     toy_attempt(tmp_path, IMPATIENT)
     found = result_of(tmp_path, IMPATIENT)
     assert found["steps"] % 6, "choose a rate with which it ends within an epoch"
@@ -173,10 +174,16 @@ def test_every_metric_stands_in_rows_and_result_and_the_first_decides(tmp_path):
 
 
 def test_another_metric_that_decides_chooses_another_step():
-    position = Position(step=2, best_step=1, best_loss=0.5, validations=[[1, 0.5], [2, 0.6]])
+    position = Position(step=2, best_step=1, best_value=0.5, validations=[[1, 0.5], [2, 0.6]])
     position.further_metrics = [{"step": 1, "mean": 3.0}, {"step": 2, "mean": 2.0}]
     problem = toy_problem(ToyConfig(metrics=["absolute_error"]))
-    assert result.best(problem, position) == {"best_step": 1, "best_absolute_error": 0.5, "best_mean": 3.0}
+    position.epochs = [GradientNorms(1, 0, 0.5).row()]
+    found = result.described(Schedule(Budget(), 64), problem, position)
+    assert {name: value for name, value in found.items() if name.startswith("best_")} == {
+        "best_step": 1,
+        "best_absolute_error": 0.5,
+        "best_mean": 3.0,
+    }
 
 
 def evaluating(monkeypatch, found):
