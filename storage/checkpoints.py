@@ -127,7 +127,7 @@ class Checkpoints:
                 self._passed_over.add(step)
             except (OSError, ValueError) as error:
                 if durable.disk_full(error, self._directory):
-                    raise  # that damages nothing either, and must not be told as damage
+                    raise  # that damages nothing either, and must not be reported as damage
                 LOG.warning("checkpoint %s is passed over: %s", step, error)
                 damaged.append(str(error))
                 found = isinstance(error, ValueError | FileNotFoundError)
@@ -143,12 +143,12 @@ class Checkpoints:
         manifest = verify(folder)
         if manifest.get("identity") != self._identity:
             theirs = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
-            told = "; ".join(differences(theirs, {"configuration": self._configuration, **self._identity}))
-            raise OtherInputs(f"{folder} was made for another configuration or other inputs: {told}")
+            changed = "; ".join(differences(theirs, {"configuration": self._configuration, **self._identity}))
+            raise OtherInputs(f"{folder} was made for another configuration or other inputs: {changed}")
         return Checkpoint(folder, step, durable.read_json(folder / STATE), manifest["needs"])
 
     def furthest(self) -> int:
-        """The highest step with a checkpoint for these inputs that looks complete; 0 when there is none."""
+        """The highest step with a checkpoint for these inputs, complete by names and sizes; 0 when there is none."""
         return furthest(self._directory, self._identity)
 
     def prune(self, keep: int) -> None:
@@ -164,7 +164,7 @@ class Checkpoints:
             try:
                 kept |= set(durable.read_json(self._directory / str(step) / MANIFEST)["needs"])
             except (OSError, ValueError, KeyError, TypeError):
-                return  # what it needs cannot be told: nothing is removed
+                return  # what it needs is unknown: nothing is removed
         for step in steps:
             if good and step not in kept:
                 self._lock.check()
@@ -180,10 +180,10 @@ def furthest(directory: Path, identity: dict[str, Any] | None = None) -> int:
 
     It reads no tensor, so that every attempt can ask how far the one before it came; only `verified` is believed.
     """
-    return max((step for step in _steps(directory) if _looks_complete(directory / str(step), identity)), default=0)
+    return max((step for step in _steps(directory) if _is_complete(directory / str(step), identity)), default=0)
 
 
-def _looks_complete(folder: Path, identity: dict[str, Any] | None) -> bool:
+def _is_complete(folder: Path, identity: dict[str, Any] | None) -> bool:
     try:
         manifest = durable.read_json(folder / MANIFEST)
         sizes = {name: described["size"] for name, described in manifest["files"].items()}

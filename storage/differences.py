@@ -1,4 +1,4 @@
-"""What tells two configurations apart, for a person who expected one of them to be continued."""
+"""The differences of two configurations, for a person who expected one of them to be continued."""
 
 from __future__ import annotations
 

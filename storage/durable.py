@@ -145,8 +145,8 @@ def disk_full(error: BaseException, path: Path) -> OSError | None:
     safetensors raises an error of its own that ends with "(os error 28)", NumPy an OSError without a number.
     """
     number = error.errno if isinstance(error, OSError) else None
-    if said := re.search(r"\(os error (\d+)\)", str(error)):
-        number = int(said[1])
+    if found := re.search(r"\(os error (\d+)\)", str(error)):
+        number = int(found[1])
     elif isinstance(error, OSError) and number is None and re.search(r"\d+ requested and \d+ written", str(error)):
         number = errno.ENOSPC
     return OSError(number, os.strerror(number), str(path)) if number in DISK_FULL else None

@@ -45,7 +45,7 @@ class NotLearning(Exception):
     """
 
     advice = (
-        "Look at the inputs first: raw values in the thousands keep a network from learning at any rate, so scale them "
+        "Check the inputs first: raw values in the thousands keep a network from learning at any rate, so scale them "
         "to about 1. Then try other learning rates, and see that each target belongs to its input"
     )
 
@@ -69,8 +69,8 @@ class NotLearning(Exception):
 class NoProgress(Exception):
     """Automatic attempts in a row took the stage no further: exit code 1, no further one is started by itself."""
 
-    def __init__(self, attempts: int, told: str) -> None:
-        super().__init__(f"no progress in {attempts} attempts in a row: {told}")
+    def __init__(self, attempts: int, endings: str) -> None:
+        super().__init__(f"no progress in {attempts} attempts in a row: {endings}")
 
 
 class Held(Exception):

@@ -63,7 +63,7 @@ def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str], lock
         reason = f"started again after attempt {before['attempt']} ended {before['end_state']}"
     else:
         return
-    lock.check()  # to look at every byte took its time
+    lock.check()  # reading every byte took its time
     number = now["generation"] + 1
     history = [*now["history"], {"generation": number, "reason": reason, "after_attempt": after}]
     durable.write_json(run.generation_file, {"generation": number, "history": history})

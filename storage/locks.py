@@ -1,4 +1,4 @@
-"""Who works in a run directory: one holder, found out without flock, which NFS and Lustre do not keep.
+"""Who works in a run directory: one holder, found without flock, which NFS and Lustre do not keep.
 
 Attempt N holds by `locks/N.json`, made by link() (which fails when the name is there), never rewritten or removed;
 the highest N holds, and taking over is making N+1, which one process wins. The holder renews `locks/N.alive` every
@@ -32,7 +32,7 @@ class LockLost(Exception):
 
 
 def process_identity() -> dict[str, Any]:
-    """Who this process is, so that another one can tell whether it still lives."""
+    """Who this process is, so that another one can see whether it still lives."""
     return {
         "host": socket.gethostname(),
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
@@ -80,10 +80,10 @@ class Lock:
                 leftover.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Ends the heartbeat and says so, so that the next attempt need not wait."""
+        """Ends the heartbeat and leaves N.released, so that the next attempt need not wait."""
         self._ended.set()
         self._thread.join()
-        with contextlib.suppress(OSError):  # on a full or read-only disk the end of this process says the same
+        with contextlib.suppress(OSError):  # on a full or read-only disk the end of this process shows the same
             (self.directory / f"{self.number}.released").touch()
 
     def _keep_alive(self) -> None:
@@ -103,7 +103,7 @@ def acquire(directory: Path, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> 
     """Takes the lock of the run whose `locks` folder is `directory`, or raises Held naming the live holder.
 
     A holder is dead at once when it released, or when it was a process of this boot and pid namespace that is
-    gone; one that cannot be looked at (another host) is dead when its heartbeat stood still for
+    gone; one that cannot be seen from here (another host) is dead when its heartbeat stood still for
     `dead_after_seconds` of our own monotonic clock, which is waited for here.
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def acquire(directory: Path, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> 
 
 
 def holder(directory: Path) -> dict[str, Any] | None:
-    """The identity of the present holder if it lives as far as can be told at once, else None."""
+    """The identity of the present holder unless it is known at once to be dead; then None."""
     number = highest(directory)
     return _living_holder(directory, number, dead_after_seconds=0.0) if number else None
 
@@ -181,7 +181,7 @@ def _stamp(file: Path) -> bytes | None:
 
 
 def _process_start(pid: object) -> str | None:
-    """When a process started, in the kernel's ticks: tells a reused pid from the process that had it before.
+    """When a process started, in the kernel's ticks: differs where a pid was used again.
 
     A zombie has ended; it only waits for its parent to ask.
     """

@@ -19,7 +19,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a look at a marker found. `reason` is empty only when it holds; `present` tells absent from invalid."""
+    """What checking a marker found. `reason` is empty only when it holds; `present` is False where there is none."""
 
     holds: bool
     reason: str = ""
@@ -57,7 +57,7 @@ def check(run: RunDirectory, inputs: dict[str, str], full: bool = False) -> Verd
     """Whether the run's marker holds now.
 
     `inputs` are the outputs digests in the present markers of the stages it reads, by role. Sizes, times and
-    inodes are looked at first and the bytes only where these differ; `full` always hashes the bytes.
+    inodes are compared first and the bytes only where these differ; `full` always hashes the bytes.
     """
     return _check(run, inputs, full)
 

@@ -106,9 +106,9 @@ def records_digest(file: Path, key_columns: Sequence[str]) -> str:
     digest, before, key_of = hashlib.sha256(), None, itemgetter(*key_columns)
     for row in _in_key_order(file, key_columns):
         if (key := key_of(row)) == before:
-            told = ", ".join(f"{column}={row[column]!r}" for column in key_columns)
-            advice = "See which stage wrote the example twice, or name the columns that tell its rows apart"
-            raise CheckFailed("no two records have the same key", f"two of {told}", "one", advice)
+            shown = ", ".join(f"{column}={row[column]!r}" for column in key_columns)
+            advice = "Find the stage that wrote the example twice, or name key columns in which its rows differ"
+            raise CheckFailed("no two records have the same key", f"two of {shown}", "one", advice)
         before = key
         exact = {name: value.hex() if isinstance(value, float) else value for name, value in row.items()}
         digest.update(durable.canonical_json(exact) + b"\n")

@@ -69,7 +69,7 @@ class RunDirectory:
 
     @property
     def timing_file(self) -> Path:
-        """Rows that a clock said; outside every digest."""
+        """Rows that a clock measured; outside every digest."""
         return self.path / "timing.jsonl"
 
     @property

@@ -19,27 +19,27 @@ from tests.storage import runs, toy
 def test_a_record_says_at_the_start_who_works_with_what(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     attempts.AttemptRecord(tmp_path, 7, {"device": "cpu"}, [0, 0])
-    said = json.loads((tmp_path / "0007.json").read_bytes())
-    assert (said["attempt"], said["pid"], said["slurm_job_id"]) == (7, os.getpid(), "4711")
-    assert said["host"] == os.uname().nodename and said["boot_id"]
-    assert said["execution"] == {"device": "cpu"}
-    assert said["versions"]["torch"] == importlib.metadata.version("torch")
-    assert said["started_at"] > 1.7e9
-    assert said["ended_at"] is said["end_state"] is said["exit_code"] is said["diagnosis"] is None
+    record = json.loads((tmp_path / "0007.json").read_bytes())
+    assert (record["attempt"], record["pid"], record["slurm_job_id"]) == (7, os.getpid(), "4711")
+    assert record["host"] == os.uname().nodename and record["boot_id"]
+    assert record["execution"] == {"device": "cpu"}
+    assert record["versions"]["torch"] == importlib.metadata.version("torch")
+    assert record["started_at"] > 1.7e9
+    assert record["ended_at"] is record["end_state"] is record["exit_code"] is record["diagnosis"] is None
 
 
 def test_a_record_keeps_what_was_noted_when_it_ends(tmp_path):
     record = attempts.AttemptRecord(tmp_path, 1, {}, [0, 0])
     record.note(numerics={"device": "cpu"})
     record.end("check_failed", 1, {"category": "check failed"})
-    said = attempts.newest(tmp_path)
-    assert said["numerics"] == {"device": "cpu"}
-    assert (said["end_state"], said["exit_code"], said["diagnosis"]) == (
+    record = attempts.newest(tmp_path)
+    assert record["numerics"] == {"device": "cpu"}
+    assert (record["end_state"], record["exit_code"], record["diagnosis"]) == (
         "check_failed",
         1,
         {"category": "check failed"},
     )
-    assert said["ended_at"] >= said["started_at"]
+    assert record["ended_at"] >= record["started_at"]
 
 
 def test_the_newest_record_is_that_of_the_highest_number(tmp_path):
@@ -65,11 +65,11 @@ def test_the_source_is_named_by_commit_and_the_digest_of_uncommitted_changes(tmp
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
     monkeypatch.setattr(attempts, "__file__", str(tmp_path / "attempts.py"))
-    look = attempts.source_version.__wrapped__
-    clean = look()
+    read = attempts.source_version.__wrapped__
+    clean = read()
     assert len(clean["commit"]) == 40 and clean["dirty_digest"] is None
     (tmp_path / "attempts.py").write_text("two")
-    dirty = look()
+    dirty = read()
     assert dirty["commit"] == clean["commit"] and len(dirty["dirty_digest"]) == 64
 
 

@@ -399,7 +399,7 @@ def test_what_this_attempt_read_is_kept_until_something_newer_was_read(checkpoin
     assert steps(folder) == [40, 50]
 
 
-def test_nothing_is_removed_when_it_cannot_be_told_what_a_kept_one_needs(checkpoints, folder):
+def test_nothing_is_removed_when_it_is_unknown_what_a_kept_one_needs(checkpoints, folder):
     save(checkpoints, 10, 20)
     save(checkpoints, 30, needs=[10])
     (folder / "30" / "manifest.json").write_text("")

@@ -31,7 +31,7 @@ def run_in(root, stage="train", seed=1):
     return runs.run_of(root, stage, seed)
 
 
-def said_by(capsys, *arguments):
+def output_of(capsys, *arguments):
     code = main([str(argument) for argument in arguments])
     return code, capsys.readouterr().out
 
@@ -40,10 +40,10 @@ def said_by(capsys, *arguments):
 
 
 def test_verify_says_one_line_for_each_run(root, capsys):
-    code, said = said_by(capsys, "verify", root)
+    code, printed = output_of(capsys, "verify", root)
     assert code == 0
     names = {seed: run_in(root, "train", seed).path.relative_to(root) for seed in (1, 2)}
-    assert sorted(said.splitlines()) == sorted(
+    assert sorted(printed.splitlines()) == sorted(
         [
             f"verified    {run_in(root, 'base').path.relative_to(root)}",
             f"verified    {names[1]}",
@@ -57,7 +57,7 @@ def test_verify_changes_nothing(root, capsys):
     runs.edit_unnoticed(run_in(root).result_file)
     edited = runs.tree(root)
     assert edited != before
-    said_by(capsys, "verify", root)
+    output_of(capsys, "verify", root)
     assert runs.tree(root) == edited
 
 
@@ -127,19 +127,19 @@ FORGERIES = [
 @pytest.mark.parametrize("forge", FORGERIES)
 def test_verify_refuses_what_does_not_hold_with_the_reason_and_exit_code_1(root, capsys, forge):
     run, reason = forge(root)
-    code, said = said_by(capsys, "verify", root)
+    code, printed = output_of(capsys, "verify", root)
     assert code == 1
-    refused = [line for line in said.splitlines() if line.startswith("REFUSED")]
+    refused = [line for line in printed.splitlines() if line.startswith("REFUSED")]
     assert len(refused) == 1
     assert refused[0].startswith(f"REFUSED     {run.path.relative_to(root)}: ") and reason in refused[0]
-    assert f"{run_in(root, 'base').path.relative_to(root)}\n" in said, "the others are still looked at"
-    assert said.count("verified ") == (2 if "copy" in forge.__name__ or "touch" in forge.__name__ else 1)
+    assert f"{run_in(root, 'base').path.relative_to(root)}\n" in printed, "the others are still verified"
+    assert printed.count("verified ") == (2 if "copy" in forge.__name__ or "touch" in forge.__name__ else 1)
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path, capsys):
     for command in (["verify"], ["prune", "--yes"]):
-        code, said = said_by(capsys, *command, tmp_path / "nowhere")
-        assert code == 2 and said == f"error: there is no folder {tmp_path / 'nowhere'}\n"
+        code, printed = output_of(capsys, *command, tmp_path / "nowhere")
+        assert code == 2 and printed == f"error: there is no folder {tmp_path / 'nowhere'}\n"
 
 
 def test_it_is_a_command(root):
@@ -159,16 +159,16 @@ def test_it_is_a_command(root):
 
 def test_prune_without_yes_only_says_what_would_go(root, capsys):
     before = runs.tree(root)
-    code, said = said_by(capsys, "prune", root)
+    code, printed = output_of(capsys, "prune", root)
     assert code == 0 and runs.tree(root) == before
-    assert said.count("would remove") == 4
-    assert said.splitlines()[-1] == "4.0 MB would be freed; add --yes to remove"
+    assert printed.count("would remove") == 4
+    assert printed.splitlines()[-1] == "4.0 MB would be freed; add --yes to remove"
 
 
 def test_prune_with_yes_removes_what_finished_runs_do_not_need_and_their_markers_hold(root, capsys):
     before = runs.tree(root)
-    code, said = said_by(capsys, "prune", root, "--yes")
-    assert code == 0 and said.splitlines()[-1] == "4.0 MB freed"
+    code, printed = output_of(capsys, "prune", root, "--yes")
+    assert code == 0 and printed.splitlines()[-1] == "4.0 MB freed"
     gone = set(before) - set(runs.tree(root))
     assert len(gone) == 4 and all("/checkpoints/" in name or "/records/" in name for name in gone)
     for stage in ("base", "train"):
@@ -180,15 +180,15 @@ def test_prune_with_yes_removes_what_finished_runs_do_not_need_and_their_markers
 
 
 def test_pruning_twice_frees_nothing_more(root, capsys):
-    said_by(capsys, "prune", root, "--yes")
-    assert said_by(capsys, "prune", root, "--yes") == (0, "0.0 MB freed\n")
+    output_of(capsys, "prune", root, "--yes")
+    assert output_of(capsys, "prune", root, "--yes") == (0, "0.0 MB freed\n")
 
 
 @pytest.mark.parametrize("forge", FORGERIES)
 def test_prune_removes_nothing_of_a_run_whose_marker_does_not_hold(root, capsys, forge):
     run, _ = forge(root)
     before = runs.tree(run.path)
-    said_by(capsys, "prune", root, "--yes")
+    output_of(capsys, "prune", root, "--yes")
     assert runs.tree(run.path) == before
 
 
@@ -196,10 +196,10 @@ def test_prune_leaves_a_run_alone_that_a_live_process_holds(root, capsys):
     run = run_in(root, seed=2)
     lock = locks.acquire(run.path / "locks")
     markers.write(run, runs.OUTPUTS, runs.INPUTS, lock)
-    said_by(capsys, "prune", root, "--yes")
+    output_of(capsys, "prune", root, "--yes")
     assert run.checkpoints.exists()
     lock.release()
-    said_by(capsys, "prune", root, "--yes")
+    output_of(capsys, "prune", root, "--yes")
     assert not run.checkpoints.exists() and markers.check_outputs(run).holds
 
 
@@ -216,12 +216,12 @@ def test_export_copies_results_of_finished_runs_with_a_manifest_and_no_weights(r
         lock = locks.acquire(run.path / "locks")
         markers.write(run, [*runs.OUTPUTS, "figures"], runs.INPUTS, lock)
         lock.release()
-    code, said = said_by(capsys, "export", root, tmp_path / "copies" / "first")
+    code, printed = output_of(capsys, "export", root, tmp_path / "copies" / "first")
     folder = tmp_path / "copies" / "first"
     assert code == 0
     copied = runs.tree(folder)
     manifest = json.loads(copied.pop("MANIFEST.json"))
-    assert said == f"{len(manifest)} files in {folder}\n"
+    assert printed == f"{len(manifest)} files in {folder}\n"
     assert {name: durable.sha256_file(folder / name) for name in copied} == manifest
     assert {name: runs.tree(root)[name] for name in copied} == copied
     of_train = run_in(root).path.relative_to(root).as_posix()
@@ -233,46 +233,46 @@ def test_export_copies_results_of_finished_runs_with_a_manifest_and_no_weights(r
 
 @pytest.fixture
 def exported(root, tmp_path, capsys):
-    assert said_by(capsys, "export", root, tmp_path / "copy")[0] == 0
+    assert output_of(capsys, "export", root, tmp_path / "copy")[0] == 0
     return tmp_path / "copy"
 
 
 def test_an_export_is_verified_by_its_manifest_and_called_a_copy(root, exported, capsys):
-    code, said = said_by(capsys, "verify", exported)
+    code, printed = output_of(capsys, "verify", exported)
     places = [run_in(root, stage).path.relative_to(root).as_posix() for stage in ("base", "train")]
-    assert code == 0 and said.splitlines() == [f"verified    {place} (exported copy)" for place in places]
+    assert code == 0 and printed.splitlines() == [f"verified    {place} (exported copy)" for place in places]
 
 
 def test_an_export_that_was_edited_is_refused_with_the_name_of_the_file(root, exported, capsys):
     place = run_in(root).path.relative_to(root).as_posix()
     (exported / place / "result.json").write_text("{}")
-    code, said = said_by(capsys, "verify", exported)
-    assert code == 1 and f"REFUSED     {place}: {place}/result.json is not what was exported" in said
+    code, printed = output_of(capsys, "verify", exported)
+    assert code == 1 and f"REFUSED     {place}: {place}/result.json is not what was exported" in printed
     manifest = json.loads((exported / "MANIFEST.json").read_text())
     manifest[f"{place}/result.json"] = durable.sha256_file(exported / place / "result.json")
     (exported / "MANIFEST.json").write_text(json.dumps(manifest))
-    code, said = said_by(capsys, "verify", exported)
-    assert code == 1 and f"REFUSED     {place}: {place}/result.json is not what its marker lists" in said
+    code, printed = output_of(capsys, "verify", exported)
+    assert code == 1 and f"REFUSED     {place}: {place}/result.json is not what its marker lists" in printed
     (exported / place / "result.json").unlink()
-    assert said_by(capsys, "verify", exported)[0] == 1
+    assert output_of(capsys, "verify", exported)[0] == 1
     (exported / "MANIFEST.json").write_text("[")
-    assert said_by(capsys, "verify", exported)[0] == 1
+    assert output_of(capsys, "verify", exported)[0] == 1
 
 
 def test_export_refuses_a_folder_that_is_there(root, tmp_path, capsys):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "mine").write_text("mine")
-    code, said = said_by(capsys, "export", root, tmp_path / "there")
-    assert code == 2 and f"{tmp_path / 'there'} is there already" in said
+    code, printed = output_of(capsys, "export", root, tmp_path / "there")
+    assert code == 2 and f"{tmp_path / 'there'} is there already" in printed
     assert runs.tree(tmp_path / "there") == {"mine": b"mine"}
 
 
 @pytest.mark.parametrize("forge", FORGERIES)
 def test_export_refuses_everything_when_one_run_does_not_hold_and_leaves_nothing(root, tmp_path, capsys, forge):
     run, _ = forge(root)
-    code, said = said_by(capsys, "export", root, tmp_path / "copies" / "first")
+    code, printed = output_of(capsys, "export", root, tmp_path / "copies" / "first")
     assert code == 1
-    assert f"REFUSED     {run.path.relative_to(root)}" in said and "nothing was exported" in said
+    assert f"REFUSED     {run.path.relative_to(root)}" in printed and "nothing was exported" in printed
     assert not (tmp_path / "copies").exists()
 
 

@@ -189,7 +189,7 @@ class Before:
 
     def write(self, after: State) -> None:
         """Makes the folder hold exactly `after`."""
-        present = self.look() if self.present is None else self.present
+        present = self.read() if self.present is None else self.present
         for name in present.keys() - after.keys():
             (file := self.folder / name).unlink()
             if file.parent != self.folder and not any(file.parent.iterdir()):
@@ -200,8 +200,8 @@ class Before:
                 (self.folder / name).write_bytes(data)
         self.present = after
 
-    def look(self) -> State:
-        """What is there now, remembered for the next `write`: every case looks last, so that none reads twice."""
+    def read(self) -> State:
+        """What is there now, remembered for the next `write`: every case reads last, so that none reads twice."""
         self.present = runs.tree(self.folder)
         return self.present
 
@@ -355,33 +355,33 @@ class Case:
     expected: str
 
     def run(self, built: Built) -> None:
-        """Mutates, looks, and raises AssertionError naming the case when anything but the expected came of it."""
-        told: list[str] = []
+        """Mutates and judges; raises AssertionError naming the case when anything but the expected came of it."""
+        mutated: list[str] = []
         try:
-            self._judge(built, random.Random(self.seed), told)
+            self._judge(built, random.Random(self.seed), mutated)
         except Exception as error:
             for before in (built.training, built.finished, built.records):
                 before.present = None  # who knows what is there now
             raise AssertionError(
-                f"seed {self.seed}: {self.mutation.__name__} of {self.kind} ({', '.join(told)}); expected: "
+                f"seed {self.seed}: {self.mutation.__name__} of {self.kind} ({', '.join(mutated)}); expected: "
                 f"{self.expected}; but: {type(error).__name__}: {error}"
             ) from error
 
-    def _judge(self, built: Built, chance: random.Random, told: list[str]) -> None:
+    def _judge(self, built: Built, chance: random.Random, mutated: list[str]) -> None:
         if "checkpoint" in self.kind or self.kind == "metrics":
-            _judge_training(built, self, chance, told)
+            _judge_training(built, self, chance, mutated)
         elif self.kind == "marker" or "output" in self.kind:
-            _judge_marker(built, self, chance, told)
+            _judge_marker(built, self, chance, mutated)
         elif "record part" in self.kind:
-            _judge_records(built, self, chance, told)
+            _judge_records(built, self, chance, mutated)
         else:
-            _judge_locks(built, self, chance, told)
+            _judge_locks(built, self, chance, mutated)
 
-    def mutate(self, before: Before, names: list[str], chance: random.Random, told: list[str]) -> State:
+    def mutate(self, before: Before, names: list[str], chance: random.Random, mutated: list[str]) -> State:
         """The state with each of `names` mutated, written to its folder."""
         after = before.state
         for name in names:
-            told.append(name)
+            mutated.append(name)
             after = self.mutation(after, name, chance, before)
         before.write(after)
         return after
@@ -401,11 +401,11 @@ def _equal(require: bool, what: str) -> None:
         raise AssertionError(what)
 
 
-def _judge_training(built: Built, case: Case, chance: random.Random, told: list[str]) -> None:
+def _judge_training(built: Built, case: Case, chance: random.Random, mutated: list[str]) -> None:
     """Resumes as the training loop does, and compares what was found with what was built."""
     before = built.training
     original = before.state
-    after = case.mutate(before, _training_names(case, chance), chance, told)
+    after = case.mutate(before, _training_names(case, chance), chance, mutated)
     usable = [step for step in STEPS if case.expected != PASSED_OVER or not _checkpoint_differs(original, after, step)]
     positions = {step: json.loads(original[f"checkpoints/{step}/state.json"])["metrics"]["length"] for step in STEPS}
     metrics = after.get("metrics.jsonl", b"")
@@ -415,22 +415,22 @@ def _judge_training(built: Built, case: Case, chance: random.Random, told: list[
     rows = Rows(before.folder / "metrics.jsonl", built.lock)
     checkpoints = Checkpoints(before.folder / "checkpoints", IDENTITY, built.lock, {"seed": 1})
     try:
-        with _what_is_logged() as said:
+        with _what_is_logged() as logged:
             found = checkpoints.newest_verified(lambda candidate: rows.cut_back(candidate.state["metrics"]))
     except CheckFailed as failed:
         _equal(not usable, f"refused though {usable} are whole: {failed}")
         for step in STEPS:
             where = "metrics.jsonl" if case.kind == "metrics" else f"checkpoints/{step}"
             _equal(where in str(failed.measured), f"{where} is not named in {failed}")
-        _equal(before.look() == after, "a refusal changed files")
+        _equal(before.read() == after, "a refusal changed files")
         return
     _equal(found is not None, "begins anew, unasked")
     _equal(bool(usable) and found.step == usable[-1], f"continues from {found.step}, {usable} are whole")
     for step in STEPS[STEPS.index(found.step) + 1 :]:
-        told_of = [line for line in said if line.startswith(f"checkpoint {step} is passed over: ")]
-        _equal(len(told_of) == 1 and str(before.folder) in told_of[0], f"step {step} is not named in {said}")
+        naming = [line for line in logged if line.startswith(f"checkpoint {step} is passed over: ")]
+        _equal(len(naming) == 1 and str(before.folder) in naming[0], f"step {step} is not named in {logged}")
     folder = f"checkpoints/{found.step}/"
-    now = before.look()
+    now = before.read()
     for name in original:
         if name.startswith(folder) and not name.endswith("manifest.json"):
             _equal(now.get(name) == original[name], f"{name} is not what was saved")
@@ -444,20 +444,20 @@ def _judge_training(built: Built, case: Case, chance: random.Random, told: list[
         checkpoints.prune(1)
         newest = checkpoints.newest_verified()
         _equal(newest is not None and newest.step == next_step, "what was saved next was pruned")
-        before.look()
+        before.read()
 
 
 @contextmanager
 def _what_is_logged() -> Iterator[list[str]]:
     """The lines about checkpoints, which go nowhere else meanwhile: pytest would keep those of 10,000 cases."""
-    log, said, handler = checkpoints_module.LOG, [], logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())
+    log, logged, handler = checkpoints_module.LOG, [], logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())
     log.addHandler(handler)
     before = log.level, log.propagate
     log.propagate = False
     log.setLevel(logging.INFO)
     try:
-        yield said
+        yield logged
     finally:
         log.removeHandler(handler)
         log.propagate = before[1]
@@ -492,16 +492,16 @@ def _checkpoint_differs(original: State, after: State, step: int) -> bool:
     """Whether any byte of the checkpoint changed, or anything that its manifest says."""
     folder = f"checkpoints/{step}/"
 
-    def said(state: State) -> dict[str, Any]:
+    def content(state: State) -> dict[str, Any]:
         files = {name: data for name, data in state.items() if name.startswith(folder)}
         manifest = f"{folder}manifest.json"
         return files | {manifest: _says(files.get(manifest), *MANIFEST_KEYS)}
 
-    return said(original) != said(after)
+    return content(original) != content(after)
 
 
-def _judge_marker(built: Built, case: Case, chance: random.Random, told: list[str]) -> None:
-    """The full look and the quick one, at a finished run."""
+def _judge_marker(built: Built, case: Case, chance: random.Random, mutated: list[str]) -> None:
+    """The full check and the quick one, of a finished run."""
     before, run = built.finished, built.run
     listed = json.loads(before.state["COMPLETE.json"])["outputs"]
     chosen = {
@@ -509,11 +509,11 @@ def _judge_marker(built: Built, case: Case, chance: random.Random, told: list[st
         "output": [name for name in listed if "/" not in name],
         "output in a folder": [name for name in listed if "/" in name],
     }[case.kind]
-    after = case.mutate(before, [chance.choice(chosen)], chance, told)
+    after = case.mutate(before, [chance.choice(chosen)], chance, mutated)
     full, quick = (markers.check(run, runs.INPUTS, full=full) for full in (True, False))
-    _equal(before.look() == after, "a look changed files")
+    _equal(before.read() == after, "a check changed files")
     changed = [name for name in {**before.state, **after} if _meaning(before.state, name) != _meaning(after, name)]
-    _equal(full.holds == quick.holds, f"the quick look says {quick}, the full one {full}")
+    _equal(full.holds == quick.holds, f"the quick check gives {quick}, the full one {full}")
     _equal(full.present == (case.expected != ABSENT), f"{full}")
     if case.expected == UNHARMED or not changed:
         _equal(full.holds, f"{full.reason}")
@@ -522,7 +522,7 @@ def _judge_marker(built: Built, case: Case, chance: random.Random, told: list[st
     if case.expected == REFUSED:
         names = ["marker" if name == "COMPLETE.json" else name for name in changed]
         if case.kind == "marker" and case.mutation is stale:
-            names += listed  # it is whole: what tells it from the run's own are the outputs that it describes
+            names += listed  # it is whole: it differs from the run's own in the outputs that it describes
         _equal(any(name in full.reason for name in names), f"none of {names} is named in {full.reason!r}")
 
 
@@ -530,11 +530,11 @@ def _meaning(state: State, name: str) -> Any:
     return _says(state.get(name)) if name == "COMPLETE.json" else state.get(name)
 
 
-def _judge_records(built: Built, case: Case, chance: random.Random, told: list[str]) -> None:
+def _judge_records(built: Built, case: Case, chance: random.Random, mutated: list[str]) -> None:
     """Which parts count, and that the others are written again as they were."""
     before = built.records
     suffix = "parquet" if case.kind == "record part" else "json"
-    after = case.mutate(before, [f"{chance.choice('abc')}.{suffix}"], chance, told)
+    after = case.mutate(before, [f"{chance.choice('abc')}.{suffix}"], chance, mutated)
     parts = RecordParts(before.folder, IDENTITY, built.lock)
     for key in "abc":
         same = before.state[f"{key}.parquet"] == after.get(f"{key}.parquet") and (
@@ -546,16 +546,16 @@ def _judge_records(built: Built, case: Case, chance: random.Random, told: list[s
             parts.write(key, _record_rows(key, 1.0))
             _equal(parts.has(key), f"part {key} does not count though it was written again")
             after = after | {name: before.state[name] for name in (f"{key}.parquet", f"{key}.json")}
-    _equal(before.look() == after, "what was written again differs from before, or another file changed")
+    _equal(before.read() == after, "what was written again differs from before, or another file changed")
 
 
-def _judge_locks(built: Built, case: Case, chance: random.Random, told: list[str]) -> None:
+def _judge_locks(built: Built, case: Case, chance: random.Random, mutated: list[str]) -> None:
     """Another process tries to take the run over; afterwards at most one can commit."""
     what, life, where = _lock_kind(case.kind)
     before, clock, old = built.holders[f"{life} {where}"], built.clock, built.holder
     before.present = None  # every kind of holder has the same folder
     clock.beats = old._heartbeat if life == "live" else lambda: None
-    case.mutate(before, [f"2.{what}"], chance, told)
+    case.mutate(before, [f"2.{what}"], chance, mutated)
     began, new = clock.now, None
     try:
         new = locks.acquire(old.directory, DEAD_AFTER)
@@ -575,7 +575,7 @@ def _judge_locks(built: Built, case: Case, chance: random.Random, told: list[str
         _equal(new is None, "a live holder was taken over")
     elif case.expected in (TAKEN, TAKEN_AT_ONCE):
         _equal(new is not None, "a dead holder keeps the run")
-        _equal(waited == 0 or case.expected == TAKEN, f"waited for {waited:.0f} s, though it could be told at once")
+        _equal(waited == 0 or case.expected == TAKEN, f"waited for {waited:.0f} s, though it could be known at once")
 
 
 _GONE = {("dead", "here")}

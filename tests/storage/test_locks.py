@@ -29,7 +29,7 @@ sys.stdin.readline()
 
 
 class Process:
-    """A real process that holds a lock until it is told otherwise."""
+    """A real process that holds a lock until it is asked to release it."""
 
     def __init__(self, script: str, *arguments: object) -> None:
         self._process = subprocess.Popen(
@@ -79,7 +79,7 @@ def directory(tmp_path):
 
 @pytest.fixture
 def foreign(directory):
-    """The lock of another machine: only its heartbeat can be looked at."""
+    """The lock of another machine: only its heartbeat can be seen."""
     directory.mkdir(parents=True)
     write_lock(directory, host="node17", boot_id="another boot", slurm_job_id="4711")
     durable.replace_quickly(directory / "1.alive", {"at": 0})
@@ -101,19 +101,23 @@ def test_the_first_holder_has_number_one_and_the_next_one_two(directory):
 def test_a_lock_says_who_holds_it(directory, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     lock = locks.acquire(directory)
-    said = json.loads((directory / "1.json").read_bytes())
+    identity = json.loads((directory / "1.json").read_bytes())
     lock.release()
-    assert said["pid"] == os.getpid() and said["host"] == os.uname().nodename and said["slurm_job_id"] == "4711"
-    assert said["boot_id"] and said["pid_namespace"].startswith("pid:[") and int(said["process_start"]) >= 0
+    assert (
+        identity["pid"] == os.getpid()
+        and identity["host"] == os.uname().nodename
+        and identity["slurm_job_id"] == "4711"
+    )
+    assert identity["boot_id"] and identity["pid_namespace"].startswith("pid:[") and int(identity["process_start"]) >= 0
 
 
 def test_a_live_holder_is_named_with_pid_host_and_job(directory):
     with Process(HOLDS, directory) as other:
         assert other.says() == "held"
-        with pytest.raises(Held) as told:
+        with pytest.raises(Held) as error:
             locks.acquire(directory)
-        assert str(directory.parent) in str(told.value)
-        assert f"pid {other.pid} on {os.uname().nodename}, job none" in str(told.value)
+        assert str(directory.parent) in str(error.value)
+        assert f"pid {other.pid} on {os.uname().nodename}, job none" in str(error.value)
         assert locks.holder(directory)["pid"] == other.pid
     assert locks.highest(directory) == 1
 
@@ -173,7 +177,7 @@ def test_of_many_processes_that_find_a_dead_holder_exactly_one_takes_over(direct
 
 
 def test_a_lock_that_a_server_made_without_saying_so_is_known_as_ones_own(directory, monkeypatch):
-    """An NFS server that restarts between doing and telling: asked again, it says that the name is there."""
+    """An NFS server restarts between making the link and its answer; asked again, it answers that the name is there."""
     link = os.link
 
     def unheard(*names):
@@ -238,7 +242,7 @@ def test_a_lock_whose_pid_now_belongs_to_another_process_is_taken_at_once(direct
 
 
 def test_another_pid_namespace_of_this_machine_is_judged_by_the_heartbeat(directory):
-    """The same pid and start in another container is another process, or none that we could look at."""
+    """The same pid and start in another container is another process, or none that we could see."""
     directory.mkdir(parents=True)
     write_lock(directory, pid_namespace="pid:[1]", pid=2**22 + 1)
     assert locks.holder(directory) is not None
@@ -267,7 +271,7 @@ def test_the_lock_of_another_host_is_held_while_its_heartbeat_moves(foreign):
 
 
 def test_the_lock_of_another_host_is_taken_only_after_its_heartbeat_stood_still(foreign):
-    assert locks.holder(foreign)["host"] == "node17", "nobody can tell at once"
+    assert locks.holder(foreign)["host"] == "node17", "nobody can know at once"
     began = time.monotonic()
     lock = locks.acquire(foreign, dead_after_seconds=0.5)
     waited = time.monotonic() - began
@@ -409,9 +413,9 @@ def test_a_holder_that_froze_was_taken_over_and_comes_back_cannot_commit_anythin
 
         os.kill(frozen.pid, signal.SIGCONT)
         frozen.go_on()
-        said = [frozen.says() for _ in range(5)]
-        assert all(line.endswith("lock 1 was taken over by lock 2") for line in said[:4])
-        assert said[4] == "released"
+        lines = [frozen.says() for _ in range(5)]
+        assert all(line.endswith("lock 1 was taken over by lock 2") for line in lines[:4])
+        assert lines[4] == "released"
 
     after = {name: data for name, data in runs.tree(run.path).items() if not name.startswith("locks/")}
     assert after == before

@@ -20,14 +20,14 @@ def run(tmp_path):
     return runs.finished(tmp_path)
 
 
-def looks(run: RunDirectory, inputs=None) -> tuple[markers.Verdict, markers.Verdict]:
-    """The quick look and the full one."""
+def verdicts(run: RunDirectory, inputs=None) -> tuple[markers.Verdict, markers.Verdict]:
+    """Of the quick check and of the full one."""
     inputs = runs.INPUTS if inputs is None else inputs
     return markers.check(run, inputs), markers.check(run, inputs, full=True)
 
 
 def assert_refused(run: RunDirectory, reason: str, inputs=None) -> None:
-    for verdict in looks(run, inputs):
+    for verdict in verdicts(run, inputs):
         assert not verdict.holds and verdict.present
         assert reason in verdict.reason
         assert not verdict.outputs_digest
@@ -37,7 +37,7 @@ def assert_refused(run: RunDirectory, reason: str, inputs=None) -> None:
 
 
 def test_a_fresh_marker_holds_and_lists_every_file_of_every_output(run):
-    quick, full = looks(run)
+    quick, full = verdicts(run)
     assert quick == full == markers.check_outputs(run)
     assert quick.holds and quick.reason == ""
     marker = runs.marker_of(run)
@@ -66,20 +66,20 @@ def test_a_copied_root_still_holds(run, tmp_path, keep_times):
     shutil.copytree(run.root / "study", elsewhere / "study", copy_function=shutil.copy2 if keep_times else shutil.copy)
     copy = RunDirectory(elsewhere, run.study, run.stage, run.fingerprint)
     assert copy.result_file.stat().st_ino != run.result_file.stat().st_ino
-    assert all(verdict.holds for verdict in looks(copy))
+    assert all(verdict.holds for verdict in verdicts(copy))
 
 
 def test_touching_outputs_and_marker_changes_nothing(run):
     for file in (run.marker_file, run.result_file, run.path / "model" / "weights.safetensors"):
         os.utime(file, (1, 1))
-    assert all(verdict.holds for verdict in looks(run))
+    assert all(verdict.holds for verdict in verdicts(run))
 
 
 def test_what_is_not_an_output_may_change_and_go(run):
     run.timing_file.write_text("{}")
     run.progress_file.write_text("{}")
     (run.checkpoints / "5").mkdir(parents=True)
-    assert all(verdict.holds for verdict in looks(run))
+    assert all(verdict.holds for verdict in verdicts(run))
 
 
 def test_the_outputs_digest_depends_on_bytes_and_names_and_on_nothing_else(tmp_path):
@@ -170,7 +170,7 @@ def test_a_marker_from_before_a_later_attempt_is_refused(run):
 def test_a_marker_put_back_from_a_backup_after_the_stage_ran_again_is_refused(run):
     backup = run.marker_file.read_bytes()
     runs.finish(run)
-    assert all(verdict.holds for verdict in looks(run))
+    assert all(verdict.holds for verdict in verdicts(run))
     run.marker_file.write_bytes(backup)
     assert_refused(run, "the marker was written by attempt 1, but attempt 2 took the run over")
 
@@ -252,9 +252,9 @@ def test_a_marker_that_says_digests_of_its_own_is_found_by_the_full_look(run):
         marker["outputs_digest"] = markers.outputs_digest(marker["outputs"])
 
     runs.rewrite_marker(run, lie, sign=True)
-    quick, full = looks(run)
+    quick, full = verdicts(run)
     assert full.reason == "result.json was edited after the stage finished: its digest differs"
-    assert quick.holds, "a quick look reads no bytes of files that nobody touched"
+    assert quick.holds, "a quick check reads no bytes of files that nobody touched"
     os.utime(run.result_file)
     assert_refused(run, "result.json was edited after the stage finished")
 
@@ -320,7 +320,7 @@ def test_an_output_edited_in_place_is_refused_by_name(run, name):
 
 
 def test_an_output_replaced_by_another_of_the_same_size_and_time_is_refused(run):
-    """Another inode gives it away to the quick look too."""
+    """Another inode gives it away to the quick check too."""
     file = run.path / "model" / "weights.safetensors"
     before = file.stat()
     (run.path / "other").write_bytes(b"x" * before.st_size)
@@ -331,9 +331,9 @@ def test_an_output_replaced_by_another_of_the_same_size_and_time_is_refused(run)
 
 @pytest.mark.parametrize("name", ["result.json", "model/weights.safetensors"])
 def test_other_bytes_under_the_same_size_time_and_inode_are_found_by_the_full_look(run, name):
-    """What the quick look cannot see. Reports, inputs and verify take the full one."""
+    """What the quick check cannot see. Reports, inputs and verify use the full one."""
     runs.edit_unnoticed(run.path / name)
-    quick, full = looks(run)
+    quick, full = verdicts(run)
     assert quick.holds
     assert (
         full.reason

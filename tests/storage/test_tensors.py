@@ -60,9 +60,9 @@ def test_size_and_digest_are_those_of_the_file_however_it_is_cut_and_written(tmp
         monkeypatch.setattr(tensors._Uncached, "_set_direct", refuse)
     elif disk == "refuses the write":
         monkeypatch.setattr(os, "pwrite", refuse_direct)
-    said = write_tensors(tmp_path / "x", made)
+    described = write_tensors(tmp_path / "x", made)
     data = (tmp_path / "x").read_bytes()
-    assert said == whole == {"size": len(data), "xxh3_128": xxhash.xxh3_128(data).hexdigest()}
+    assert described == whole == {"size": len(data), "xxh3_128": xxhash.xxh3_128(data).hexdigest()}
     assert data == (tmp_path / "whole").read_bytes() and calls.count(True) <= 1
 
 
