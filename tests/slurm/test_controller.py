@@ -22,7 +22,7 @@ def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench:
     """sbatch fails after ten seconds, and the job is queued all the same when the controller wakes."""
     with bench.cluster.frozen_controller():
         one = bench.dispatch(tmp_path / "runs")
-        bench.until("sbatch gave up", lambda: "it is looked for by its name" in bench.workers["gpu"].told())
+        bench.until("sbatch gave up", lambda: "it is searched for by its name" in bench.workers["gpu"].told())
         assert [entry.job_id for entry in one.submissions()] == [None]
     one.run.wait("Completed")
     assert len(one.submissions()) == len(one.jobs()) == 1, bench.told()

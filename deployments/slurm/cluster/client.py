@@ -26,14 +26,14 @@ UNCLEAR = re.compile(
     r"shut ?down|broken pipe|i/o error|configuration (source|file)|unspecified error",
     re.I,
 )
-"""sbatch's words for not having been heard, or not having heard the answer. Anything else is a refusal."""
+"""What sbatch prints when the controller did not hear it, or it did not hear the answer. Else it was refused."""
 NOT_NOW = re.compile(r"(Max|Grp)Submit|inactive or drain")
-"""What stands in sbatch's refusal of what it takes later: one job more than a person may have, a closed partition."""
+"""What sbatch prints when it refuses a job that it takes later: one more than a person may have, a closed partition."""
 OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_")
 
 
 def require_commands() -> None:
-    """RuntimeError when SLURM's commands are not here: a worker without them would wait for ever, saying nothing."""
+    """RuntimeError when SLURM's commands are missing: a worker without them would wait for ever in silence."""
     if missing := [command for command in ("sbatch", "squeue", "scancel", "scontrol") if not shutil.which(command)]:
         raise RuntimeError(
             f"{', '.join(missing)} not on PATH ({os.environ.get('PATH', '')}): start the worker where SLURM's commands "
@@ -46,7 +46,7 @@ class SlurmError(Exception):
 
 
 class Refused(SlurmError):
-    """SLURM looked at the request and refused it: nothing was queued."""
+    """SLURM read the request and refused it: nothing was queued."""
 
 
 class NotNow(Refused):
@@ -59,7 +59,7 @@ class Unreachable(SlurmError):
 
 @dataclass(frozen=True)
 class Job:
-    """What SLURM says of one job. Times are SLURM's own text (local time of the cluster)."""
+    """What SLURM reports of one job. Times are SLURM's own text (local time of the cluster)."""
 
     id: str
     name: str
@@ -104,17 +104,17 @@ class SlurmCommands:
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
-        """How often each command was run: what a cluster's operators look at."""
+        """How often each command was run: what a cluster's operators count."""
 
     def submit(self, script: str) -> str:
         # a job inherits nothing of the worker's environment but what the script's --export names
         done = self._run(["sbatch", "--parsable"], script)
         if done.returncode:
             raise _submit_error(done.stderr)
-        told = re.search(r"^(\d+)(;\S+)?\s*\Z", done.stdout, re.M)  # with several clusters: id;cluster
-        if told is None:
-            raise Unreachable(f"sbatch told no job id but {done.stdout.strip()!r}")
-        return told[1]
+        printed = re.search(r"^(\d+)(;\S+)?\s*\Z", done.stdout, re.M)  # with several clusters: id;cluster
+        if printed is None:
+            raise Unreachable(f"sbatch printed no job id but {done.stdout.strip()!r}")
+        return printed[1]
 
     def jobs(self) -> dict[str, Job]:
         form = ",".join(f"{field}:|" for field in FIELDS)
@@ -133,9 +133,9 @@ class SlurmCommands:
 
     def _sacct(self, ids: Iterable[str], option: str, fields: Sequence[str]) -> str:
         """Lines of these fields, a bar between; none where there is no accounting, or where it does not answer."""
-        wanted, told = sorted(ids), ""
+        wanted, output = sorted(ids), ""
         if not wanted or not shutil.which("sacct"):
-            return told
+            return output
         for first in range(0, len(wanted), SACCT_AT_ONCE):
             some = ",".join(wanted[first : first + SACCT_AT_ONCE])
             try:
@@ -143,19 +143,19 @@ class SlurmCommands:
                     ["sacct", option, "-n", "-P", "--delimiter=|", "-j", some, f"--format={','.join(fields)}"]
                 )
             except Unreachable:
-                return told
+                return output
             if done.returncode == 0:
-                told += done.stdout
-        return told
+                output += done.stdout
+        return output
 
     def cancel(self, ids: Sequence[str]) -> None:
         if not ids:
             return
         done = self._run(["scancel", *ids])
         gone = re.compile(r"invalid job id|already complet", re.I)
-        told = [line for line in done.stderr.splitlines() if not gone.search(line)]
-        if done.returncode and (told or not done.stderr):
-            raise Unreachable("; ".join(told))
+        problems = [line for line in done.stderr.splitlines() if not gone.search(line)]
+        if done.returncode and (problems or not done.stderr):
+            raise Unreachable("; ".join(problems))
 
     def _run(self, command: list[str], given: str | None = None) -> subprocess.CompletedProcess[str]:
         self.calls[command[0]] = self.calls.get(command[0], 0) + 1
@@ -183,11 +183,11 @@ def _environment() -> dict[str, str]:
 
 
 def _submit_error(text: str) -> SlurmError:
-    """What sbatch's words mean: only those that say so mean that nothing was queued."""
-    told = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
-    if UNCLEAR.search(told) or not told:
-        return Unreachable(told)
-    return NotNow(told) if NOT_NOW.search(told) else Refused(told)
+    """The error for what sbatch printed: a refusal, unless the job may have been queued all the same."""
+    message = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
+    if UNCLEAR.search(message) or not message:
+        return Unreachable(message)
+    return NotNow(message) if NOT_NOW.search(message) else Refused(message)
 
 
 def _read(text: str) -> dict[str, Job]:

@@ -13,6 +13,7 @@ from deployments.slurm.cluster.client import Job
 from tasks.stage.diagnosis import Diagnosis
 
 CONTINUES = "Nothing to do: the next job continues from the last checkpoint."
+ELSEWHERE = "Nothing to do: the next job continues elsewhere. Inform the cluster's operators if it happens often."
 
 ENDS: dict[str, Diagnosis] = {
     "COMPLETED": Diagnosis("info", "ended", "the job ended with exit code 0"),
@@ -29,13 +30,13 @@ ENDS: dict[str, Diagnosis] = {
         "warning",
         "node failure",
         "the job's node failed",
-        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+        resolution=ELSEWHERE,
     ),
     "BOOT_FAIL": Diagnosis(
         "warning",
         "node failure",
         "the job's node did not boot",
-        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+        resolution=ELSEWHERE,
     ),
     "OUT_OF_MEMORY": Diagnosis(
         "error",
@@ -60,13 +61,13 @@ ENDS: dict[str, Diagnosis] = {
         "warning",
         "node failure",
         "the job could not be launched on its node",
-        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+        resolution=ELSEWHERE,
     ),
     "RECONFIG_FAIL": Diagnosis(
         "warning",
         "node failure",
         "the job's node could not be configured",
-        resolution="Nothing to do: the next job continues elsewhere. Tell the cluster's operators if it happens often.",
+        resolution=ELSEWHERE,
     ),
 }
 """Every state that ends a job. Any other (RUNNING, COMPLETING, SIGNALING, REQUEUED ... or one of a newer SLURM) does
@@ -92,9 +93,9 @@ _NOTHING = Advice()
 _LIMIT = Advice(
     "Wait for your other jobs, or ask for less; `sacctmgr show assoc` and `sacctmgr show qos` show the limits."
 )
-_NODES = Advice("`sinfo -R` says why.")
+_NODES = Advice("`sinfo -R` shows why.")
 _PARTITIONS = Advice("`sinfo` shows the partitions.")
-_RELEASE = Advice("`scontrol show job JOB` says why it is held, and `scontrol release JOB` lets it go.", True)
+_RELEASE = Advice("`scontrol show job JOB` shows why it is held, and `scontrol release JOB` lets it go.", True)
 _OPERATORS = Advice("Ask the cluster's operators.", True)
 _NEVER = Advice("It will not start by itself: cancel the run, correct the site file, and retry the run.", True)
 REASONS: dict[str, tuple[str, Advice]] = {
@@ -171,29 +172,29 @@ class Waiting:
     """Why a job waits in the queue."""
 
     text: str
-    """In words, with SLURM's own word and what to do."""
+    """In plain English, with SLURM's own reason and what to do."""
     needs_person: bool = False
     """Whether it waits until a person acts."""
 
 
 def waiting(reason: str) -> Waiting:
     """What a pending reason of SLURM means."""
-    word = reason.split(",")[0]
-    known = REASONS.get(word) or next((meaning for family, meaning in FAMILIES if family.search(word)), None)
+    name = reason.split(",")[0]
+    known = REASONS.get(name) or next((meaning for family, meaning in FAMILIES if family.search(name)), None)
     if known is None:
-        return Waiting(f"queued ({reason or 'not looked at yet'})")
+        return Waiting(f"queued ({reason or 'not considered yet'})")
     cause, advice = known
     return Waiting(f"queued: {cause} ({reason})" + (f". {advice.text}" if advice.text else ""), advice.needs_person)
 
 
 def of_end(job: Job) -> Diagnosis:
-    """The diagnosis of a job that ended, from what SLURM says alone."""
+    """The diagnosis of a job that ended, from what SLURM alone reports."""
     known = ENDS[job.state]
     where = f"job {job.id}" + (f" on {job.node}" if job.node else "")
     resolution = known.resolution
     detail = f"{where}, {job.state}"
     if job.state == "FAILED":
-        if job.signal == 53:  # what slurmstepd says when it cannot open what it must
+        if job.signal == 53:  # slurmstepd could not open what it must
             return Diagnosis(
                 "error",
                 "output folder",

@@ -1,4 +1,4 @@
-"""What the cluster offers one job, read from two commands. What is not told, or not understood, is None: unknown."""
+"""What the cluster offers one job, read from two commands. None: not reported or not understood."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class Node:
     cpus: int | None = None
     memory_mb: int | None = None
     gpus: dict[str, int] | None = None
-    """Count by model; the model is empty where SLURM was told none."""
+    """Count by model; the model is empty where SLURM's configuration names none."""
     features: frozenset[str] | None = None
     state: str = ""
 
     def gpu_count(self, model: str = "") -> int | None:
-        """GPUs of a model, or of any. SLURM takes it to the letter, and has none where it was told of no models."""
+        """GPUs of a model, or of any. SLURM takes the name to the letter: without configured models none is of it."""
         if self.gpus is None:
             return None
         return self.gpus.get(model, 0) if model else sum(self.gpus.values())
@@ -62,7 +62,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Partitions by name, and nodes; both empty when nothing was told."""
+    """Partitions by name, and nodes; both empty when SLURM reported nothing."""
 
     partitions: dict[str, Partition]
     nodes: tuple[Node, ...] = ()
@@ -163,25 +163,25 @@ def _lines(run: Run, *command: str) -> list[str]:
 
 def _partition(line: str) -> Partition:
     """One partition from its line of `NAME=value` words."""
-    told = {name: value for name, _, value in (word.partition("=") for word in line.split())}
-    # In newer versions an allowed account stands for its subaccounts too, which are not told here. 22.05 is none of
-    # those, and is known by what it does not print.
-    subaccounts = "MaxCPUsPerSocket" in told
+    fields = {name: value for name, _, value in (word.partition("=") for word in line.split())}
+    # In newer versions an allowed account stands for its subaccounts too, which are not listed here. 22.05 is
+    # older, and is recognised by a field that it does not print.
+    subaccounts = "MaxCPUsPerSocket" in fields
     return Partition(
-        told.get("PartitionName", ""),
-        told.get("State", ""),
-        told.get("Alternate", ""),
-        told.get("Default") == "YES",
-        told.get("Hidden") == "YES",
-        _minutes(told.get("MaxTime", "")),
-        _number(told.get("MaxMemPerNode", "")),
-        _number(told.get("MaxMemPerCPU", "")),
-        _number(told.get("MaxCPUsPerNode", "")),
-        _number(told.get("TotalNodes", "")),
-        None if subaccounts else _names(told.get("AllowAccounts", "")),
-        _names(told.get("DenyAccounts", "")) or frozenset(),
-        _names(told.get("AllowQos", "")),
-        _names(told.get("DenyQos", "")) or frozenset(),
+        fields.get("PartitionName", ""),
+        fields.get("State", ""),
+        fields.get("Alternate", ""),
+        fields.get("Default") == "YES",
+        fields.get("Hidden") == "YES",
+        _minutes(fields.get("MaxTime", "")),
+        _number(fields.get("MaxMemPerNode", "")),
+        _number(fields.get("MaxMemPerCPU", "")),
+        _number(fields.get("MaxCPUsPerNode", "")),
+        _number(fields.get("TotalNodes", "")),
+        None if subaccounts else _names(fields.get("AllowAccounts", "")),
+        _names(fields.get("DenyAccounts", "")) or frozenset(),
+        _names(fields.get("AllowQos", "")),
+        _names(fields.get("DenyQos", "")) or frozenset(),
     )
 
 
@@ -235,7 +235,7 @@ def _number(text: str) -> int | None:
 
 
 def _names(text: str) -> frozenset[str] | None:
-    """Names of accounts or QOS, which SLURM keeps in small letters; None for ALL and what is not told."""
+    """Names of accounts or QOS, which SLURM keeps in small letters; None for ALL and what is not reported."""
     return None if text in ("", "ALL", "(null)", "N/A") else frozenset(listed(text.lower()))
 
 

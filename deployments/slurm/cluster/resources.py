@@ -102,5 +102,5 @@ class Resources(BaseModel):
         90.0,
         gt=0,
         title="Lead time (seconds)",
-        description="How long before its time limit a job is told to save; measured saves and steps are added.",
+        description="How long before its time limit a job is signalled to save; measured saves and steps are added.",
     )

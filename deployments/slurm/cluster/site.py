@@ -1,4 +1,4 @@
-"""A cluster: one file says everything that belongs to it, so that moving to another cluster edits one file."""
+"""A cluster: one file holds everything that belongs to it, so that moving to another cluster edits one file."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Site(BaseModel):
 
 
 def read_site(name: str | None = None) -> Site:
-    """The site of this name or file (else of `RATCHET_SITE`, else `cluster`). BadInput says what is wrong where."""
+    """The site of this name or file (else of `RATCHET_SITE`, else `cluster`). BadInput names what is wrong where."""
     name = name or os.environ.get(VARIABLE) or "cluster"
     file = Path(name) if name.endswith((".yaml", ".yml")) else SITES / f"{name}.yaml"
     try:
@@ -86,7 +86,7 @@ def read_site(name: str | None = None) -> Site:
     except FileNotFoundError:
         known = ", ".join(sorted(file.stem for file in SITES.glob("*.yaml")))
         raise BadInput(
-            f"there is no site file {file}: copy {SITES / 'example.yaml'} to it and say what belongs to this cluster, "
+            f"there is no site file {file}: copy {SITES / 'example.yaml'} to it and fill in what this cluster has, "
             f"or name another one in {VARIABLE} (known: {known})"
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -113,13 +113,13 @@ def overrides(given: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def explained(error: ValidationError) -> str:
-    told = []
+    problems = []
     for item in error.errors():
         key = ".".join(map(str, item["loc"]))
         if item["type"] == "extra_forbidden":
             close = difflib.get_close_matches(str(item["loc"][-1]), list(Resources.model_fields), n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            told.append(f"{key}: unknown; {hint}valid: {', '.join(Resources.model_fields)}")
+            problems.append(f"{key}: unknown; {hint}valid: {', '.join(Resources.model_fields)}")
         else:
-            told.append(f"{key}: {item['msg']}")
-    return "; ".join(told)
+            problems.append(f"{key}: {item['msg']}")
+    return "; ".join(problems)

@@ -1,4 +1,4 @@
-"""What the jobs of a stage left in its run directory: the only word of those that SLURM has forgotten."""
+"""What the jobs of a stage left in its run directory: all that remains of those that SLURM has forgotten."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from storage import durable, locks
 
 MEMORY_WORDS = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Out Of Memory")
 CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
-"""slurmstepd's last word after a scancel; of a time limit, a preemption or a dead node it says DUE TO what."""
+"""slurmstepd's last line after a scancel; after a time limit, a preemption or a dead node it adds DUE TO what."""
 LOG_END_BYTES = 8192
 
 
 def attempt_of(run_directory: Path, submission: Submission, ended: bool = False) -> dict[str, Any] | None:
     """The record of the attempt that this submission's job made, if it made one.
 
-    `ended`: it decides, so no cached listing is believed, of the folder and of the one that it is in. Raises OSError
-    when the disk does not tell.
+    `ended`: the record decides what follows, so no cached listing of its folder, or of the one above, is believed.
+    Raises OSError when the disk cannot be read.
     """
     if ended:
         for folder in (run_directory, run_directory / "attempts", run_directory / "jobs"):
@@ -61,7 +61,7 @@ def end_of(log: Path) -> bytes:
 
 
 class Heartbeats:
-    """Which run directories somebody works in, by the clock of who looks."""
+    """Which run directories somebody works in, by the clock of the process that observes them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -1,9 +1,9 @@
 """The journal: what was submitted for a run, written before it was submitted.
 
 `jobs/NNNN.json` in the run's folder, beside the script and the log of the same job. An entry is made before sbatch is
-called, under a name that no other job has; the job id is added when sbatch told it, or when the job was found by its
-name; its end is added once, when it is decided what follows, and then the entry never changes again. One worker at a
-time writes: the one that holds the pool's lock.
+called, under a name that no other job has; the job id is added when sbatch printed it, or when the job was found by
+its name; its end is added once, when it is decided what follows, and then the entry never changes again. One worker at
+a time writes: the one that holds the pool's lock.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Journal:
         return self.folder / f"{entry.number:04d}.sbatch"
 
     def log(self, entry: Submission) -> Path:
-        """What the job says: output and errors."""
+        """What the job prints: output and errors."""
         return self.folder / f"{entry.number:04d}.log"
 
     def _names(self) -> list[tuple[int, str]]:

@@ -31,7 +31,7 @@ class Plan:
     """Whether Ratchet itself asked for this job, and not a person (see `origin`)."""
     state_id: str = ""
     """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
-    lives cannot be told from its first start."""
+    lives cannot be distinguished from its first start."""
 
 
 def preview(plan: Plan) -> str:
@@ -112,9 +112,9 @@ def continues(plan: Plan) -> bool:
 
 
 def _lead_seconds(asked: Resources, run_directory: Path) -> float:
-    """What was asked for and, twice over, what a step and a save took in the newest attempt that measured them.
+    """The lead time asked for, and twice what a step and a save took in the newest attempt that measured them.
 
-    The measured part never takes more than a third of the limit: a job told at its start to stop would do nothing.
+    The measured part never takes more than a third of the limit: a job signalled at its start would do nothing.
     """
     record = attempts.newest(run_directory / "attempts") or {}
     measured = 2 * (float(record.get("step_seconds") or 0) + float(record.get("save_seconds") or 0))

@@ -1,9 +1,9 @@
 """Whether a job can run at all, asked before it is submitted: what the cluster offers, and the folder of the run.
 
 SLURM by itself queues a job that is longer or larger than its partition allows, where it waits for ever
-(EnforcePartLimits=NO is the default), and refuses others with few words. Here every problem is told at once, with what
-to do. What is not known passes: an answer that is missing, partial or not understood refuses nothing, and SLURM keeps
-the last word.
+(EnforcePartLimits=NO is the default), and refuses others in few words. Preflight lists every problem at once, with
+what to do. What is not known passes: an answer that is missing, partial or not understood refuses nothing, and SLURM
+decides.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def require(
 ) -> None:
     """BadInput with all that stands against the job of `where` (a stage), so that a person corrects it in one go.
 
-    The rest is told in `problems` and `folder_problems`.
+    `problems` and `folder_problems` describe the options.
     """
     found = [
         *problems(resources, cluster, strict_lead=strict_lead, may_wait=may_wait),
@@ -71,7 +71,7 @@ class _Want:
     """One thing that the job needs of its node, in numbers."""
 
     field: str
-    told: str
+    text: str
     need: int
     had: Callable[[Node], int | None]
     shown: Callable[[int], str] = str
@@ -85,7 +85,7 @@ def problems(resources: Resources, cluster: Cluster, *, strict_lead: bool = True
     """Why a job of these resources would be refused or never start here, and what to do; empty when nothing is seen.
 
     `strict_lead=False` allows a lead time of more than a third of the limit. `may_wait`: the job may wait until its
-    partition starts jobs again; a person who starts a study is told at once.
+    partition starts jobs again; a person who starts a study learns it at once.
     """
     lead = _lead_problems(resources) if strict_lead else []
     if not cluster.partitions:
@@ -93,11 +93,11 @@ def problems(resources: Resources, cluster: Cluster, *, strict_lead: bool = True
     unknown = [name for name in listed(resources.partition) if name not in cluster.partitions]
     if unknown or not (asked := _asked(resources, cluster)):
         known = [partition.name for partition in cluster.partitions.values() if not partition.hidden]
-        told = [
+        missing = [
             f"partition: {name} is not a partition of this cluster: name one of {_some(_nearest_first(name, known))}"
             for name in unknown
         ]
-        return [*told, *_node_problems(resources, cluster, "this cluster", cluster.all_nodes), *lead]
+        return [*missing, *_node_problems(resources, cluster, "this cluster", cluster.all_nodes), *lead]
     found = [_partition_problems(resources, cluster, partition, may_wait) for partition in asked]
     if not all(found):
         return lead  # one of them takes the job
@@ -126,7 +126,7 @@ def notes(resources: Resources, cluster: Cluster) -> list[str]:
     }
     if fitting and all(state.startswith(NOT_NOW) for state in fitting.values()):
         states = _some(f"{name} {state}" for name, state in fitting.items())
-        found.append(f"no node that fits starts jobs now ({states}): the job will wait; `sinfo -R` says why")
+        found.append(f"no node that fits starts jobs now ({states}): the job will wait; `sinfo -R` shows why")
     return found
 
 
@@ -181,19 +181,19 @@ def _node_problems(resources: Resources, cluster: Cluster, place: str, nodes: li
         return []
     wants, unknown = _wants(resources), _unknown_features(resources, cluster)
     unmet = [want for want in wants if not any(want.met_by(node) for node in nodes)]
-    if told := unknown + [
+    if found := unknown + [
         _unmet(want, resources, place, nodes) for want in unmet if not unknown or want.field != "constraint"
     ]:
-        return told
+        return found
     fitting = _fitting(resources, nodes)
     if not fitting:
         kinds: dict[str, str] = {}  # one node of each kind, those first that lack the least
         for node in sorted(nodes, key=lambda node: -sum(want.met_by(node) for want in wants)):
-            kinds.setdefault(_told(node, wants), node.name)
-        have = "; ".join(f"{name} has {told}" for told, name in list(kinds.items())[:3])
+            kinds.setdefault(_shortage(node, wants), node.name)
+        have = "; ".join(f"{name} has {text}" for text, name in list(kinds.items())[:3])
         return [
             f"{', '.join(want.field for want in wants)}: no node of {place} has all at once: "
-            f"{', '.join(want.told for want in wants)} ({have}): ask for less"
+            f"{', '.join(want.text for want in wants)} ({have}): ask for less"
         ]
     excluded = {node.name for node in nodes for item in _excluded(resources) if is_named(node.name, item)}
     if excluded.issuperset(node.name for node in fitting):
@@ -204,7 +204,7 @@ def _node_problems(resources: Resources, cluster: Cluster, place: str, nodes: li
 
 def _wants(resources: Resources) -> list[_Want]:
     gpus, model = resources.gpus, resources.gpu_model
-    memory_mb = math.ceil(resources.memory_gb * 1024)  # as the job's text says it
+    memory_mb = math.ceil(resources.memory_gb * 1024)  # as the job's text has it
     wants = [
         _Want("cpus", f"{resources.cpus} CPUs", resources.cpus, lambda node: node.cpus),
         _Want("memory_gb", f"{resources.memory_gb:g} GB", memory_mb, lambda node: node.memory_mb, _gb),
@@ -231,7 +231,7 @@ def _fitting(resources: Resources, nodes: list[Node]) -> list[Node]:
 
 
 def _unmet(want: _Want, resources: Resources, place: str, nodes: list[Node]) -> str:
-    """What to tell when no node of a place has what is wanted: what they have is known then."""
+    """The problem when no node of a place has what is wanted: what they have is known then."""
     if want.field == "constraint":
         return f"constraint: no node of {place} has {resources.constraint}: ask for other features"
     if want.field == "gpus":
@@ -239,13 +239,13 @@ def _unmet(want: _Want, resources: Resources, place: str, nodes: list[Node]) -> 
         if not known:
             return f"gpus: no node of {place} has GPUs: ask for 0"
         if model and known == {""}:
-            return f"gpu_model: SLURM was told no models of the GPUs of {place}, so it has no {model}: leave it empty"
+            return f"gpu_model: SLURM knows no models of the GPUs of {place}, so it has no {model}: leave it empty"
         if model and model not in known:
             names = _some(_nearest_first(model, sorted(known - {""})))
             return f"gpu_model: no node of {place} has GPUs of model {model}: name one of {names}"
     largest = max(nodes, key=lambda node: want.had(node) or 0)
     return (
-        f"{want.field}: {want.told} asked for, but no node of {place} gives a job more than "
+        f"{want.field}: {want.text} asked for, but no node of {place} gives a job more than "
         f"{want.shown(want.had(largest) or 0)} ({largest.name}): ask for at most that"
     )
 
@@ -342,7 +342,7 @@ def _only_here(path: Path) -> str:
 
 
 def _file_system(path: Path) -> str:
-    """The type of the file system that a real path lies on; empty when that cannot be told."""
+    """The type of the file system that a real path lies on; empty when that cannot be read."""
     try:
         lines = MOUNTS.read_text(errors="replace").splitlines()
     except OSError:
@@ -356,10 +356,10 @@ def _file_system(path: Path) -> str:
     return kind
 
 
-# ---------------------------------------------------------------------------------------- words
+# ---------------------------------------------------------------------------------------- texts
 
 
-def _told(node: Node, wants: Iterable[_Want]) -> str:
+def _shortage(node: Node, wants: Iterable[_Want]) -> str:
     """What a node has, and what it is short of."""
     gpus = [f"{count} {model or 'GPUs'}" for model, count in sorted((node.gpus or {}).items())]
     memory = [] if node.memory_mb is None else [f"{_gb(node.memory_mb)} GB"]

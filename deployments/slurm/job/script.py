@@ -20,7 +20,7 @@ class JobText:
     """Everything that the text of a job is made of."""
 
     name: str
-    """Unique: the job is looked up by it."""
+    """Unique: the job is found by it."""
     command: list[str]
     """Argument vector; runs in `directory`."""
     directory: Path
@@ -43,7 +43,7 @@ def sbatch_text(job: JobText) -> str:
         "set -u",
         *(f"export {name}={shlex.quote(value)}" for name, value in sorted(_environment(job).items())),
         'rm -f "$RATCHET_STOP_NOTE"',
-        "# USR1 comes some time before the limit: the stage sees the note, saves and stops.",
+        "# USR1 comes some time before the limit: the stage finds the note, saves and stops.",
         "trap 'touch \"$RATCHET_STOP_NOTE\"' USR1",
         "",
     ]
@@ -77,7 +77,7 @@ trap : TERM
 {command} &
 stage=$!
 while kill -0 "$stage" 2>/dev/null; do wait "$stage"; done
-wait "$stage"  # again: a wait that a trap broke off told the trap's code
+wait "$stage"  # again: a wait that a trap broke off gives the trap's code
 exit $?
 """
 

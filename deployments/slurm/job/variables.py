@@ -25,7 +25,7 @@ from storage.errors import BadInput
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
 
 NO_WORD = re.compile(r"[^\w.=-]+")
-"""What does not go well in the name of a job."""
+"""What the name of a job should not hold."""
 
 
 class _Where(Resources):
@@ -71,7 +71,7 @@ def plan_of(
     the variables `given` to the run itself. All are as they stand now: who corrects one of them and retries the run, or
     starts the study again, expects the next job to have it. `own_folder` is for a run whose variables name none.
 
-    BadInput for what looks like a secret among the variables of the environment: they stand in the job's script.
+    BadInput for a variable of the environment that is named like a secret: they stand in the job's script.
     """
     environment = {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")}
     if secrets := sorted(key for key in environment if SECRET.search(key)):
@@ -107,7 +107,7 @@ def own_resources(study: Any) -> dict[str, dict[str, Any]]:
 
 
 def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
-    """As `own_resources`, of a study as it is kept beside its runs; none when it is not there: its job says so."""
+    """As `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that."""
     try:
         return _resources(yaml.safe_load(Path(study_file).read_text())["study"]["execution"]["resources"])
     except (FileNotFoundError, IsADirectoryError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):

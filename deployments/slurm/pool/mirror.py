@@ -25,7 +25,7 @@ from storage.run_directory import RunDirectory
 LOG = logging.getLogger("ratchet.slurm")
 AT_ONCE_BYTES = 60_000
 LAST_BYTES = 1_000_000
-"""Of what a job wrote since the last look when it had ended, at most so much is shown; the file has it all."""
+"""When a job has ended, at most so much of what it wrote since the last poll is shown; the file has it all."""
 TAIL_LINES = 30
 LINE = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d) (?P<level>[A-Z]+) (?P<name>\S+): (?P<message>.*)"
@@ -34,7 +34,7 @@ LINE = re.compile(
 
 
 class Mirror:
-    """What was shown so far, of all runs that are looked at."""
+    """What was shown so far of each watched run."""
 
     def __init__(self, client: SyncPrefectClient) -> None:
         self._client = client

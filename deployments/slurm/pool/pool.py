@@ -1,4 +1,4 @@
-"""The work of the pool: submit once, look, and do what `reconcile` says.
+"""The work of the pool: submit once, poll SLURM, and do what `reconcile` decides.
 
 Knows SLURM and Prefect only by their protocols, so that thousands of histories can be played with fakes of both; the
 Prefect worker (worker.py) is a thin shell around it.
@@ -38,8 +38,8 @@ from tasks.stage.outcome import Follows
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
-LOOKS_APART_SECONDS = 45.0
-"""At most so much of the time between two looks counts as absence of a job that both did not find."""
+POLLS_APART_SECONDS = 45.0
+"""At most so much of the time between two polls counts as absence of a job that neither found."""
 
 
 class Runs(Protocol):
@@ -72,20 +72,20 @@ class Pool:
         self.live: dict[str, Submission] = {}
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
         self.seen: list[Seen] = []
-        """What the last look found, for showing it."""
+        """What the last poll found, for showing it."""
         self.done: list[Action] = []
-        """What the last look did; of one that an error of Prefect ended, what it did before."""
-        self._untold: set[str] = set()
-        """Runs that were to be told something, and perhaps were not: they are looked at whatever their state is."""
+        """What the last poll did; when an error of Prefect ended it, what it did before."""
+        self._unsettled: set[str] = set()
+        """Runs whose state was to be set, and perhaps was not: they are read whatever their state is."""
         self._in_state: dict[str, float] = {}
         """When each state of a run was first seen, by its id."""
         self._absent: dict[str, float] = {}
-        """For how long looks at SLURM did not find a job, by its name."""
-        self._looked: float | None = None
-        """When SLURM last answered; None when it did not, the last time it was asked."""
+        """For how long polls did not find a job, by its name."""
+        self._polled: float | None = None
+        """When SLURM last answered; None when the last poll had no answer."""
         self._beats = evidence.Heartbeats(clock)
         self._cancelled: dict[str, float] = {}
-        """When a job was last told to end, or was to be told and not found, by its name."""
+        """When a job was last cancelled, or was to be and not found, by its name."""
         self._sought: dict[str, float] = {}
         self._journals: dict[Path, Journal] = {}
         self._busy: dict[Path, threading.Lock] = {}
@@ -94,7 +94,7 @@ class Pool:
     def submit(self, plan: Plan) -> str | None:
         """Submits the run's next job unless one of its jobs may still live; the job's id if it is known.
 
-        None: SLURM gave no answer; `round` finds the job by its name, or has it submitted again. Raises Refused, also
+        None: SLURM gave no answer; `poll` finds the job by its name, or has it submitted again. Raises Refused, also
         when there is no job that could be submitted. May be called from several threads.
         """
         with self._alone(plan.folder):
@@ -112,7 +112,7 @@ class Pool:
                 entry, text = next_job(plan, journal, last, after)
                 if not self._ours():
                     return None
-                plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a word
+                plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a trace
                 durable.write_bytes(journal.script(entry), text.encode())
                 self.live[plan.flow_run] = journal.write(entry)
             except (OSError, ValueError) as error:
@@ -121,7 +121,7 @@ class Pool:
             return self._submitted(plan, journal, entry, text, last.end if last else None)
 
     def _submitted(self, plan: Plan, journal: Journal, entry: Submission, text: str, before: End | None) -> str | None:
-        """Submits what the journal says; the job's id when SLURM tells it."""
+        """Submits what stands in the journal; the job's id when SLURM gives it."""
         if not self._ours():
             return None
         try:
@@ -134,12 +134,12 @@ class Pool:
                 return None
             raise Refused(end.message) from None
         except Unreachable as error:
-            LOG.warning("%s: SLURM gave no answer (%s); it is looked for by its name first", entry.name, error)
+            LOG.warning("%s: SLURM gave no answer (%s); it is searched for by its name first", entry.name, error)
             return None
         try:
             self.live[plan.flow_run] = journal.note_job(entry, job_id)
         except OSError as error:
-            LOG.warning("%s: job %s could not be noted (%s); it is looked for by its name", entry.name, job_id, error)
+            LOG.warning("%s: job %s could not be noted (%s); it is searched for by its name", entry.name, job_id, error)
         return job_id
 
     def _refused(self, error: Refused, script: Path, before: End | None) -> End:
@@ -166,21 +166,21 @@ class Pool:
     def _jobs_before(self, entries: list[Submission]) -> list[str]:
         """The jobs of this folder, of whatever flow run, that may live; the next one waits until they have ended.
 
-        Raises Unreachable while there may be one whose id only SLURM can tell.
+        Raises Unreachable while there may be one whose id only SLURM knows.
         """
         found = known_before(entries)
         for entry in entries:
             if entry.live and entry.job_id is None:
-                told = [job.id for job in self.slurm.jobs().values() if job.name == entry.name]
+                named = [job.id for job in self.slurm.jobs().values() if job.name == entry.name]
                 now = self._clock()
-                if not told and now - self._sought.setdefault(entry.name, now) <= self.limits.submit_grace:
+                if not named and now - self._sought.setdefault(entry.name, now) <= self.limits.submit_grace:
                     raise Unreachable(f"{entry.name} may have been queued before it")
-                found += told
+                found += named
         return found
 
     @contextmanager
     def _alone(self, folder: Path) -> Iterator[None]:
-        """One submission at a time in a folder; `round` leaves it alone meanwhile."""
+        """One submission at a time in a folder; `poll` leaves it alone meanwhile."""
         with self._guard:
             lock = self._busy.setdefault(folder, threading.Lock())
         with lock:
@@ -191,21 +191,21 @@ class Pool:
             durable.refresh(folder)
         return self._journals.setdefault(folder, Journal(folder))
 
-    def round(self) -> list[Action]:
-        """Looks at SLURM once and at every watched run, and does what follows; what it did. Nothing when SLURM does not
-        answer."""
+    def poll(self) -> list[Action]:
+        """Asks SLURM once for all jobs, reads every watched run and does what follows; returns what it did, which is
+        nothing when SLURM does not answer."""
         self.seen, self.done = [], []
         try:
             jobs = self.slurm.jobs()
         except Unreachable as error:
             LOG.warning("SLURM does not answer: %s", error)
-            self._looked = None
-            self._absent.clear()  # what was not looked at was not absent
+            self._polled = None
+            self._absent.clear()  # without an answer nothing is absent
             return []
         now = self._clock()
-        since = 0.0 if self._looked is None else min(now - self._looked, LOOKS_APART_SECONDS)
-        self._looked = now
-        watched = self.runs.watched({*list(self.live), *self._untold})
+        since = 0.0 if self._polled is None else min(now - self._polled, POLLS_APART_SECONDS)
+        self._polled = now
+        watched = self.runs.watched({*list(self.live), *self._unsettled})
         seen = [one for one in (self._seen(run, jobs, since) for run in watched) if one is not None]
         self.seen = seen
         self._forget(seen)
@@ -216,7 +216,7 @@ class Pool:
         }
         accounted = self.slurm.accounted(missing - {""})
         actions = reconcile(seen, jobs, accounted, self.limits)
-        self._untold |= {action.run.id for action in actions if isinstance(action, Finish | SetState)}
+        self._unsettled |= {action.run.id for action in actions if isinstance(action, Finish | SetState)}
         for action in actions:
             if not self._ours():
                 break
@@ -229,7 +229,7 @@ class Pool:
         return self.done
 
     def cancel_at_once(self, runs: Iterable[Run]) -> None:
-        """Ends the jobs of runs that are being cancelled without waiting for the next round."""
+        """Ends the jobs of runs that are being cancelled without waiting for the next poll."""
         found = [
             (run, entry)
             for run in runs
@@ -250,7 +250,7 @@ class Pool:
                 self._cancelled[entry.name] = self._clock()
 
     def _seen(self, run: Run, jobs: dict[str, Job], since: float) -> Seen | None:
-        """What is known of a run, `since` seconds after the last look; None when it is not looked at now."""
+        """What is known of a run, `since` seconds after the last poll; None when it cannot be read now."""
         now, folder = self._clock(), Path(run.folder)
         if folder in self._busy and self._busy[folder].locked():
             return None
@@ -259,11 +259,11 @@ class Pool:
             return self._on_disk(run, folder, jobs, since, in_state_for)
         except OSError as error:
             LOG.warning("flow run %s: its run directory cannot be read: %s", run.id, error)
-            self._untold.add(run.id)
+            self._unsettled.add(run.id)
             return None
 
     def _on_disk(self, run: Run, folder: Path, jobs: dict[str, Job], since: float, in_state_for: float) -> Seen:
-        """What journal, records and logs say of a run, as far as SLURM's answer leaves it to them."""
+        """What journal, records and logs say of a run, as far as SLURM's answer leaves it open."""
         submissions = self._journal(folder).of(run.id) if run.folder else []
         last = submissions[-1] if submissions else None
         if last is None or not last.live:
@@ -316,15 +316,15 @@ class Pool:
             self.live.pop(run.id, None)
             if action.state is not None:
                 self.runs.set_state(action.state)
-            self._untold.discard(run.id)
+            self._unsettled.discard(run.id)
         elif isinstance(action, SetState):
             self.runs.set_state(action)
-            self._untold.discard(run.id)
+            self._unsettled.discard(run.id)
         elif isinstance(action, Cancel):
             self._cancel(run, action.submission)
 
     def _may_cancel(self, entry: Submission) -> bool:
-        """Whether its job is known and was not told to end a moment ago."""
+        """Whether its job is known and was not cancelled a moment ago."""
         last = self._cancelled.get(entry.name)
         return entry.job_id is not None and (last is None or self._clock() - last >= CANCEL_AGAIN_SECONDS)
 

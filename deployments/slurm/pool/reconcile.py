@@ -20,7 +20,7 @@ from deployments.slurm.job.origin import Origin
 from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Follows, in_words, stops
 
-CONTINUES_LATER = "Nothing to do: the next job looks again in some minutes."
+CONTINUES_LATER = "Nothing to do: the next job tries again in some minutes."
 NOT_TAKEN = Diagnosis(
     "warning", "not submitted", "SLURM did not take the job", resolution="Nothing to do: it is submitted again."
 )
@@ -29,6 +29,8 @@ ASKED_AGAIN = "somebody retried the run after its last job was cancelled or had 
 BEFORE_THE_STAGE = 3
 """Jobs in a row that may end before the stage began."""
 MEMORY_FACTOR = 1.5
+OPEN = ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
+"""Types of a flow run's state that the end of its job still decides."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,11 @@ class Seen:
     attempt: Mapping[str, Any] | None = None
     """The attempt's record that the newest submission's job wrote, if any."""
     memory_exceeded: bool = False
-    """Whether the end of the job's log tells of a kill for memory (clusters without cgroups)."""
-    told_cancelled: bool = False
-    """Whether the end of the job's log tells of a scancel (all that is left of it when SLURM forgot the job)."""
+    """Whether the end of the job's log shows a kill for memory (clusters without cgroups)."""
+    cancel_logged: bool = False
+    """Whether the end of the job's log shows a scancel (all that is left of it when SLURM forgot the job)."""
     heartbeat: bool = False
-    """Whether the run directory's lock is held and its heartbeat moved lately; looked at when SLURM does not know the
-    job."""
+    """Whether the run directory's lock is held and its heartbeat moved lately; read when SLURM knows no such job."""
     in_state_for: float = 0.0
     absent_for: float = 0.0
     """How long SLURM answered without knowing the newest submission's job."""
@@ -101,8 +102,8 @@ class Attach:
 
 @dataclass(frozen=True)
 class Finish:
-    """A submission has ended: write that into the journal (unless it is there), then tell Prefect (unless `state` is
-    None)."""
+    """A submission has ended: write that into the journal (unless it is there), then set `state` in Prefect (if there
+    is one)."""
 
     run: Run
     submission: Submission
@@ -120,7 +121,7 @@ class SetState:
     origin: Origin = "automatic"
     """Of a scheduled state: who asks by it for the run's next job."""
     needs_person: bool = False
-    """Whether the run waits until a person acts, so that one must be told."""
+    """Whether the run waits until a person acts, so that one must be notified."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,7 @@ def _without_job(seen: Seen, last: Submission | None, limits: Limits) -> Action 
     """No job: none was submitted, or the newest one has ended."""
     run = seen.run
     end = last.end if last else None
-    open_ = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
-    if last and end and open_ and (run.type == "RUNNING" or run.state_id == end.over_state):
+    if last and end and run.type in OPEN and (run.type == "RUNNING" or run.state_id == end.over_state):
         return Finish(run, last, end, _state_after(run, end))  # the worker died between its journal and Prefect
     if run.type == "CANCELLING":
         return SetState(run, "CANCELLED", "Cancelled", end.message if end else "")
@@ -219,12 +219,12 @@ def _unanswered(seen: Seen, last: Submission, named: Mapping[str, Job], limits: 
 
 def _vanished(seen: Seen, last: Submission, limits: Limits) -> Action | None:
     """SLURM answers and does not know the job: what it wrote decides, or time and a heartbeat that stands still."""
-    told_cancelled = seen.told_cancelled and not seen.heartbeat
-    ended = told_cancelled or (seen.attempt is not None and seen.attempt.get("end_state"))
+    cancel_logged = seen.cancel_logged and not seen.heartbeat
+    ended = cancel_logged or (seen.attempt is not None and seen.attempt.get("end_state"))
     if not ended and (seen.heartbeat or seen.absent_for <= limits.vanished):
         return None
     if ended:
-        state = "CANCELLED" if told_cancelled else "FAILED"
+        state = "CANCELLED" if cancel_logged else "FAILED"
         return _finish(seen, last, Job(last.job_id or "", last.name, state, "forgotten by SLURM"), limits)
     lost = Diagnosis(
         "warning",
@@ -242,7 +242,7 @@ def _goes_on(run: Run) -> Follows:
 
 
 def _alive(run: Run, job: Job) -> Action | None:
-    """A queued or running job: say so."""
+    """The state to show of a flow run whose job is queued or running; None when it is shown already."""
     if job.state in diagnosis.QUEUED:
         waiting = diagnosis.waiting(job.reason)
         message = f"job {job.id} {waiting.text}"
@@ -263,9 +263,9 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
     if end_state == "finished" or (job.state == "COMPLETED" and not end_state and seen.marker):
         return _ended(seen, last, Diagnosis("info", "finished", f"{where} finished the stage"), "Completed")
     if stops(end_state):
-        words = in_words(end_state or "")
+        category = in_words(end_state or "")
         return _ended(
-            seen, last, own or Diagnosis("error", cast("Category", words), f"{where} ended: {words}"), "Failed"
+            seen, last, own or Diagnosis("error", cast("Category", category), f"{where} ended: {category}"), "Failed"
         )
     if job.state == "CANCELLED" or end_state == "interrupted" or seen.run.type in ("CANCELLING", "CANCELLED"):
         return _ended(seen, last, diagnosis.of_end(replace(job, state="CANCELLED", reason="")), "Cancelled")
@@ -315,7 +315,7 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
         failed = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
         return _ended(seen, last, failed, "Failed")
     if exit_code == BAD_INPUT:
-        advice = "The end of the job's log says what and where; correct it, then start the study again."
+        advice = "The end of the job's log names what and where; correct it, then start the study again."
         refused = Diagnosis("error", "bad input", "the stage could not begin", where, advice)
         return _ended(seen, last, refused, "Failed")
     if exit_code == HELD:
@@ -351,7 +351,7 @@ def _ended(
     exclude: Sequence[str] = (),
     before_stage: bool = False,
 ) -> Finish:
-    """The end of a submission; Prefect is told unless somebody set a state of their own meanwhile.
+    """The end of a submission; its state is set in Prefect unless somebody set another one meanwhile.
 
     More memory and excluded nodes stay for all later jobs of the run. A run that a person retried before this end was
     seen goes on, whatever the end was: the retry is newer.
@@ -369,8 +369,7 @@ def _ended(
         follows != "Completed" and _asked_again(run, submission),
         before_stage,
     )
-    tell = run.type in ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
-    return Finish(run, submission, end, _state_after(run, end) if tell else None)
+    return Finish(run, submission, end, _state_after(run, end) if run.type in OPEN else None)
 
 
 def _state_after(run: Run, end: End) -> SetState:

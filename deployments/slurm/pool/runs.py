@@ -65,14 +65,14 @@ class PrefectRuns:
 
     def __init__(self, pool: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
         self._pool, self._folder_of, self._client = pool, folder_of, client
-        self._looked_back = False
+        self._others_taken_in = False
 
     def watched(self, also: Iterable[str]) -> list[Run]:
         """Runs that are Pending, Running or Cancelling, and those named. The first call takes in what others ended."""
         found = {str(run.id): run for run in self._read(ALIVE)}
-        if not self._looked_back:  # cancelled or crashed by somebody while no worker watched: its job may live
+        if not self._others_taken_in:  # cancelled or crashed by somebody while no worker watched: its job may live
             found |= {str(run.id): run for run in self._read(ENDED_BY_OTHERS, only_newest=True)}
-            self._looked_back = True
+            self._others_taken_in = True
         if missing := [UUID(run_id) for run_id in also if run_id not in found]:
             for first in range(0, len(missing), AT_ONCE):
                 some = FlowRunFilter(id=FlowRunFilterId(any_=missing[first : first + AT_ONCE]))
@@ -83,7 +83,7 @@ class PrefectRuns:
         return [self._as_run(run) for run in self._read([StateType.CANCELLING])]
 
     def set_state(self, wish: SetState) -> bool:
-        """Sets the state if the run is still in the one that was looked at; a run that is gone is no error."""
+        """Sets the state if the run is still in the one that was read; a run that is gone is no error."""
         try:
             now = self._client.read_flow_run(UUID(wish.run.id))
         except ObjectNotFound:

@@ -1,11 +1,11 @@
-"""The worker of type `slurm`: turns scheduled flow runs into SLURM jobs, and tells Prefect how they stand.
+"""The worker of type `slurm`: turns scheduled flow runs into SLURM jobs, and shows in Prefect how they stand.
 
     RATCHET_SITE=mycluster prefect worker start --pool gpu
 
-A thin shell around `Pool`. It submits and returns; one look at SLURM every few seconds serves all jobs; it keeps
+A thin shell around `Pool`. It submits and returns; one poll of SLURM every few seconds serves all jobs; it keeps
 nothing that it could not find again, so it may be killed and started again at any moment. Jobs never talk to Prefect:
-a stage writes to its run directory, and this worker tells Prefect what stands there. Only one worker at a time serves
-a pool; a second one stands by.
+a stage writes to its run directory, and this worker shows in Prefect what stands there. Only one worker at a time
+serves a pool; a second one stands by.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from storage.errors import BadInput, Held
 from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
-CANCEL_LOOK_SECONDS = 2.0
+CANCEL_POLL_SECONDS = 2.0
 NOT_YET = "cannot be submitted now: "
 NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
@@ -58,7 +58,7 @@ FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
 
 
 def interval_seconds(live_jobs: int) -> float:
-    """Between two looks at SLURM: 5 s up to 20 jobs, 30 s at 1,000, longer beyond."""
+    """Between two polls of SLURM: 5 s up to 20 jobs, 30 s at 1,000, longer beyond."""
     share = max(0.0, (live_jobs - FEW_JOBS) / (MANY_JOBS - FEW_JOBS))
     return FEW_SECONDS + share * (MANY_SECONDS - FEW_SECONDS)
 
@@ -124,14 +124,14 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             try:
                 await super()._submit_run(flow_run)
             except httpx.HTTPError:
-                self._submitting_flow_run_ids.discard(flow_run.id)  # a later look finds it again
+                self._submitting_flow_run_ids.discard(flow_run.id)  # a later poll of Prefect finds it again
                 self._release_limit_slot(flow_run.id)
                 if self._cancelling_observer is not None:
                     self._cancelling_observer.remove_in_flight_flow_run_id(flow_run.id)
                 raise
 
     async def _propose_crashed_state(self, flow_run: FlowRun, message: str, *client: Any, **named: Any) -> None:
-        """Not of a run whose submission the server ended by failing: it stays Pending, and is soon scheduled again."""
+        """Leaves a run Pending whose submission failed with the server: it is soon scheduled again."""
         error = sys.exception()  # Prefect calls this while it handles it
         if isinstance(error, httpx.HTTPError) and passes(error):
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
@@ -144,7 +144,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         configuration: SlurmJobConfiguration,
         task_status: anyio.abc.TaskStatus[Any] | None = None,
     ) -> BaseWorkerResult:
-        """Submits and returns. Status 0 always: Prefect's own late word over a run could overwrite a newer state."""
+        """Submits and returns. Status 0 always: for another one Prefect sets a state late, perhaps over a newer one."""
         # without the pool, lost a moment ago, the worker that serves it now finds the run unsubmitted
         job_id = await self._submit(flow_run, configuration) if self._jobs is not None else None
         if task_status is not None:
@@ -152,7 +152,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         return BaseWorkerResult(status_code=0, identifier=job_id or "")
 
     async def _submit(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> str | None:
-        """The job's id when SLURM told it; else the run's state says why there is no job, or a later look finds it."""
+        """The job's id when SLURM gave it; else the run's state shows why there is no job, or a later poll finds it."""
         assert self._jobs is not None
         shown, may_wait = "", True  # somebody may be editing the site file or the study
         try:
@@ -161,13 +161,13 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             study = await anyio.to_thread.run_sync(kept_resources, flow_run.parameters.get("study_file", ""))
             may_wait = False
             plan = self._plan(flow_run, configuration, study, automatic, state_id)
-            # for a disk that is away, say; of a first job a person is told at once
+            # for a disk that is away, say; a first job fails at once, and a person is notified
             may_wait = await anyio.to_thread.run_sync(continues, plan)
             await anyio.to_thread.run_sync(self._require_runnable, plan, plan.resources)
             may_wait = False  # for memory that no node has
             await anyio.to_thread.run_sync(self._require_memory, plan)
             return await anyio.to_thread.run_sync(self._jobs.submit, plan)
-        except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later look makes it Scheduled again
+        except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later poll makes it Scheduled again
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)
         except (Refused, BadInput) as error:
             if may_wait and isinstance(error, BadInput):
@@ -181,7 +181,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         return None
 
     async def _set(self, flow_run: FlowRun, type_: str, name: str, message: str, delay: float = 0.0) -> bool:
-        """Whether the run was still open, and is set to this state: else a look at the jobs did it before."""
+        """Whether the run was still open, and is set to this state: else a poll set its end before."""
         now = await self.client.read_flow_run(flow_run.id)
         if now.state is None or now.state.is_final():
             return False
@@ -256,7 +256,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         return Path((flow_run.job_variables or {}).get("folder") or self._own_folder(flow_run))
 
     def _own_folder(self, flow_run: FlowRun) -> Path:
-        """Of a run that a person made without our dispatch: the stage's own, when the parameters tell it."""
+        """The folder of a run that a person made without our dispatch: the stage's own, when its parameters name it."""
         assert self._site is not None
         given = flow_run.parameters
         if given.get("fingerprint") and {"root", "stage", "study_file"} <= given.keys():
@@ -270,7 +270,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             while True:
                 try:
                     if await self._serves():
-                        await anyio.to_thread.run_sync(self._round)
+                        await anyio.to_thread.run_sync(self._poll)
                         await self._wait()
                     else:
                         await anyio.sleep(STAND_BY_SECONDS)
@@ -278,7 +278,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                     LOG.warning("the Prefect server does not answer (%s); the jobs go on", error)
                     await anyio.sleep(STAND_BY_SECONDS)
                 except Exception:
-                    LOG.exception("a look at the jobs failed; the next one follows")
+                    LOG.exception("a poll failed; the next one follows")
                     await anyio.sleep(STAND_BY_SECONDS)
 
     async def _serves(self) -> bool:
@@ -315,16 +315,16 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         except locks.LockLost:
             return False
 
-    def _round(self) -> None:
-        """One look: reconcile first, then show."""
+    def _poll(self) -> None:
+        """One poll: reconcile first, then show."""
         assert self._jobs is not None
         try:
-            self._jobs.round()
-        finally:  # what was done before the server went away is told all the same
+            self._jobs.poll()
+        finally:  # what was done before the server went away is shown all the same
             self._show(self._jobs.done)
 
     def _show(self, actions: list[Action]) -> None:
-        """Shows how all jobs stand, and tells a person of what these actions ended or found."""
+        """Shows how all jobs stand, and notifies a person of what these actions ended or found."""
         assert self._jobs is not None and self._mirror is not None
         ended = {
             action.run.id: replace(action.submission, end=action.end)
@@ -345,17 +345,17 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             self._mirror.show(alive)
 
     def _notify(self, name: str, message: str) -> None:
-        """Tells a person, by the site's command, of a stage that does not go on by itself."""
+        """Notifies a person, by the site's command, of a stage that does not go on by itself."""
         assert self._site is not None
         if self._site.notify:
             notify(self._site.notify, f"Ratchet: {name} needs you", message)
 
     async def _wait(self) -> None:
-        """Until the next look at SLURM; a cancel does not wait for it."""
+        """Until the next poll of SLURM; a cancel does not wait for it."""
         assert self._jobs is not None and self._runs is not None
         until = anyio.current_time() + interval_seconds(len(self._jobs.live))
         while (left := until - anyio.current_time()) > 0:
-            await anyio.sleep(min(left, CANCEL_LOOK_SECONDS))
+            await anyio.sleep(min(left, CANCEL_POLL_SECONDS))
             cancelling = await anyio.to_thread.run_sync(self._runs.cancelling)
             if cancelling:
                 await anyio.to_thread.run_sync(self._jobs.cancel_at_once, cancelling)

@@ -536,12 +536,12 @@ class FakeRuns:
 
     def __init__(self, server: FakePrefect) -> None:
         self._server = server
-        self._looked_back = False
+        self._others_taken_in = False
 
     def watched(self, also: Iterable[str]) -> list[Run]:
         self._ask("before")
-        wanted = {"PENDING", "RUNNING", "CANCELLING"} | (set() if self._looked_back else {"CANCELLED", "CRASHED"})
-        self._looked_back = True
+        wanted = {"PENDING", "RUNNING", "CANCELLING"} | (set() if self._others_taken_in else {"CANCELLED", "CRASHED"})
+        self._others_taken_in = True
         named = set(also)
         found = [run.as_run() for run in self._server.runs.values() if run.type in wanted or run.id in named]
         self._server.meanwhile()

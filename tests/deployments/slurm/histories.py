@@ -203,10 +203,10 @@ class History:
         if not self.quiet and self.rng.random() < 0.05:
             self._people()
         if not self.quiet and self.rng.random() < 0.05:
-            self.pool.round()
+            self.pool.poll()
 
     def _look(self) -> None:
-        self.pool.round()
+        self.pool.poll()
         if self.slurm.mood == "well":
             self.looks.append(self.clock.now)
 

@@ -54,12 +54,12 @@ def test_squeue_is_asked_once_for_all_jobs_of_this_user_ended_ones_too(commands:
 
 
 @pytest.mark.parametrize(
-    ("told", "code", "signal"),
+    ("printed", "code", "signal"),
     [("0", 0, 0), ("768", 3, 0), ("9", 0, 9), ("19200", 75, 0), ("139", 0, 11), ("3:0", 3, 0), ("0:125", 0, 125),
      ("0:9", 0, 9), ("", 0, 0), ("N/A", 0, 0), (":", 0, 0), ("-1", 0, 0)],
 )  # fmt: skip
-def test_exit_codes_are_read_as_wait_status_or_as_code_and_signal(commands, told, code, signal) -> None:
-    commands("squeue", line(exit_=told))
+def test_exit_codes_are_read_as_wait_status_or_as_code_and_signal(commands, printed, code, signal) -> None:
+    commands("squeue", line(exit_=printed))
     job = SlurmCommands().jobs()["7"]
     assert (job.exit_code, job.signal) == (code, signal)
 
@@ -82,9 +82,9 @@ def test_odd_lines_are_passed_over(commands: Any, odd: str) -> None:
     assert list(SlurmCommands().jobs()) == ["8"]
 
 
-@pytest.mark.parametrize(("told", "reason"), [("None", ""), ("(null)", ""), ("N/A", ""), ("Priority", "Priority")])
-def test_no_reason_is_none(commands: Any, told: str, reason: str) -> None:
-    commands("squeue", line(reason=told))
+@pytest.mark.parametrize(("printed", "reason"), [("None", ""), ("(null)", ""), ("N/A", ""), ("Priority", "Priority")])
+def test_no_reason_is_none(commands: Any, printed: str, reason: str) -> None:
+    commands("squeue", line(reason=printed))
     assert SlurmCommands().jobs()["7"].reason == reason
 
 
@@ -111,7 +111,7 @@ def test_no_jobs_and_no_answer_are_not_the_same(commands: Any) -> None:
 def test_what_a_job_used_is_its_own_time_and_the_memory_of_its_greediest_step(
     commands: Any, cpu: str, rss: str, seconds: float, peak: float
 ) -> None:
-    """Nothing is said of one whose memory was not measured: it was not sampled yet, or nobody samples here."""
+    """Nothing is shown of one whose memory was not measured: it was not sampled yet, or nobody samples here."""
     commands(
         "sacct", f"7|{cpu}||job.1\n7.batch|00:01|{rss}|batch\n7.0|00:01|12|work\n8|00:09||job.2\n8.batch|00:09||batch\n"
     )
@@ -152,18 +152,18 @@ def test_an_accounting_that_is_absent_or_down_says_nothing(commands: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("told", "job_id"), [("7\n", "7"), ("7;cluster\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("12 \n", "12")]
+    ("printed", "job_id"), [("7\n", "7"), ("7;cluster\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("12 \n", "12")]
 )
-def test_sbatch_is_given_the_script_and_tells_the_id(commands: Any, told: str, job_id: str) -> None:
-    commands("sbatch", told)
+def test_sbatch_is_given_the_script_and_prints_the_id(commands: Any, printed: str, job_id: str) -> None:
+    commands("sbatch", printed)
     assert SlurmCommands().submit("#!/bin/bash\nexit 0\n") == job_id
     assert (commands.folder / "sbatch.given").read_text() == "#!/bin/bash\nexit 0\n"
     assert (commands.folder / "sbatch.arguments").read_text().split() == ["--parsable"]
 
 
-@pytest.mark.parametrize("told", ["", "Submitted batch job\n", "slurm 22.05.8\n"])
-def test_without_an_id_the_job_may_have_been_queued(commands: Any, told: str) -> None:
-    commands("sbatch", told)
+@pytest.mark.parametrize("printed", ["", "Submitted batch job\n", "slurm 22.05.8\n"])
+def test_without_an_id_the_job_may_have_been_queued(commands: Any, printed: str) -> None:
+    commands("sbatch", printed)
     with pytest.raises(Unreachable, match="no job id"):
         SlurmCommands().submit("#!/bin/bash\n")
 
@@ -206,13 +206,13 @@ NOT_HEARD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("told", REFUSALS)
-def test_a_refusal_is_one_and_says_why(commands: Any, told: str) -> None:
-    commands("sbatch", "", told, 1)
+@pytest.mark.parametrize("printed", REFUSALS)
+def test_a_refusal_is_one_and_keeps_its_reason(commands: Any, printed: str) -> None:
+    commands("sbatch", "", printed, 1)
     with pytest.raises(Refused) as error:
         SlurmCommands().submit("#!/bin/bash\n")
     assert not isinstance(error.value, NotNow)
-    assert told.splitlines()[-1].removeprefix("sbatch: error: ") in str(error.value)
+    assert printed.splitlines()[-1].removeprefix("sbatch: error: ") in str(error.value)
     assert "\n" not in str(error.value) and "sbatch: error" not in str(error.value)
 
 
@@ -227,9 +227,9 @@ def test_one_job_too_many_is_refused_for_now(commands: Any, limit: str) -> None:
         SlurmCommands().submit("#!/bin/bash\n")
 
 
-@pytest.mark.parametrize("told", NOT_HEARD)
-def test_without_an_answer_nothing_is_taken_for_refused(commands: Any, told: str) -> None:
-    commands("sbatch", "", told, 1)
+@pytest.mark.parametrize("printed", NOT_HEARD)
+def test_without_an_answer_nothing_is_taken_for_refused(commands: Any, printed: str) -> None:
+    commands("sbatch", "", printed, 1)
     with pytest.raises(Unreachable):
         SlurmCommands().submit("#!/bin/bash\n")
 
@@ -283,19 +283,19 @@ def test_several_are_cancelled_by_one_call_and_none_by_none(commands: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "told",
+    "printed",
     [
         "scancel: error: Kill job error on job id 7: Invalid job id specified",
         "scancel: error: Kill job error on job id 7: Job/step already completing or completed",
     ],
 )
-def test_a_job_that_is_gone_is_no_error(commands: Any, told: str) -> None:
-    commands("scancel", "", told, 1)
+def test_a_job_that_is_gone_is_no_error(commands: Any, printed: str) -> None:
+    commands("scancel", "", printed, 1)
     SlurmCommands().cancel(["7"])
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("printed", "code"),
     [
         ("scancel: error: Kill job error on job id 7: Invalid job id specified\n"
          "scancel: error: slurm_kill_job2() failed Unable to contact slurm controller (connect failure)", 8),
@@ -303,8 +303,8 @@ def test_a_job_that_is_gone_is_no_error(commands: Any, told: str) -> None:
         ("", 1),
     ],
 )  # fmt: skip
-def test_a_cancel_that_was_not_done_is_told(commands: Any, told: str, code: int) -> None:
-    commands("scancel", "", told, code)
+def test_a_cancel_that_was_not_done_is_an_error(commands: Any, printed: str, code: int) -> None:
+    commands("scancel", "", printed, code)
     with pytest.raises(Unreachable):
         SlurmCommands().cancel(["7", "8"])
 

@@ -55,7 +55,7 @@ def test_the_fake_stage_leaves_what_a_real_attempt_leaves(
     end_state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake, real = tmp_path / "fake", tmp_path / "real"
-    told = {"level": "error", "category": "crash", "summary": "s", "detail": "", "resolution": "r"}
+    diagnosis = {"level": "error", "category": "crash", "summary": "s", "detail": "", "resolution": "r"}
     stage = FakeStage(fake, "7", "job.1", Clock())
     stage.begin()
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -66,7 +66,9 @@ def test_the_fake_stage_leaves_what_a_real_attempt_leaves(
     assert _names(fake) == _names(real)
 
     stage.end(end_state, END_STATES[end_state].exit_code)
-    record.end(end_state, END_STATES[end_state].exit_code, told if END_STATES[end_state].exit_code in (1, 2) else None)
+    record.end(
+        end_state, END_STATES[end_state].exit_code, diagnosis if END_STATES[end_state].exit_code in (1, 2) else None
+    )
     lock.release()
     assert _names(fake) - {"COMPLETE.json"} == _names(real)
     assert (fake / "COMPLETE.json").exists() == (end_state == "finished")

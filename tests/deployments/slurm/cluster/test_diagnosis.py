@@ -1,4 +1,4 @@
-"""What SLURM's words mean, told to a person: an entry for each end and reason, and what to do or that nothing is."""
+"""What SLURM's states and reasons mean to a person: an entry for each, and what to do or that nothing is."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def test_exactly_slurms_end_states_end_a_job() -> None:
 
 
 @pytest.mark.parametrize("state", sorted(SLURMS_ENDS))
-def test_every_end_is_told_with_what_to_do(state: str) -> None:
-    told = diagnosis.of_end(Job("7", "job", state, node="n3"))
-    assert told.level in ("info", "warning", "error") and told.category and told.summary
-    assert "job 7 on n3" in told.detail and state in told.detail
-    assert told.resolution or state == "COMPLETED"
-    assert ("Nothing to do" in told.resolution) == (state in {"TIMEOUT", "PREEMPTED"} | diagnosis.ON_THE_NODE)
-    assert told.text.endswith(".") and ".." not in told.text and told.summary in told.text
+def test_every_end_comes_with_what_to_do(state: str) -> None:
+    found = diagnosis.of_end(Job("7", "job", state, node="n3"))
+    assert found.level in ("info", "warning", "error") and found.category and found.summary
+    assert "job 7 on n3" in found.detail and state in found.detail
+    assert found.resolution or state == "COMPLETED"
+    assert ("Nothing to do" in found.resolution) == (state in {"TIMEOUT", "PREEMPTED"} | diagnosis.ON_THE_NODE)
+    assert found.text.endswith(".") and ".." not in found.text and found.summary in found.text
 
 
 @pytest.mark.parametrize(
@@ -50,22 +50,22 @@ def test_every_end_is_told_with_what_to_do(state: str) -> None:
         (Job("7", "j", "CANCELLED"), "cancelled", ["job 7, CANCELLED", "Retry the run"]),
     ],
 )
-def test_a_failure_is_told_by_exit_code_and_signal(job: Job, category: str, words: list[str]) -> None:
-    told = diagnosis.of_end(job)
-    assert told.category == category
+def test_a_failure_is_known_by_exit_code_and_signal(job: Job, category: str, words: list[str]) -> None:
+    found = diagnosis.of_end(job)
+    assert found.category == category
     for word in words:
-        assert word in told.text
-    assert "NonZeroExitCode" not in told.text
+        assert word in found.text
+    assert "NonZeroExitCode" not in found.text
 
 
 def test_a_diagnosis_is_what_an_attempts_record_holds() -> None:
-    told = diagnosis.of_end(Job("7", "j", "TIMEOUT"))
-    assert Diagnosis.read(told.as_dict()) == told
-    assert set(told.as_dict()) == {"level", "category", "summary", "detail", "resolution"}
+    found = diagnosis.of_end(Job("7", "j", "TIMEOUT"))
+    assert Diagnosis.read(found.as_dict()) == found
+    assert set(found.as_dict()) == {"level", "category", "summary", "detail", "resolution"}
 
 
 @pytest.mark.parametrize("reason", sorted(diagnosis.REASONS))
-def test_every_pending_reason_is_told_in_words_with_slurms_own_beside_them(reason: str) -> None:
+def test_every_pending_reason_is_in_plain_english_with_slurms_own_beside_them(reason: str) -> None:
     text = diagnosis.waiting(reason).text
     words, advice = diagnosis.REASONS[reason]
     assert text.startswith(f"queued: {words} ({reason})") and text.endswith(advice.text)
@@ -82,11 +82,11 @@ def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
     text = diagnosis.waiting("ReqNodeNotAvail,_UnavailableNodes:n2").text
     assert "down, drained or reserved (ReqNodeNotAvail,_UnavailableNodes:n2)" in text
     assert diagnosis.waiting("SomethingNew").text == "queued (SomethingNew)"
-    assert diagnosis.waiting("").text == "queued (not looked at yet)"
+    assert diagnosis.waiting("").text == "queued (not considered yet)"
 
 
 @pytest.mark.parametrize(
-    ("reason", "told", "person"),
+    ("reason", "text", "person"),
     [
         ("launch_failed_requeued_held", "it is held", True),
         ("user_env_retrieval_failed_requeued_held", "it is held", True),
@@ -106,7 +106,7 @@ def test_reasons_with_additions_and_unknown_ones_are_kept() -> None:
         ("SomethingNew", "queued (SomethingNew)", False),
     ],
 )
-def test_a_reason_is_told_in_words_and_whether_somebody_must_act(reason: str, told: str, person: bool) -> None:
+def test_a_reason_is_in_plain_english_and_whether_somebody_must_act(reason: str, text: str, person: bool) -> None:
     waiting = diagnosis.waiting(reason)
-    assert told in waiting.text and reason in waiting.text
+    assert text in waiting.text and reason in waiting.text
     assert waiting.needs_person is person

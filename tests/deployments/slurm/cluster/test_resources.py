@@ -9,9 +9,9 @@ from deployments.slurm.cluster.resources import OURS, Resources
 
 
 def refused(**facts: object) -> str:
-    with pytest.raises(ValidationError) as told:
+    with pytest.raises(ValidationError) as error:
         Resources.model_validate(facts)
-    return str(told.value)
+    return str(error.value)
 
 
 @pytest.mark.parametrize("option", sorted(OURS))

@@ -1,4 +1,4 @@
-"""The site file: one file a cluster, and an error that says what is wrong where."""
+"""The site file: one file a cluster, and an error that names what is wrong where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def written(folder: Path, text: str) -> str:
     return str(file)
 
 
-def told(folder: Path, text: str) -> str:
+def problem(folder: Path, text: str) -> str:
     """The message of a site file that is refused, which names the file."""
     name = written(folder, text)
     with pytest.raises(BadInput) as error:
@@ -42,7 +42,7 @@ def test_only_what_is_set_overrides(tmp_path: Path) -> None:
     assert site.resources == {"cpus": 2, "exclude": []} and site.stages == {"train": {"gpus": 1}}
 
 
-def test_a_site_that_is_not_there_is_told_with_those_that_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_site_that_is_missing_is_named_with_those_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     with pytest.raises(BadInput, match=r"no site file .*nowhere\.yaml: copy .*example\.yaml.*RATCHET_SITE.*example"):
         read_site("nowhere")
@@ -77,13 +77,13 @@ def test_a_site_that_is_not_there_is_told_with_those_that_are(monkeypatch: pytes
         ("root: [", ["cannot be read as YAML"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_where(tmp_path: Path, text: str, words: list[str]) -> None:
-    message = told(tmp_path, text)
+def test_what_is_wrong_is_named_where(tmp_path: Path, text: str, words: list[str]) -> None:
+    message = problem(tmp_path, text)
     for word in words:
         assert word in message, message
 
 
-def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "folder.yaml").mkdir()
     for name in ("bytes.yaml", "folder.yaml"):
@@ -114,7 +114,7 @@ def test_the_example_says_every_field_that_a_cluster_must_set() -> None:
 
 
 def test_the_example_names_every_key() -> None:
-    """Nobody should have to look for them in the source."""
+    """Nobody should have to search for them in the source."""
     text = (SITES / "example.yaml").read_text()
     keys = {*Site.model_fields, *Resources.model_fields} - {"strict_lead"}  # of tests only
     assert not [key for key in keys if not re.search(rf"\b{key}:", text)]

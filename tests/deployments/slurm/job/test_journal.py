@@ -114,7 +114,7 @@ OLD = """{"number": 2, "name": "mono-s42-train-monotonic.3fa9c1.2", "flow_run": 
 "detail": "job 4711 on n1, FAILED, exit code 1", "resolution": "Read the end of the job's log."},
 "delay_seconds": 30.0, "memory_gb": null, "exclude": ["n7"], "over_state": "s1", "again": false},
 "ended_at": 1795350100.0}"""
-"""As it was written before an end said by a fact whether its stage had begun."""
+"""As it was written before an end held as a fact whether its stage had begun."""
 
 
 @pytest.mark.parametrize(("written", "read"), [("crash", "crash"), ("check_failed", "other"), ("newer", "other")])

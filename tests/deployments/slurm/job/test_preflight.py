@@ -1,4 +1,4 @@
-"""What is told before a job is submitted, from answers as SLURM gives them, and of the folder of the run.
+"""What preflight finds before a job is submitted, from answers as SLURM gives them, and of the folder of the run.
 
 `PARTITION_22` and the nodes of `REAL` were printed by a real SLURM 22.05.8, and `TAKEN` and `NOT_TAKEN` are what its
 sbatch and its scheduler did with the same requests. The forms of later versions are put together from pages that show
@@ -187,16 +187,16 @@ def test_what_sbatch_took_is_no_problem(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("field", "given"), NOT_TAKEN, ids=str)
 def test_what_sbatch_refused_or_never_started_is_one_problem_of_its_field(field: str, given: dict[str, Any]) -> None:
-    told = problems(asking(**given), REAL)
-    assert told and {text.split(":")[0] for text in told} == {field}
-    assert all(text.count(": ") >= 2 for text in told), "each says what is wrong and, after a colon, what to do"
+    found = problems(asking(**given), REAL)
+    assert found and {text.split(":")[0] for text in found} == {field}
+    assert all(text.count(": ") >= 2 for text in found), "each names what is wrong and, after a colon, what to do"
 
 
 # ------------------------------------------------------------------------------------------------- the messages
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             {"partition": "gup"},
@@ -258,12 +258,12 @@ def test_what_sbatch_refused_or_never_started_is_one_problem_of_its_field(field:
     ],
     ids=str,
 )
-def test_a_message_says_what_is_wrong_where_and_what_to_do(given: dict[str, Any], told: str) -> None:
+def test_a_message_names_what_is_wrong_where_and_what_to_do(given: dict[str, Any], message: str) -> None:
     (text,) = problems(asking(**given), REAL)
-    assert re.fullmatch(told, text), text
+    assert re.fullmatch(message, text), text
 
 
-def test_the_nodes_that_lack_the_least_are_told_one_of_each_kind() -> None:
+def test_the_nodes_that_lack_the_least_are_named_one_of_each_kind() -> None:
     nodes = [
         node("a1", "gpu*", CPUs="4", Memory="2048"),
         node("a2", "gpu*", CPUs="2", Memory="8192"),
@@ -273,19 +273,21 @@ def test_the_nodes_that_lack_the_least_are_told_one_of_each_kind() -> None:
         node("d1", "gpu*", CPUs="1", Memory="2048"),
     ]
     here = cluster([partition("gpu", Default="YES", TotalNodes="6")], nodes)
-    (told,) = problems(asking(cpus=8, memory_gb=4.0, gpus=1), here)
-    assert told == (
+    (problem,) = problems(asking(cpus=8, memory_gb=4.0, gpus=1), here)
+    assert problem == (
         "cpus, memory_gb, gpus: no node of partition gpu has all at once: 8 CPUs, 4 GB, 1 GPUs (b1 has 16 CPUs, 2 GB, "
         "2 GPUs: too little memory_gb; c1 has 16 CPUs, 8 GB: too little gpus; a2 has 2 CPUs, 8 GB: too little cpus, "
         "gpus): ask for less"
     )
-    (told,) = problems(asking(cpus=8, memory_gb=7.9, constraint="volta"), cluster(
+    (problem,) = problems(asking(cpus=8, memory_gb=7.9, constraint="volta"), cluster(
         [partition("gpu", Default="YES", TotalNodes="2")], [nodes[1], node("e1", "gpu*", Features="volta", Memory="9")]
     ))  # fmt: skip
-    assert told.startswith("cpus, memory_gb, constraint: no node of partition gpu has all at once: 8 CPUs, 7.9 GB, con")
+    assert problem.startswith(
+        "cpus, memory_gb, constraint: no node of partition gpu has all at once: 8 CPUs, 7.9 GB, con"
+    )
 
 
-def test_models_like_the_one_asked_for_are_told_first_and_gpus_without_a_model_are_not_told() -> None:
+def test_models_like_the_one_asked_for_are_named_first_and_gpus_without_a_model_are_not_named() -> None:
     here = cluster(
         [partition("gpu", Default="YES", TotalNodes="3")],
         [
@@ -302,8 +304,8 @@ def test_models_like_the_one_asked_for_are_told_first_and_gpus_without_a_model_a
 def test_of_many_partitions_a_dozen_are_named() -> None:
     names = [f"p{i:02}" for i in range(20)]
     here = cluster([partition(name) for name in names], [node("n1", " ".join(names))])
-    (told,) = problems(asking(partition="p77"), here)
-    assert len(re.findall(r"\bp\d\d\b", told)) == 13 and told.endswith(" and 8 more")
+    (problem,) = problems(asking(partition="p77"), here)
+    assert len(re.findall(r"\bp\d\d\b", problem)) == 13 and problem.endswith(" and 8 more")
 
 
 def test_where_no_node_has_a_feature_the_constraint_is_to_be_left_empty() -> None:
@@ -318,7 +320,7 @@ def test_memory_is_asked_for_as_the_jobs_text_asks_for_it() -> None:
     assert problems(asking(memory_gb=16000.5 / 1024), one())
 
 
-def test_a_job_without_gpus_here_is_told_where_there_are_some() -> None:
+def test_a_job_without_gpus_here_is_shown_where_there_are_some() -> None:
     both = cluster(
         [partition("cpu", Default="YES"), partition("big"), partition("secret", Hidden="YES"),
          partition("off", State="DOWN")],
@@ -344,7 +346,7 @@ def test_a_job_without_gpus_here_is_told_where_there_are_some() -> None:
     ],
     ids=str,
 )
-def test_doing_what_is_told_is_enough(field: str, given: dict[str, Any]) -> None:
+def test_doing_what_a_problem_asks_is_enough(field: str, given: dict[str, Any]) -> None:
     (text,) = problems(asking(**given), REAL)
     advice = re.search(r"lead_seconds to at most (\d+)" if field == "lead_seconds" else r"more than ([\d.]+) \(", text)
     advice = advice or re.search(r"at (?:least|most) (\d+)", text)
@@ -353,7 +355,7 @@ def test_doing_what_is_told_is_enough(field: str, given: dict[str, Any]) -> None
     assert problems(asking(**given | {field: kind(float(advice[1]))}), REAL) == []
 
 
-def test_all_problems_are_told_at_once_also_in_a_partition_that_does_not_exist() -> None:
+def test_all_problems_are_listed_at_once_also_in_a_partition_that_does_not_exist() -> None:
     wrong = asking(
         partition="percpu", time_limit_minutes=120, memory_gb=600.0, cpus=65, gpus=1, gpu_model="h100",
         constraint="nope", account="guests", qos="", lead_seconds=5000.0,
@@ -366,7 +368,7 @@ def test_all_problems_are_told_at_once_also_in_a_partition_that_does_not_exist()
     assert fields == ["partition", "constraint", "cpus", "memory_gb", "gpu_model", "lead_seconds"]
 
 
-def test_a_person_is_told_of_a_partition_that_starts_no_jobs_and_what_was_started_waits_for_it() -> None:
+def test_a_person_learns_of_a_partition_that_starts_no_jobs_and_what_was_started_waits_for_it() -> None:
     assert problems(asking(partition="dwn"), REAL)
     assert not problems(asking(partition="dwn"), REAL, may_wait=True)
     assert not problems(asking(partition="drn"), REAL, may_wait=True), "SLURM refuses these, which is tried again"
@@ -441,8 +443,8 @@ def test_the_longest_time_in_all_its_forms(text: str, minutes: int | None, form:
     here = one(form=form, MaxTime=text)
     assert not problems(asking(time_limit_minutes=minutes or 10**6), here)
     if minutes is not None:
-        (told,) = problems(asking(time_limit_minutes=minutes + 1), here)
-        assert f"({minutes // 60}:{minutes % 60:02} h)" in told
+        (problem,) = problems(asking(time_limit_minutes=minutes + 1), here)
+        assert f"({minutes // 60}:{minutes % 60:02} h)" in problem
         assert not problems(asking(time_limit_minutes=minutes + 1, qos="long"), here), "a QOS may lift the limit"
 
 
@@ -492,7 +494,7 @@ def test_a_subaccount_of_an_allowed_account_is_not_refused_where_slurm_takes_it(
         ("ib&volta", False),
         ("ib|volta", True),
         ("ib", False),
-        ("ib&opa|opa", True),  # what binds closer is not for us to say
+        ("ib&opa|opa", True),  # what binds closer is not for us to decide
         ("[volta|nope]", True),
         ("(nope&volta)", True),
         ("volta*2", True),
@@ -502,7 +504,7 @@ def test_a_subaccount_of_an_allowed_account_is_not_refused_where_slurm_takes_it(
         ("nope&volta|ib", False),
     ],
 )
-def test_constraints_of_plain_words_are_looked_at_and_others_are_not(constraint: str, fits: bool) -> None:
+def test_constraints_of_plain_words_are_checked_and_others_are_not(constraint: str, fits: bool) -> None:
     here = cluster(
         [partition("gpu", Default="YES"), partition("other")],
         [node("n1", "gpu*", Features="volta,nvlink"), node("n2", "other", Features="ib,opa")],
@@ -643,8 +645,8 @@ def test_an_alternate_takes_the_jobs_of_a_partition_that_takes_none() -> None:
     assert not problems(asking(partition="old", time_limit_minutes=60), here())
     for state in ("DRAIN", "INACTIVE"):
         assert not problems(asking(partition="old"), here(State=state))
-        told = problems(asking(partition="old", time_limit_minutes=60, cpus=50), here(State=state))
-        assert fields_of(told) == {"time_limit_minutes", "cpus"} and all("partition new" in text for text in told)
+        found = problems(asking(partition="old", time_limit_minutes=60, cpus=50), here(State=state))
+        assert fields_of(found) == {"time_limit_minutes", "cpus"} and all("partition new" in text for text in found)
 
 
 # ------------------------------------------------------------------------------------------------- notes, names, hosts
@@ -658,8 +660,8 @@ def test_excluded_nodes_that_are_not_shown_are_noted_and_not_refused() -> None:
 
 def test_a_job_whose_nodes_are_all_down_now_is_noted_and_not_refused() -> None:
     for state in ("down", "down*", "drained", "draining", "drng", "inval", "fail", "unknown*"):
-        (told,) = notes(asking(), one({"StateLong": state}))
-        assert f"n1 {state}" in told and not problems(asking(), one({"StateLong": state}))
+        (problem,) = notes(asking(), one({"StateLong": state}))
+        assert f"n1 {state}" in problem and not problems(asking(), one({"StateLong": state}))
     for state in ("idle", "idle~", "mixed", "allocated", "planned", "powered_down", "reserved", "completing", ""):
         assert not notes(asking(), one({"StateLong": state}))
     two = cluster(
@@ -726,7 +728,7 @@ def everything_below(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Makes the list of mounts say that everything, or a folder, lies on a file system of this type."""
+    """Makes the list of mounts hold everything, or a folder, on a file system of this type."""
     file = tmp_path / "mounts"
     monkeypatch.setattr(preflight, "MOUNTS", file)
     monkeypatch.delenv("TMPDIR", raising=False)
@@ -744,7 +746,7 @@ def test_a_folder_that_can_be_made_and_written_is_no_problem_and_stays_as_it_was
 
 
 @pytest.mark.parametrize("failing", ["fsync", "mkdir"])
-def test_what_the_disk_refuses_is_told_and_nothing_stays(
+def test_what_the_disk_refuses_is_a_problem_and_nothing_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -752,8 +754,8 @@ def test_what_the_disk_refuses_is_told_and_nothing_stays(
 
     (tmp_path / "made").mkdir()
     monkeypatch.setattr(os, failing, refuse)
-    (told,) = folder_problems(tmp_path / "new" / "run")
-    assert told == (
+    (problem,) = folder_problems(tmp_path / "new" / "run")
+    assert problem == (
         f"root: {tmp_path}/new/run cannot be made in {tmp_path} (Disk quota exceeded): give a root where you may write"
     )
     assert everything_below(tmp_path) == [tmp_path / "made"]
@@ -774,37 +776,39 @@ def somebody_else() -> Iterator[None]:
         yield
 
 
-def test_a_folder_of_somebody_else_is_told(tmp_path: Path, somebody_else: None) -> None:
-    (told,) = folder_problems(Path("/etc/ratchet/run"))
-    assert re.fullmatch(r"root: /etc/ratchet/run cannot be made in /etc \(Permission denied\): .*", told)
-    (told,) = folder_problems(Path("/etc"))
-    assert "/etc cannot be written (Permission denied)" in told
+def test_a_folder_of_somebody_else_is_a_problem(tmp_path: Path, somebody_else: None) -> None:
+    (problem,) = folder_problems(Path("/etc/ratchet/run"))
+    assert re.fullmatch(r"root: /etc/ratchet/run cannot be made in /etc \(Permission denied\): .*", problem)
+    (problem,) = folder_problems(Path("/etc"))
+    assert "/etc cannot be written (Permission denied)" in problem
 
 
-def test_a_file_or_a_dead_link_in_the_way_is_told(tmp_path: Path) -> None:
+def test_a_file_or_a_dead_link_in_the_way_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     for name in ("file", "link"):
         for folder in (tmp_path / name, tmp_path / name / "study" / "run"):
-            (told,) = folder_problems(folder)
-            assert f"{tmp_path / name} is not a folder" in told and str(folder) in told
+            (problem,) = folder_problems(folder)
+            assert f"{tmp_path / name} is not a folder" in problem and str(folder) in problem
     (tmp_path / "gone").mkdir()
     assert folder_problems(tmp_path / "link" / "run") == []
 
 
-def test_a_relative_folder_is_told_by_its_whole_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("runs").write_text("")
-    (told,) = folder_problems(Path("runs/study"))
-    assert f"{tmp_path}/runs/study" in told
+    (problem,) = folder_problems(Path("runs/study"))
+    assert f"{tmp_path}/runs/study" in problem
 
 
-def test_a_disk_with_too_little_room_is_told_with_both_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_with_too_little_room_is_a_problem_with_both_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=3 << 30))
     assert folder_problems(tmp_path / "run", 3 << 30) == []
-    (told,) = folder_problems(tmp_path / "run", (3 << 30) + (1 << 28))
-    assert told.startswith("root: ") and "3.25 GiB" in told and "3.00 GiB are free" in told
+    (problem,) = folder_problems(tmp_path / "run", (3 << 30) + (1 << 28))
+    assert problem.startswith("root: ") and "3.25 GiB" in problem and "3.00 GiB are free" in problem
 
 
 def test_a_disk_that_does_not_tell_its_room_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -816,7 +820,7 @@ def test_a_disk_that_does_not_tell_its_room_is_no_problem(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("mounts", "told"),
+    ("mounts", "reason"),
     [
         ("/dev/sda / ext4 rw 0 0\n", "below /tmp on this machine's own disk (ext4)"),
         ("overlay / overlay rw 0 0\n", "below /tmp on this machine's own disk (overlay)"),
@@ -831,14 +835,14 @@ def test_a_disk_that_does_not_tell_its_room_is_no_problem(tmp_path: Path, monkey
         ("", ""),
     ],
 )
-def test_a_folder_that_other_hosts_do_not_have_is_told_when_there_are_other_hosts(
-    mounted: Callable[[str], None], mounts: str, told: str
+def test_a_folder_that_other_hosts_do_not_have_is_a_problem_when_there_are_other_hosts(
+    mounted: Callable[[str], None], mounts: str, reason: str
 ) -> None:
     folder = Path("/tmp/ratchet-preflight-of-a-test")  # need not exist
     mounted(mounts)
     assert folder_problems(folder) == []
     found = folder_problems(folder, several_hosts=True)
-    assert [told in text for text in found] == ([True] if told else [])
+    assert [reason in text for text in found] == ([True] if reason else [])
     assert not folder.exists()
 
 

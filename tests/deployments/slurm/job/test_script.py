@@ -74,7 +74,7 @@ export OMP_NUM_THREADS=8
 export RATCHET_STARTED_BY=automatic
 export RATCHET_STOP_NOTE=/runs/study/train/3fa9/jobs/0002.stop
 rm -f "$RATCHET_STOP_NOTE"
-# USR1 comes some time before the limit: the stage sees the note, saves and stops.
+# USR1 comes some time before the limit: the stage finds the note, saves and stops.
 trap 'touch "$RATCHET_STOP_NOTE"' USR1
 
 # The cluster's environment; a line that fails ends the job before any work.
@@ -95,7 +95,7 @@ trap : TERM
 /envs/ratchet/bin/python -m flows.stage '--study-file=/runs/my study.json' &
 stage=$!
 while kill -0 "$stage" 2>/dev/null; do wait "$stage"; done
-wait "$stage"  # again: a wait that a trap broke off told the trap's code
+wait "$stage"  # again: a wait that a trap broke off gives the trap's code
 exit $?
 """
 
@@ -155,14 +155,14 @@ class Played:
             file = folder / name
             file.write_text(f"#!/bin/bash\n{lines}\n")
             file.chmod(0o755)
-        told = {
+        given = {
             "command": [str(folder / "stage")],
             "directory": folder,
             "stop_note": folder / "stop",
             "environment": {},
         }
         self.script = folder / "job.sbatch"
-        self.script.write_text(sbatch_text(replace(FULL, **({"resources": Resources()} | told | facts))))
+        self.script.write_text(sbatch_text(replace(FULL, **({"resources": Resources()} | given | facts))))
         assert subprocess.run(["bash", "-n", self.script], check=False).returncode == 0
 
     def start(self) -> subprocess.Popen[str]:
@@ -181,8 +181,8 @@ class Played:
 
     def run(self) -> tuple[int, str]:
         process = self.start()
-        told, _ = process.communicate(timeout=20)
-        return process.returncode, told
+        output, _ = process.communicate(timeout=20)
+        return process.returncode, output
 
     def wait_for(self, name: str) -> None:
         until = time.monotonic() + 10
@@ -193,8 +193,8 @@ class Played:
 
 @pytest.mark.parametrize("code", [0, 1, 2, 70, 75, 130])
 def test_the_job_ends_with_the_stages_exit_code(tmp_path: Path, code: int) -> None:
-    ended, told = Played(tmp_path, f"exit {code}").run()
-    assert ended == code and "ratchet: job 7 on" in told and "GPU none" in told
+    ended, output = Played(tmp_path, f"exit {code}").run()
+    assert ended == code and "ratchet: job 7 on" in output and "GPU none" in output
 
 
 def test_a_stage_that_is_killed_ends_the_job_with_the_signals_code(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_hostile_values_reach_the_stage_as_they_are(tmp_path: Path) -> None:
         environment={"GREETING": HOSTILE},
         name="a b $(touch expanded) `touch expanded`",
     )
-    code, told = played.run()
-    assert code == 0, told
+    code, output = played.run()
+    assert code == 0, output
     given = (tmp_path / "given").read_text().split("\0")[:-1]
     assert given == [str(place), HOSTILE, str(note), HOSTILE, "", "--root=" + HOSTILE]
     assert not note.exists(), "the note of an earlier job stops no new one"
@@ -231,8 +231,8 @@ def test_usr1_leaves_the_note_and_the_stages_code_is_kept(tmp_path: Path, setup_
     played.wait_for("begun")
     assert not (tmp_path / "stop").exists()
     process.send_signal(signal.SIGUSR1)
-    told, _ = process.communicate(timeout=20)
-    assert process.returncode == 75, told
+    output, _ = process.communicate(timeout=20)
+    assert process.returncode == 75, output
     assert (tmp_path / "stop").exists()
 
 
@@ -263,22 +263,22 @@ def test_term_does_not_end_the_shell_before_the_stage(tmp_path: Path) -> None:
 )
 def test_a_setup_line_that_fails_ends_the_job_before_any_work_and_is_named(tmp_path: Path, line: str) -> None:
     played = Played(tmp_path, "touch began", resources=Resources(setup_lines=["true", line, "touch later"]))
-    code, told = played.run()
-    assert code == 71 and "ratchet: setup line failed (" in told and f"): {line}\n" in told
+    code, output = played.run()
+    assert code == 71 and "ratchet: setup line failed (" in output and f"): {line}\n" in output
     assert not (tmp_path / "began").exists() and not (tmp_path / "later").exists()
 
 
 def test_setup_lines_change_the_shell_that_runs_the_stage(tmp_path: Path) -> None:
     lines = ["export FROM_SETUP='a  b'", "cd /", "unset NOT_SET; echo $NOT_SET", "shout() { echo $1; }; shout hello"]
     played = Played(tmp_path, 'printf %s "$FROM_SETUP" > got', resources=Resources(setup_lines=lines))
-    code, told = played.run()
-    assert code == 0 and "hello" in told
+    code, output = played.run()
+    assert code == 0 and "hello" in output
     assert (tmp_path / "got").read_text() == "a  b", "and the stage begins in its own folder all the same"
 
 
 def test_a_folder_that_is_not_there_ends_the_job_before_any_work(tmp_path: Path) -> None:
-    code, told = Played(tmp_path, directory=tmp_path / "gone").run()
-    assert code == 71 and "gone" in told
+    code, output = Played(tmp_path, directory=tmp_path / "gone").run()
+    assert code == 71 and "gone" in output
 
 
 @pytest.mark.parametrize(

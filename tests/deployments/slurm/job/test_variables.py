@@ -55,7 +55,7 @@ def test_what_only_sounds_like_a_secret_is_let_through() -> None:
 
 
 def test_the_layers_of_resources_and_which_wins() -> None:
-    """Put together for each job, so a retry takes what was corrected since: in the site file, say."""
+    """Put together for each job, so a retry takes what was corrected since, such as the site file."""
     configuration = SlurmJobConfiguration(
         command="work", account="d", partition="d", qos="d", constraint="d", cpus=4, memory_gb=2, exclude=["d"]
     )
@@ -90,7 +90,7 @@ def test_resources_that_do_not_exist_are_bad_input() -> None:
 
 
 def test_a_run_s_own_variables_that_no_job_can_have_are_bad_input() -> None:
-    """Whatever else leaves the worker's submit, Prefect makes Crashed, and nobody is told."""
+    """Whatever else leaves the worker's submit, Prefect makes Crashed, and nobody is notified."""
     configuration = SlurmJobConfiguration(command="work")
     with pytest.raises(BadInput, match="a name: account: Input should be a valid string"):
         plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {"account": None}, {}, Path("/own/jobs"))

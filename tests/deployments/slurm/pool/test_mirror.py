@@ -1,4 +1,4 @@
-"""What is shown of a run's jobs: log lines once each, where to look, and of a failure the cause and the log's end."""
+"""What is shown of a run's jobs: log lines once each, where they are, and of a failure the cause and the log's end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Client:
         self.logs += logs
 
     def create_artifact(self, artifact):
-        raise ConnectionError("not looked at here")
+        raise ConnectionError("not needed here")
 
 
 def a_run(folder: Path, end: End | None = None) -> Seen:
@@ -63,7 +63,7 @@ def test_a_bar_that_is_drawn_over_and_over_holds_up_no_later_line(tmp_path: Path
 def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody looks at it again."""
+    """Nobody reads it again."""
     seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
     log = Path(seen.run.folder) / "0001.log"
     log.write_text("".join(f"line {number}\n" for number in range(20_000)) + "no newline")

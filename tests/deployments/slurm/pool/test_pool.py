@@ -76,9 +76,9 @@ class World:
     def journal(self, name: str = "flow-run") -> Journal:
         return Journal(Path(self.server.runs[name].folder))
 
-    def round(self, seconds: float = 5.0) -> list[Any]:
+    def poll(self, seconds: float = 5.0) -> list[Any]:
         self.slurm.advance(seconds)
-        return self.pool.round()
+        return self.pool.poll()
 
     def state(self, name: str = "flow-run") -> str:
         return self.server.runs[name].name
@@ -104,7 +104,7 @@ def test_a_run_goes_from_its_submission_to_its_end(world: World) -> None:
     assert world.submit() == "1"
     seen = []
     for _ in range(30):
-        world.round()
+        world.poll()
         seen.append(world.state())
     assert list(dict.fromkeys(seen)) == ["Running", "Completed"]
     entry = world.journal().all()[0]
@@ -130,7 +130,7 @@ def test_the_preview_is_what_is_submitted(world: World) -> None:
         world.pool.submit(plan)
         assert world.slurm.all[-1].text == text
         world.slurm.scancel(world.slurm.all[-1])
-        world.round()
+        world.poll()
         world.server.retry("flow-run")
 
 
@@ -164,7 +164,7 @@ def test_a_round_leaves_a_run_alone_that_is_being_submitted(world: World) -> Non
         job_id = made(script)
         world.slurm.known[job_id].visible_at = world.clock.now + 200
         for _ in range(3):
-            actions.extend(world.round(60.0))
+            actions.extend(world.poll(60.0))
         return job_id
 
     world.slurm.submit = slow  # type: ignore[method-assign]
@@ -180,8 +180,8 @@ def test_a_refused_job_fails_its_run_with_what_slurm_said_and_is_not_live(world:
     end = world.journal().all()[0].end
     assert end is not None and end.follows == "Failed" and end.diagnosis.category == "refused"
     assert world.pool.live == {}
-    world.round()
-    assert world.state() == "Failed", "also when the worker died before it could say so"
+    world.poll()
+    assert world.state() == "Failed", "also when the worker died before it could set it"
 
 
 def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_last_one_learned(world: World) -> None:
@@ -197,7 +197,7 @@ def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_las
     for _ in range(100):
         if world.server.due():
             world.submit()
-        world.round(20)
+        world.poll(20)
     assert world.state() == "Completed" and "Failed" not in world.server.runs["flow-run"].history
     assert len(third) == 3 and third[1] - third[0] >= 300 <= third[2] - third[1]
     follows = [(entry.end.follows, entry.end.diagnosis.category) for entry in world.journal().all() if entry.end]
@@ -209,8 +209,8 @@ def test_one_job_too_many_in_the_queue_is_submitted_later_and_keeps_what_the_las
         full,
         ("Completed", "finished"),
     ]
-    told = world.journal().all()[2].end
-    assert told and "QOSMaxSubmitJobPerUserLimit" in told.message and "tried again every 5 minutes" in told.message
+    end = world.journal().all()[2].end
+    assert end and "QOSMaxSubmitJobPerUserLimit" in end.message and "tried again every 5 minutes" in end.message
     assert world.slurm.all[-1].options["mem"] == "6144M" and world.slurm.all[-1].options["exclude"]
 
 
@@ -221,7 +221,7 @@ def test_when_the_nodes_that_failed_are_all_there_are_they_are_used_again(world:
     for _ in range(200):
         if world.server.due():
             world.submit()
-        world.round()
+        world.poll()
     assert world.state() == "Completed"
     assert [len(set(nodes) - {""}) for nodes in excluded] == [0, 1, 2, 3, 0]
     follows = [entry.end.follows for entry in world.journal().all() if entry.end]
@@ -241,7 +241,7 @@ def test_a_refusal_keeps_the_memory_that_was_raised(world: World) -> None:
     world.fates = [Fate("OUT_OF_MEMORY", signal=125, seconds=10.0, begins_after=1.0), WORKS]
     world.submit()
     while not world.server.due():
-        world.round()
+        world.poll()
     world.slurm.refuses = lambda job: "Invalid account"
     with pytest.raises(Refused):
         world.submit()
@@ -257,7 +257,7 @@ def test_more_memory_reaches_the_next_job_and_all_later_ones(world: World) -> No
     for _ in range(100):
         if world.server.due():
             world.submit()
-        world.round()
+        world.poll()
     assert [job.options["mem"] for job in world.slurm.all] == ["4096M", "6144M", "6144M"]
     assert world.state() == "Completed"
 
@@ -266,14 +266,14 @@ def test_only_jobs_that_follow_by_themselves_count_as_automatic(world: World) ->
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
     while not world.server.due():
-        world.round()
+        world.poll()
     world.submit()
     world.slurm.scancel(world.slurm.all[-1])
-    world.round()
+    world.poll()
     world.server.retry("flow-run")
     world.submit()
     while not world.server.due():
-        world.round()
+        world.poll()
     world.server.cancel("flow-run")
     world.server.retry("flow-run")
     world.submit()
@@ -304,7 +304,7 @@ def failing(what: Callable[[Path], bool], error: OSError) -> Callable[..., None]
     return write
 
 
-def test_a_folder_that_cannot_be_written_is_told_and_nothing_is_submitted(world: World, monkeypatch) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_and_nothing_is_submitted(world: World, monkeypatch) -> None:
     monkeypatch.setattr(durable, "write_bytes", failing(lambda path: True, PermissionError(13, "Permission denied")))
     with pytest.raises(Refused, match="Permission denied"):
         world.submit()
@@ -334,13 +334,13 @@ def test_a_worker_that_lost_the_pool_does_nothing_of_what_it_had_decided(world: 
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
     world.pool = Pool(world.slurm, world.runs, Limits(), world.clock.monotonic(), ours=lambda: False)
-    assert world.round(60.0) == [] and world.journal().all()[0].live
+    assert world.poll(60.0) == [] and world.journal().all()[0].live
 
 
 def test_a_folder_of_records_that_nfs_does_not_show_at_all_is_seen_when_the_job_ends(
     world: World, monkeypatch: Any
 ) -> None:
-    """It was looked for while the job's Python still began; a refresh of what is not there does nothing."""
+    """It was searched for while the job's Python still began; a refresh of what is not there does nothing."""
     world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
     world.submit()
     world.slurm.advance(60.0)
@@ -350,7 +350,7 @@ def test_a_folder_of_records_that_nfs_does_not_show_at_all_is_seen_when_the_job_
     monkeypatch.setattr(
         durable, "refresh", lambda folder: folder == seen_in and unseen.exists() and unseen.rename(records)
     )
-    world.round()
+    world.poll()
     assert world.state() == "Failed"
 
 
@@ -365,9 +365,9 @@ def test_a_record_that_cannot_be_read_now_decides_nothing(world: World, monkeypa
         return read(path)
 
     monkeypatch.setattr(durable, "read_json", away)
-    assert world.round(60.0) == [] and world.journal().all()[0].live
+    assert world.poll(60.0) == [] and world.journal().all()[0].live
     monkeypatch.setattr(durable, "read_json", read)
-    world.round()
+    world.poll()
     assert world.state() == "Failed"
 
 
@@ -383,7 +383,7 @@ def test_a_journal_that_cannot_be_read_now_starts_nothing_and_is_no_failure(worl
     world.restart()
     monkeypatch.setattr(Path, "read_bytes", away)
     assert world.submit() is None
-    assert world.round() == [] and len(world.slurm.all) == 1
+    assert world.poll() == [] and len(world.slurm.all) == 1
     monkeypatch.setattr(Path, "read_bytes", read)
     assert world.submit() == "1"
 
@@ -398,7 +398,7 @@ def test_a_job_id_that_could_not_be_noted_is_found_by_the_name(world: World, mon
     monkeypatch.setattr(durable, "write_bytes", failing(second, OSError(28, "No space left on device")))
     assert world.submit() == "1"
     assert world.journal().all()[0].job_id is None
-    world.round()
+    world.poll()
     assert world.journal().all()[0].job_id == "1" and world.server.runs["flow-run"].job_id == "1"
 
 
@@ -408,12 +408,12 @@ def test_the_disk_of_one_run_stops_no_other(world: World, monkeypatch) -> None:
     for name in ("flow-run", "other"):
         world.submit(name)
     monkeypatch.setattr(durable, "write_bytes", failing(lambda path: "/train/" in str(path), OSError(5, "I/O error")))
-    world.round()
-    world.round()
+    world.poll()
+    world.poll()
     assert world.state("other") == "AwaitingRetry"
-    assert world.journal().all()[0].end is None, "and the other is looked at again"
+    assert world.journal().all()[0].end is None, "and the other is polled again"
     monkeypatch.undo()
-    world.round()
+    world.poll()
     assert world.state() == "AwaitingRetry"
 
 
@@ -421,7 +421,7 @@ def test_the_disk_of_one_run_stops_no_other(world: World, monkeypatch) -> None:
 
 
 def lost(world: World) -> str:
-    """The name of a job that was heard by a controller that never said so, and does not show it yet."""
+    """The name of a job that was heard by a controller that never answered, and does not show it yet."""
     world.slurm.queue_seconds = lambda: float("inf")
     world.slurm.fall("frozen")
     assert world.submit() is None
@@ -435,18 +435,18 @@ def test_a_lost_answer_is_waited_for_and_then_submitted_again(world: World) -> N
     name = lost(world)
     ends = []
     for _ in range(20):
-        world.round()
+        world.poll()
         ends.append(world.journal().all()[0].end)
     given_up = next(number for number, end in enumerate(ends) if end)
-    assert 60 <= 5 * given_up <= 70, "from the first look on"
+    assert 60 <= 5 * given_up <= 70, "from the first poll on"
     assert world.journal().all()[0].name == name and world.state() == "AwaitingRetry"
 
 
 def test_a_lost_answer_is_found(world: World) -> None:
     name = lost(world)
-    world.round(50.0)
+    world.poll(50.0)
     world.slurm.all[-1].visible_at = 0.0
-    world.round(50.0)
+    world.poll(50.0)
     entry = world.journal().all()[0]
     assert (entry.name, entry.job_id, entry.end) == (name, "1", None)
 
@@ -454,29 +454,29 @@ def test_a_lost_answer_is_found(world: World) -> None:
 def test_time_in_which_slurm_does_not_answer_is_no_absence(world: World) -> None:
     lost(world)
     for _ in range(10):
-        world.round(10.0)
+        world.poll(10.0)
         world.slurm.fall("down")
-        world.round(50.0)
+        world.poll(50.0)
         world.slurm.wake()
         world.slurm.all[-1].visible_at = float("inf")
-        world.round(10.0)
+        world.poll(10.0)
     assert world.journal().all()[0].end is None
 
 
-def test_time_in_which_nobody_looks_is_little_absence(world: World) -> None:
+def test_time_in_which_nobody_polls_is_little_absence(world: World) -> None:
     """The worker stood still, and SLURM perhaps with it."""
     lost(world)
-    world.round()
-    world.round(3600.0)
+    world.poll()
+    world.poll(3600.0)
     assert world.journal().all()[0].end is None
-    world.round(20.0)
+    world.poll(20.0)
     assert world.journal().all()[0].end is not None
 
 
 # ------------------------------------------------------------------------------------------------- a server that fails
 
 
-def test_an_end_that_could_not_be_told_of_a_crashed_run_is_told_later(world: World) -> None:
+def test_an_end_that_could_not_be_set_for_a_crashed_run_is_set_later(world: World) -> None:
     """A Crashed run is watched only while it has a job; its end must not be forgotten when the server is away."""
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     world.submit()
@@ -485,17 +485,19 @@ def test_an_end_that_could_not_be_told_of_a_crashed_run_is_told_later(world: Wor
     answers = iter(["", "before"])
     world.server.away = lambda: next(answers, "")
     with pytest.raises(ServerAway):
-        world.round()
+        world.poll()
     assert world.journal().all()[0].end is not None
     assert world.pool.done == []
-    world.round()
+    world.poll()
     assert world.state() == "AwaitingRetry"
     (done,) = world.pool.done
-    assert isinstance(done, Finish) and done.end == world.journal().all()[0].end, "else nobody is told, nor shown"
+    assert isinstance(done, Finish) and done.end == world.journal().all()[0].end, (
+        "else nobody is notified, nor is it shown"
+    )
 
 
-def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_told(world: World) -> None:
-    """Only the first look of a worker takes in what is Crashed, so that look must not be lost."""
+def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cannot_be_set(world: World) -> None:
+    """Only the first poll of a worker takes in what is Crashed, so that poll must not be lost."""
     world.add("other", "evaluate")
     world.fates = [Fate("TIMEOUT", seconds=10.0, begins_after=1.0)]
     for name in ("other", "flow-run"):
@@ -510,8 +512,8 @@ def test_so_is_one_that_a_new_worker_finds_in_the_journal_while_another_run_cann
     world.server.away = lambda: next(answers, "")
     for _ in range(2):
         with pytest.raises(ServerAway):
-            world.round()
-    world.round()
+            world.poll()
+    world.poll()
     assert (world.state(), world.state("other")) == ("AwaitingRetry", "AwaitingRetry")
 
 
@@ -522,9 +524,9 @@ def test_a_new_worker_takes_in_what_was_called_crashed_or_cancelled_meanwhile(wo
     world.server.put("flow-run", "CRASHED", "Crashed")
     world.server.cancel("other", at_once=True)
     world.restart()
-    world.round()
-    world.round(100.0)
-    world.round(100.0)
+    world.poll()
+    world.poll(100.0)
+    world.poll(100.0)
     assert (world.state(), world.state("other")) == ("Completed", "Cancelled")
     assert [job.state for job in world.slurm.all] == ["COMPLETED", "CANCELLED"]
 
@@ -541,18 +543,18 @@ def test_one_call_serves_all_jobs_and_the_accounting_is_asked_for_the_missing_on
     accounted = world.slurm.accounted
     world.slurm.accounted = lambda ids: asked.append(sorted(ids)) or accounted(ids)  # type: ignore[method-assign]
     before = world.slurm.counts.get("jobs", 0)
-    world.round()
+    world.poll()
     assert world.slurm.counts["jobs"] - before == 1 and asked == [[]]
     del world.slurm.known["7"]
-    world.round()
+    world.poll()
     assert asked[-1] == ["7"]
 
 
-def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_look(world: World) -> None:
+def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_poll(world: World) -> None:
     world.fates = [replace(WORKS, seconds=1000.0)]
     world.slurm.kill_wait = 500.0
     world.submit()
-    world.round()
+    world.poll()
     world.server.cancel("flow-run")
     sent: list[tuple[str, bool]] = []
     cancel = world.slurm.cancel
@@ -565,15 +567,15 @@ def test_a_cancel_is_sent_at_once_noted_first_and_not_repeated_at_every_look(wor
     cancelling = [world.server.runs["flow-run"].as_run()]
     for _ in range(4):
         world.pool.cancel_at_once(cancelling)
-        world.round(2.0)
+        world.poll(2.0)
     assert sent == [("1", True)]
-    world.round(20.0)
+    world.poll(20.0)
     assert len(sent) == 2, "a cancel that was not heard is repeated after a while"
 
 
 def test_slurm_is_not_asked_again_and_again_for_a_job_that_is_gone(world: World, monkeypatch: Any) -> None:
     world.submit()
-    world.round()
+    world.poll()
     world.slurm.lose_state(1000.0)
     world.server.cancel("flow-run")
     asked: list[None] = []
@@ -588,19 +590,19 @@ def test_no_cancel_reaches_a_job_that_was_given_the_id_of_ours(world: World) -> 
     world.fates = [replace(WORKS, seconds=1000.0)]
     world.add("other", "evaluate")
     world.submit()
-    world.round()
+    world.poll()
     world.slurm.lose_state(1000.0)
     assert world.submit("other") == "1"
     world.server.cancel("flow-run")
     while world.state() == "Cancelling":
         world.pool.cancel_at_once([world.server.runs["flow-run"].as_run()])
-        world.round()
+        world.poll()
     assert world.slurm.known["1"].cancelled_by == ""
     assert world.state() in ("Cancelled", "Completed"), "the one that was forgotten may have finished"
 
 
 def test_the_heartbeat_is_watched_on_our_own_clock(world: World) -> None:
-    """File times come from other machines: a lock lives while they change, whatever they say."""
+    """File times come from other machines: a lock lives while they change, whatever their value."""
     locks = world.folder / "train" / "locks"
     locks.mkdir(parents=True)
     (locks / "1.json").touch()
@@ -623,17 +625,17 @@ def test_the_heartbeat_is_watched_on_our_own_clock(world: World) -> None:
 def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(world: World) -> None:
     world.fates = [Fate("FAILED", signal=9, seconds=2000.0, begins_after=1.0)]
     world.submit()
-    world.round()
+    world.poll()
     del world.slurm.known["1"]
     for _ in range(300):
-        world.round()
+        world.poll()
     assert world.state() == "Running" and world.slurm.all[0].working
     world.slurm.all[0].working = False  # its processes die with the node
-    rounds = 0
+    polls = 0
     while world.state() == "Running":
-        world.round()
-        rounds += 1
-    assert world.state() == "AwaitingRetry" and 60 <= 5 * rounds <= 70
+        world.poll()
+        polls += 1
+    assert world.state() == "AwaitingRetry" and 60 <= 5 * polls <= 70
     assert "no longer knows the job" in world.server.runs["flow-run"].message
 
 
@@ -641,7 +643,7 @@ def test_an_attempts_record_is_found_by_the_jobs_name_whatever_the_clocks_say(wo
     world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
     world.submit()
     world.clock.jump = -86400.0
-    (action,) = world.round(30.0)
+    (action,) = world.poll(30.0)
     assert isinstance(action, Finish)
     assert action.end.follows == "Failed" and "the stage ended check_failed" in action.end.message
 
@@ -651,8 +653,8 @@ def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
         name = world.add(f"run{number}", f"stage{number}")
         world.submit(name)
         while world.state(name) != "Completed":
-            world.round(60.0)
-    world.round()
+            world.poll(60.0)
+    world.poll()
     sizes = [len(kept) for kept in (world.pool._journals, world.pool._beats._seen, world.pool._absent, world.pool.live)]
     assert max(sizes) <= 2, sizes
 
@@ -676,7 +678,7 @@ def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:
     world.submit()
     foreign = world.slurm.foreign("FAILED")
     assert isinstance(world.slurm.jobs()[foreign.id], Job)
-    assert world.round() == [] or world.state() == "Running"
+    assert world.poll() == [] or world.state() == "Running"
     assert len(world.journal().all()) == 1
 
 
@@ -699,7 +701,7 @@ def test_a_job_is_ours_unless_a_person_retried_the_run(world: World, automatic: 
     world.fates = [Fate("FAILED", 75, seconds=10.0, end_state="out_of_time", begins_after=1.0), WORKS]
     world.submit()
     while not world.server.due():
-        world.round()
+        world.poll()
     if not automatic:
         world.server.cancel("flow-run")
         world.server.retry("flow-run")

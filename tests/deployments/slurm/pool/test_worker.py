@@ -1,4 +1,4 @@
-"""The worker's own: how often it looks, what it tells whom, and that a server which is away does not end it."""
+"""The worker: how often it polls, what it sets, whom it notifies, and that a server which is away does not end it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 def test_a_server_that_fails_while_prefect_submits_a_run_ends_no_worker_and_the_run_is_found_again(
     worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Prefect reads the deployment before anything of ours, in the task group that holds our own look at the jobs."""
+    """Prefect reads the deployment before anything of ours, in the task group that holds our own polls."""
     monkeypatch.setattr(BaseWorker, "_submit_run", raising(error))
     run: Any = SimpleNamespace(id=uuid4())
     worker._submitting_flow_run_ids.add(run.id)
@@ -113,16 +113,21 @@ def test_a_server_that_fails_while_prefect_submits_a_run_ends_no_worker_and_the_
 
 @pytest.mark.parametrize(
     ("error", "crashed"),
-    [(httpx.ConnectError("away"), []), (answered(500), []), (answered(404), ["told"]), (ValueError("no"), ["told"])],
+    [
+        (httpx.ConnectError("away"), []),
+        (answered(500), []),
+        (answered(404), ["crashed"]),
+        (ValueError("no"), ["crashed"]),
+    ],
 )
 def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
     worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception, crashed: list[str]
 ) -> None:
     """Nothing would start it again: its study would end as failed, after days perhaps."""
-    told: list[str] = []
+    proposed: list[str] = []
 
     async def propose(self: BaseWorker, flow_run: Any, message: str, client: Any = None) -> None:
-        told.append("told")
+        proposed.append("crashed")
 
     monkeypatch.setattr(BaseWorker, "_propose_crashed_state", propose)
     monkeypatch.setattr(worker, "job_configuration", SimpleNamespace(resolve_for_flow_run=raising(error)))
@@ -141,11 +146,11 @@ def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
         assert await worker._submit_run_and_capture_errors(run, Status()) is error  # type: ignore[arg-type]
 
     asyncio.run(submit())
-    assert told == crashed
+    assert proposed == crashed
 
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("away"), OSError(5, "Input/output error")])
-def test_a_run_that_cannot_be_looked_at_now_is_left_for_later(
+def test_a_run_that_cannot_be_read_now_is_left_for_later(
     worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """What `run` raises Prefect makes Crashed, and nothing would start it again."""
@@ -174,14 +179,14 @@ def test_a_run_that_a_person_made_has_the_folder_of_its_stage(worker: SlurmWorke
     assert worker._folder_of(by_hand) == Path("/given/jobs")  # type: ignore[arg-type]
 
 
-class Told:
-    """What a worker set and whom it told, with a preflight that refuses."""
+class Refusing:
+    """A worker whose preflight refuses: the states that it set, and what it notified a person of."""
 
     def __init__(self, worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.states: list[tuple[Any, ...]] = []
         self.notified: list[str] = []
         self.open = True
-        """Whether the run is still open: else a look at the jobs has told of its end."""
+        """Whether the run is still open: else a poll has set its end."""
         self._worker, self._folder = worker, folder
 
         async def asked_for_by(*_: Any) -> tuple[bool, str, str]:
@@ -208,34 +213,34 @@ class Told:
 
 
 @pytest.fixture
-def told(worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Told:
-    return Told(worker, monkeypatch, tmp_path / "runs" / "jobs")
+def refusing(worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refusing:
+    return Refusing(worker, monkeypatch, tmp_path / "runs" / "jobs")
 
 
-def test_what_is_wrong_with_a_first_job_fails_the_run_and_tells_a_person(told: Told) -> None:
-    ((type_, name, message),) = told.run("", pass_environment=["SURELY_NOT_SET"])
+def test_what_is_wrong_with_a_first_job_fails_the_run_and_notifies_a_person(refusing: Refusing) -> None:
+    ((type_, name, message),) = refusing.run("", pass_environment=["SURELY_NOT_SET"])
     assert (type_, name) == ("FAILED", "Failed") and "SURELY_NOT_SET is not set where the worker" in message
-    assert told.notified == [message]
+    assert refusing.notified == [message]
 
 
-def test_nobody_is_told_twice_of_what_a_look_at_the_jobs_told_before(told: Told) -> None:
-    told.open = False
-    told.run("", pass_environment=["SURELY_NOT_SET"])
-    assert told.states and not told.notified
+def test_nobody_is_notified_twice_of_what_a_poll_found_before(refusing: Refusing) -> None:
+    refusing.open = False
+    refusing.run("", pass_environment=["SURELY_NOT_SET"])
+    assert refusing.states and not refusing.notified
 
 
-def test_what_is_wrong_with_a_continuation_is_waited_for(told: Told, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_continuation_is_waited_for(refusing: Refusing, tmp_path: Path) -> None:
     """A drained partition or a disk that is away for an hour must not end a study of days."""
     end = End("AwaitingRetry", "the time limit")
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
-    ((type_, name, message, delay),) = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])
+    ((type_, name, message, delay),) = refusing.run("the time limit", pass_environment=["SURELY_NOT_SET"])
     assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0)
     assert message.startswith("cannot be submitted now: pass_environment")
-    assert told.run(automatic=False, pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
+    assert refusing.run(automatic=False, pass_environment=["SURELY_NOT_SET"])[1][0] == "FAILED"
 
 
-def test_more_memory_than_any_node_has_is_not_waited_for(told: Told, tmp_path: Path, monkeypatch: Any) -> None:
-    """SLURM would queue such a job for ever, or refuse it in words that do not say that memory ran out."""
+def test_more_memory_than_any_node_has_is_not_waited_for(refusing: Refusing, tmp_path: Path, monkeypatch: Any) -> None:
+    """SLURM would queue such a job for ever, or refuse it in words that do not name memory."""
     asked: list[float] = []
 
     def require(resources: Any, *_: Any, **__: Any) -> None:
@@ -247,29 +252,29 @@ def test_more_memory_than_any_node_has_is_not_waited_for(told: Told, tmp_path: P
     monkeypatch.setattr("deployments.slurm.pool.worker.require", require)
     end = End("AwaitingRetry", "it ran out of memory", memory_gb=6.0, exclude=["n1"])
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
-    ((type_, _, message),) = told.run("it ran out of memory", memory_gb=4)
+    ((type_, _, message),) = refusing.run("it ran out of memory", memory_gb=4)
     assert asked == [4, 6] and type_ == "FAILED"
     assert message == "a job ran out of memory, and more cannot be had here: memory_gb: no node has so much"
-    assert told.notified == [message]
+    assert refusing.notified == [message]
 
 
-def test_what_was_done_before_the_server_went_away_is_told(worker: SlurmWorker, monkeypatch: Any) -> None:
+def test_what_was_done_before_the_server_went_away_is_shown(worker: SlurmWorker, monkeypatch: Any) -> None:
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     run, end = Run("f", "s", "RUNNING", "Running"), End("Failed", "a check failed")
     done = Finish(run, entry, end, SetState(run, "FAILED", "Failed", end.message))
 
-    def round_() -> None:
+    def poll() -> None:
         raise httpx.ConnectError("away")
 
-    jobs = SimpleNamespace(round=round_, done=[done], seen=[SimpleNamespace(run=run, submissions=[entry])])
+    jobs = SimpleNamespace(poll=poll, done=[done], seen=[SimpleNamespace(run=run, submissions=[entry])])
     shown: list[Any] = []
     mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: shown.append(ended.end))
-    told: list[str] = []
-    monkeypatch.setattr(worker, "_notify", lambda name, message: told.append(message))
+    notified: list[str] = []
+    monkeypatch.setattr(worker, "_notify", lambda name, message: notified.append(message))
     worker._jobs, worker._mirror = jobs, mirror  # type: ignore[assignment]
     with pytest.raises(httpx.ConnectError):
-        worker._round()
-    assert (shown, told) == ([end], ["a check failed"])
+        worker._poll()
+    assert (shown, notified) == ([end], ["a check failed"])
 
 
 def test_a_worker_whose_pool_was_taken_over_may_submit_nothing(worker: SlurmWorker, monkeypatch: Any) -> None:
@@ -282,7 +287,7 @@ def test_a_worker_whose_pool_was_taken_over_may_submit_nothing(worker: SlurmWork
     other.release()
 
 
-def test_after_a_look_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
+def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
     worker: SlurmWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Away:
@@ -293,46 +298,46 @@ def test_after_a_look_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
     worker._jobs = Pool(Away(), SimpleNamespace())  # type: ignore[arg-type]
     worker._jobs.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]  # type: ignore[list-item]
     worker._mirror = SimpleNamespace(show=shown.append)  # type: ignore[assignment]
-    worker._round()
+    worker._poll()
     assert not shown
 
 
-def test_a_person_is_told_once_of_what_is_put_off_again_and_again(told: Told, tmp_path: Path) -> None:
+def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing: Refusing, tmp_path: Path) -> None:
     end = End("AwaitingRetry", "the time limit")
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
-    message = told.run("the time limit", pass_environment=["SURELY_NOT_SET"])[0][2]
-    told.run(message, pass_environment=["SURELY_NOT_SET"])
-    assert [state[2] for state in told.states] == [message, message] and len(told.notified) == 1
+    message = refusing.run("the time limit", pass_environment=["SURELY_NOT_SET"])[0][2]
+    refusing.run(message, pass_environment=["SURELY_NOT_SET"])
+    assert [state[2] for state in refusing.states] == [message, message] and len(refusing.notified) == 1
 
 
 def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_it(
-    told: Told, worker: SlurmWorker, tmp_path: Path
+    refusing: Refusing, worker: SlurmWorker, tmp_path: Path
 ) -> None:
     plans = []
     worker._jobs = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
     site = tmp_path / "site.yaml"
     site.write_text(f"root: {tmp_path}\nresources:\n  cpuss: 3\n")
-    ((type_, name, message, delay),) = told.run(automatic=False)
+    ((type_, name, message, delay),) = refusing.run(automatic=False)
     assert (type_, name, delay) == ("SCHEDULED", "AwaitingRetry", 300.0) and not plans
-    assert "did you mean 'cpus'" in message and told.notified == [message.removeprefix("cannot be submitted now: ")]
+    assert "did you mean 'cpus'" in message and refusing.notified == [message.removeprefix("cannot be submitted now: ")]
     site.write_text(f"root: {tmp_path}\nresources:\n  time_limit_minutes: 77\n")
-    assert len(told.run(message, automatic=False)) == 1, "no state was set"
+    assert len(refusing.run(message, automatic=False)) == 1, "no state was set"
     assert [(plan.resources.time_limit_minutes, plan.automatic) for plan in plans] == [(77, False)]
 
 
 def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(
-    told: Told, worker: SlurmWorker, tmp_path: Path
+    refusing: Refusing, worker: SlurmWorker, tmp_path: Path
 ) -> None:
     worker._jobs = SimpleNamespace(submit=lambda plan: "7")  # type: ignore[assignment]
     (tmp_path / "site.yaml").write_text("root: /elsewhere\njob_name: other\n")
-    told.run("")
+    refusing.run("")
     assert worker._site is not None and (worker._site.root, worker._site.job_name) == (str(tmp_path), "other")
 
 
-def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(told: Told, tmp_path: Path) -> None:
+def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(refusing: Refusing, tmp_path: Path) -> None:
     kept = tmp_path / "study.yaml"
     kept.write_text("page: x\nstudy: {execution: {resources: {all: {cpu: 1}}}}\n")
-    ((_, name, message, _),) = told.run("", study_file=str(kept))
+    ((_, name, message, _),) = refusing.run("", study_file=str(kept))
     assert name == "AwaitingRetry" and "did you mean 'cpus'" in message
 
 
