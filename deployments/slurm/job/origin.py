@@ -29,7 +29,10 @@ def marked(origin: Origin) -> StateDetails:
 
 
 def origin_of(state: State[Any]) -> Origin:
-    """Who asked for a job by this state; `put off` for one by which nobody did."""
+    """Who asked for a job by this state; `put off` for one by which nobody did.
+
+    A state that an earlier version set has no mark and counts as a person's: once a run, since the next one has it.
+    """
     mark = (state.state_details.run_input_keyset or {}).get(_KEY)
     if state.name in PREFECTS_OWN or mark == "put off":
         return "put off"
