@@ -60,7 +60,7 @@ class Remembered:
 
 
 def many_jobs(count: int, folder: Path) -> None:
-    """Queues `count` jobs through the pool and looks at them as the worker does."""
+    """Queues `count` jobs through the pool and polls them as the worker does."""
     cluster = Cluster()
     os.environ.update(cluster.environment)
     try:
@@ -86,18 +86,18 @@ def _many_jobs(count: int, folder: Path) -> None:
         asked = Resources(memory_gb=0.1, time_limit_minutes=5, cpus=8)
         pool.submit(Plan(run, jobs, "bench", ["sleep", "300"], folder, asked))
     submitted = count / (time.monotonic() - began)
-    looks = []
+    polls = []
     slurm.calls.clear()
     for _ in range(5):
         began = time.monotonic()
-        pool.round()
-        looks.append(time.monotonic() - began)
-    calls = sum(slurm.calls.values()) / len(looks)
+        pool.poll()
+        polls.append(time.monotonic() - began)
+    calls = sum(slurm.calls.values()) / len(polls)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     interval = interval_seconds(len(pool.live))
-    OUT.print(f"live jobs: {len(pool.live):,}; a look every {interval:.0f} s")
-    OUT.print(f"calls of SLURM a minute: {calls * 60 / (interval + statistics.median(looks)):.1f} {slurm.calls}")
-    OUT.print(f"one look: {statistics.median(looks):.2f} s (without Prefect)")
+    OUT.print(f"live jobs: {len(pool.live):,}; a poll every {interval:.0f} s")
+    OUT.print(f"calls of SLURM a minute: {calls * 60 / (interval + statistics.median(polls)):.1f} {slurm.calls}")
+    OUT.print(f"one poll: {statistics.median(polls):.2f} s (without Prefect)")
     OUT.print(f"submissions a second: {submitted:.1f}; plain sbatch {plain:.1f}; ratio {submitted / plain:.2f}")
     OUT.print(f"memory: {grown / 1024:.0f} MiB more than before the first job")
 
@@ -105,7 +105,7 @@ def _many_jobs(count: int, folder: Path) -> None:
 def overhead(stages: int, folder: Path) -> None:
     """One stage after the other, each through the pool and by plain sbatch of the same script: seconds until its end.
 
-    The pool's begin with the study's start (its preflight, Prefect's flow run, the worker's next look), plain sbatch's
+    The pool's begin with the study's start (its preflight, Prefect's flow run, the worker's next poll), plain sbatch's
     with the command.
     """
     with at_hand(folder) as bench:
