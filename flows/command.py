@@ -28,7 +28,8 @@ from storage.errors import BadInput
 from tasks.stage import outcome
 
 EXIT_CODES = "Exit codes: " + ", ".join(
-    f"{code} {words}" for code, words in sorted({state.exit_code: state.words for state in outcome.PRECEDENCE}.items())
+    f"{code} {words}"
+    for code, words in sorted({state.exit_code: state.words for state in reversed(outcome.PRECEDENCE)}.items())
 )
 
 

@@ -22,17 +22,20 @@ class PrefectState:
     type: str
     exit_code: int
     words: str
+    condition: str = ""
+    """What a person waits for or does first, before the same command goes on."""
 
 
-BAD_INPUT = PrefectState("BadInput", "FAILED", 2, "bad input")
-FAILED = PrefectState("Failed", "FAILED", 1, "failed")
-CRASHED = PrefectState("Crashed", "CRASHED", 1, "failed")
+BAD_INPUT = PrefectState("BadInput", "FAILED", 2, "bad input", "after the correction")
+HELD = PrefectState("Held", "FAILED", 2, "held", "when the process that holds the stage has ended")
+FAILED = PrefectState("Failed", "FAILED", 1, "failed", "after the correction")
+CRASHED = PrefectState("Crashed", "CRASHED", 1, "failed", "when the cause is gone")
 CANCELLED = PrefectState("Cancelled", "CANCELLED", 130, "interrupted")
 # Prefect's own AwaitingRetry has the type Scheduled: Prefect would at once run it again in the process that just ended
 AWAITING_RETRY = PrefectState("AwaitingRetry", "CANCELLED", 75, "unfinished")
 COMPLETED = PrefectState("Completed", "COMPLETED", 0, "finished")
 
-PRECEDENCE = (BAD_INPUT, FAILED, CRASHED, CANCELLED, AWAITING_RETRY, COMPLETED)
+PRECEDENCE = (BAD_INPUT, HELD, FAILED, CRASHED, CANCELLED, AWAITING_RETRY, COMPLETED)
 """A study ends in the first of these in which one of its stages ended."""
 
 
@@ -86,7 +89,7 @@ END_STATES = {
     "numerical_failure": EndState(FAILED, "Failed", "numerical failure"),
     "bad_input": EndState(BAD_INPUT, "Failed", "bad input"),
     # a command ends as for bad input and names the holder; a job waits, and leaves it to the next one
-    "held": EndState(BAD_INPUT, "AwaitingRetry", "held"),
+    "held": EndState(HELD, "AwaitingRetry", "held"),
     "crashed": EndState(CRASHED, "AwaitingRetry", "crashed"),
 }
 

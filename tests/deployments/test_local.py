@@ -199,5 +199,5 @@ def test_a_second_start_takes_no_stage_from_the_first(tmp_path: Path) -> None:
         here, state = run_page(tmp_path, page)
     finally:
         lock.release()
-    assert state.name == "BadInput" and "held by a live process" in (state.message or "")
+    assert state.name == "Held" and "held by a live process" in (state.message or "")
     assert not here.handles[1].run.path.exists()

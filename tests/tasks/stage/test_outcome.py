@@ -23,7 +23,7 @@ DESIGN = {
     "no_progress": (1, "Failed", "FAILED", "Failed", "no progress"),
     "numerical_failure": (1, "Failed", "FAILED", "Failed", "numerical failure"),
     "bad_input": (2, "BadInput", "FAILED", "Failed", "bad input"),
-    "held": (2, "BadInput", "FAILED", "AwaitingRetry", "held"),
+    "held": (2, "Held", "FAILED", "AwaitingRetry", "held"),
     "crashed": (1, "Crashed", "CRASHED", "AwaitingRetry", "crashed"),
 }
 
@@ -58,7 +58,7 @@ def test_an_end_state_of_another_version_is_read() -> None:
 def test_a_study_has_the_worst_state_of_its_stages() -> None:
     """2 before 1 before 130 before 75 before 0."""
     codes = [state.exit_code for state in PRECEDENCE]
-    assert codes == [2, 1, 1, 130, 75, 0]
+    assert codes == [2, 2, 1, 1, 130, 75, 0]
     for worse, better in combinations(PRECEDENCE, 2):
         assert state_of_study([better, worse, better]) == state_of_study([worse, better]) == worse
     assert state_of_study([]) == outcome.COMPLETED
