@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from prefect import Flow
 from pydantic import ValidationError
 
 from deployments import sweep
-from deployments.sources import ROOMS, require_usable, sources
+from deployments.sources import ROOMS, digest_of, require_usable, sources
 from deployments.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
@@ -96,12 +97,17 @@ class Page:
             require_usable(own_files(self, walk.handles).values(), self.file.parent)
             for handle in walk.handles:
                 _require_parameters(handle)
+                self._note_sources(handle)
         return walk.handles
 
     def sweep_without_stopped(self, study: Any, walk: Walk) -> Handle | None:
         """The stage over those cells of a walked sweep that can finish; None where all can, or none."""
         missing = sweep.stopped_cells(self.over, walk) if self.over else []
-        return self._sweep(study, walk, missing) if 0 < len(missing) < len(walk.cells) else None
+        if not 0 < len(missing) < len(walk.cells):
+            return None
+        rest = self._sweep(study, walk, missing)
+        self._note_sources(rest)
+        return rest
 
     def _sweep(self, study: Any, walk: Walk, missing: list[Cell]) -> Handle:
         if not all(walk.cells.values()):
@@ -111,6 +117,11 @@ class Page:
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
         cells = {sweep.name_of(cell): calls[-1] for cell, calls in walk.cells.items() if cell not in missing}
         return walk(stage, config, **cells)
+
+    def _note_sources(self, handle: Handle) -> None:
+        if self.is_own:
+            folder = self.file.parent
+            handle.own_digest = digest_of(sources([handle.stage.work.partition(":")[0]], folder), folder)
 
     def _line_of(self, error: BaseException) -> str:
         return _line_of(error, self.file)
@@ -187,11 +198,37 @@ def _page_of(module: ModuleType, place: str) -> Page:
             f"{line}: a page is `def page(study: Study, stage: Dispatcher)`, where Study is a class made from "
             "tasks.stage.study.StudyBase"
         )
+    _require_defaults(model)
     page = Page(place, function, model)
     for stage in stages_of(page):
         _function_of(stage, file)
     require_usable(own_files(page).values(), page.file.parent)
     return page
+
+
+def _require_defaults(model: type[StudyBase]) -> None:
+    """BadInput, with file and line, for a default that its own field refuses."""
+    try:
+        model.model_validate({"name": "defaults"})
+    except ValidationError as error:
+        for item in error.errors():
+            name = item["loc"][0] if item["loc"] else None
+            if name in model.model_fields and not model.model_fields[name].is_required():
+                key = ".".join(map(str, item["loc"]))
+                raise BadInput(
+                    f"{_line_of_field(model, str(name))}: {model.__name__}.{key} refuses its default: {item['msg']} "
+                    f"(it is {item['input']!r})"
+                ) from None
+
+
+def _line_of_field(model: type[StudyBase], name: str) -> str:
+    """Where the field of a configuration was declared last."""
+    declaring = next(one for one in model.__mro__ if name in vars(one).get("__annotations__", {}))
+    lines, first = inspect.getsourcelines(declaring)
+    (body,) = ast.parse(textwrap.dedent("".join(lines))).body
+    assert isinstance(body, ast.ClassDef)
+    targets = {getattr(node.target, "id", ""): node.lineno for node in body.body if isinstance(node, ast.AnnAssign)}
+    return f"{inspect.getsourcefile(declaring)}:{first + targets[name] - 1}"
 
 
 def _import_file(file: Path) -> ModuleType:
@@ -237,7 +274,8 @@ def _imported(module: str, file: Path) -> ModuleType:
     try:
         return importlib.import_module(module)
     except BadInput as error:
-        raise BadInput(f"{_line_of(error, file)}: {error}") from None
+        named = str(error).startswith(str(file))  # by `study_flow(page)` in the file's last line
+        raise (error if named else BadInput(f"{_line_of(error, file)}: {error}")) from None
     except ValidationError as error:
         raise BadInput(f"{_line_of(error, file)}: {explained(error)}") from None
     except Exception as error:

@@ -38,6 +38,8 @@ class Handle:
     verdict: markers.Verdict
     outcome: Outcome | None = None
     cells: list[Cell] = field(default_factory=list)
+    own_digest: str = ""
+    """Of the sources of its work, where they are a person's own: set by the page."""
 
     @property
     def finished(self) -> bool:
@@ -136,6 +138,7 @@ class Walk:
         if self._execution is not None and "execution" not in config.model_fields_set:
             _require_execution(stage, self._execution)
             config = config.model_copy(update={"execution": self._execution})
+        self._refuse_other_stage(stage)
         prints = {role: given.run.fingerprint for role, given in inputs.items()}
         described = (config.scientific(), config.external_inputs(), prints)
         print_ = fingerprint(stage.name, stage.version, *described)
@@ -159,6 +162,17 @@ class Walk:
             self._of_work |= {print_: handle, work: handle}
         self._calls[self._cell].append(handle)
         return handle
+
+    def _refuse_other_stage(self, stage: Stage) -> None:
+        """Two stages of one name would share a folder and a line in every table. One over cells depends on them."""
+        other = next((handle.stage for handle in self.handles if handle.stage.name == stage.name), stage)
+        if other != stage and (self._cell or not self.cells):
+            differing = [
+                f"{name} {value!r} and {getattr(stage, name)!r}"
+                for name, value in vars(other).items()
+                if value != getattr(stage, name)
+            ]
+            raise BadInput(f"two stages are called {stage.name}, with {', '.join(differing)}: rename one of them")
 
     def _refuse_equal(self, known: Handle, handle: Handle) -> None:
         """Two calls that would do the same work are one experiment, whatever they are called.

@@ -28,15 +28,20 @@ DISTRIBUTION = "ratchet"
 class AttemptRecord:
     """`attempts/NNNN.json`; NNNN is the number of the attempt's lock."""
 
-    def __init__(self, folder: Path, number: int, execution: dict[str, Any], began_at: list[int]) -> None:
-        """`began_at` is how far the stage was when this attempt began (see `without_progress`)."""
+    def __init__(
+        self, folder: Path, number: int, execution: dict[str, Any], began_at: list[int], own_digest: str = ""
+    ) -> None:
+        """`began_at` is how far the stage was when this attempt began (see `without_progress`).
+
+        `own_digest` is that of the sources of its work that lie outside our own checkout, if any.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{number:04d}.json"
         self.log_file = folder / f"{number:04d}.log"
         self._record = {
             "attempt": number,
             **locks.process_identity(),
-            "source": dict(source_version()),
+            "source": source_version() | ({"own_digest": own_digest} if own_digest else {}),
             "versions": package_versions(),
             "execution": execution,
             "started_at": time.time(),

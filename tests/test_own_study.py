@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.page import load_page, own_files
 from deployments.slurm.study.snapshot import stage_source
-from deployments.sources import sources
+from deployments.sources import digest_of, sources
+from flows import command
 from storage import durable
 from tests.conftest import REPOSITORY
 
@@ -40,21 +43,42 @@ def own(tmp_path: Path) -> Iterator[Path]:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def test_its_commands_run_in_an_empty_folder(prefect_server: str, tmp_path: Path) -> None:
-    folder = tmp_path / "own"
-    written(folder)
-    environment = os.environ | {
-        "PREFECT_API_URL": prefect_server,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    for block in COMMANDS:
+IN_A_SHELL = ("ratchet run letters.py --dry-run", "ratchet run letters.py --root again")
+"""The first command, and the one that goes on from another process's checkpoint; the others share this process."""
+
+
+def answer(line: str, folder: Path, prefect_server: str) -> None:
+    """Runs a line of the document in `folder` and requires the exit code that it names, or 0."""
+    if line in IN_A_SHELL:
+        environment = os.environ | {
+            "PREFECT_API_URL": prefect_server,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
         done = subprocess.run(
-            ["bash", "-ec", block], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+            ["bash", "-ec", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
         )
-        assert done.returncode == 0, block + done.stdout + done.stderr
+        assert done.returncode == 0, line + done.stdout + done.stderr
+        return
+    text, _, code = line.partition(" || test $? = ")
+    program, *arguments = shlex.split(text)
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        assert (program, command.ratchet(arguments)) == ("ratchet", int(code or 0)), line
+
+
+def test_its_commands_run_in_an_empty_folder(
+    own: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = own.parent
+    monkeypatch.chdir(folder)
+    lines = "".join(COMMANDS).splitlines()
+    assert set(IN_A_SHELL) < set(lines)
+    for line in lines:
+        answer(line, folder, prefect_server)
     roots = [folder / "runs", folder / "again"]
     stopped = durable.read_json(next(roots[1].glob("letters/letters-train/*/attempts/0001.json")))
     assert stopped["end_state"] == "out_of_time", "the second root was reached in pieces"
+    digest = digest_of([folder / "letters_work.py"], folder)
+    assert stopped["source"]["own_digest"] == digest, "which code made a number"
     digests = [
         {marker.parent.relative_to(root): _outputs(marker) for marker in root.glob("letters/*/*/COMPLETE.json")}
         for root in roots
@@ -66,6 +90,12 @@ def test_its_commands_run_in_an_empty_folder(prefect_server: str, tmp_path: Path
     for train in roots[0].glob("letters/letters-train/*/result.json"):
         best = durable.read_json(train)["training"]
         assert best["ratio_to_trivial"] < 0.9 and best["trivial"].keys() == {"letter frequencies"}
+    own.with_name("letters_work.py").write_text(FILES["letters_work.py"].replace("128", "64"))
+    capsys.readouterr()
+    answer("ratchet run letters.py", folder, prefect_server)
+    shown = capsys.readouterr().out
+    for label in ("letters-text", "letters-train (dropout 0.2)", "letters-report"):
+        assert f"the work of stage {label} changed since attempt 1, whose results are kept" in shown
 
 
 def _outputs(marker: Path) -> dict[str, str]:
@@ -107,8 +137,6 @@ def test_a_module_that_only_a_stage_imports_may_not_take_the_name_of_another(
     own: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Seen: in a job, where the folder comes first, it took the place of Python's own."""
-    from flows import command
-
     work = own.with_name("letters_work.py")
     work.write_text(work.read_text() + "\nimport statistics\n")
     own.with_name("statistics.py").write_text("")
@@ -141,8 +169,6 @@ def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(
 
 
 def test_an_import_that_may_fail_is_no_error(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from flows import command
-
     optional = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import not_here\n"
     own.write_text(own.read_text() + optional + "try:\n    import nor_here\nexcept ImportError:\n    pass\n")
     assert command.ratchet(["run", str(own), "--dry-run"]) == 0, capsys.readouterr().err
@@ -151,10 +177,16 @@ def test_an_import_that_may_fail_is_no_error(own: Path, capsys: pytest.CaptureFi
 def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path: Path) -> None:
     """Editing the page changes no queued job."""
     copy = stage_source(tmp_path / "sources", own_files(load_page(str(own))))
-    own.write_text("raise SystemExit('the edited page')")
-    code = f"from deployments.page import load_page; print(load_page({str(own)!r}).file)"
+    code = (
+        "from deployments.page import load_page; from deployments.walk import Walk; walk = Walk('', 'letters'); "
+        f"page = load_page({str(own)!r}); page.walk(page.model(name='letters'), walk); "
+        "print(page.file, *(handle.own_digest for handle in walk.handles))"
+    )
+    digest = digest_of([own.with_name("letters_work.py")], own.parent)
+    for file in own.parent.glob("*.py"):
+        file.write_text("raise SystemExit('edited')")
     done = subprocess.run([sys.executable, "-c", code], cwd=copy, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == [str(copy / "letters.py")], done.stderr
+    assert done.stdout.split() == [str(copy / "letters.py"), *4 * [digest]], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -172,16 +204,21 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path:
         (("dropout=dropout, budget", "dropout=0.1, budget"), r"letters\.py:\d+: .*letters-train.* equal scientific"),
         (("[0.0, 0.2]", "[0.0, 2.0]"), r"letters\.py:\d+: TrainConfig\.dropout: .* less than 1 \(it is 2\.0\)"),
         (("class TextConfig", "class 1TextConfig"), r"letters\.py:\d+: SyntaxError"),
+        (("scientific(8,", "scientific(0,"), r"error: \S+letters\.py:37: Study\.context_letters refuses its default"),
+        (("([0.0, 0.2],", "([0.0, '1'],"), r"letters\.py:38: Study\.dropouts\.1 refuses its default: .*is '1'\)"),
+        (("steps=200", "steps=0"), r"letters\.py:40: Budget\.steps: .* \(it is 0\)"),
+        (
+            ("\"letters-report\", Rep", "\"letters-text\", Rep"),
+            r"letters\.py:\d+: two stages are called letters-text, with config .* work 'letters_work:text' and",
+        ),
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )  # fmt: skip
 def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
     change: tuple[str, str], told: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from flows import command
-
     text = own.read_text()
-    assert change[0] in text
+    assert text.count(change[0]) == 1
     own.write_text(text.replace(*change))
     assert command.ratchet(["run", str(own), "--root", str(tmp_path / "runs")]) == 2
     shown = capsys.readouterr().err
@@ -201,8 +238,6 @@ def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
 def test_a_function_that_does_not_take_what_the_page_gives_is_told_before_anything_runs(
     definition: str, told: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from flows import command
-
     work, name = own.with_name("letters_work.py"), definition.partition("(")[0]
     work.write_text(re.sub(rf"{name}\(.*\)", definition, work.read_text()))
     assert command.ratchet(["run", str(own), "--root", str(tmp_path / "runs")]) == 2
@@ -213,8 +248,6 @@ def test_a_function_that_does_not_take_what_the_page_gives_is_told_before_anythi
 
 @pytest.mark.parametrize("name", ["random.py", "storage.py", "numpy.py"])
 def test_a_page_whose_name_is_taken_is_refused(name: str, own: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from flows import command
-
     own.rename(own.with_name(name))
     assert command.ratchet(["run", str(own.with_name(name)), "--dry-run"]) == 2
     assert f"{name}: the module name {name.removesuffix('.py')!r} is taken by " in capsys.readouterr().err

@@ -13,22 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable, generations, locks, markers
-from storage.checkpoints import furthest
-from storage.differences import differences
 from storage.errors import BadInput, Held, NoProgress
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
-from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.result import Result, as_json, require_json
 from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
 
 
-def attempt(stage: Stage, config: StageConfiguration, run: RunDirectory, inputs: dict[str, StageInput]) -> Outcome:
+def attempt(
+    stage: Stage,
+    config: StageConfiguration,
+    run: RunDirectory,
+    inputs: dict[str, StageInput],
+    own_digest: str = "",
+) -> Outcome:
     """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
 
-    The inputs must be finished. A marker that another process wrote in the meantime is taken as it is.
+    The inputs must be finished. `own_digest` is that of the sources of the work, where they are a person's own; the
+    attempt's record keeps it. A marker that another process wrote in the meantime is taken as it is.
     """
     try:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -40,7 +44,7 @@ def attempt(stage: Stage, config: StageConfiguration, run: RunDirectory, inputs:
             return outcome_of(error)
         return outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
     try:
-        return _attempt_with_lock(stage, config, run, inputs, lock)
+        return _attempt_with_lock(stage, config, run, inputs, own_digest, lock)
     finally:
         lock.release()
 
@@ -50,6 +54,7 @@ def _attempt_with_lock(
     config: StageConfiguration,
     run: RunDirectory,
     inputs: dict[str, StageInput],
+    own_digest: str,
     lock: locks.Lock,
 ) -> Outcome:
     digests = {role: given.outputs_digest for role, given in inputs.items()}
@@ -66,7 +71,7 @@ def _attempt_with_lock(
         reached = work.reached()
         in_vain = attempts.without_progress(run.attempts, reached)
         record = work.record = attempts.AttemptRecord(
-            run.attempts, lock.number, config.execution.model_dump(mode="json"), reached
+            run.attempts, lock.number, config.execution.model_dump(mode="json"), reached, own_digest
         )
         log_handler = _log_to(record.log_file)
         _require_progress(in_vain)
@@ -163,30 +168,9 @@ def _open(
             )
         described["numerics_changes"] = [*described["numerics_changes"], now]
     _require_unchanged(stage, config, work.run, inputs)
-    if not known:
-        _tell_of_what_is_not_continued(work)
     if known != described:
         work.lock.check()
         durable.write_json(file, described)
-
-
-def _tell_of_what_is_not_continued(work: StageRun) -> None:
-    """Why this stage begins anew beside unfinished work of the same name that a person may have meant to continue."""
-    relatives = []
-    for other in work.directory.parent.iterdir():
-        reached = furthest(other / "checkpoints")
-        if reached and other != work.directory and not (other / "COMPLETE.json").exists():
-            theirs = _known(other / "stage.json", work.log).get("scientific", {})
-            relatives.append((differences(theirs, work.configuration), reached, other))
-    if relatives:
-        told, reached, other = min(relatives, key=lambda relative: len(relative[0]))
-        work.log.info(
-            "begins anew: %s, which stands at step %s, is another stage: %s",
-            other,
-            f"{reached:,}",
-            "; ".join(told) or "its inputs differ",
-            extra=FOR_THE_TERMINAL,
-        )
 
 
 def _known(file: Path, log: logging.Logger) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from storage import attempts, durable, generations, markers
+from storage import attempts, durable, generations
 from storage.checkpoints import Checkpoints
 from tasks.stage import progress
 from tasks.stage.progress import DEADLINE, STOP_NOTE, StopRequest
@@ -299,26 +299,6 @@ def test_an_attempt_that_a_person_ended_is_passed_over(tmp_path, automatic):
 
 
 # ------------------------------------------------------------------------------- resume is not another run
-
-
-def test_a_stage_that_begins_anew_says_which_unfinished_work_it_does_not_continue_and_why(tmp_path, caplog):
-    longer = TOY.model_copy(update={"budget": TOY.budget.model_copy(update={"epochs": 3.0})})
-    toy_attempt(tmp_path, TOY, max_steps_per_run=7)
-    toy_attempt(tmp_path, longer, max_steps_per_run=1)
-    log = (toy_directory(tmp_path, longer).attempts / "0001.log").read_text()
-    assert f"begins anew: {toy_directory(tmp_path, TOY).path}, which stands at step 7, is another stage: " in log
-    assert "budget.epochs: 2.0 there, 3.0 here" in log
-    assert any("begins anew" in line.message and hasattr(line, "for_the_terminal") for line in caplog.records)
-    again = (toy_directory(tmp_path, TOY).attempts / "0001.log").read_text()
-    assert "begins anew" not in again
-
-
-def test_a_finished_stage_is_not_told_of(tmp_path):
-    longer = TOY.model_copy(update={"budget": TOY.budget.model_copy(update={"epochs": 3.0})})
-    toy_attempt(tmp_path, TOY)
-    assert markers.check(toy_directory(tmp_path, TOY), {}).holds
-    toy_attempt(tmp_path, longer, max_steps_per_run=1)
-    assert "begins anew" not in (toy_directory(tmp_path, longer).attempts / "0001.log").read_text()
 
 
 def test_a_checkpoint_of_another_configuration_is_passed_over_with_the_difference(tmp_path):
