@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from deployments.walk import Handle
 from storage import attempts, durable, locks
 from storage.checkpoints import furthest
+from storage.differences import differences
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
 
@@ -35,7 +37,7 @@ class Display:
         self._bar = Progress(
             TextColumn("{task.description:<16}"),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[said]}"),
+            TextColumn("{task.fields[progress]}"),
             TimeElapsedColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -44,7 +46,7 @@ class Display:
         self._done: set[Path] = set()
         self._line_at = 0.0
         self._ended = threading.Event()
-        self._lines = _Lines(console)
+        self._lines = _Lines(self._print_line)
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Display:
@@ -76,14 +78,15 @@ class Display:
                 self._show(handle, now)
 
     def _show(self, handle: Handle, now: dict[str, Any]) -> None:
-        path, label, said = handle.run.path, self._labels[handle.run.path], described(now)
+        path, label, progress = handle.run.path, self._labels[handle.run.path], described(now)
         if self._console.is_terminal:
             if path not in self._bars:
-                self._bars[path] = self._bar.add_task(label, total=None, said=said)
-            self._bar.update(self._bars[path], total=now.get("total") or None, completed=now.get("step", 0), said=said)
+                self._bars[path] = self._bar.add_task(label, total=None, progress=progress)
+            done, total = now.get("step", 0), now.get("total") or None
+            self._bar.update(self._bars[path], total=total, completed=done, progress=progress)
         elif time.monotonic() - self._line_at > LINE_EVERY_SECONDS:
             self._line_at = time.monotonic()
-            self._console.print(f"{label:<16} {said}", markup=False)
+            self._console.print(f"{label:<16} {progress}", markup=False)
 
     def _finish(self, handle: Handle, seconds: float) -> None:
         path = handle.run.path
@@ -92,18 +95,25 @@ class Display:
             self._bar.remove_task(self._bars[path])
         self._console.print(f"{self._labels[path]:<16} finished in {seconds:.1f} s", markup=False)
 
+    def _print_line(self, logger: str, text: str) -> None:
+        """A line of the log, beside the stage that is worked on in this process; between stages, beside its logger."""
+        here = locks.process_identity().items()
+        records = ((handle.run.path, attempts.newest(handle.run.attempts) or {}) for handle in self._waiting)
+        working = (path for path, record in records if record.get("end_state") is None and here <= record.items())
+        label = next((self._labels[path] for path in working), logger.removeprefix("ratchet."))
+        self._console.print(f"{label:<16} {text}", markup=False)
+
 
 class _Lines(logging.Handler):
-    """Shows the few log lines that a person should see at once; an error is told at the end, and the log has all."""
+    """Shows the few log lines that a person should see at once; an error is shown at the end, and the log has all."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, show: Callable[[str, str], None]) -> None:
         super().__init__()
-        self._console = console
+        self._show = show
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno == logging.WARNING or hasattr(record, "for_the_terminal"):
-            label = record.name.removeprefix("ratchet.")
-            self._console.print(f"{label:<16} {self.format(record)}", markup=False)
+            self._show(record.name, self.format(record))
 
 
 def _labels(handles: list[Handle]) -> dict[Path, str]:
@@ -129,15 +139,55 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
         return refused + "not started"
     if end_state == "finished":
         return refused + "the same command runs it again"
-    far, saved = described(_far(_progress(handle))), furthest(handle.run.checkpoints)
-    if end_state is None:
-        step = f" from step {saved:,}" if saved else ""
-        where = f"at {far}" if far else "before its first step"
-        return f"{refused}attempt {number} was killed {where}; the same command goes on{step}"
+    now, saved = _progress(handle), furthest(handle.run.checkpoints)
+    far = described(_far(now))
+    if end_state is None:  # progress.json was written now and then: what is saved may be further on
+        of = f" of {now['total']:,}" if now.get("total") else ""
+        where, step = ("", f" from step {saved:,}{of}") if saved else (f" at {far}" if far else "", "")
+        return f"{refused}attempt {number} was killed{where}; the same command goes on{step}"
     line = f"{refused}{in_words(end_state)} in attempt {number}" + (f", {far}" if far else "")
     if summary := (attempt.get("diagnosis") or {}).get("summary", ""):
         line += f": {summary}"
     return line + (f"; step {saved:,} is saved" if saved else "")
+
+
+def notes(handles: list[Handle]) -> list[str]:
+    """What a person should know of the stages of a page before they run: why they begin anew, or are not as they were.
+
+    Read from the run directories alone.
+    """
+    own = {handle.run.path for handle in handles}
+    found = [note for handle in handles for note in (_begins_anew(handle, own), _changed_work(handle))]
+    return [note for note in found if note]
+
+
+def _begins_anew(handle: Handle, own: set[Path]) -> str:
+    """Beside which unfinished work of its name, that a person may have meant to continue; no other call of the page."""
+    if handle.finished or handle.run.stage_file.exists():
+        return ""
+    relatives = []
+    for other in set(handle.run.path.parent.glob("*")) - own:
+        if (reached := furthest(other / "checkpoints")) and not (other / "COMPLETE.json").exists():
+            theirs = _read(other / "stage.json").get("scientific", {})
+            relatives.append((differences(theirs, handle.config.scientific()), reached, other))
+    if not relatives:
+        return ""
+    differing, reached, other = min(relatives, key=lambda relative: (len(relative[0]), relative[2]))
+    what = "; ".join(differing) or "its inputs differ"
+    return f"{handle.label} begins anew: {other}, which stands at step {reached:,}, is another stage: {what}"
+
+
+def _changed_work(handle: Handle) -> str:
+    """That sources of one's own differ from those which made what is finished or saved, and will not be made again."""
+    record = attempts.newest(handle.run.attempts) or {}
+    known = record.get("source", {}).get("own_digest", handle.own_digest)
+    saved = furthest(handle.run.checkpoints) or any((handle.run.path / "records").glob("*.json"))
+    if known == handle.own_digest or not (handle.finished or saved):
+        return ""
+    return (
+        f"the work of stage {handle.label} changed since attempt {record['attempt']}, whose results are kept; raise "
+        "its version to begin anew"
+    )
 
 
 def running(handle: Handle, attempt: dict[str, Any] | None) -> bool:
@@ -152,7 +202,13 @@ def _far(now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _progress(handle: Handle) -> dict[str, Any]:
+    return _read(handle.run.progress_file)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A file of a run directory; empty where there is none to read."""
     try:
-        return durable.read_json(handle.run.progress_file)
+        found = durable.read_json(file)
     except (OSError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}

@@ -13,7 +13,7 @@ from rich.markdown import Markdown
 
 from deployments.page import Page
 from deployments.walk import Handle, Walk
-from flows.display import Display, running, standing
+from flows.display import Display, notes, running, standing
 from storage import attempts
 from storage.checkpoints import furthest
 from storage.errors import BadInput
@@ -54,6 +54,8 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
     """Runs what is not finished, then shows the result; returns the exit code."""
     slurm = _at_site(page, study, where) if where.on_slurm else None
     walk = slurm.walk if slurm else _walked(page, study, where)
+    for note in notes(walk.handles):
+        show(note, style="yellow")
     if not all(handle.finished for handle in walk.handles):
         code = _run_on_slurm(slurm, wait) if slurm else _run_here(page, study, walk)
         if code and not page.over:
@@ -72,6 +74,8 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
     walk = slurm.walk if slurm else _walked(page, study, where)
     for handle in walk.handles:
         show(_dry_line(handle) + _of_cell(handle, walk))
+    for note in notes(walk.handles):
+        show(note, style="yellow")
     if slurm:
         from deployments.slurm.study.preflight import scripts
 
@@ -166,9 +170,8 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
         return outcome.AWAITING_RETRY.exit_code
     ended = outcome.state_named(state.name)
     if ended != outcome.COMPLETED:
-        stopped = ended in (outcome.AWAITING_RETRY, outcome.CANCELLED)
-        show(f"{ended.words}: {state.message}", style="yellow" if stopped else "bold red")
-        goes_on = "the same command goes on" if stopped else "after the correction the same command goes on"
+        show(f"{ended.words}: {state.message}", style="bold red" if ended.condition else "yellow")
+        goes_on = f"{ended.condition} the same command goes on".strip()
         show(f"exit code {ended.exit_code}; what is finished is kept, and {goes_on}", style="dim")
     return ended.exit_code
 
@@ -248,15 +251,16 @@ def _show_result(walk: Walk) -> int:
     return 0
 
 
-def _show_tables(handle: Handle, said: str) -> None:
+def _show_tables(handle: Handle, end: str) -> None:
+    """The stage's tables, or where its result is; `end` says of what."""
     result = handle.as_input().result
     for name in result.get("tables", []):
         file = handle.run.path / name
         text = file.read_text()
         OUT.print(Markdown(text) if OUT.is_terminal else text, markup=False)
-        show(f"{said}: {file}")
+        show(f"{end}: {file}")
     if not result.get("tables"):
-        show(f"{said}: {handle.run.result_file}")
+        show(f"{end}: {handle.run.result_file}")
     if report := result.get("report"):
         show(f"the report, for a browser: {handle.run.path / report}")
 

@@ -193,6 +193,8 @@ def test_a_run_directory_held_by_a_live_process_is_refused_naming_it(run_here: R
     finally:
         lock.release()
     assert code == 2 and f"held by a live process: pid {os.getpid()} on " in printed
+    kept = "what is finished is kept, and when the process that holds the stage has ended the same command goes on"
+    assert kept in printed, "nothing is to be corrected"
     assert not list(tmp_path.rglob("attempts/*"))
 
 

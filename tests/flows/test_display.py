@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 from deployments.walk import Handle, Walk
-from flows.display import Display, standing
-from storage import durable
+from flows.display import Display, notes, standing
+from storage import attempts, durable
+from storage.run_directory import RunDirectory
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 
@@ -36,15 +37,18 @@ def test_a_stage_whose_input_is_refused_waits_for_it_whatever_it_did_before(tmp_
     assert standing(second, record(end_state)) == "waits for first"
 
 
-def test_a_killed_attempt_is_shown_with_where_it_stood_and_where_it_goes_on(tmp_path: Path) -> None:
+def test_a_killed_attempt_is_shown_with_where_it_goes_on_and_not_with_a_progress_that_may_be_older(
+    tmp_path: Path,
+) -> None:
     first, _ = page(tmp_path)
     checkpoint = first.run.checkpoints / "1215"
     checkpoint.mkdir(parents=True)
     durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
     now = {"step": 1276, "total": 1560, "unit": "steps", "note": "loss 4.1 at validation", "eta_seconds": 30}
     durable.write_json(first.run.progress_file, now)
-    told = standing(first, record(None))
-    assert told == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on from step 1,215"
+    assert standing(first, record(None)) == "attempt 1 was killed; the same command goes on from step 1,215 of 1,560"
+    durable.remove_directory(checkpoint)
+    assert standing(first, record(None)) == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on"
 
 
 def test_an_attempt_that_ended_before_its_first_step_is_told_in_a_whole_sentence_with_what_is_saved(
@@ -55,7 +59,7 @@ def test_an_attempt_that_ended_before_its_first_step_is_told_in_a_whole_sentence
     checkpoint.mkdir(parents=True)
     durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
     durable.write_json(first.run.progress_file, {"step": 0, "total": 0, "unit": "", "note": "starting"})
-    killed = "attempt 1 was killed before its first step; the same command goes on from step 280"
+    killed = "attempt 1 was killed; the same command goes on from step 280"
     assert standing(first, record(None)) == killed
     refused = record("bad_input") | {"diagnosis": {"summary": "16 was, is 8"}}
     assert standing(first, refused) == "bad input in attempt 1: 16 was, is 8; step 280 is saved"
@@ -86,3 +90,61 @@ def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) ->
     ]
     logging.getLogger("ratchet.base").warning("not shown any more")
     assert "any more" not in shown.getvalue()
+
+
+def test_a_line_of_the_log_stands_beside_the_stage_and_cell_that_is_worked_on_here(tmp_path: Path) -> None:
+    """Seen: "goes on from the checkpoint" twice, and nobody knew of which arm."""
+    walk = Walk(tmp_path, "toy")
+    train = Stage("train", ToyConfig, "tests.deployments.toy:work")
+    plain, wide = (walk(train, ToyConfig(ends="finished", number=number, cell=f"arm {number}")) for number in (1, 2))
+    shown = io.StringIO()
+    with Display(walk.handles, Console(file=shown, width=200)):
+        killed = attempts.AttemptRecord(plain.run.attempts, 1, {}, [0, 0])
+        killed.note(pid=1)
+        working = attempts.AttemptRecord(wide.run.attempts, 1, {}, [0, 0])
+        logging.getLogger("ratchet.train").warning("goes on")
+        working.end("out_of_time", 75, None)
+        logging.getLogger("ratchet.train").warning("between two stages")
+    assert shown.getvalue().splitlines() == ["train (arm 2)    goes on", "train            between two stages"]
+
+
+def unfinished(run: RunDirectory, number: int, step: int) -> None:
+    """Leaves work on a stage as an attempt does that was stopped."""
+    checkpoint = run.checkpoints / str(step)
+    checkpoint.mkdir(parents=True)
+    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
+    durable.write_json(run.stage_file, {"scientific": {"ends": "finished", "number": number}})
+
+
+def test_a_stage_that_begins_anew_says_beside_which_unfinished_work_and_why(tmp_path: Path) -> None:
+    """Seen: it was said of each arm beside the other arm of the same page."""
+    walk = Walk(tmp_path, "toy")
+    train = Stage("train", ToyConfig, "tests.deployments.toy:work")
+    plain, wide = (walk(train, ToyConfig(ends="finished", number=number, cell=f"arm {number}")) for number in (1, 2))
+    unfinished(plain.run, 1, step=7)
+    assert notes(walk.handles) == [], "the other arm is no former version of this one"
+    former = RunDirectory(tmp_path, "toy", "train", "f" * 64)
+    unfinished(former, 3, step=9)
+    assert notes(walk.handles) == [
+        f"train (arm 2) begins anew: {former.path}, which stands at step 9, is another stage: number: 3 there, 2 here"
+    ]
+    former.marker_file.write_text("{}")
+    assert notes(walk.handles) == [], "what is finished was not to be continued"
+    former.marker_file.unlink()
+    unfinished(wide.run, 2, step=1)
+    assert notes(walk.handles) == [], "it goes on"
+
+
+def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) -> None:
+    first, _ = handles = page(tmp_path)
+    attempts.AttemptRecord(first.run.attempts, 1, {}, [0, 0], own_digest="a")
+    first.own_digest = "b"
+    assert notes(handles) == [], "nothing is kept of it"
+    unfinished(first.run, 0, step=7)
+    assert notes(handles) == [
+        "the work of stage first changed since attempt 1, whose results are kept; raise its version to begin anew"
+    ]
+    first.own_digest = "a"
+    assert notes(handles) == []
+    attempts.AttemptRecord(first.run.attempts, 2, {}, [7, 0])
+    assert notes(handles) == [], "a record of before says nothing of it"
