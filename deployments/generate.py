@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from deployments.page import Page
+from deployments.sources import require_free_names
 
 HEAD = """\
 # Made by `ratchet deployments`; a test compares. `prefect deploy --all` makes these deployments, on any server.
@@ -82,7 +83,8 @@ def _study(profile: Profile, dispatch: str) -> dict[str, Any]:
     page, on_slurm = profile.page, dispatch == "slurm"
     where = "On SLURM, each stage a job." if on_slurm else "On the machine of the worker, one stage after the other."
     pool: dict[str, Any] = {"name": "ratchet"}
-    if page.is_own:  # Prefect imports the page by its name, and finds it there
+    if page.is_own:  # Prefect imports the page by its name, and finds it there, before Python's own modules
+        require_free_names(page.file.parent)
         pool["job_variables"] = {"env": {"PYTHONPATH": str(page.file.parent)}}
     return {
         "name": profile.name if on_slurm else f"{profile.name}-local",

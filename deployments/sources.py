@@ -49,6 +49,12 @@ def require_usable(files: Iterable[Path], folder: Path) -> None:
                 raise BadInput(f"{file}:{one.line}: there is no module {one.name!r}")
 
 
+def require_free_names(folder: Path) -> None:
+    """BadInput for a file of the folder that would take the place of another module where the folder comes first."""
+    for file in sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")]):
+        _require_free_name(file, folder)
+
+
 def _collect(module: str, folder: Path, seen: set[Path]) -> None:
     parts = module.split(".")
     if parts[0] in ROOMS and folder == Path(__file__).parents[1]:

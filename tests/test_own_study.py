@@ -168,6 +168,23 @@ def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(
     assert "letters_report.py:1: there is no module 'not_here'" in capsys.readouterr().err
 
 
+def test_a_page_is_not_deployed_beside_a_file_that_would_shadow_a_module(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder comes first where Prefect runs it: a `types.py` there that nobody imports breaks Python itself."""
+    assert command.ratchet(["deployments", str(own)]) == 0
+    file = own.with_name("types.py")
+    file.write_text("")
+    assert command.ratchet(["run", str(own), "--dry-run"]) == 0, "here the folder comes last"
+    assert command.ratchet(["deployments", str(own)]) == 2
+    assert f"{file}: the module name 'types' is taken by " in capsys.readouterr().err
+    file.unlink()
+    (own.parent / "json").mkdir()
+    (own.parent / "json" / "__init__.py").write_text("")
+    assert command.ratchet(["deployments", str(own)]) == 2
+    assert "the module name 'json' is taken by " in capsys.readouterr().err
+
+
 def test_an_import_that_may_fail_is_no_error(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     optional = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import not_here\n"
     own.write_text(own.read_text() + optional + "try:\n    import nor_here\nexcept ImportError:\n    pass\n")
