@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -18,6 +20,9 @@ from deployments.slurm.study.snapshot import stage_source
 from deployments.sources import digest_of, sources
 from flows import command
 from storage import durable
+from tasks.stage.study import StudyBase
+from tasks.training.budget import Budget
+from tasks.training.problem import Problem
 from tests.conftest import REPOSITORY
 
 DOCUMENT = (REPOSITORY / "docs" / "your-own-study.md").read_text()
@@ -101,6 +106,19 @@ def test_its_commands_run_in_an_empty_folder(
 def _outputs(marker: Path) -> dict[str, str]:
     outputs = durable.read_json(marker)["outputs"]
     return {name: output["sha256"] for name, output in outputs.items() if name != "stage.json"}  # it tells the limits
+
+
+@pytest.mark.parametrize("described", [StudyBase, Budget, Problem], ids=lambda described: described.__name__)
+def test_its_tables_are_those_of_the_classes(described: type[Any]) -> None:
+    table = DOCUMENT.partition(f"| `{described.__name__}` |")[2].partition("\n\n")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| `?(.*?)`? \|", table, re.MULTILINE))
+    known = {name: repr(field.default) for name, field in getattr(described, "model_fields", {}).items()}
+    if described is StudyBase:
+        known |= {"name": shown["name"], "execution": "Execution()"}
+    for field in dataclasses.fields(described) if described is Problem else []:
+        of_dict = "{}" if field.default_factory is dict else "required"
+        known[field.name] = of_dict if field.default is dataclasses.MISSING else repr(field.default)
+    assert shown == known
 
 
 def test_nothing_but_its_own_files_is_read_or_edited(own: Path, tmp_path: Path) -> None:
@@ -207,7 +225,7 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (("letters_work:train", "letters_work:trian"), r"letters\.py: stage letters-train: .* no function 'trian'; it"),
         (("letters_work:train", "letters_wrok:train"), r"letters\.py: .*there is no module 'letters_wrok'"),
@@ -232,19 +250,19 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path:
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )  # fmt: skip
 def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
-    change: tuple[str, str], told: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    change: tuple[str, str], message: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = own.read_text()
     assert text.count(change[0]) == 1
     own.write_text(text.replace(*change))
     assert command.ratchet(["run", str(own), "--root", str(tmp_path / "runs")]) == 2
     shown = capsys.readouterr().err
-    assert re.search(told, shown), shown
+    assert re.search(message, shown), shown
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
-    ("definition", "told"),
+    ("definition", "message"),
     [
         ("def report(run, config, letters, **networks)", "letters-report run, config, text, network_0, network_1:"),
         ("def train(run, config)", "letters-train (dropout 0) run, config, text:"),
@@ -253,13 +271,13 @@ def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
     ids=["another name", "one too few", "no configuration"],
 )  # fmt: skip
 def test_a_function_that_does_not_take_what_the_page_gives_is_told_before_anything_runs(
-    definition: str, told: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    definition: str, message: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work, name = own.with_name("letters_work.py"), definition.partition("(")[0]
     work.write_text(re.sub(rf"{name}\(.*\)", definition, work.read_text()))
     assert command.ratchet(["run", str(own), "--root", str(tmp_path / "runs")]) == 2
     shown = capsys.readouterr().err
-    assert re.search(rf"letters_work\.py:\d+: \w+\(.*\): the page gives the stage {re.escape(told)}", shown), shown
+    assert re.search(rf"letters_work\.py:\d+: \w+\(.*\): the page gives the stage {re.escape(message)}", shown), shown
     assert not (tmp_path / "runs").exists()
 
 
