@@ -73,9 +73,9 @@ def as_markdown(figures: list[Path]) -> str:
     shown = []
     for file in figures:
         svg = file.read_bytes()
-        told = ElementTree.fromstring(svg).get("aria-label", "")
+        caption = ElementTree.fromstring(svg).get("aria-label", "")
         image = base64.b64encode(svg).decode()
-        shown.append(f"![{file.stem}](data:image/svg+xml;base64,{image})\n\n{told}")
+        shown.append(f"![{file.stem}](data:image/svg+xml;base64,{image})\n\n{caption}")
     return "\n\n".join(shown)
 
 

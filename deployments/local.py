@@ -103,7 +103,7 @@ def _run_as_task(handle: Handle) -> None:
             inputs = {role: given.as_input() for role, given in handle.inputs.items()}
             with _logs_to_prefect(), _shown_while_working(handle):
                 handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_digest)
-        except Exception as error:  # outside the attempt, so that no record tells of it
+        except Exception as error:  # outside the attempt, so that no record has it
             LOG.exception("%s ended outside an attempt", name, extra=FOR_THE_TERMINAL)
             handle.outcome = outcome_of(error)
         state = handle.outcome.state

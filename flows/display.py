@@ -22,7 +22,7 @@ from storage.differences import differences
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
 
-LOOK_EVERY_SECONDS = 1.0
+UPDATE_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0
 
 
@@ -58,15 +58,15 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-        self._look()
+        self._update()
         self._bar.stop()
         logging.getLogger("ratchet").removeHandler(self._lines)
 
     def _watch(self) -> None:
-        while not self._ended.wait(LOOK_EVERY_SECONDS):
-            self._look()
+        while not self._ended.wait(UPDATE_EVERY_SECONDS):
+            self._update()
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         for handle in self._waiting:
             now = _progress(handle)
             if handle.run.path in self._done or now == self._before[handle.run.path]:

@@ -76,9 +76,9 @@ NUMBERS_OF_A_SWEEP = [
 
 def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
     """The stage over the cells of a sweep: two or more seeds, and nothing else, compare the arms."""
-    told = {"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
+    shown = {"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
     seeds_only = config.keys == ["seed"] and len(config.present) > 1
-    return SWEEP_SEEDS if seeds_only else SWEEP, config.model_copy(update=told)
+    return SWEEP_SEEDS if seeds_only else SWEEP, config.model_copy(update=shown)
 
 
 robustness = study_flow(page)

@@ -68,8 +68,8 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
         )
     inputs = {role: given.as_input() for role, given in handle.inputs.items()}
     until = time.monotonic() + 60 * HELD_MINUTES
-    work_ = (handle.stage, handle.config, handle.run, inputs, handle.own_digest)
-    while (outcome := attempt(*work_)).end_state == "held":
+    this = (handle.stage, handle.config, handle.run, inputs, handle.own_digest)
+    while (outcome := attempt(*this)).end_state == "held":
         if time.monotonic() > until:
             break
         LOG.info("waits: %s", outcome.message)

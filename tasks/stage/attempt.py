@@ -122,11 +122,11 @@ def _require_progress(in_vain: list[dict[str, Any]]) -> None:
     """NoProgress when this attempt was started automatically and three before it in a row gained nothing."""
     if attempts.started_by() != "automatic" or len(in_vain) < attempts.ATTEMPTS_WITHOUT_PROGRESS:
         return
-    told = []
+    causes = []
     for record in in_vain:
         cause = (record.get("diagnosis") or {}).get("summary") or record.get("end_state") or "killed: it left no end"
-        told.append(f"attempt {record['attempt']} on {record.get('host')}: {cause}")
-    raise NoProgress(len(in_vain), "; ".join(told))
+        causes.append(f"attempt {record['attempt']} on {record.get('host')}: {cause}")
+    raise NoProgress(len(in_vain), "; ".join(causes))
 
 
 def _open(

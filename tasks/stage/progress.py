@@ -99,15 +99,15 @@ class StopRequest:
     """How the work is asked to stop: by a signal, a note, or a deadline. It sees that at its next safe point.
 
     Signals only set a flag. The deadline counts as reached `lead_seconds` before it: how long the work takes from one
-    safe point to the next is measured here, how long a save takes the work tells (`save_seconds`).
+    safe point to the next is measured here; the work sets how long a save takes (`save_seconds`).
     """
 
     def __init__(self) -> None:
         self._cause, self._because = "", ""
         self._note = os.environ.get(STOP_NOTE)
         self._deadline: float | None = None
-        self._note_looked_at = 0.0
-        self._looked_at: float | None = None
+        self._note_asked_at = 0.0
+        self._asked_at: float | None = None
         self.longest_seconds = 0.0
         self.save_seconds = 0.0
 
@@ -119,9 +119,9 @@ class StopRequest:
     @property
     def requested(self) -> bool:
         now = time.monotonic()
-        if self._looked_at is not None:
-            self.longest_seconds = max(self.longest_seconds, now - self._looked_at)
-        self._looked_at = now
+        if self._asked_at is not None:
+            self.longest_seconds = max(self.longest_seconds, now - self._asked_at)
+        self._asked_at = now
         if not self._cause and self._noted():
             self._cause, self._because = "out_of_time", f"{self._note} exists: remove it to go on"
         elif not self._cause and self._late():
@@ -140,9 +140,9 @@ class StopRequest:
 
     def _noted(self) -> bool:
         """Whether the stop note is there; looked for once a second, since shared disks are slow to ask."""
-        if self._note is None or time.monotonic() - self._note_looked_at < NOTE_EVERY_SECONDS:
+        if self._note is None or time.monotonic() - self._note_asked_at < NOTE_EVERY_SECONDS:
             return False
-        self._note_looked_at = time.monotonic()
+        self._note_asked_at = time.monotonic()
         return os.path.exists(self._note)
 
     def _late(self) -> bool:

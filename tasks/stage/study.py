@@ -44,7 +44,9 @@ class StageConfiguration(Configuration):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         super().__pydantic_init_subclass__()
         if cls.model_fields["cell"].annotation is not str:
-            raise TypeError(f"{cls.__name__}.cell: the name is taken by what tells stages of one name apart: rename it")
+            raise TypeError(
+                f"{cls.__name__}.cell: the name is taken by what distinguishes stages of one name: rename it"
+            )
         known: Any = cls.model_fields["execution"].annotation
         if unknown := [name for name in cls.numerics.fields if name not in known.model_fields]:
             raise TypeError(f"{cls.__name__}.numerics names {', '.join(unknown)}, which is no field of its execution")

@@ -30,11 +30,11 @@ def ended_when_stalled(
     tick = min(TICK_SECONDS, limit_seconds / 10)
 
     def watch() -> None:
-        seen, stalled, looked = last_step_at(), 0.0, time.monotonic()
+        seen, stalled, asked_at = last_step_at(), 0.0, time.monotonic()
         while not ended.wait(tick):
             now, latest = time.monotonic(), last_step_at()
-            stalled = stalled + min(now - looked, 2 * tick) if latest == seen else 0.0
-            seen, looked = latest, now
+            stalled = stalled + min(now - asked_at, 2 * tick) if latest == seen else 0.0
+            seen, asked_at = latest, now
             if stalled >= limit_seconds and not ended.is_set():
                 threading.Timer(LAST_WORDS_SECONDS, os._exit, (EXIT_CODE,)).start()  # saying it may hang too
                 try:
