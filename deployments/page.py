@@ -82,7 +82,7 @@ class Page:
                 with walk.cell(*cell):
                     self.function(one, walk)
             if cells:
-                self._sweep(study, walk, [])
+                self._sweep(study, walk, {})
             else:
                 self.function(study, walk)
         except BadInput as error:
@@ -102,14 +102,14 @@ class Page:
 
     def sweep_without_stopped(self, study: Any, walk: Walk) -> Handle | None:
         """The stage over those cells of a walked sweep that can finish; None where all can, or none."""
-        missing = sweep.stopped_cells(self.over, walk) if self.over else []
+        missing = sweep.stopped_cells(self.over, walk) if self.over else {}
         if not 0 < len(missing) < len(walk.cells):
             return None
         rest = self._sweep(study, walk, missing)
         self._note_sources(rest)
         return rest
 
-    def _sweep(self, study: Any, walk: Walk, missing: list[Cell]) -> Handle:
+    def _sweep(self, study: Any, walk: Walk, missing: dict[Cell, str]) -> Handle:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
         config = sweep.configuration(study, self.over, missing)

@@ -34,10 +34,11 @@ def flow_of(page: Page) -> Flow[..., Any]:
         """Runs the study stage by stage; finished stages are not run again.
 
         Args:
-            study: What is studied.
+            study: What is studied. Where it runs, and a sweep over several values, stand below it.
             root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
             dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
-            over: A sweep: the values of each key that it varies, such as {"seed": [42, 1337]}; empty: one study.
+            over: A sweep: the values of each key that it varies, such as {"seed": [1, 2, 3]}; a key of a group is
+                written with its group, "budget.epochs". Every combination of values is a cell. {} runs one study.
         """
         swept = replace(page, over=over)
         if dispatch == "slurm":

@@ -9,7 +9,7 @@ from typing import Any
 from deployments.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
-from tasks.stage.outcome import stops
+from tasks.stage.outcome import in_words, stops
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import set_key, validated
@@ -17,7 +17,7 @@ from tasks.sweep.configuration import SweepConfig
 
 Over = dict[str, list[Any]]
 """What is varied: the values of each key. Their combinations are the cells."""
-SWEEP = Stage("sweep", SweepConfig, "tasks.sweep.sweep:sweep", needs="cpu")
+SWEEP = Stage("sweep", SweepConfig, "tasks.sweep.sweep:sweep", version=2, needs="cpu")
 """The stage over the cells of a study that names none of its own."""
 
 
@@ -34,7 +34,7 @@ def cells_of(over: Over) -> dict[Cell, list[Any]]:
     if len(cells) < 2:
         raise BadInput(
             f"a sweep needs two or more cells, and {over} gives {len(cells)}: give a key several values, such as "
-            "--over seed=42,1337"
+            'seed=42,1337 on the command line and {"seed": [42, 1337]} in a form'
         )
     return cells
 
@@ -46,19 +46,35 @@ def studies_of(study: StudyBase, over: Over) -> dict[Cell, Any]:
     }
 
 
-def stopped_cells(over: Over, walk: Walk) -> list[Cell]:
-    """The cells of which a stage stopped: nothing happens there until a person acts on the cause."""
-    return [cell for cell in cells_of(over) if any(_stopped(handle) for handle in walk.cells[cell])]
+def stopped_cells(over: Over, walk: Walk) -> dict[Cell, str]:
+    """The cells of which a stage stopped, and why: nothing happens there until a person acts on the cause.
+
+    A stage that was killed or crashed is none of these: it goes on when the same command is started again.
+    """
+    causes = {cell: [cause for handle in walk.cells[cell] if (cause := _cause(handle))] for cell in cells_of(over)}
+    return {cell: found[0] for cell, found in causes.items() if found}
 
 
-def configuration(study: StudyBase, over: Over, missing: list[Cell]) -> SweepConfig:
-    """What the stage over the cells is given."""
+def waiting_cells(over: Over, walk: Walk) -> str:
+    """The cells that are neither finished nor stopped, with the stage that each waits for; empty without any."""
+    stopped = stopped_cells(over, walk)
+    waiting = [
+        f"{name_of(cell)} ({next(_stand(handle) for handle in walk.cells[cell] if not handle.finished)})"
+        for cell in cells_of(over)
+        if cell not in stopped and not all(handle.finished for handle in walk.cells[cell])
+    ]
+    return "; ".join(waiting)
+
+
+def configuration(study: StudyBase, over: Over, missing: dict[Cell, str]) -> SweepConfig:
+    """What the stage over the cells is given; `missing`: why each cell that it does without stopped."""
     return SweepConfig(
         cell=f"without {' and '.join(map(name_of, missing))}" if missing else "",
         study=study.name,
         keys=list(over),
         cells={name_of(cell): values for cell, values in cells_of(over).items()},
         missing=[name_of(cell) for cell in missing],
+        causes={name_of(cell): cause for cell, cause in missing.items()},
         execution=study.execution,
     )
 
@@ -75,9 +91,18 @@ def _study_of(study: StudyBase, changes: dict[str, Any], cell: Cell) -> Any:
     return validated(type(study), values, f"the cell ({name_of(cell)}) of the sweep")
 
 
-def _stopped(handle: Handle) -> bool:
+def _cause(handle: Handle) -> str:
+    """Which stage stopped and how it ended; empty for one that did not stop."""
+    end_state = (attempts.newest(handle.run.attempts) or {}).get("end_state") or ""
+    return f"{handle.stage.name}: {in_words(end_state)}" if not handle.finished and stops(end_state) else ""
+
+
+def _stand(handle: Handle) -> str:
+    """How a stage that is not finished stands, in words."""
     record = attempts.newest(handle.run.attempts)
-    return not handle.finished and record is not None and stops(record.get("end_state"))
+    if record is None:
+        return f"{handle.stage.name}: not begun"
+    return f"{handle.stage.name}: {in_words(record.get('end_state') or 'unfinished')} in attempt {record['attempt']}"
 
 
 def _shown(value: Any) -> str:

@@ -76,9 +76,12 @@ NUMBERS_OF_A_SWEEP = [
 
 def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
     """The stage over the cells of a sweep: two or more seeds, and nothing else, compare the arms."""
-    shown = {"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
-    seeds_only = config.keys == ["seed"] and len(config.present) > 1
-    return SWEEP_SEEDS if seeds_only else SWEEP, config.model_copy(update=shown)
+    config = config.model_copy(
+        update={"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
+    )
+    if config.keys == ["seed"] and len(config.present) > 1:
+        return SWEEP_SEEDS, config.model_copy(update={"causes": {}})  # which its report does not show
+    return SWEEP, config
 
 
 robustness = study_flow(page)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from deployments.page import Page
+from deployments.sweep import waiting_cells
 from deployments.walk import Handle, Walk
 from flows.display import Display, notes, running, standing
 from storage import attempts
@@ -64,6 +65,8 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
         if code:
             if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
                 _show_tables(rest, f"the sweep ({rest.config.cell}) is finished")
+            elif waiting := waiting_cells(page.over, walk):
+                show(f"the table of the sweep waits for {waiting}; the same command goes on")
             return code
     return _show_result(walk)
 

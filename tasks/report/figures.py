@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import html
 import io
+import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,10 @@ SERIES_STYLES = (
     SeriesStyle(COLOURS["series-2"][0], "-", "o"),
     SeriesStyle(COLOURS["series-3"][0], (0, (5, 2)), "s"),
 )
+
+_LINES = (*SERIES_STYLES[1:], SERIES_STYLES[0])
+LOGARITHMIC_FROM = 8
+"""An x axis is logarithmic where its largest value is at least so many times its smallest."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,44 @@ def dots(name: str, described: str, rows: Sequence[Dots], x_label: str) -> str:
         _rows(axes, [row.label for row in rows], x_label)
 
     return _svg(name, described, 0.8 + 0.36 * len(rows), draw)
+
+
+def over_values(
+    name: str,
+    described: str,
+    series: Mapping[str, Sequence[tuple[float, Dots]]],
+    ticks: Mapping[float, str],
+    x_label: str,
+    y_label: str,
+) -> str:
+    """Rows of `dots` over the numbers of `ticks`: of each series the single values, and a line through the means.
+
+    Where a row has no mean the line goes through its values, and where it has none the line has a gap.
+    """
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        _label(axes, x_label, y_label)
+        for style, (label, rows) in zip(_LINES, series.items(), strict=False):
+            middle = [row.mean if row.mean is not None else next(iter(row.values), math.nan) for _, row in rows]
+            axes.plot(
+                [x for x, _ in rows], middle, label=label, color=style.colour, linestyle=style.line, linewidth=1.2
+            )
+            for (x, row), mean in zip(rows, middle, strict=True):
+                axes.plot([x] * len(row.values), row.values, style.marker, color=style.colour, fillstyle="none")
+                if row.mean is not None:
+                    axes.plot(x, mean, style.marker, color=style.colour, markersize=4)
+                if row.interval is not None:
+                    axes.vlines(x, *row.interval, color=style.colour, linewidth=1.6)
+        if min(ticks) > 0 and max(ticks) / min(ticks) >= LOGARITHMIC_FROM:
+            axes.set_xscale("log")
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.minorticks_off()
+        axes.ticklabel_format(axis="y", useOffset=False)
+        if len(series) > 1:
+            figure.legend(loc="outside lower center", ncols=len(series), frameon=False)
+
+    return _svg(name, described, 2.9, draw)
 
 
 def prepare(cache: Path) -> None:

@@ -18,6 +18,9 @@ class SweepConfig(StageConfiguration):
     keys: list[str] = scientific(description="What is varied.")
     cells: dict[str, list[Any]] = scientific(description="Name of each cell, and its value of each key.")
     missing: list[str] = scientific([], description="Names of the cells that stopped before they were finished.")
+    causes: dict[str, str] = scientific(
+        {}, added_later=True, description="Why each of these stopped: its stage, and how the stage ended."
+    )
     numbers: list[str] = scientific(
         ["*"], description="Which numbers of a cell's last stage are shown: dotted names, where * stands for anything."
     )

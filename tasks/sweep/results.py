@@ -22,12 +22,13 @@ FINAL_RESULTS = "final_results.json"
 class CellNumbers(Result):
     """One cell: its value of each key, its run directory below the root of all runs, its numbers by dotted name.
 
-    One that is missing, because a stage of it stopped, has neither run nor numbers.
+    One that is missing, because a stage of it stopped, has neither run nor numbers, but the cause.
     """
 
     values: list[Any]
     run: str | None
     numbers: dict[str, float]
+    cause: str = ""
 
 
 class OverSeeds(Result):
@@ -88,7 +89,9 @@ def found(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, str
     """The results of the finished `cells`; `runs` are their run directories. BadInput for a cell without numbers."""
     numbers = {name: numbers_of(given, config.numbers) for name, given in cells.items()}
     every = {
-        name: CellNumbers(values=values, run=runs.get(name), numbers=numbers.get(name, {}))
+        name: CellNumbers(
+            values=values, run=runs.get(name), numbers=numbers.get(name, {}), cause=config.causes.get(name, "")
+        )
         for name, values in config.cells.items()
     }
     results = SweepResults(study=config.study, keys=config.keys, cells=every)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tasks.report import figures
 from tasks.report.page import html_page
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.stage.run import StageInput, StageRun
 from tasks.sweep.configuration import SweepConfig
+from tasks.sweep.figures import drawn
+from tasks.sweep.metrics import metrics_of
 from tasks.sweep.results import found
-from tasks.sweep.tables import drawn, facts, lead, sections, title
+from tasks.sweep.tables import facts, lead, sections, title
 
 
 def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
@@ -17,14 +21,16 @@ def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     require_verified(cells)
     figures.prepare(run.cache)
     results = found(config, cells, run_directories(cells, run.run.root))
-    pictures = drawn(results)
-    parts = sections(results, pictures)
+    metrics = metrics_of(results, config.numbers)
+    pictures = drawn(results, metrics)
+    parts = sections(results, metrics, pictures)
     markdown = [f"# {title(results)}", lead(results), "\n".join(f"- {fact}" for fact in facts(results))]
     for section in parts:
         markdown += [f"## {section.title}", *section.texts, *(table.markdown() for table in section.tables)]
-    told = provenance_section(results.runs, provenance(cells), sources(cells), config.scientific())
+    origin = provenance_section(results.runs, provenance(cells), sources(cells), config.scientific())
+    origin = replace(origin, tables=[table for table in origin.tables if table.rows])
     texts = {
         "table.md": "\n\n".join(markdown) + "\n",
-        "report.html": html_page(title(results), lead(results), facts(results), [*parts, told]),
+        "report.html": html_page(title(results), lead(results), facts(results), [*parts, origin]),
     }
     return publish(run, results, texts, {name: picture.svg for name, picture in pictures.items()})

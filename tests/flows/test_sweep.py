@@ -60,6 +60,8 @@ def text(run, config):
     return {"letters": 26}
 
 def fit(run, config, text):
+    if config.seed == 8 and Path(config.fails_while).exists():
+        raise RuntimeError("no memory")
     if config.seed == 7 and Path(config.fails_while).exists():
         raise CheckFailed("the fit converges", 1, 0)
     return {"loss": 1 / config.width + config.seed / 100}
@@ -95,7 +97,7 @@ def test_a_cell_that_stopped_is_missing_until_its_cause_is_gone(
     given = [own, "--root", root, "--set", f"fails_while={broken}", "--over", "seed=1,7,3", "--over", "width=2,4"]
     code, printed = run_sweep(*given)
     assert code == 1 and "measured 1, required 0" in printed
-    assert "Missing, because a stage of theirs stopped: seed 7, width 2; seed 7, width 4." in printed
+    assert "seed 7, width 2 (angles-fit: check failed); seed 7, width 4 (angles-fit: check failed)." in printed
     assert len(list(root.glob("angles/angles-text/*"))) == 1, "what the cells share is run once"
     tried = [durable.read_json(file)["end_state"] for file in root.glob("angles/angles-fit/*/attempts/*.json")]
     assert Counter(tried) == {"finished": 4, "check_failed": 2}, "what failed is not tried again by the same command"
@@ -106,6 +108,24 @@ def test_a_cell_that_stopped_is_missing_until_its_cause_is_gone(
     code, printed = run_sweep(*given)
     assert code == 0 and "6 of 6 cells" in printed and "issing" not in printed, printed
     assert run_sweep(*given, command_="status")[0] == 0
+
+
+def test_a_sweep_says_which_cells_its_table_waits_for(own: Path, run_sweep: Callable[..., tuple[int, str]]) -> None:
+    """A cell that crashed or was killed is not missing: it goes on when the same command is started again."""
+    broken, root = own.with_name("broken"), own.with_name("runs")
+    broken.touch()
+    given = [own, "--root", root, "--set", f"fails_while={broken}", "--over", "seed=1,7,8"]
+    code, printed = run_sweep(*given)
+    waits = (
+        "the table of the sweep waits for seed 8 (angles-fit ended as crashed in attempt 1): the same command goes on"
+    )
+    assert code == 1 and waits in printed and "report" not in printed, printed
+    (record,) = [file for file in root.glob("angles/angles-fit/*/attempts/*.json") if "crashed" in file.read_text()]
+    durable.write_json(record, durable.read_json(record) | {"end_state": None})
+    code, printed = run_sweep(*given)
+    assert code == 1 and "seed 8 (angles-fit: crashed in attempt 2)" in printed
+    broken.unlink()
+    assert run_sweep(*given)[0] == 0
 
 
 def test_a_sweep_of_which_nothing_is_left_has_no_table(own: Path, run_sweep: Callable[..., tuple[int, str]]) -> None:

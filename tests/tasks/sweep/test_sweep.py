@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,8 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.stage.run import StageInput
 from tasks.sweep.configuration import SweepConfig
-from tasks.sweep.results import SweepResults, numbers_of
+from tasks.sweep.metrics import metrics_of
+from tasks.sweep.results import CellNumbers, SweepResults, numbers_of
 from tasks.sweep.sweep import sweep
 from tests.tasks.tiny import stage_run
 
@@ -69,7 +71,7 @@ def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_k
     half = T_975_OF_TWO * 0.1 / 2
     assert mean.mean == pytest.approx(2.15) and mean.seeds == 2
     assert mean.interval == pytest.approx([2.15 - half, 2.15 + half])
-    assert ["narrow", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707107", "2"] in rows(table)
+    assert ["narrow", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707107", "2 of 2"] in rows(table)
     for name, (seed, width) in CELLS.items():
         assert [str(seed), width, f"{loss(seed, width):.6g}", results.runs[name].rsplit("/", 1)[-1]] in rows(table)
     assert report.count("<svg") == 1 and "width wide" in report and "missing" not in table
@@ -79,20 +81,20 @@ def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_k
 
 def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path: Path) -> None:
     lost = "seed 2, width wide"
-    results, table, report = swept(tmp_path, [lost])
+    results, table, report = swept(tmp_path, [lost], causes={lost: "fit: check failed"})
     assert results.missing == [lost] and list(results.cells) == list(CELLS)
     assert ["2", "wide", "missing", "-"] in rows(table)
-    assert ["wide", "1.1", "-", "-", "1"] in rows(table), "one seed has no interval"
-    assert f"Missing, because a stage of theirs stopped: {lost}." in table and lost in report
+    assert ["wide", "1.1", "-", "-", "1 of 2"] in rows(table), "one seed has no interval"
+    assert f"Missing, because a stage stopped: {lost} (fit: check failed)." in table and lost in report
     assert "width wide (1 missing)" in report and "3 of 4 cells" in report
 
 
 def test_a_combination_that_is_missing_for_every_seed_is_shown(tmp_path: Path) -> None:
     _, table, report = swept(tmp_path, ["seed 1, width wide", "seed 2, width wide"])
-    assert ["wide", "missing", "-", "-", "0"] in rows(table) and "width wide (missing)" in report
+    assert ["wide", "missing", "-", "-", "0 of 2"] in rows(table) and "width wide (missing)" in report
 
 
-def test_cells_that_gave_the_same_are_told(tmp_path: Path) -> None:
+def test_cells_that_gave_the_same_are_named(tmp_path: Path) -> None:
     _, table, _ = swept(tmp_path, [], numbers=["letters"])
     assert "Equal in every number: seed 1, width narrow and seed 1, width wide; " in table
 
@@ -115,3 +117,37 @@ def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
     config = SweepConfig(study="toy", keys=["seed"], cells={"seed 1": [1], "seed 2": [2]})
     with pytest.raises(CheckFailed, match=r"result\.json was edited"):
         sweep(stage_run(tmp_path / "out"), config, **cells)
+
+
+def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers(tmp_path: Path) -> None:
+    """A method, its trivial baseline, and how both depend on the key: the figure has the key as its x axis."""
+    cells = {f"width {width}, seed {seed}": [width, seed] for width in (1, 4, 16) for seed in (1, 2)}
+    lost = "width 16, seed 2"
+    inputs = {
+        name: finished(tmp_path / "runs", name, {"loss": {"chance": 3.0, "dropout 0.2": 1 / width + seed / 100}})
+        for name, (width, seed) in cells.items()
+        if name != lost
+    }
+    run = stage_run(tmp_path / "out")
+    run.run = SimpleNamespace(root=tmp_path / "runs")
+    sweep(run, SweepConfig(study="toy", keys=["width", "seed"], cells=cells, missing=[lost]), **inputs)
+    report = (run.directory / "report.html").read_text()
+    table = rows((run.directory / "table.md").read_text())
+    assert ["width", "seed", "chance", "dropout 0.2", "run"] in table
+    assert ["16", "2", "missing", "missing", "-"] in table
+    assert ["1", "dropout 0.2", "1.015", "0.951469 to 1.07853", "0.00707107", "2 of 2"] in table
+    assert ["16", "chance", "3", "-", "-", "1 of 2"] in table
+    (picture,) = re.findall("<svg.*?</svg>", report, re.DOTALL)
+    shown = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture)]
+    assert {"width", "loss", "1", "4", "1 missing"} <= set(shown), shown
+    assert "over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture
+
+
+def test_numbers_that_one_pattern_names_are_one_metric() -> None:
+    names = ["models.a.loss", "models.b.loss", "attacks.x.effect.a", "steps", "limits.steps"]
+    cell = {"values": [1], "run": "r", "numbers": dict.fromkeys(names, 1.0)}
+    results = SweepResults(study="toy", keys=["seed"], cells={"seed 1": CellNumbers(**cell)})
+    found = metrics_of(results, ["models.*.loss", "attacks.*.effect.*", "*"])
+    assert [(metric.title, list(metric.numbers)) for metric in found] == [
+        ("loss", ["a", "b"]), ("attacks", ["x, a"]), ("steps", ["steps"]), ("limits", ["steps"])
+    ]  # fmt: skip
