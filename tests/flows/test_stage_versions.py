@@ -9,6 +9,7 @@ progress) is left out: what it passes on is in the fingerprint.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -64,6 +65,7 @@ def _dump(node: object) -> object:
     return [type(node).__name__, *([name, _dump(value)] for name, value in fields.items() if value not in (None, []))]
 
 
+@functools.cache
 def _stages_by_module() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, stage in STAGES.items():
@@ -72,6 +74,7 @@ def _stages_by_module() -> dict[str, list[str]]:
     return found
 
 
+@functools.cache
 def _digests() -> dict[str, str]:
     return {module: digest for stage in STAGES.values() for module, digest in modules_of(stage.work).items()}
 
