@@ -60,6 +60,12 @@ class Page:
         return _as_staged(Path(self.place)) if self.is_own else Path(inspect.getfile(self.function))
 
     @property
+    def description(self) -> str:
+        """The first paragraph of its module's docstring, in one line."""
+        text = inspect.cleandoc(self.function.__globals__.get("__doc__") or "").partition("\n\n")[0]
+        return " ".join(text.split())
+
+    @property
     def entrypoint(self) -> str:
         """Where Prefect finds its flow. Never `path.py:function`, which loads the page's classes twice."""
         return f"{self.function.__module__}.{self.name}"

@@ -16,8 +16,11 @@ from deployments.local import run_here
 from deployments.page import Page, load_page
 from deployments.slurm.study.cancel import stop_cancelled
 from deployments.slurm.study.flow_run import follow_in_flow
+from deployments.states import prefect_state
 from deployments.sweep import Over
 from deployments.walk import Walk
+from storage.errors import BadInput
+from tasks.stage.outcome import BAD_INPUT
 
 ONE_STUDY: Over = {}
 
@@ -44,7 +47,10 @@ def flow_of(page: Page) -> Flow[..., Any]:
         if dispatch == "slurm":
             return follow_in_flow(swept, study, root)
         walk = Walk(root or "runs", study.name, study.execution)
-        swept.walk(study, walk)
+        try:
+            swept.walk(study, walk)
+        except BadInput as error:  # a sentence, and no traceback
+            return prefect_state(BAD_INPUT, str(error))
         tag = "sweep" if over else f"seed-{study.seed}"
         return run_here(walk, [tag], lambda: swept.sweep_without_stopped(study, walk))
 

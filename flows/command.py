@@ -179,7 +179,7 @@ def _deployments(place: str | None, files: list[str]) -> str:
             values = settings.profile_values(page, name)
             found.append(Profile(page, file.stem, description_of(file), values))
         if page.is_own and not found:
-            found.append(Profile(page, page.name, "", {"name": page.name}))
+            found.append(Profile(page, page.name, page.description, {"name": page.name}))
     return prefect_yaml(found, with_stages=place is None).rstrip()
 
 

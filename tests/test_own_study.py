@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.page import load_page, own_files
@@ -38,13 +39,9 @@ def written(folder: Path) -> Path:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
-    """The page, which is forgotten afterwards: the next test has one of the same name elsewhere."""
-    before = list(sys.path)
-    yield written(tmp_path / "own")
-    sys.path[:] = before
-    for name in FILES:
-        sys.modules.pop(name.removesuffix(".py"), None)
+def own(tmp_path: Path) -> Path:
+    """The page."""
+    return written(tmp_path / "own")
 
 
 IN_A_SHELL = ("ratchet run letters.py --dry-run", "ratchet run letters.py --root again")
@@ -186,6 +183,15 @@ def test_a_stage_that_the_page_takes_from_another_module_is_checked_too(
     own.with_name("letters_report.py").write_text("import not_here\ndef report(run, config, text, **networks): ...\n")
     assert command.ratchet(["run", str(own), "--dry-run"]) == 2
     assert "letters_report.py:1: there is no module 'not_here'" in capsys.readouterr().err
+
+
+def test_a_deployment_without_a_profile_says_what_the_page_s_docstring_says(
+    own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.ratchet(["deployments", str(own)]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)["deployments"]
+    (first, *_) = ast.get_docstring(ast.parse(own.read_text())).splitlines()  # type: ignore[union-attr]
+    assert len(made) == 2 and all(one["description"].startswith(first) for one in made)
 
 
 def test_a_page_is_not_deployed_beside_a_file_that_would_shadow_a_module(

@@ -116,9 +116,7 @@ def test_a_sweep_says_which_cells_its_table_waits_for(own: Path, run_sweep: Call
     broken.touch()
     given = [own, "--root", root, "--set", f"fails_while={broken}", "--over", "seed=1,7,8"]
     code, printed = run_sweep(*given)
-    waits = (
-        "the table of the sweep waits for seed 8 (angles-fit ended as crashed in attempt 1): the same command goes on"
-    )
+    waits = "the table of the sweep waits for seed 8 (angles-fit: crashed in attempt 1); the same command goes on"
     assert code == 1 and waits in printed and "report" not in printed, printed
     (record,) = [file for file in root.glob("angles/angles-fit/*/attempts/*.json") if "crashed" in file.read_text()]
     durable.write_json(record, durable.read_json(record) | {"end_state": None})
@@ -161,7 +159,9 @@ def test_a_sweep_that_is_none_is_refused_before_anything_runs(
     assert told in capsys.readouterr().err and not own.with_name("runs").exists()
 
 
-def test_a_sweep_is_started_from_the_form_of_the_study(own: Path, prefect_server: str) -> None:
+def test_a_sweep_is_started_from_the_form_of_the_study(
+    own: Path, prefect_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
     page = load_page(str(own))
     deployed = flow_of(page)
     described = deployed.parameters.properties["over"]
@@ -172,6 +172,10 @@ def test_a_sweep_is_started_from_the_form_of_the_study(own: Path, prefect_server
             state = deployed(study, str(own.with_name("runs")), over=over, return_state=True)
             assert state.name == "Completed"
             assert client.read_flow_run(UUID(str(state.state_details.flow_run_id))).name == name
+        caplog.clear()
+        state = deployed(study, str(own.with_name("runs")), over={"widht": [1, 2]}, return_state=True)
+        assert state.name == "BadInput" and "did you mean 'width'?" in str(state.message)
+        assert not [record for record in caplog.records if record.exc_info], "a sentence, and no traceback"
     assert len(list(own.with_name("runs").glob("angles/angles-fit/*"))) == 3
 
 
