@@ -257,7 +257,7 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path:
     ],
     ids=lambda value: value[1] if isinstance(value, tuple) else "",
 )  # fmt: skip
-def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
+def test_a_wrong_page_is_refused_with_file_and_line_before_anything_runs(
     change: tuple[str, str], message: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = own.read_text()
@@ -278,7 +278,7 @@ def test_a_wrong_page_is_told_with_file_and_line_before_anything_runs(
     ],
     ids=["another name", "one too few", "no configuration"],
 )  # fmt: skip
-def test_a_function_that_does_not_take_what_the_page_gives_is_told_before_anything_runs(
+def test_a_function_that_does_not_take_what_the_page_gives_is_refused_before_anything_runs(
     definition: str, message: str, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     work, name = own.with_name("letters_work.py"), definition.partition("(")[0]

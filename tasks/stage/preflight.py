@@ -1,4 +1,4 @@
-"""What is looked at before the work begins: room on the disk, the machine, the versions.
+"""What is checked before the work begins: room on the disk, the machine, the versions.
 
 Nothing here is part of a result: the environment must not change a digest.
 """

@@ -273,7 +273,7 @@ def _digest(root: Path, stage: str) -> str:
     raise AssertionError(f"{stage} has no result below {root}")
 
 
-def test_the_status_of_a_study_on_slurm_is_told_by_disk_where_prefect_does_not_answer(
+def test_the_status_of_a_study_on_slurm_is_read_from_disk_where_prefect_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The server may die at any moment, and that is when somebody asks."""

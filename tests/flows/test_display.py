@@ -51,7 +51,7 @@ def test_a_killed_attempt_is_shown_with_where_it_goes_on_and_not_with_a_progress
     assert standing(first, record(None)) == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on"
 
 
-def test_an_attempt_that_ended_before_its_first_step_is_told_in_a_whole_sentence_with_what_is_saved(
+def test_an_attempt_that_ended_before_its_first_step_is_shown_in_a_whole_sentence_with_what_is_saved(
     tmp_path: Path,
 ) -> None:
     first, _ = page(tmp_path)

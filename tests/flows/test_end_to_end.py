@@ -212,7 +212,7 @@ def test_a_forged_table_is_never_shown_as_finished(smoke_root: Path, tmp_path: P
     assert "aggregate does not hold: table.md was edited after the stage finished" in printed
 
 
-def test_an_input_that_only_a_full_look_finds_altered_is_named_once_and_then_made_again(
+def test_an_input_that_only_a_full_check_finds_altered_is_named_once_and_then_made_again(
     smoke_root: Path, tmp_path: Path, run_here: RunHere
 ) -> None:
     copied = _copy(smoke_root, tmp_path)

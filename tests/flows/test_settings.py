@@ -305,7 +305,7 @@ def test_a_key_that_stands_in_a_group_is_found_there() -> None:
         _smoke(epochs=1)
 
 
-def test_a_value_where_a_list_belongs_is_told_as_a_list() -> None:
+def test_a_value_where_a_list_belongs_is_refused_as_no_list() -> None:
     with pytest.raises(BadInput, match=r"text\.packages: .*\(it is 'numpy'\): write a list, such as \[numpy\]"):
         _smoke(**{"text.packages": "numpy"})
 

@@ -105,7 +105,7 @@ def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_an_input_that_this_host_does_not_see_yet_is_looked_for_again(
+def test_an_input_that_this_host_does_not_see_yet_is_checked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS client that has just listed the folder knows for up to a minute nothing of what another host wrote."""

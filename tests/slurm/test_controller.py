@@ -43,7 +43,7 @@ def test_a_controller_that_restarts_disturbs_no_job(bench: Bench, tmp_path: Path
         assert "Crashed" not in one.run.history()
 
 
-def test_jobs_that_ended_and_were_forgotten_while_no_worker_looked_are_told_by_what_they_wrote(
+def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_they_wrote_says(
     own_bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
     """No accounting here: `sacct` answers that there is none."""

@@ -77,7 +77,7 @@ def test_setup_lines_that_fail_on_the_node_end_the_stage_and_corrected_ones_are_
     assert len(one.jobs()) == 2
 
 
-def test_a_study_file_that_is_gone_is_told_by_the_first_job(bench: Bench, tmp_path: Path) -> None:
+def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench: Bench, tmp_path: Path) -> None:
     bench.cluster.hold()
     one = bench.dispatch(tmp_path / "runs")
     one.job("PENDING")

@@ -234,7 +234,7 @@ def test_a_disk_that_another_program_filled_ends_an_attempt_with_an_outcome(smal
     assert toy.try_once(small_disk).end_state == "finished"
 
 
-def test_a_disk_that_was_full_before_is_told_as_a_full_disk(small_disk):
+def test_a_disk_that_was_full_before_is_reported_as_a_full_disk(small_disk):
     toy.fill(small_disk)
     outcome = toy.try_once(small_disk)
     assert "No space left on device" in outcome.message

@@ -26,7 +26,7 @@ def test_json_that_cannot_be_read_names_the_file(tmp_path, broken):
         durable.read_json(tmp_path / "a.json")
 
 
-def test_a_missing_file_is_told_from_a_broken_one(tmp_path):
+def test_a_missing_file_differs_from_a_broken_one(tmp_path):
     with pytest.raises(FileNotFoundError):
         durable.read_json(tmp_path / "a.json")
 
@@ -254,7 +254,7 @@ def write_array(path):
 
 @pytest.mark.parametrize("write", [write_tensors, write_parquet, write_array])
 @pytest.mark.parametrize("into", ["file", "directory"])
-def test_a_full_disk_is_told_as_one_whatever_library_wrote(small_disk, write, into):
+def test_a_full_disk_is_reported_as_one_whatever_library_wrote(small_disk, write, into):
     """safetensors raises an error of its own, NumPy one without a number: both would pass for a crash."""
     with pytest.raises(OSError) as error:
         if into == "file":

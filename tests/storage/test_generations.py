@@ -106,7 +106,7 @@ def test_the_reason_is_what_is_wrong_and_not_that_a_new_attempt_began(run):
     assert "result.json" in reasons(run)[0]
 
 
-def test_the_reason_names_an_edit_that_only_the_full_look_finds(run):
+def test_the_reason_names_an_edit_that_only_the_full_check_finds(run):
     runs.finish(run)
     runs.edit_unnoticed(run.path / "model" / "weights.safetensors")
     end(begin(run), "crashed")

@@ -53,7 +53,7 @@ def test_a_fresh_marker_holds_and_lists_every_file_of_every_output(run):
     assert marker["inputs"] == runs.INPUTS and marker["lock"] == 1
 
 
-def test_an_unfinished_run_is_told_from_a_refused_one(tmp_path):
+def test_an_unfinished_run_differs_from_a_refused_one(tmp_path):
     run = runs.run_of(tmp_path)
     assert markers.check(run, {}) == markers.Verdict(False, "no marker", present=False)
     runs.fill(run)

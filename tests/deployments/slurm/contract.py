@@ -143,7 +143,7 @@ class Contract:
         assert bench.client.accounted(["9999999"]) == {}
         assert bench.client.accounted([]) == {}
 
-    def test_a_controller_that_is_away_is_told_from_one_without_jobs(self, bench: Bench, name: str) -> None:
+    def test_a_controller_that_is_away_differs_from_one_without_jobs(self, bench: Bench, name: str) -> None:
         with bench.down():
             with pytest.raises(Unreachable):
                 bench.client.jobs()

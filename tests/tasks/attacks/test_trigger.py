@@ -43,7 +43,7 @@ def test_the_search_raises_the_loss_of_an_ordinary_network_above_that_of_random_
     assert best["search_loss_nats_per_token"] > max(controls)
 
 
-def test_an_iteration_never_lowers_the_loss_of_the_texts_it_looks_at():
+def test_an_iteration_never_lowers_the_loss_of_the_texts_it_reads():
     everything = ATTACK.model_copy(update={"batch_documents": 6, "restarts": 1})
     victim = Victim(tiny_model(length=40, seed=2), 0, 16)
     search = TriggerSearch(victim, texts(), usable().new_ones(61), everything, 5)
@@ -102,7 +102,7 @@ def test_the_mean_loss_is_weighted_by_tokens():
     assert mean_loss(victim, [7], own) == pytest.approx(sum(losses) / 8)
 
 
-def test_each_pass_looks_at_every_search_text_once():
+def test_each_pass_reads_every_search_text_once():
     search = TriggerSearch(planted(), texts(10), usable(), ATTACK, 5)
     used = [i for iteration in range(5) for i in search._batch(iteration)]
     assert sorted(used[:10]) == sorted(used[10:]) == list(range(10)) and used[:10] != used[10:]

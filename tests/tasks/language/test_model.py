@@ -328,7 +328,7 @@ def test_a_model_that_does_not_fit_is_refused_with_its_parts_and_what_to_change(
         memory.require_memory(model, 16, execution)
 
 
-def test_base_looks_at_the_memory_before_it_trains_and_keeps_the_estimate_out_of_its_result(tmp_path, monkeypatch):
+def test_base_checks_the_memory_before_it_trains_and_keeps_the_estimate_out_of_its_result(tmp_path, monkeypatch):
     study = finished_study()
     estimate = durable.read_json(study.path("base") / "preflight.json")["training_memory_bytes_at_least"]
     model = language.load(study.path("base") / "model")
@@ -397,7 +397,7 @@ def test_the_hub_s_token_reaches_neither_run_directory_nor_error(tmp_path, monke
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
-def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
+def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
     monkeypatch.setattr(language.AutoModelForCausalLM, "from_pretrained", raising(name))
     with pytest.raises(kind) as caught:
         language.pretrained(PretrainedHub(model="nobody/nothing", revision="0" * 40), tmp_path)

@@ -198,7 +198,7 @@ def test_hub_stream_is_cut_to_max_documents(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
-def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
+def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
     import datasets
 
     monkeypatch.setattr(datasets, "load_dataset", raising(name))

@@ -103,7 +103,7 @@ def test_unreachable_hub_model_says_how_to_get_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
-def test_a_lost_connection_to_the_hub_is_told_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
+def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
     import transformers
 
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", raising(name))

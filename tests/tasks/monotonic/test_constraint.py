@@ -249,7 +249,7 @@ def test_baking_keeps_the_function_and_leaves_an_ordinary_model(variant, layers)
 
 
 @VARIANTS
-def test_verification_counts_what_it_looked_at(variant, layers):
+def test_verification_counts_what_it_checked(variant, layers):
     model = tiny_model()
     constraint.constrain(model, variant)
     weights = [model.get_submodule(name).weight.detach() for name in layers]

@@ -115,7 +115,7 @@ def test_the_comparison_is_with_the_file_not_with_memory(tmp_path):
 
 
 @pytest.mark.parametrize(("architecture", "variant"), LAYERS)
-def test_in_every_architecture_each_tensor_is_looked_at(tmp_path, architecture, variant):
+def test_in_every_architecture_each_tensor_is_checked(tmp_path, architecture, variant):
     model = network(architecture)
     constraint.constrain(model, variant)
     free = constraint.free_parameters(model, variant)

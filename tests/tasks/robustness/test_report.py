@@ -80,12 +80,12 @@ def test_provenance_names_runs_fingerprints_commits_versions_numerics_and_config
     assert '"trigger_tokens": 5' in text and '"success_relative_increase": 0.15' in text
 
 
-def test_what_was_read_from_outside_is_told_by_version(html: str):
+def test_what_was_read_from_outside_is_shown_by_version(html: str):
     text = Reader(html).text
     assert "packages by version, files by digest" in text and "2.4.6" in text and "3.0.1" in text
 
 
-def test_many_files_are_told_by_one_digest():
+def test_many_files_are_shown_by_one_digest():
     files = {f"{number}.txt": f"{number:064x}" for number in range(21)}
     assert provenance._named(files) == [["21 files", durable.sha256_json(files)[:12]]]
     assert provenance._named({"a.txt": "b" * 64}) == [["a.txt", "b" * 12]]

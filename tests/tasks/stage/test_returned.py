@@ -68,7 +68,7 @@ def test_plain_values_are_kept_as_they_are(tmp_path: Path) -> None:
     assert kept == {"a": [1, 2.5, None, True], "b": {"c": "d"}, "e": 1.5, "f": [1, 2]}
 
 
-def test_a_function_that_wants_another_input_is_told_before_it_is_called(tmp_path: Path) -> None:
+def test_a_function_that_wants_another_input_is_refused_before_it_is_called(tmp_path: Path) -> None:
     outcome, _ = attempted(tmp_path, wants_another)
     assert outcome.end_state == "bad_input"
     assert "wants_another of the stage only is called with run, config: missing a required argument: 'text'" in (

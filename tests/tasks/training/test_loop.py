@@ -168,7 +168,7 @@ def test_a_good_checkpoint_is_never_pruned_in_favour_of_a_damaged_later_one(tmp_
     assert what_must_be_equal(run) == undisturbed
 
 
-def test_a_full_disk_while_it_restores_is_told_as_such_and_not_as_damage(tmp_path, undisturbed, monkeypatch):
+def test_a_full_disk_while_it_restores_is_reported_as_such_and_not_as_damage(tmp_path, undisturbed, monkeypatch):
     toy_attempt(tmp_path, TOY, max_steps_per_run=7)
     cut_back = Rows.cut_back
 

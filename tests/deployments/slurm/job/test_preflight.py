@@ -811,7 +811,7 @@ def test_a_disk_with_too_little_room_is_a_problem_with_both_figures(
     assert problem.startswith("root: ") and "3.25 GiB" in problem and "3.00 GiB are free" in problem
 
 
-def test_a_disk_that_does_not_tell_its_room_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_does_not_report_its_room_is_no_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Any) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
@@ -883,7 +883,7 @@ def test_without_a_list_of_mounts_nothing_is_known(tmp_path: Path, monkeypatch: 
 # ------------------------------------------------------------------------------------------------- all together
 
 
-def test_require_tells_everything_in_one_message_and_names_the_stage(
+def test_require_says_everything_in_one_message_and_names_the_stage(
     tmp_path: Path, mounted: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounted("tmpfs / tmpfs rw 0 0\n")

@@ -358,7 +358,7 @@ def test_a_job_that_we_cancelled_for_an_older_wish_cancels_no_run(type_: str) ->
     ("ended", "attempt"),
     [(job("CANCELLED"), None), (job("FAILED", 1), record("check_failed")), (job("FAILED", 71), None)],
 )
-def test_a_late_end_is_not_told_over_a_retry(ended: Job, attempt: Any) -> None:
+def test_a_late_end_is_not_shown_over_a_retry(ended: Job, attempt: Any) -> None:
     """The job had ended before the person retried, and no poll had found it."""
     action = decide(Seen(PENDING_AGAIN, [ASKED], attempt), ended)
     assert action.state == SetState(PENDING_AGAIN, "SCHEDULED", "AwaitingRetry", ASKED_AGAIN, origin="person")
@@ -366,7 +366,7 @@ def test_a_late_end_is_not_told_over_a_retry(ended: Job, attempt: Any) -> None:
     assert scheduled.state is None, "the worker submits the next job by itself"
 
 
-def test_a_late_success_is_told_over_a_retry() -> None:
+def test_a_late_success_is_shown_over_a_retry() -> None:
     action = decide(Seen(PENDING_AGAIN, [ASKED], record("finished")), job("COMPLETED"))
     assert action.state.type == "COMPLETED"
 
@@ -403,7 +403,7 @@ def test_a_state_that_is_no_end_ends_nothing(state: str) -> None:
     assert decide(Seen(run(), [submission()], record("out_of_time")), job(state)) is None
 
 
-def test_a_queued_job_tells_why_it_waits_and_only_when_that_changes() -> None:
+def test_a_queued_job_says_why_it_waits_and_only_when_that_changes() -> None:
     waits = decide(Seen(run("PENDING"), [submission()]), job("PENDING", reason="QOSMaxJobsPerUserLimit"))
     assert (waits.type, waits.name) == ("PENDING", "InfrastructurePending")
     assert "as many jobs as the QOS allows (QOSMaxJobsPerUserLimit)" in waits.message and "job 7" in waits.message
@@ -416,7 +416,7 @@ def test_a_queued_job_tells_why_it_waits_and_only_when_that_changes() -> None:
     assert decide(Seen(again, [submission()]), job("PENDING", reason="Priority")) is not None
 
 
-def test_a_started_job_tells_where_it_runs() -> None:
+def test_a_started_job_says_where_it_runs() -> None:
     action = decide(Seen(run("PENDING"), [submission()]), job("RUNNING", node="n3"))
     assert (action.type, action.message) == ("RUNNING", "job 7 on n3")
     assert decide(Seen(run(), [submission()]), job("RUNNING")) is None

@@ -134,7 +134,7 @@ def test_a_run_is_given_where_it_works(world: World) -> None:
 
 
 @pytest.mark.parametrize("follows", ["Failed", "Cancelled"])
-def test_what_was_started_again_is_not_told_by_the_job_before(world: World, follows: str) -> None:
+def test_what_was_started_again_does_not_end_as_the_job_before(world: World, follows: str) -> None:
     """Until the worker has submitted the new run's job, the journal's last word is the old one's."""
     before = world.stands()[0].flow_run
     world.entry(before, End(follows, "the cause"))  # type: ignore[arg-type]
@@ -366,7 +366,7 @@ def test_a_marker_that_nfs_does_not_show_yet_is_waited_for_and_never_deleted(
     assert generations.current(world.first.run)["generation"] == 0
 
 
-def test_a_run_whose_next_job_was_refused_is_told_as_failed_by_the_status_too(world: World) -> None:
+def test_a_run_whose_next_job_was_refused_is_shown_as_failed_by_the_status_too(world: World) -> None:
     started = world.stands()[0].flow_run
     world.entry(started, End("AwaitingRetry", "it ran out of memory"))
     world.client.set_flow_run_state(started, Failed(message="more cannot be had here"), force=True)
@@ -405,7 +405,7 @@ def replace_end(config: ToyConfig, ends: str) -> ToyConfig:
     return config.model_copy(update={"ends": ends})
 
 
-def test_a_folder_for_results_that_cannot_be_written_is_only_told_of(
+def test_a_folder_for_results_that_cannot_be_written_is_only_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     walk = Walk(tmp_path / "runs", "toy")

@@ -67,7 +67,7 @@ def test_times_gpu_hours_and_use_are_summed_over_the_jobs(tmp_path: Path) -> Non
     assert used.suggestion == "memory_gb: 3, cpus: 3"
 
 
-def test_what_a_killed_job_used_is_told_by_the_accounting(tmp_path: Path) -> None:
+def test_what_a_killed_job_used_is_read_from_the_accounting(tmp_path: Path) -> None:
     handle = a_stage(tmp_path)
     a_job(handle.run, 1, 0, 600, 600 + 3600, cpu_seconds=2 * 3600, peak_memory_bytes=2 * 2**30)
     a_job(handle.run, 2, 5000, 5100, None, seen_ended=5100 + 3600)
@@ -119,7 +119,7 @@ def test_a_study_without_jobs_has_no_table(tmp_path: Path) -> None:
     assert efficiency.table([a_stage(tmp_path)]) == ""
 
 
-def test_a_stage_that_has_not_run_yet_is_told_nothing(tmp_path: Path) -> None:
+def test_a_stage_that_has_not_run_yet_has_no_use(tmp_path: Path) -> None:
     handle = a_stage(tmp_path)
     waits = Submission(1, "toy.1", "f", 1000.0, True, 16.0, cpus=8, gpus=1, time_limit_minutes=60, job_id="1")
     Journal(handle.run.path / "jobs").write(waits)
