@@ -1,0 +1,90 @@
+"""A study whose files lie outside the repository, on the real cluster: its jobs run a copy of what was started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deployments.page import load_page
+from deployments.slurm.study.follow import Follower, advance_kept
+from deployments.slurm.study.study import SlurmStudy
+from storage import attempts, durable
+from storage.errors import BadInput
+from tests.slurm.harness import Bench
+from tests.tasks.tiny import Here
+
+pytestmark = pytest.mark.slurm_long
+
+PAGE = '''
+from deployments.study_flow import study_flow
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Stage
+from tasks.stage.study import StageConfiguration, StudyBase
+
+class DrawConfig(StageConfiguration):
+    """Draws numbers."""
+    numerics = Numerics(torch=False)
+    seed: int = scientific(description="Seed.")
+
+class SumConfig(StageConfiguration):
+    """Adds them."""
+    numerics = Numerics(torch=False)
+
+class Study(StudyBase):
+    """A study of one's own."""
+
+DRAW = Stage("dice-draw", DrawConfig, "dice_work:draw", needs="cpu")
+SUM = Stage("dice-sum", SumConfig, "dice_work:add", needs="cpu")
+
+def page(study: Study, stage):
+    return stage(SUM, SumConfig(), drawn=stage(DRAW, DrawConfig(seed=study.seed)))
+
+dice = study_flow(page)
+'''
+WORK = """
+from dice_helper import numbers
+
+def draw(run, config):
+    return {"drawn": numbers(config.seed)}
+
+def add(run, config, drawn):
+    return {"sum": sum(drawn.result["drawn"])}
+"""
+HELPER = """
+import random
+
+def numbers(seed):
+    draw = random.Random(seed)
+    return [draw.randint(1, 6) for _ in range(10)]
+"""
+
+
+def test_an_own_study_runs_as_jobs_from_a_copy_that_no_edit_changes(bench: Bench, tmp_path: Path) -> None:
+    own, root = tmp_path / "own", tmp_path / "runs"
+    own.mkdir()
+    for name, text in (("dice", PAGE), ("dice_work", WORK), ("dice_helper", HELPER)):
+        (own / f"{name}.py").write_text(text)
+    page = load_page(str(own / "dice.py"))
+    study = page.model(name="dice")
+    here = Here(tmp_path / "here", study.name, study.execution)
+    page.walk(study, here)
+
+    bench.ensure_worker()
+    bench.cluster.hold()
+    slurm = SlurmStudy.at_site(page, study, str(root))
+    follower = Follower(slurm)
+    follower.start()
+    (own / "dice_helper.py").write_text("def numbers(seed):\n    return [0]\n")
+    (own / "dice.py").write_text("half an edit (")
+    bench.cluster.release()
+    first, second = slurm.handles
+    bench.until("the first stage is finished", first.run.marker_file.exists)
+    with pytest.raises(BadInput, match=r"dice\.py:1: SyntaxError"):
+        advance_kept(slurm.file, slurm.site, root)  # as another process, which reads what is there now
+    bench.until("the second is finished", lambda: follower.advance().handles[-1].finished)
+    for handle, local in zip((first, second), here.handles, strict=True):
+        assert durable.read_json(handle.run.result_file) == durable.read_json(local.run.result_file)
+        record = attempts.newest(handle.run.attempts) or {}
+        assert record["source"]["own_digest"] == local.own_digest != "", "a reviewer finds the code by it"
