@@ -10,6 +10,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import logging
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import explained
 
+LOG = logging.getLogger("ratchet.page")
 FLOWS = "flows"
 """The package whose modules are the pages that come with Ratchet."""
 
@@ -111,16 +113,24 @@ class Page:
         missing = sweep.stopped_cells(self.over, walk) if self.over else {}
         if not 0 < len(missing) < len(walk.cells):
             return None
+        stage, config = self._sweep_stage(study, missing)
+        known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)
+        if known is not None:
+            known.check_marker()
+            return known
         rest = self._sweep(study, walk, missing)
         self._note_sources(rest)
         return rest
 
+    def _sweep_stage(self, study: Any, missing: dict[Cell, str]) -> tuple[Stage, sweep.SweepConfig]:
+        config = sweep.configuration(study, self.over, missing)
+        choose = self.function.__globals__.get("sweep_stage")
+        return choose(study, config) if choose else (sweep.SWEEP, config)
+
     def _sweep(self, study: Any, walk: Walk, missing: dict[Cell, str]) -> Handle:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
-        config = sweep.configuration(study, self.over, missing)
-        choose = self.function.__globals__.get("sweep_stage")
-        stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
+        stage, config = self._sweep_stage(study, missing)
         cells = {sweep.name_of(cell): calls[-1] for cell, calls in walk.cells.items() if cell not in missing}
         return walk(stage, config, **cells)
 
@@ -213,7 +223,10 @@ def _page_of(module: ModuleType, place: str) -> Page:
 
 
 def _require_defaults(model: type[StudyBase]) -> None:
-    """BadInput, with file and line, for a default that its own field refuses."""
+    """BadInput, with file and line, for a default that its own field refuses.
+
+    What else the model wants is checked with a whole study.
+    """
     try:
         model.model_validate({"name": "defaults"})
     except ValidationError as error:
@@ -225,16 +238,21 @@ def _require_defaults(model: type[StudyBase]) -> None:
                     f"{_line_of_field(model, str(name))}: {model.__name__}.{key} refuses its default: {item['msg']} "
                     f"(it is {item['input']!r})"
                 ) from None
+    except Exception as error:  # a validator that wants what has no default, say
+        LOG.debug("the defaults of %s could not be checked: %s", model.__name__, error)
 
 
 def _line_of_field(model: type[StudyBase], name: str) -> str:
-    """Where the field of a configuration was declared last."""
-    declaring = next(one for one in model.__mro__ if name in vars(one).get("__annotations__", {}))
-    lines, first = inspect.getsourcelines(declaring)
-    (body,) = ast.parse(textwrap.dedent("".join(lines))).body
+    """Where the field of a configuration was declared last; only the file of a class that no source declares."""
+    declaring = next((one for one in model.__mro__ if name in vars(one).get("__annotations__", {})), model)
+    try:
+        lines, first = inspect.getsourcelines(declaring)
+        (body,) = ast.parse(textwrap.dedent("".join(lines))).body
+    except (OSError, TypeError, SyntaxError):
+        return getattr(sys.modules.get(model.__module__), "__file__", None) or model.__module__
     assert isinstance(body, ast.ClassDef)
     targets = {getattr(node.target, "id", ""): node.lineno for node in body.body if isinstance(node, ast.AnnAssign)}
-    return f"{inspect.getsourcefile(declaring)}:{first + targets[name] - 1}"
+    return f"{inspect.getsourcefile(declaring)}:{first + targets.get(name, 1) - 1}"
 
 
 def _import_file(file: Path) -> ModuleType:
@@ -270,7 +288,8 @@ def _enter(folder: Path) -> None:
 
 def _lies_in(folder: Path, name: str, module: ModuleType) -> bool:
     """Whether a module was imported from this folder; an environment below it is another one."""
-    file, top = Path(getattr(module, "__file__", None) or ""), name.partition(".")[0]
+    places = [vars(module).get("__file__"), *vars(module).get("__path__", [])]  # a package may have no file
+    file, top = Path(next(filter(None, places), "")), name.partition(".")[0]
     if top in ROOMS or not file.is_relative_to(folder):
         return False
     return file.relative_to(folder).parts[0] in (top, f"{top}.py")

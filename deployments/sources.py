@@ -122,5 +122,8 @@ def _require_free_name(file: Path, folder: Path) -> None:
     top = file.relative_to(folder).parts[0].removesuffix(".py")
     found = sys.modules.get(top) or _spec(top)
     origin = getattr(found, "__file__", None) or getattr(found, "origin", None)
+    packages = getattr(found, "__path__", None) or getattr(found, "submodule_search_locations", None) or []
+    if origin is None and any(Path(place).absolute() == folder / top for place in packages):
+        return  # a folder without __init__.py
     if found is not None and (origin is None or folder not in Path(origin).absolute().parents):
         raise BadInput(f"{file}: the module name {top!r} is taken by {origin or 'Python itself'}: rename the file")

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from prefect import Flow, flow
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import State
 
 from deployments.local import run_here
+from deployments.notes import notes
 from deployments.page import Page, load_page
 from deployments.slurm.study.cancel import stop_cancelled
 from deployments.slurm.study.flow_run import follow_in_flow
@@ -51,6 +53,8 @@ def flow_of(page: Page) -> Flow[..., Any]:
             swept.walk(study, walk)
         except BadInput as error:  # a sentence, and no traceback
             return prefect_state(BAD_INPUT, str(error))
+        for note in notes(walk.handles):
+            get_run_logger().warning("%s", note)
         tag = "sweep" if over else f"seed-{study.seed}"
         return run_here(walk, [tag], lambda: swept.sweep_without_stopped(study, walk))
 

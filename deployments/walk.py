@@ -47,8 +47,8 @@ class Handle:
 
     @property
     def waits_for(self) -> list[str]:
-        """Names of the stages that must finish first."""
-        return list(dict.fromkeys(given.stage.name for given in self.inputs.values() if not given.finished))
+        """Labels of the stages that must finish first."""
+        return list(dict.fromkeys(given.label for given in self.inputs.values() if not given.finished))
 
     @property
     def cell(self) -> Cell:

@@ -15,10 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from deployments.notes import read
 from deployments.walk import Handle
-from storage import attempts, durable, locks
+from storage import attempts, locks
 from storage.checkpoints import furthest
-from storage.differences import differences
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
 
@@ -151,45 +151,6 @@ def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     return line + (f"; step {saved:,} is saved" if saved else "")
 
 
-def notes(handles: list[Handle]) -> list[str]:
-    """What a person should know of the stages of a page before they run: why they begin anew, or are not as they were.
-
-    Read from the run directories alone.
-    """
-    own = {handle.run.path for handle in handles}
-    found = [note for handle in handles for note in (_begins_anew(handle, own), _changed_work(handle))]
-    return [note for note in found if note]
-
-
-def _begins_anew(handle: Handle, own: set[Path]) -> str:
-    """Beside which unfinished work of its name, that a person may have meant to continue; no other call of the page."""
-    if handle.finished or handle.run.stage_file.exists():
-        return ""
-    relatives = []
-    for other in set(handle.run.path.parent.glob("*")) - own:
-        if (reached := furthest(other / "checkpoints")) and not (other / "COMPLETE.json").exists():
-            theirs = _read(other / "stage.json").get("scientific", {})
-            relatives.append((differences(theirs, handle.config.scientific()), reached, other))
-    if not relatives:
-        return ""
-    differing, reached, other = min(relatives, key=lambda relative: (len(relative[0]), relative[2]))
-    what = "; ".join(differing) or "its inputs differ"
-    return f"{handle.label} begins anew: {other}, which stands at step {reached:,}, is another stage: {what}"
-
-
-def _changed_work(handle: Handle) -> str:
-    """That sources of one's own differ from those which made what is finished or saved, and will not be made again."""
-    record = attempts.newest(handle.run.attempts) or {}
-    known = record.get("source", {}).get("own_digest", handle.own_digest)
-    saved = furthest(handle.run.checkpoints) or any((handle.run.path / "records").glob("*.json"))
-    if known == handle.own_digest or not (handle.finished or saved):
-        return ""
-    return (
-        f"the work of stage {handle.label} changed since attempt {record['attempt']}, whose results are kept; raise "
-        "its version to begin anew"
-    )
-
-
 def running(handle: Handle, attempt: dict[str, Any] | None) -> bool:
     """Whether the newest attempt has not ended and holds the run directory."""
     begun = attempt is not None and attempt.get("end_state") is None
@@ -202,13 +163,4 @@ def _far(now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _progress(handle: Handle) -> dict[str, Any]:
-    return _read(handle.run.progress_file)
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """A file of a run directory; empty where there is none to read."""
-    try:
-        found = durable.read_json(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read(handle.run.progress_file)

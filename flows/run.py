@@ -11,10 +11,11 @@ import yaml
 from rich.console import Console
 from rich.markdown import Markdown
 
+from deployments.notes import notes
 from deployments.page import Page
 from deployments.sweep import waiting_cells
 from deployments.walk import Handle, Walk
-from flows.display import Display, notes, running, standing
+from flows.display import Display, running, standing
 from storage import attempts
 from storage.checkpoints import furthest
 from storage.errors import BadInput
@@ -65,7 +66,7 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
         if code:
             if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
                 _show_tables(rest, f"the sweep ({rest.config.cell}) is finished")
-            elif waiting := waiting_cells(page.over, walk):
+            elif not slurm and (waiting := waiting_cells(page.over, walk)):
                 show(f"the table of the sweep waits for {waiting}; the same command goes on")
             return code
     return _show_result(walk)
@@ -93,8 +94,9 @@ def status(page: Page, study: Any, where: Where) -> int:
     """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
     slurm = _at_site(page, study, where) if where.on_slurm else None
     walk = slurm.walk if slurm else _walked(page, study, where)
-    page.sweep_without_stopped(study, walk)
     on_slurm = _stands_on_slurm(slurm) if slurm else {}
+    if not slurm:
+        page.sweep_without_stopped(study, walk)
     for handle in walk.handles:
         show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_cell(handle, walk))
     if where.on_slurm:

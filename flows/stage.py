@@ -54,7 +54,10 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     """Does one attempt at the stage; waits for a run directory that is held. Raises BadInput when it cannot begin."""
     page, study = study_file.read(Path(file))
     walk = Walk(root, study.name, study.execution)
-    handle = _find(page.walk(study, walk), name, fingerprint)
+    page.walk(study, walk)
+    if fingerprint not in {handle.run.fingerprint for handle in walk.handles}:
+        page.sweep_without_stopped(study, walk)  # it may be the table of a sweep without some cells
+    handle = _find(walk.handles, name, fingerprint)
     until = time.monotonic() + INPUTS_SECONDS
     while handle.waits_for and time.monotonic() < until:
         LOG.info("does not see yet that %s is finished; checks again", ", ".join(handle.waits_for))

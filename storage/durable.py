@@ -152,13 +152,13 @@ def disk_full(error: BaseException, path: Path) -> OSError | None:
     return OSError(number, os.strerror(number), str(path)) if number in DISK_FULL else None
 
 
-def sweep(directory: Path) -> list[str]:
+def remove_leftovers(directory: Path) -> list[str]:
     """Removes what dead processes left half written below `directory`; returns the names.
 
     Only the holder of the run's lock may call this: to anyone else a temporary name may be work in progress.
     The locks are left alone, since that is where others work at the same time.
     """
-    swept = []
+    removed = []
     for leftover in sorted(directory.rglob(TEMPORARY_PREFIX + "*")):
         if leftover.parent.name == "locks":
             continue
@@ -166,8 +166,8 @@ def sweep(directory: Path) -> list[str]:
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
-        swept.append(leftover.relative_to(directory).as_posix())
-    return swept
+        removed.append(leftover.relative_to(directory).as_posix())
+    return removed
 
 
 def refresh(folder: Path) -> None:

@@ -72,7 +72,7 @@ class Lock:
         if (present := highest(self.directory)) != self.number:
             raise LockLost(f"{self.directory}: lock {self.number} was taken over by lock {present}")
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Removes what was left half written of earlier locks; this one and later ones others may be writing."""
         for leftover in self.directory.glob(durable.TEMPORARY_PREFIX + "*"):
             number = re.match(r"\d+", leftover.name.removeprefix(durable.TEMPORARY_PREFIX))

@@ -63,8 +63,8 @@ def _attempt_with_lock(
     log_handler = None
     try:
         run.refresh()  # the holder before may have been on another host
-        durable.sweep(run.path)
-        lock.sweep()
+        durable.remove_leftovers(run.path)
+        lock.remove_leftovers()
         if markers.adopt(run, digests, lock):
             return Outcome("finished")
         generations.raise_for_new_attempt(run, digests, lock)

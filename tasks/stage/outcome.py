@@ -35,7 +35,7 @@ CANCELLED = PrefectState("Cancelled", "CANCELLED", 130, "interrupted")
 AWAITING_RETRY = PrefectState("AwaitingRetry", "CANCELLED", 75, "unfinished")
 COMPLETED = PrefectState("Completed", "COMPLETED", 0, "finished")
 
-PRECEDENCE = (BAD_INPUT, HELD, FAILED, CRASHED, CANCELLED, AWAITING_RETRY, COMPLETED)
+PRECEDENCE = (BAD_INPUT, FAILED, CRASHED, HELD, CANCELLED, AWAITING_RETRY, COMPLETED)
 """A study ends in the first of these in which one of its stages ended."""
 
 

@@ -62,6 +62,8 @@ def _figure(results: SweepResults, metric: Metric, label: str) -> Figure:
         rest = [(key, value) for key, value in zip(results.other_keys, values, strict=True) if key != axis]
         series.setdefault(_named(rest), []).append((values[place], row))
         lost[values[place]] = lost.get(values[place], 0) + sum(cell.run is None for cell in cells)
+    for rows in series.values():
+        rows.sort(key=lambda row: row[0])  # a line from left to right, however the values were given
     ticks = {value: f"{value}\n{count} {MISSING}" if count else str(value) for value, count in sorted(lost.items())}
     svg = over_values(file, f"{caption}, over {axis}. {shown}.", series, ticks, axis, metric.title)
     return Figure(svg, f"{caption}; over {axis}.")

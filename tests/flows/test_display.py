@@ -12,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from deployments.walk import Handle, Walk
-from flows.display import Display, notes, standing
+from flows.display import Display, standing
 from storage import attempts, durable
-from storage.run_directory import RunDirectory
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 
@@ -106,45 +105,3 @@ def test_a_line_of_the_log_stands_beside_the_stage_and_cell_that_is_worked_on_he
         working.end("out_of_time", 75, None)
         logging.getLogger("ratchet.train").warning("between two stages")
     assert shown.getvalue().splitlines() == ["train (arm 2)    goes on", "train            between two stages"]
-
-
-def unfinished(run: RunDirectory, number: int, step: int) -> None:
-    """Leaves work on a stage as an attempt does that was stopped."""
-    checkpoint = run.checkpoints / str(step)
-    checkpoint.mkdir(parents=True)
-    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
-    durable.write_json(run.stage_file, {"scientific": {"ends": "finished", "number": number}})
-
-
-def test_a_stage_that_begins_anew_says_beside_which_unfinished_work_and_why(tmp_path: Path) -> None:
-    """Seen: it was said of each arm beside the other arm of the same page."""
-    walk = Walk(tmp_path, "toy")
-    train = Stage("train", ToyConfig, "tests.deployments.toy:work")
-    plain, wide = (walk(train, ToyConfig(ends="finished", number=number, cell=f"arm {number}")) for number in (1, 2))
-    unfinished(plain.run, 1, step=7)
-    assert notes(walk.handles) == [], "the other arm is no former version of this one"
-    former = RunDirectory(tmp_path, "toy", "train", "f" * 64)
-    unfinished(former, 3, step=9)
-    assert notes(walk.handles) == [
-        f"train (arm 2) begins anew: {former.path}, which stands at step 9, is another stage: number: 3 there, 2 here"
-    ]
-    former.marker_file.write_text("{}")
-    assert notes(walk.handles) == [], "what is finished was not to be continued"
-    former.marker_file.unlink()
-    unfinished(wide.run, 2, step=1)
-    assert notes(walk.handles) == [], "it goes on"
-
-
-def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) -> None:
-    first, _ = handles = page(tmp_path)
-    attempts.AttemptRecord(first.run.attempts, 1, {}, [0, 0], own_digest="a")
-    first.own_digest = "b"
-    assert notes(handles) == [], "nothing is kept of it"
-    unfinished(first.run, 0, step=7)
-    assert notes(handles) == [
-        "the work of stage first changed since attempt 1, whose results are kept; raise its version to begin anew"
-    ]
-    first.own_digest = "a"
-    assert notes(handles) == []
-    attempts.AttemptRecord(first.run.attempts, 2, {}, [7, 0])
-    assert notes(handles) == [], "a record of before says nothing of it"

@@ -107,10 +107,10 @@ def test_a_sweep_removes_what_dead_processes_left_but_not_below_locks(tmp_path):
     for name in kept + left:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
-    swept = durable.sweep(tmp_path)
+    removed = durable.remove_leftovers(tmp_path)
     assert set(runs.tree(tmp_path)) == set(kept)
-    assert {".tmp-a-77-1", "model/.tmp-weights-77-1", "checkpoints/.tmp-5-77-1"} <= set(swept)
-    assert durable.sweep(tmp_path) == []
+    assert {".tmp-a-77-1", "model/.tmp-weights-77-1", "checkpoints/.tmp-5-77-1"} <= set(removed)
+    assert durable.remove_leftovers(tmp_path) == []
 
 
 def test_a_process_that_is_killed_while_writing_leaves_only_what_a_sweep_removes(tmp_path):
@@ -129,7 +129,7 @@ with durable.new_file(root / "a") as file, durable.new_directory(root / "folder"
     assert done.returncode == -9
     assert runs.temporaries(tmp_path)
     assert (tmp_path / "a").read_bytes() == b"old" and not (tmp_path / "folder").exists()
-    durable.sweep(tmp_path)
+    durable.remove_leftovers(tmp_path)
     assert runs.tree(tmp_path) == {"a": b"old"}
 
 

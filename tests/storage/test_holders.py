@@ -328,7 +328,7 @@ def test_one_that_freezes_at_any_moment_of_a_save_and_comes_back_leaves_the_cont
         time.sleep(0.001)
     believe_to_be_elsewhere(monkeypatch)
     lock = locks.acquire(tmp_path / "locks")
-    durable.sweep(tmp_path)
+    durable.remove_leftovers(tmp_path)
     checkpoints = Checkpoints(tmp_path / "checkpoints", {}, lock)
     newest = checkpoints.newest_verified()
     assert newest is not None

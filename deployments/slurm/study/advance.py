@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -13,7 +14,7 @@ from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
 from deployments.slurm.job.variables import job_variables, stage_parameters
 from deployments.slurm.study.standings import Stand, Standing, Standings, key_of
-from deployments.walk import Handle, Walk
+from deployments.walk import Handle
 from storage import generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory
@@ -24,7 +25,7 @@ class Advance(Standings):
 
     def __init__(
         self,
-        walk: Walk,
+        handles: Iterable[Handle],
         client: SyncPrefectClient,
         slurm: SlurmClient,
         site: Site,
@@ -33,7 +34,7 @@ class Advance(Standings):
         person: bool = False,
     ) -> None:
         self._site, self._file, self._source = site, study_file, source
-        super().__init__(walk, client, slurm, person)
+        super().__init__(handles, client, slurm, person)
 
     def _held_by(self, run: RunDirectory) -> str:
         folder = run.path / "locks"

@@ -1,10 +1,11 @@
 """A study as a file beside its runs: what jobs and `advance` read, whoever started it and wherever from.
 
 `<root>/<study>/studies/<page>-s<seed>-<fingerprint>.yaml` (of a sweep `<page>-sweep-<fingerprint>.yaml`) holds the
-place of the page, the complete configuration and what a sweep varies, so a later change of a profile changes no study
-that was started. The fingerprint is that of the page's last stage: whoever starts the same study with other execution
-fields (another time limit) overwrites the file; and when a stage, a package or a text has changed since, the file's
-name no longer fits, and nothing is started until a person says so.
+place of the page, the complete configuration, what a sweep varies and the copy of the source that jobs run, so a later
+change of a profile or of the source changes no study that was started. The fingerprint is that of the page's last
+stage: whoever starts the same study with other execution fields (another time limit) overwrites the file; and when a
+stage, a package or a text has changed since, the file's name no longer fits, and nothing is started until a person says
+so.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ def path(root: Path, page: Page, study: Any, handles: Sequence[Handle]) -> Path:
     return root / study.name / FOLDER / name
 
 
-def keep(file: Path, page: Page, study: Any) -> Path:
-    """Writes the study; it is active from now on."""
+def keep(file: Path, page: Page, study: Any, source: Path) -> Path:
+    """Writes the study, and which copy of the source its jobs run; it is active from now on."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    values: dict[str, Any] = {"page": page.place, "study": study.model_dump(mode="json")}
+    values: dict[str, Any] = {"page": page.place, "study": study.model_dump(mode="json"), "source": source.name}
     if page.over:
         values["over"] = page.over
     durable.write_bytes(file, yaml.safe_dump(values, sort_keys=False).encode())
@@ -67,6 +68,14 @@ def read(file: Path) -> tuple[Page, Any]:
             "or `ratchet sweep`), which writes it as it is now"
         ) from None
     return page, validated(page.model, configuration, str(file))
+
+
+def source_of(file: Path) -> str:
+    """Name of the copy of the source that its jobs run; empty when the file, perhaps an older one, names none."""
+    try:
+        return str(yaml.safe_load(file.read_text()).get("source", ""))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError):
+        return ""
 
 
 def readable(root: Path) -> Iterator[tuple[Path, Page, Any]]:

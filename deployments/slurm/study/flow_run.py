@@ -15,6 +15,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import State
 
+from deployments.notes import notes
 from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
@@ -42,6 +43,8 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
         slurm = SlurmStudy.at_site(page, study, root)
     except BadInput as error:
         return prefect_state(BAD_INPUT, str(error))
+    for note in notes(slurm.handles):
+        get_run_logger().warning("%s", note)
     board = _Board()
     try:
         return follow(Follower(slurm), board.show)

@@ -30,16 +30,15 @@ POLL_SECONDS = 5.0
 
 
 class Follower:
-    """Starts what is ready of one study, again and again, with the site and the source as they were at first.
+    """Starts what is ready of one study, again and again, with the site as it was at first: an edit of it ends nothing.
 
-    So an edit of the site file or of the source ends nothing. A study that is started anew begins with the edits.
+    Jobs run the source as it was when a person last started the study, whoever starts them.
     """
 
     def __init__(self, slurm: SlurmStudy) -> None:
         self._slurm = slurm
-        self._source: Path | None = None
 
-    def start(self) -> Advance:
+    def start(self) -> Standings:
         """As a person does: what failed or was cancelled begins again.
 
         The study is kept below the root, where `advance` and the jobs read it; before that, BadInput says what stands
@@ -47,41 +46,50 @@ class Follower:
         """
         require_runnable(self._slurm)
         self._slurm.keep()
-        return self._advance(person=True)
+        return _advanced(self._slurm, person=True)
 
-    def advance(self) -> Advance:
-        """Starts what became ready since; what failed stays so. BadInput when the study's file is gone."""
+    def advance(self) -> Standings:
+        """Starts what became ready since; what failed stays so, and of a study that was cancelled nothing is started.
+
+        BadInput when the study's file is gone.
+        """
         if not self._slurm.file.exists():
             raise BadInput(study_file.CHANGED)
         self._slurm.walk.check_markers()
-        return self._advance(person=False)
-
-    def _advance(self, person: bool) -> Advance:
-        self._source = self._source or self._slurm.stage_source()
-        return _advanced(self._slurm, self._source, person)
+        if study_file.stopped(self._slurm.file).exists():
+            return standings(self._slurm)
+        return _advanced(self._slurm, person=False)
 
 
-def advance_kept(file: Path, site: Site, root: Path) -> Advance:
+def advance_kept(file: Path, site: Site, root: Path) -> Standings:
     """Starts what is ready of a study that is kept. BadInput when it is not the one that a person started."""
-    slurm = SlurmStudy.kept(file, site, root)
-    return _advanced(slurm, slurm.stage_source(), person=False)
+    return _advanced(SlurmStudy.kept(file, site, root), person=False)
 
 
-def _advanced(slurm: SlurmStudy, source: Path, person: bool) -> Advance:
+def standings(slurm: SlurmStudy) -> Standings:
+    """How every stage stands; starts and writes nothing."""
     with get_client(sync_client=True) as client:
-        found = Advance(slurm.walk, client, SlurmCommands(), slurm.site, slurm.file, source, person)
+        found = Standings(slurm.handles, client, SlurmCommands())
+        _add_table(slurm, found)
+        warn_of_idle_pools(client)
+    return found
+
+
+def _advanced(slurm: SlurmStudy, person: bool) -> Standings:
+    with get_client(sync_client=True) as client:
+        source = slurm.kept_source()
+        found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person)
+        _add_table(slurm, found)
     _keep_results(slurm.walk, slurm.site)
     if all(handle.finished for handle in slurm.handles):
         study_file.stopped(slurm.file).touch()
     return found
 
 
-def standings(slurm: SlurmStudy) -> Standings:
-    """How every stage stands; starts and writes nothing."""
-    with get_client(sync_client=True) as client:
-        found = Standings(slurm.walk, client, SlurmCommands())
-        warn_of_idle_pools(client)
-    return found
+def _add_table(slurm: SlurmStudy, found: Standings) -> None:
+    """Adds the table of a sweep without the cells that stopped, when nothing else is left to do."""
+    if not found.under_way and (table := slurm.table_without_stopped()):
+        found.add(table)
 
 
 def follow(follower: Follower, changed: Callable[[Handle, Standing], None], once: bool = False) -> State[None]:
@@ -106,7 +114,7 @@ def follow(follower: Follower, changed: Callable[[Handle, Standing], None], once
             if known.get(handle.run.fingerprint) != now:
                 known[handle.run.fingerprint] = now
                 changed(handle, now)
-        if once or not any(standing.stand == "under way" for standing in found.standings.values()):
+        if once or not found.under_way:
             return final_state(found)
         time.sleep(POLL_SECONDS)
 

@@ -28,7 +28,7 @@ def require_runnable(slurm: SlurmStudy) -> None:
     """BadInput when the job of any unfinished stage could not run on this cluster; writes nothing."""
     own = own_resources(slurm.study)
     _require_known_stages(slurm.walk, own, slurm.site)
-    cluster, source = read_cluster(), slurm.source
+    cluster, source = read_cluster(), slurm.present_source
     noted = set()
     with get_client(sync_client=True) as client:
         for handle in slurm.handles:
@@ -43,7 +43,7 @@ def require_runnable(slurm: SlurmStudy) -> None:
 
 def scripts(slurm: SlurmStudy) -> Iterator[tuple[Handle, str]]:
     """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
-    source, own = slurm.source, own_resources(slurm.study)
+    source, own = slurm.present_source, own_resources(slurm.study)
     with get_client(sync_client=True) as client:
         for one in slurm.handles:
             if not one.finished:

@@ -8,6 +8,7 @@ database starts nothing twice.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeGuard
 from uuid import UUID
@@ -21,7 +22,7 @@ from deployments.slurm.cluster.client import SlurmClient, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from deployments.walk import Handle, Walk
+from deployments.walk import Handle
 from storage import attempts, generations
 from storage.run_directory import RunDirectory
 from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, CANCELLED, COMPLETED, FAILED, PrefectState, stops
@@ -56,15 +57,27 @@ class Standing:
 class Standings:
     """How the stages of a walked page stand; `standings` are those of `handles`, in page order. Starts nothing."""
 
-    def __init__(self, walk: Walk, client: SyncPrefectClient, slurm: SlurmClient, person: bool = False) -> None:
+    def __init__(
+        self, handles: Iterable[Handle], client: SyncPrefectClient, slurm: SlurmClient, person: bool = False
+    ) -> None:
         """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is."""
-        self.handles = walk.handles
+        self.handles: list[Handle] = []
         self._client, self._slurm, self._person = client, slurm, person
         self.standings: dict[str, Standing] = {}
-        for handle in self.handles:
-            if not handle.finished:
-                handle.check_marker()  # what it reads may have become finished on the way
-            self.standings[handle.run.fingerprint] = self._stand(handle)
+        for handle in handles:
+            self.add(handle)
+
+    def add(self, handle: Handle) -> None:
+        """Finds how a stage stands, and lets it start where it may."""
+        if not handle.finished:
+            handle.check_marker()  # what it reads may have become finished on the way
+        self.handles.append(handle)
+        self.standings[handle.run.fingerprint] = self._stand(handle)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether any stage is worked on or queued."""
+        return any(standing.stand == "under way" for standing in self.standings.values())
 
     def standing(self, handle: Handle) -> Standing:
         return self.standings[handle.run.fingerprint]

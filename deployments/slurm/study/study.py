@@ -29,7 +29,8 @@ class SlurmStudy:
         self.page, self.study, self.site, self.root = page, study, site, root
         self.walk = Walk(root, study.name, study.execution)
         page.walk(study, self.walk)
-        self.file = study_file.path(root, page, study, self.walk.handles)
+        self.handles: list[Handle] = list(self.walk.handles)
+        self.file = study_file.path(root, page, study, self.handles)
 
     @classmethod
     def at_site(cls, page: Page, study: Any, root: str = "") -> SlurmStudy:
@@ -48,19 +49,24 @@ class SlurmStudy:
             raise BadInput(study_file.CHANGED)
         return found
 
-    @property
-    def handles(self) -> list[Handle]:
-        return self.walk.handles
-
     def keep(self) -> Path:
-        """Writes its file; it is active from now on."""
-        return study_file.keep(self.file, self.page, self.study)
+        """Writes its file, and the copy of the present source that its jobs run; it is active from now on."""
+        return study_file.keep(self.file, self.page, self.study, self._stage_source())
 
-    def stage_source(self) -> Path:
-        """Copies the source for its jobs, unless the copy is there; returns its folder."""
-        return stage_source(self.root / SOURCES, own_files(self.page, self.handles))
+    def kept_source(self) -> Path:
+        """The folder of the source that its jobs run: as it was when a person last started the study."""
+        name = study_file.source_of(self.file)
+        kept = self.root / SOURCES / name
+        return kept if name and kept.is_dir() else self._stage_source()
 
     @property
-    def source(self) -> Path:
-        """Where `stage_source` copies the source; nothing is written."""
+    def present_source(self) -> Path:
+        """Where a copy of the present source would be; nothing is written."""
         return staged(self.root / SOURCES, own_files(self.page, self.handles))
+
+    def table_without_stopped(self) -> Handle | None:
+        """The stage over those cells of a sweep that can finish; None where all can, or none."""
+        return self.page.sweep_without_stopped(self.study, self.walk)
+
+    def _stage_source(self) -> Path:
+        return stage_source(self.root / SOURCES, own_files(self.page, self.handles))

@@ -78,7 +78,7 @@ class World:
     def advance(self, person: bool = False) -> Advance:
         site = Site(root=str(self.root), **self.site)
         source = self.root / ".sources" / "abc"
-        return Advance(self.walk(), self.client, self.slurm, site, self.root / "study.yaml", source, person)
+        return Advance(self.walk().handles, self.client, self.slurm, site, self.root / "study.yaml", source, person)
 
     def stands(self, person: bool = False) -> tuple[Standing, Standing]:
         walk = self.advance(person)
@@ -88,7 +88,7 @@ class World:
     def shown(self) -> Standing:
         """How the first stage stands, as the status shows it."""
         walk = self.walk()
-        return Standings(walk, self.client, self.slurm).standing(walk.handles[0])
+        return Standings(walk.handles, self.client, self.slurm).standing(walk.handles[0])
 
     @property
     def first(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,9 +30,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, 
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
     found: list[tuple[Any, ...]] = []
 
-    def advance(walk: Any, client: Any, slurm: Any, site: Any, file: Path, source: Path, person: bool) -> Any:
+    def advance(handles: Any, client: Any, slurm: Any, site: Any, file: Path, source: Path, person: bool) -> Any:
         found.append((site.root, source, person))
-        return SimpleNamespace(handles=walk.handles)
+        return SimpleNamespace(handles=handles, under_way=True)
 
     monkeypatch.setattr(follow, "require_runnable", lambda _: None)
     monkeypatch.setattr(follow, "Advance", advance)
@@ -85,6 +86,44 @@ def test_an_edit_of_the_site_file_or_of_the_source_ends_nothing_that_is_followed
     (root, source, person), second = started
     assert (root, person) == (str(tmp_path / "runs"), True) and second == (root, source, False)
     assert (source / "edited.py").read_text().startswith("from"), "its jobs run what was started"
+
+
+def test_whoever_starts_a_job_gives_it_the_source_of_the_last_start(
+    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
+) -> None:
+    """A corrected stage would run as it was before, where the one who had followed the study first was faster."""
+    page = tmp_path / "corrected.py"
+    page.write_text("from tests.slurm.toy import Study, page\n")
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        first = Follower(SlurmStudy.at_site(load_page(str(page)), toy_study("corrected")))
+        first.start()
+        page.write_text("from tests.slurm.toy import Study, page  # corrected\n")
+        slurm = SlurmStudy.at_site(load_page(str(page)), toy_study("corrected"))
+        Follower(slurm).start()
+        first.advance()
+        page.write_text("from tests.slurm.toy import Study, page  # and edited again\n")
+        advance_kept(slurm.file, slurm.site, slurm.root)
+        shutil.rmtree(tmp_path / "runs" / ".sources")
+        first.advance()
+    before, *sources, again = [source for _, source, _ in started]
+    assert before != sources[0] and len(set(sources)) == 1 and len(sources) == 3
+    assert (again / "corrected.py").read_text().endswith("edited again\n"), "what is gone is made of what is there"
+
+
+def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(
+    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process cancelled it, and a stage that another study wants went on and finished."""
+    monkeypatch.setattr(follow, "standings", lambda slurm: "how it stands")
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        slurm = SlurmStudy.at_site(TOY, toy_study("cancelled"))
+        follower = Follower(slurm)
+        follower.start()
+        study_file.stopped(slurm.file).touch()
+        assert follower.advance() == "how it stands" and len(started) == 1
+        follower.start()
+        follower.advance()
+    assert len(started) == 3, "a person started it again"
 
 
 def test_what_is_followed_ends_when_its_file_is_gone(

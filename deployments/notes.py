@@ -1,0 +1,96 @@
+"""What a person should know of a page's stages before they run: what begins anew, and whose work is not as it was.
+
+Read from the run directories alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deployments.walk import Handle
+from storage import durable
+from storage.checkpoints import furthest
+from storage.differences import differences
+
+
+@dataclass(frozen=True)
+class _Unfinished:
+    """A run directory with work that is saved and not finished."""
+
+    path: Path
+    step: int
+    described: dict[str, Any]
+
+
+def notes(handles: list[Handle]) -> list[str]:
+    """One sentence for each stage that a person may take for another one, in page order."""
+    own, beside = {handle.run.path for handle in handles}, dict[Path, list[_Unfinished]]()
+    found = []
+    for handle in handles:
+        if not handle.finished and not handle.run.stage_file.exists():
+            folder = handle.run.path.parent
+            if folder not in beside:  # a sweep has hundreds of calls of one stage
+                beside[folder] = _unfinished(folder, own)
+            found.append(_begins_anew(handle, beside[folder]))
+        found.append(_changed_work(handle))
+    return [note for note in found if note]
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A JSON object of a run directory; empty where there is none to read."""
+    try:
+        found = durable.read_json(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _unfinished(folder: Path, own: set[Path]) -> list[_Unfinished]:
+    """What is saved and not finished in a stage's folder, but for the calls of the page itself."""
+    runs = (path for path in sorted(folder.glob("*")) if path not in own and not (path / "COMPLETE.json").exists())
+    return [_Unfinished(run, step, read(run / "stage.json")) for run in runs if (step := furthest(run / "checkpoints"))]
+
+
+def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
+    """Beside which unfinished work of its name, that a person may have meant to continue; the one most like it."""
+    if not beside:
+        return ""
+    ours = {"version": handle.stage.version, **handle.config.scientific()}
+    differing, other = min(
+        ((differences(_comparable(one), ours), one) for one in beside), key=lambda found: len(found[0])
+    )
+    what = "; ".join(differing) or "its inputs differ"
+    return f"{handle.label} begins anew: {other.path}, which stands at step {other.step:,}, is another stage: {what}"
+
+
+def _comparable(other: _Unfinished) -> dict[str, Any]:
+    return {"version": other.described.get("version"), **other.described.get("scientific", {})}
+
+
+def _changed_work(handle: Handle) -> str:
+    """That attempts which made what is kept, and will not be made again, ran other sources of one's own than these."""
+    if not handle.own_digest:
+        return ""
+    records = [read(file) for file in sorted(handle.run.attempts.glob("[0-9]*.json"))]
+    reached = [record.get("began_at") for record in records[1:]] + [_reached(handle)]
+    others = [
+        str(record["attempt"])
+        for record, after in zip(records, reached, strict=False)
+        if record.get("source", {}).get("own_digest", handle.own_digest) != handle.own_digest
+        and after != record.get("began_at")  # else it gained nothing
+    ]
+    if not others:
+        return ""
+    which = f"attempt {others[0]}" if len(others) == 1 else f"the attempts {', '.join(others)}"
+    return (
+        f"the work of stage {handle.label} changed since {which}, whose results are kept; raise its version to begin "
+        "anew"
+    )
+
+
+def _reached(handle: Handle) -> list[int] | None:
+    """How far the stage is, as its attempts write it; None when it is finished."""
+    parts = (handle.run.path / "records").glob("*.json")
+    return None if handle.finished else [furthest(handle.run.checkpoints), sum(1 for _ in parts)]
