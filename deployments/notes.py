@@ -34,8 +34,7 @@ def notes(handles: list[Handle]) -> list[str]:
             if folder not in beside:  # a sweep has hundreds of calls of one stage
                 beside[folder] = _unfinished(folder, own)
             found.append(_begins_anew(handle, beside[folder]))
-        found.append(_changed_work(handle))
-    return [note for note in found if note]
+    return [*filter(None, found), *_changed_work(handles)]
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -69,25 +68,35 @@ def _comparable(other: _Unfinished) -> dict[str, Any]:
     return {"version": other.described.get("version"), **other.described.get("scientific", {})}
 
 
-def _changed_work(handle: Handle) -> str:
-    """That attempts which made what is kept, and will not be made again, ran other sources of one's own than these."""
+def _changed_work(handles: list[Handle]) -> list[str]:
+    """The work modules of one's own that are not what they were when stages ran, whose results are kept all the same.
+
+    The digest is over a module and what it imports, so it cannot tell which of the stages that share it has changed.
+    """
+    ran: dict[str, list[str]] = {}
+    for handle in handles:
+        if attempts := _attempts_with_other_sources(handle):
+            module = handle.stage.work.partition(":")[0]
+            ran.setdefault(module, []).append(f"{handle.label} ({', '.join(attempts)})")
+    return [
+        f"{module.replace('.', '/')}.py, or what it imports, changed since attempts whose results are kept: "
+        f"{', '.join(stages)}. Raise the version of a stage whose results can differ: it begins anew"
+        for module, stages in ran.items()
+    ]
+
+
+def _attempts_with_other_sources(handle: Handle) -> list[str]:
+    """Those that made what is finished or saved."""
     if not handle.own_digest:
-        return ""
+        return []
     records = [read(file) for file in sorted(handle.run.attempts.glob("[0-9]*.json"))]
     reached = [record.get("began_at") for record in records[1:]] + [_reached(handle)]
-    others = [
-        str(record["attempt"])
+    return [
+        f"attempt {record['attempt']}"
         for record, after in zip(records, reached, strict=False)
         if record.get("source", {}).get("own_digest", handle.own_digest) != handle.own_digest
         and after != record.get("began_at")  # else it gained nothing
     ]
-    if not others:
-        return ""
-    which = f"attempt {others[0]}" if len(others) == 1 else f"the attempts {', '.join(others)}"
-    return (
-        f"the work of stage {handle.label} changed since {which}, whose results are kept; raise its version to begin "
-        "anew"
-    )
 
 
 def _reached(handle: Handle) -> list[int] | None:

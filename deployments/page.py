@@ -274,13 +274,14 @@ def _enter(folder: Path) -> None:
 
     `advance` walks the studies of many folders in one process, and two may have files of one name.
     """
-    for other in [Path(place) for place in sys.path if Path(place) in _MODULES and Path(place) != folder]:
-        sys.path.remove(str(other))
-        _MODULES[other] = {name: module for name, module in sys.modules.items() if _lies_in(other, name, module)}
-        for name in _MODULES[other]:
+    for other in _MODULES.keys() - {folder}:
+        theirs = {name: module for name, module in sys.modules.items() if _lies_in(other, name, module)}
+        _MODULES[other] |= theirs
+        for name in theirs:
             del sys.modules[name]
-    sys.modules.update(_MODULES.get(folder, {}))
-    _MODULES[folder] = {}
+        if str(other) in sys.path:
+            sys.path.remove(str(other))
+    sys.modules.update(_MODULES.setdefault(folder, {}))
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # last: nothing there may take the place of an installed module
         importlib.invalidate_caches()

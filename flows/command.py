@@ -208,8 +208,8 @@ def _over(options: argparse.Namespace, study: Any) -> dict[str, list[Any]]:
         seeds = options.seeds or study.sweep_seeds
         if len(seeds) < 2 or len(set(seeds)) < len(seeds):
             raise BadInput(
-                f"a sweep needs two or more different seeds, not {seeds}: give --seeds 42 1337 ... or, to `ratchet "
-                "sweep`, --over seed=42,1337,..."
+                f"a sweep needs two or more different seeds, not {seeds}: give --over seed=42,1337,... (to `python -m "
+                "flows.sweep`, --seeds 42 1337 ...)"
             )
         over = {"seed": seeds}
     if "seed" in over and options.seed is not None:

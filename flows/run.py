@@ -126,7 +126,7 @@ def show_keys(page: Page, group: str) -> int:
         only_with = key.only_with
         default = f"default {key.default}" if key.default else "required"
         facts = [key.type + (f" ({key.unit})" if key.unit else ""), default, *filter(None, [key.limits])]
-        facts += ["does not change results"] if key.field_class == "execution" else []
+        facts += ["names no run: not in the fingerprint"] if key.field_class == "execution" else []
         show(key.path, style="bold")
         show(f"    {', '.join(facts)}\n    {key.description}")
     return 0
@@ -289,7 +289,6 @@ def _status_line(handle: Handle, on_slurm: Any = None) -> str:
 
 
 def _of_cell(handle: Handle, walk: Walk) -> str:
-    """Where stages recur, which cell this one belongs to; empty where there is no cell."""
-    if not any(other.cell for other in walk.handles):
-        return ""
-    return f"  ({', '.join(handle.cell) or 'all cells'})"
+    """Which cell it belongs to, and in a sweep that it belongs to all; else empty."""
+    cell = ", ".join(handle.cell) or ("all cells" if walk.cells else "")
+    return f"  ({cell})" if cell else ""

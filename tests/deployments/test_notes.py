@@ -58,7 +58,10 @@ def attempted(handle: Handle, number: int, digest: str, began_at: int) -> None:
     attempts.AttemptRecord(handle.run.attempts, number, {}, [began_at, 0], own_digest=digest)
 
 
-CHANGED = "the work of stage first changed since {}, whose results are kept; raise its version to begin anew"
+CHANGED = (
+    "tests/deployments/toy.py, or what it imports, changed since attempts whose results are kept: {}. Raise the "
+    "version of a stage whose results can differ: it begins anew"
+)
 
 
 def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) 
     first.own_digest = "b"
     assert notes(handles) == [], "nothing is kept of it"
     unfinished(first.run, 0, step=7)
-    assert notes(handles) == [CHANGED.format("attempt 1")]
+    assert notes(handles) == [CHANGED.format("first (attempt 1)")]
     first.own_digest = "a"
     assert notes(handles) == []
     attempts.AttemptRecord(first.run.attempts, 2, {}, [7, 0])
@@ -82,7 +85,7 @@ def test_an_attempt_that_gained_nothing_made_nothing_of_what_is_kept(tmp_path: P
     attempted(first, 2, "an edit that crashed, and was undone", 7)
     assert notes(handles) == []
     first.own_digest = "b"
-    assert notes(handles) == [CHANGED.format("attempt 1")]
+    assert notes(handles) == [CHANGED.format("first (attempt 1)")]
 
 
 def test_every_attempt_that_made_a_part_counts_and_not_the_newest_alone(tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_every_attempt_that_made_a_part_counts_and_not_the_newest_alone(tmp_path
     attempted(first, 2, "c", 3)
     unfinished(first.run, 0, step=7)
     attempted(first, 3, "b", 7)
-    assert notes(handles) == [CHANGED.format("the attempts 1, 2")]
+    assert notes(handles) == [CHANGED.format("first (attempt 1, attempt 2)")]
 
 
 def test_of_many_calls_beside_many_old_runs_each_folder_is_read_once(

@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from deployments.page import load_page
 from deployments.slurm.study import file as study_file
@@ -75,3 +76,39 @@ def test_a_page_in_a_folder_with_its_environment_takes_no_installed_module_along
         load_page(str(one))
         load_page(str(other))
         assert importlib.import_module("installed_there") is installed
+
+
+VALIDATED = """
+from pydantic import model_validator
+from tasks.stage.configuration import scientific
+
+class Study(StudyBase):
+    'One that must be even.'
+    layers: int = scientific(description="Layers.")
+
+    @model_validator(mode="before")
+    def _even(cls, values):
+        assert values["layers"] % 2 == 0
+        return values
+"""
+
+
+def test_a_validator_that_wants_a_whole_study_is_no_fault_of_the_defaults(tmp_path: Path) -> None:
+    place = written(tmp_path / "own", "one")
+    head, _, tail = PAGE.partition("class Study(StudyBase):")
+    place.write_text(head + VALIDATED + tail.partition("\n\n")[2])
+    page = load_page(str(place))
+    assert page.model.model_validate({"name": "even", "layers": 2}).model_dump()["layers"] == 2
+    with pytest.raises(ValidationError):
+        page.model.model_validate({"name": "odd", "layers": 3})
+
+
+def test_a_folder_without_an_init_file_is_a_package_of_its_own_page(tmp_path: Path) -> None:
+    for name, folder in (("one", "a"), ("two", "b")):
+        place = written(tmp_path / folder, name)
+        (place.parent / "parts").mkdir()
+        (place.parent / "settings.py").rename(place.parent / "parts" / "settings.py")
+        place.write_text(place.read_text().replace("from settings", "from parts.settings"))
+    pages = [load_page(str(tmp_path / folder / "mine.py")) for folder in ("a", "b")]
+    for page, name in zip(pages, ("one", "two"), strict=True):
+        assert fields(kept_study(tmp_path / "runs", page.model(name=name), page).handles) == [name]

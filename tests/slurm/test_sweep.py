@@ -13,18 +13,19 @@ import pytest
 from deployments.page import load_page
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study import file as study_file
-from deployments.slurm.study.follow import advance_kept
+from deployments.slurm.study.follow import Follower, advance_kept, follow, standings
 from deployments.slurm.study.study import SlurmStudy
+from deployments.sweep import Over
 from storage import attempts, durable
 from tests.slurm.harness import Bench, Run, toy_study
 
 pytestmark = pytest.mark.slurm_long
 
-OVER = {"training.seed": [1, 2]}
+OVER: Over = {"training.seed": [1, 2]}
 
 
-def swept(study: Any, root: Path) -> SlurmStudy:
-    return SlurmStudy.at_site(replace(load_page("tests.slurm.toy"), over=OVER), study, str(root))
+def swept(study: Any, root: Path, over: Over = OVER) -> SlurmStudy:
+    return SlurmStudy.at_site(replace(load_page("tests.slurm.toy"), over=over), study, str(root))
 
 
 def started(bench: Bench, study: Any, root: Path) -> Run:
@@ -82,6 +83,26 @@ def test_a_cancel_of_a_sweep_ends_every_cell(bench: Bench, tmp_path: Path) -> No
         bench.until("its job ended", lambda job=job: [*bench.cluster.jobs(job.name).values()] == ["CANCELLED"])
         assert attempts.newest(handle.run.attempts)["end_state"] == "sigterm", "it saved before it ended"
     assert study_file.active(root) == [] and not bench.runs_of("ended sweep")
+
+
+def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(bench: Bench, tmp_path: Path) -> None:
+    """Its failure may be a result: without it the other cells would never be seen side by side."""
+    root, over = tmp_path / "runs", {"training.poisoned_loss": [None, 0, 999]}
+    bench.ensure_worker()
+    slurm = swept(toy_study("partly", steps=12), root, over)
+    state = follow(Follower(slurm), lambda *_: None)
+    assert state.name == "Failed" and "toy-training (training.poisoned_loss 0)" in str(state.message)
+    (table,) = root.glob("partly/sweep/*/COMPLETE.json")
+    results = durable.read_json(table.parent / "final_results.json")["cells"]
+    assert [name for name, cell in results.items() if cell["run"] is None] == ["training.poisoned_loss 0"]
+    assert len(results) == 3 and table.parent != slurm.handles[-1].run.path, "that of all cells is still to come"
+    stands = {handle.label: standing.stand for handle, standing in shown(slurm)}
+    assert stands["sweep (without training.poisoned_loss 0)"] == "finished" and stands["sweep"] == "waits"
+
+
+def shown(slurm: SlurmStudy) -> list[tuple[Any, Any]]:
+    found = standings(slurm)
+    return [(handle, found.standing(handle)) for handle in found.handles]
 
 
 def two(runs: list[Run]) -> list[Run] | None:
