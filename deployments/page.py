@@ -289,8 +289,7 @@ def _enter(folder: Path) -> None:
 
 def _lies_in(folder: Path, name: str, module: ModuleType) -> bool:
     """Whether a module was imported from this folder; an environment below it is another one."""
-    places = [vars(module).get("__file__"), *vars(module).get("__path__", [])]  # a package may have no file
-    file, top = Path(next(filter(None, places), "")), name.partition(".")[0]
+    file, top = Path(vars(module).get("__file__") or ""), name.partition(".")[0]
     if top in ROOMS or not file.is_relative_to(folder):
         return False
     return file.relative_to(folder).parts[0] in (top, f"{top}.py")
