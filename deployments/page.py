@@ -265,8 +265,10 @@ def _import_file(file: Path) -> ModuleType:
     return _imported(file.stem, file)
 
 
-_MODULES: dict[Path, dict[str, ModuleType]] = {}
-"""Of each folder that own pages were imported from, the modules that are away while another folder is entered."""
+_AWAY: dict[Path, dict[str, ModuleType]] = {}
+"""Modules of the folders that own pages were imported from, but for the one that was entered last."""
+_ENTERED: list[Path] = []
+"""That folder."""
 
 
 def _enter(folder: Path) -> None:
@@ -274,14 +276,14 @@ def _enter(folder: Path) -> None:
 
     `advance` walks the studies of many folders in one process, and two may have files of one name.
     """
-    for other in _MODULES.keys() - {folder}:
+    for other in [one for one in _ENTERED if one != folder]:
         theirs = {name: module for name, module in sys.modules.items() if _lies_in(other, name, module)}
-        _MODULES[other] |= theirs
+        _AWAY[other] = _AWAY.get(other, {}) | theirs
         for name in theirs:
             del sys.modules[name]
-        if str(other) in sys.path:
-            sys.path.remove(str(other))
-    sys.modules.update(_MODULES.setdefault(folder, {}))
+    _ENTERED[:] = [folder]
+    sys.modules.update(_AWAY.pop(folder, {}))
+    sys.path[:] = [place for place in sys.path if place not in {*map(str, _AWAY)}]
     if str(folder) not in sys.path:
         sys.path.append(str(folder))  # last: nothing there may take the place of an installed module
         importlib.invalidate_caches()
@@ -289,10 +291,8 @@ def _enter(folder: Path) -> None:
 
 def _lies_in(folder: Path, name: str, module: ModuleType) -> bool:
     """Whether a module was imported from this folder; an environment below it is another one."""
-    file, top = Path(vars(module).get("__file__") or ""), name.partition(".")[0]
-    if top in ROOMS or not file.is_relative_to(folder):
-        return False
-    return file.relative_to(folder).parts[0] in (top, f"{top}.py")
+    file, top = vars(module).get("__file__") or "", name.partition(".")[0]
+    return top not in ROOMS and file.startswith((f"{folder / top}.py", f"{folder / top}/"))
 
 
 def _imported(module: str, file: Path) -> ModuleType:
