@@ -113,24 +113,20 @@ class Page:
         missing = sweep.stopped_cells(self.over, walk) if self.over else {}
         if not 0 < len(missing) < len(walk.cells):
             return None
-        stage, config = self._sweep_stage(study, missing)
-        known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)
-        if known is not None:
-            known.check_marker()
-            return known
         rest = self._sweep(study, walk, missing)
         self._note_sources(rest)
         return rest
 
-    def _sweep_stage(self, study: Any, missing: dict[Cell, str]) -> tuple[Stage, sweep.SweepConfig]:
-        config = sweep.configuration(study, self.over, missing)
-        choose = self.function.__globals__.get("sweep_stage")
-        return choose(study, config) if choose else (sweep.SWEEP, config)
-
     def _sweep(self, study: Any, walk: Walk, missing: dict[Cell, str]) -> Handle:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
-        stage, config = self._sweep_stage(study, missing)
+        config = sweep.configuration(study, self.over, missing)
+        choose = self.function.__globals__.get("sweep_stage")
+        stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
+        known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)
+        if known is not None:  # a study that is followed asks again and again
+            known.check_marker()
+            return known
         cells = {sweep.name_of(cell): calls[-1] for cell, calls in walk.cells.items() if cell not in missing}
         return walk(stage, config, **cells)
 

@@ -98,8 +98,8 @@ class _Board:
                         continue
                     closed = self._closed
                 if now != shown:
-                    page = f" {PREFECT_UI_URL.value()}/runs/flow-run/{now.flow_run}" if now.flow_run else ""
-                    logger.info("%s%s", now.line, page)
+                    link = f" {PREFECT_UI_URL.value()}/runs/flow-run/{now.flow_run}" if now.flow_run else ""
+                    logger.info("%s%s", now.line, link)
                     shown = now
                 if closed or now.stand in ENDED:
                     return prefect_state(now.state, now.message)

@@ -20,7 +20,7 @@ from deployments.slurm.study.advance import Advance, Standing, Standings
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
 from deployments.slurm.study.study import SlurmStudy
 from deployments.states import prefect_state
-from deployments.walk import Handle, Walk
+from deployments.walk import Handle
 from storage import durable
 from storage.errors import BadInput
 from tasks.stage.outcome import COMPLETED, state_of_study
@@ -80,7 +80,7 @@ def _advanced(slurm: SlurmStudy, person: bool) -> Standings:
         source = slurm.kept_source()
         found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person)
         _add_table(slurm, found)
-    _keep_results(slurm.walk, slurm.site)
+    _keep_results(slurm.handles[-1], slurm.site)
     if all(handle.finished for handle in slurm.handles):
         study_file.stopped(slurm.file).touch()
     return found
@@ -131,15 +131,14 @@ def final_state(found: Standings) -> State[None]:
     return prefect_state(state, message or "unfinished")
 
 
-def _keep_results(walk: Walk, site: Site) -> None:
+def _keep_results(last: Handle, site: Site) -> None:
     """Copies what the study's last stage made, and its marker, to the site's folder for results; once.
 
     When that folder cannot be written, a warning says so: the results are where they were made.
     """
-    last = walk.handles[-1]
     if not site.results or not last.finished:
         return
-    target = Path(site.results) / f"{walk.study}-{last.run.fingerprint[:12]}"
+    target = Path(site.results) / f"{last.run.study}-{last.run.fingerprint[:12]}"
     if target.exists():
         return
     marker = last.run.marker_file

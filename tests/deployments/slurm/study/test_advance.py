@@ -389,15 +389,15 @@ def test_the_results_of_a_finished_study_are_copied_once_with_their_marker(tmp_p
     walk = Walk(tmp_path / "runs", "toy")
     last = walk(FIRST, ToyConfig(ends="finished"))
     site = Site(root=str(tmp_path / "runs"), results=str(tmp_path / "results"))
-    _keep_results(walk, site)
+    _keep_results(last, site)
     assert not (tmp_path / "results").exists(), "there is nothing to copy yet"
     attempt(last.stage, last.config, last.run, {})
     last.check_marker()
-    _keep_results(walk, site)
+    _keep_results(last, site)
     copy = tmp_path / "results" / f"toy-{last.run.fingerprint[:12]}"
     assert {file.name for file in copy.iterdir()} == {"COMPLETE.json", "done.txt", "result.json", "stage.json"}
     (copy / "done.txt").write_text("mine")
-    _keep_results(walk, site)
+    _keep_results(last, site)
     assert (copy / "done.txt").read_text() == "mine"
 
 
@@ -411,10 +411,9 @@ def test_a_folder_for_results_that_cannot_be_written_is_only_warned_of(
     walk = Walk(tmp_path / "runs", "toy")
     last = walk(FIRST, ToyConfig(ends="finished"))
     attempt(last.stage, last.config, last.run, {})
-    finished = Walk(tmp_path / "runs", "toy")
-    finished(FIRST, ToyConfig(ends="finished"))
+    last.check_marker()
     (tmp_path / "file").touch()
-    _keep_results(finished, Site(root=str(tmp_path), results=str(tmp_path / "file" / "below")))
+    _keep_results(last, Site(root=str(tmp_path), results=str(tmp_path / "file" / "below")))
     assert "could not be copied" in caplog.text and "results in the site file" in caplog.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +25,8 @@ TOY = load_page("tests.slurm.toy")
 
 
 @pytest.fixture
-def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """With which site's root, which source and whose wish stages were started, without any server."""
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str) -> Iterator[list[tuple[Any, ...]]]:
+    """With which site's root, which source and whose wish stages were started; no job is made."""
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
     found: list[tuple[Any, ...]] = []
@@ -36,22 +37,20 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, 
 
     monkeypatch.setattr(follow, "require_runnable", lambda _: None)
     monkeypatch.setattr(follow, "Advance", advance)
-    return found
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        yield found
 
 
-def test_a_finished_study_is_no_longer_active(
-    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
-) -> None:
+def test_a_finished_study_is_no_longer_active(tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
     """Else a stage that gets a new version, or a folder that is removed, would have it all done again, unasked."""
     root, study = tmp_path / "runs", toy_study("finishes")
     kept = kept_study(root, study)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        advance_kept(kept.file, kept.site, root)
-        assert study_file.active(root) == [kept.file]
-        TOY.function(study, Here(root, study.name))
-        advance_kept(kept.file, kept.site, root)
-        assert study_file.active(root) == []
-        Follower(SlurmStudy.at_site(TOY, study)).start()
+    advance_kept(kept.file, kept.site, root)
+    assert study_file.active(root) == [kept.file]
+    TOY.function(study, Here(root, study.name))
+    advance_kept(kept.file, kept.site, root)
+    assert study_file.active(root) == []
+    Follower(SlurmStudy.at_site(TOY, study)).start()
     assert study_file.active(root) == [], "started again it was checked once more, and found finished"
 
 
@@ -73,90 +72,81 @@ def test_a_start_that_is_refused_changes_nothing_of_a_study_under_way(
 
 
 def test_an_edit_of_the_site_file_or_of_the_source_ends_nothing_that_is_followed(
-    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
+    tmp_path: Path, started: list[tuple[Any, ...]]
 ) -> None:
     page = tmp_path / "edited.py"
     page.write_text("from tests.slurm.toy import Study, page\n")
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        follower = Follower(SlurmStudy.at_site(load_page(str(page)), toy_study("followed")))
-        follower.start()
-        (tmp_path / "site.yaml").write_text("")
-        page.write_text("half an edit (")
-        follower.advance()
+    follower = Follower(SlurmStudy.at_site(load_page(str(page)), toy_study("followed")))
+    follower.start()
+    (tmp_path / "site.yaml").write_text("")
+    page.write_text("half an edit (")
+    follower.advance()
     (root, source, person), second = started
     assert (root, person) == (str(tmp_path / "runs"), True) and second == (root, source, False)
     assert (source / "edited.py").read_text().startswith("from"), "its jobs run what was started"
 
 
 def test_whoever_starts_a_job_gives_it_the_source_of_the_last_start(
-    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
+    tmp_path: Path, started: list[tuple[Any, ...]]
 ) -> None:
     """A corrected stage would run as it was before, where the one who had followed the study first was faster."""
     page = tmp_path / "corrected.py"
     page.write_text("from tests.slurm.toy import Study, page\n")
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        first = Follower(SlurmStudy.at_site(load_page(str(page)), toy_study("corrected")))
-        first.start()
-        page.write_text("from tests.slurm.toy import Study, page  # corrected\n")
-        slurm = SlurmStudy.at_site(load_page(str(page)), toy_study("corrected"))
-        Follower(slurm).start()
-        first.advance()
-        page.write_text("from tests.slurm.toy import Study, page  # and edited again\n")
-        advance_kept(slurm.file, slurm.site, slurm.root)
-        shutil.rmtree(tmp_path / "runs" / ".sources")
-        first.advance()
+    first = Follower(SlurmStudy.at_site(load_page(str(page)), toy_study("corrected")))
+    first.start()
+    page.write_text("from tests.slurm.toy import Study, page  # corrected\n")
+    slurm = SlurmStudy.at_site(load_page(str(page)), toy_study("corrected"))
+    Follower(slurm).start()
+    first.advance()
+    page.write_text("from tests.slurm.toy import Study, page  # and edited again\n")
+    advance_kept(slurm.file, slurm.site, slurm.root)
+    shutil.rmtree(tmp_path / "runs" / ".sources")
+    first.advance()
     before, *sources, again = [source for _, source, _ in started]
     assert before != sources[0] and len(set(sources)) == 1 and len(sources) == 3
     assert (again / "corrected.py").read_text().endswith("edited again\n"), "what is gone is made of what is there"
 
 
 def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(
-    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process cancelled it, and a stage that another study wants went on and finished."""
     monkeypatch.setattr(follow, "standings", lambda slurm: "how it stands")
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        slurm = SlurmStudy.at_site(TOY, toy_study("cancelled"))
-        follower = Follower(slurm)
-        follower.start()
-        study_file.stopped(slurm.file).touch()
-        assert follower.advance() == "how it stands" and len(started) == 1
-        follower.start()
-        follower.advance()
+    slurm = SlurmStudy.at_site(TOY, toy_study("cancelled"))
+    follower = Follower(slurm)
+    follower.start()
+    study_file.stopped(slurm.file).touch()
+    assert follower.advance() == "how it stands" and len(started) == 1
+    follower.start()
+    follower.advance()
     assert len(started) == 3, "a person started it again"
 
 
-def test_what_is_followed_ends_when_its_file_is_gone(
-    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
-) -> None:
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        follower = Follower(SlurmStudy.at_site(TOY, toy_study("removed")))
-        follower.start()
-        next((tmp_path / "runs").glob("removed/studies/*.yaml")).unlink()
-        with pytest.raises(BadInput, match="nothing more is started"):
-            follower.advance()
+def test_what_is_followed_ends_when_its_file_is_gone(tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
+    follower = Follower(SlurmStudy.at_site(TOY, toy_study("removed")))
+    follower.start()
+    next((tmp_path / "runs").glob("removed/studies/*.yaml")).unlink()
+    with pytest.raises(BadInput, match="nothing more is started"):
+        follower.advance()
     assert len(started) == 1
 
 
 def test_a_marker_that_stops_holding_is_noticed_while_the_study_is_followed(
-    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
+    tmp_path: Path, started: list[tuple[Any, ...]]
 ) -> None:
     study = toy_study("edited")
     done = Here(tmp_path / "runs", study.name)
     TOY.function(study, done)
     slurm = SlurmStudy.at_site(TOY, study)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        follower = Follower(slurm)
-        follower.start()
-        assert [handle.finished for handle in slurm.handles] == [True, True]
-        (done.handles[0].run.path / "model" / "model.safetensors").write_bytes(b"edited")
-        follower.advance()
+    follower = Follower(slurm)
+    follower.start()
+    assert [handle.finished for handle in slurm.handles] == [True, True]
+    (done.handles[0].run.path / "model" / "model.safetensors").write_bytes(b"edited")
+    follower.advance()
     assert [handle.finished for handle in slurm.handles] == [False, False]
 
 
-def test_a_start_walks_the_page_once_and_a_poll_does_not(
-    tmp_path: Path, started: list[tuple[Any, ...]], prefect_server: str
-) -> None:
+def test_a_start_walks_the_page_once_and_a_poll_does_not(tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
     """A page of hundreds of stages checks hundreds of markers on a shared disk each time."""
     walked: list[str] = []
 
@@ -165,10 +155,9 @@ def test_a_start_walks_the_page_once_and_a_poll_does_not(
         return TOY.function(study, stage)
 
     counted = type(TOY)(TOY.place, page, TOY.model)
-    with temporary_settings({PREFECT_API_URL: prefect_server}):
-        follower = Follower(SlurmStudy.at_site(counted, toy_study("walked")))
-        follower.start()
-        follower.advance()
+    follower = Follower(SlurmStudy.at_site(counted, toy_study("walked")))
+    follower.start()
+    follower.advance()
     assert walked == ["walked"] and len(started) == 2
 
 
