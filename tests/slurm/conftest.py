@@ -20,11 +20,11 @@ def cluster_or_skip(**settings: Any) -> Cluster:
     """A cluster; without SLURM the test is skipped, or fails where SLURM is required."""
     try:
         return Cluster(**settings)
-    except NoCluster as reason:
-        told = f"no SLURM cluster here ({reason}); tests/slurm/cluster.sh install gets the packages"
+    except NoCluster as error:
+        reason = f"no SLURM cluster here ({error}); tests/slurm/cluster.sh install gets the packages"
         if os.environ.get(REQUIRED) == "1":
-            pytest.fail(told, pytrace=False)
-        pytest.skip(told)
+            pytest.fail(reason, pytrace=False)
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.stage.run import StageInput
 from tasks.sweep.configuration import SweepConfig
+from tasks.sweep.figures import drawn
 from tasks.sweep.metrics import metrics_of
 from tasks.sweep.results import CellNumbers, SweepResults, numbers_of
 from tasks.sweep.sweep import sweep
@@ -141,6 +142,17 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
     shown = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture)]
     assert {"width", "loss", "1", "4", "1 missing"} <= set(shown), shown
     assert "over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture
+
+
+def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
+    cells = {
+        f"width {width}": CellNumbers(values=[width], run="r", numbers={"loss": 1 / width}) for width in (16, 1, 4)
+    }
+    results = SweepResults(study="toy", keys=["width"], cells=cells)
+    (picture,) = drawn(results, metrics_of(results, ["*"])).values()
+    (line,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1\.2[^>]*>', picture.svg)
+    places = [float(x) for x, _ in re.findall(r"[ML] (\S+) (\S+)", line)]
+    assert len(places) == 3 and places == sorted(places)
 
 
 def test_numbers_that_one_pattern_names_are_one_metric() -> None:
