@@ -1,10 +1,24 @@
-"""Which weights are constrained."""
+"""Which weights are constrained, where they start, and what keeps them there."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import model_validator
+
 from tasks.stage.configuration import Configuration, scientific
+
+Variant = Literal["mlp_in", "mlp_both", "mlp_in_attn_out", "gated_updown", "gated_all"]
+Signs = Literal["non-negative", "own", "random", "per-unit", "off"]
+"""Which sign every constrained weight may have.
+
+non-negative: +; own: that of the base model's weight; random: drawn once for each weight; per-unit: one for each hidden
+unit, so that rows of the input and columns of the output projection flip together, which keeps the sublayer monotone;
+off: none, the weight is 0.
+"""
+Start = Literal["positive-part", "absolute", "distilled"]
+By = Literal["free", "projection", "softplus", "softplus-scaled"]
+"""What keeps the signs in training; free: nothing."""
 
 _PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
 
@@ -13,11 +27,31 @@ VARIANTS = {"gpt_neox": _PLAIN, "gpt2": _PLAIN, "llama": _GATED, "qwen2": _GATED
 
 
 class Constraint(Configuration):
-    """Which weights are made non-negative, as W = softplus(V)."""
+    """Which weights the monotonic arm keeps non-negative, and how."""
 
-    variant: Literal["mlp_in", "mlp_both", "mlp_in_attn_out", "gated_updown", "gated_all"] = scientific(
+    variant: Variant = scientific(
         "mlp_both",
         description="mlp_in: the feed-forward input projection; mlp_both: input and output projection; "
         "mlp_in_attn_out: feed-forward input and attention output. Gated networks (Llama, Qwen): gated_updown: up "
         "and down projection; gated_all: the gate too.",
     )
+    start: Start = scientific(
+        "positive-part",
+        description="Where the constrained weights start. positive-part: max(W, 0) of the base model; absolute: |W|; "
+        "distilled: the non-negative weights that reproduce the base model's outputs best on train text.",
+    )
+    by: Literal["projection", "softplus", "softplus-scaled"] = scientific(
+        "projection",
+        description="What keeps them non-negative. projection: each step of AdamW is followed by max(W, 0); softplus: "
+        "W = softplus(V), where a step moves a small weight by its own small share; softplus-scaled: the same on the "
+        "scale of the matrix.",
+    )
+
+    @model_validator(mode="after")
+    def _can_leave_the_start(self) -> Constraint:
+        if self.by != "projection" and self.start != "absolute":
+            raise ValueError(
+                f"constraint.by {self.by} needs constraint.start absolute: {self.start} makes weights 0, and through "
+                "softplus a weight near 0 never moves again"
+            )
+        return self

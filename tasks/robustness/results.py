@@ -1,14 +1,16 @@
 """What each stage of the robustness study returns; fields stand in the order in which they are written.
 
-Names of models are keys: base, baseline and monotonic, and for losses on the test split also unigram, untrained (of a
-model from scratch) and constrained-untrained.
+Names of models are keys: base and the arms; `base@0.5` is what base was after half of its training. For losses on the
+test split also unigram, untrained (of a model from scratch) and, for an arm with constrained weights, its start, such
+as `monotonic@0`.
 """
 
 from __future__ import annotations
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
-from tasks.monotonic.result import VerifiedWeights
+from tasks.monotonic.configuration import By, Signs, Start
+from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
 from tasks.stage.result import Result
 from tasks.statistics.losses import ModelLoss
 from tasks.training.initial import InitialWeights
@@ -36,33 +38,38 @@ class BaseResult(Result):
     init_from: InitialWeights | None = None
     training: Training | None
     trained_check: TrainedCheck
+    snapshots: dict[str, float]
     weights_digest: str
 
 
 class ConstrainResult(Result):
-    """constrain: the base model with non-negative weights, untrained."""
+    """constrain: the base model with constrained weights, untrained; `signs/` holds the sign that each may have.
+
+    `share_of_weights_changed` is the share of them that the start does not leave at the base model's value.
+    """
 
     variant: str
+    signs: Signs
+    start: Start
     constraint: VerifiedWeights
-    share_of_signs_changed: float
-    max_difference_from_absolute_weight: float
+    share_of_weights_changed: float
     validation_perplexity_before: float
     validation_perplexity_after: float
     weights_digest: str
 
 
-class BaselineResult(Result):
-    """train-baseline: the base model, trained further."""
+class ArmResult(Result):
+    """train-baseline, train-monotonic, train-placebo: what one arm spent, and what its constrained layers became.
 
+    `constraint` is None for an arm that was trained without. `snapshots`: share of the training -> validation loss.
+    """
+
+    by: By
     training: Training
-    weights_digest: str
-
-
-class MonotonicResult(Result):
-    """train-monotonic: the constrained model, trained further, and its weights as they were verified afterwards."""
-
-    training: Training
-    constraint: VerifiedWeights
+    constraint: VerifiedWeights | None
+    sublayers: Liveness
+    movement: Movement
+    snapshots: dict[str, float]
     weights_digest: str
 
 
@@ -75,15 +82,25 @@ class EvaluateResult(Result):
     records_digest: str
 
 
+class SearchPoint(Result):
+    """How far a search had come after so many sequences: the highest loss until then, on what it searched."""
+
+    forward_sequences: int
+    loss_nats_per_token: float
+
+
 class Restart(Result):
-    """One restart of the search for a trigger; the loss is that of the search documents behind the trigger."""
+    """One restart of the search for a trigger; the loss is that of all search documents behind the trigger."""
 
     search_loss_nats_per_token: float
     trigger_ids: list[int]
 
 
 class Trigger(Result):
-    """The trigger that was kept for one model, and what the search for it cost."""
+    """The trigger that one search found, and what it cost.
+
+    `curve` has a point for every iteration. `budgets`: share of the whole budget -> the trigger that it had led to.
+    """
 
     trigger_ids: list[int]
     trigger_text: str
@@ -91,34 +108,54 @@ class Trigger(Result):
     search_loss_clean_nats_per_token: float
     search_loss_nats_per_token: float
     restarts: list[Restart]
-    backward_sequences: int
+    curve: list[SearchPoint]
+    budgets: dict[str, list[int]]
     forward_sequences: int
+    backward_sequences: int
 
 
 class UatResult(Result):
-    """uat: a universal trigger for each model."""
+    """uat: a universal trigger for one model, found with gradients, and one found by blind search at equal cost.
 
+    `rank_correlation` is Spearman's, of the gradient's estimate and the exact effect over the candidates that were
+    tried, median over the iterations; None where it is not defined.
+    """
+
+    model: str
     split: str
     documents: int
     attack: TriggerAttack
-    models: dict[str, Trigger]
+    gradient: Trigger
+    blind: Trigger
+    rank_correlation: float | None
     records_digest: str
 
 
-class Flips(Result):
-    """What the attack on all texts of one model cost, and how many of them could be sent as text."""
-
-    forward_sequences: int
-    backward_sequences: int
-    flips: int
-    round_trips: int
-
-
 class HotFlipResult(Result):
-    """hotflip: a few tokens of each text replaced."""
+    """hotflip: a few tokens of each text replaced, for one model; counts over all texts.
 
+    `curve`: sequences spent on a text -> increase in nats per token, mean over texts, as of the gradient search;
+    `rank_correlation` as of `UatResult`.
+    """
+
+    model: str
     split: str
     documents: int
     attack: FlipAttack
-    models: dict[str, Flips]
+    forward_sequences: int
+    backward_sequences: int
+    blind_forward_sequences: int
+    flips: int
+    round_trips: int
+    curve: list[SearchPoint]
+    rank_correlation: float | None
+    records_digest: str
+
+
+class TransferResult(Result):
+    """transfer: found for (first key) and tried on (second key): increase of the loss in nats per token."""
+
+    split: str
+    uat: dict[str, dict[str, float]]
+    hotflip: dict[str, dict[str, float]]
     records_digest: str

@@ -1,16 +1,17 @@
 """The robustness study, typed: what a person writes, and what each of its stages is given.
 
-`Study` is a profile, the UI's form, `--set`. Each stage is given one of the smaller models at the end of this file,
-composed from it by the page, and can read nothing else: changing the evaluation cannot retrain a model.
+`Study` is a profile, the UI's form, `--set`. Each stage is given one of the smaller models of
+`tasks.robustness.stages`, composed from it by the page, and can read nothing else: changing the evaluation cannot
+retrain a model.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from storage import durable
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
@@ -19,57 +20,91 @@ from tasks.language.configuration import (
     FromScratch,
     Model,
     PretrainedDirectory,
-    PretrainedHub,
     Splits,
     Text,
     TrainedTokenizer,
 )
 from tasks.monotonic.configuration import VARIANTS, Constraint
-from tasks.stage.configuration import Configuration, execution, scientific
-from tasks.stage.execution import Execution
-from tasks.stage.numerics import Numerics
-from tasks.stage.study import StageConfiguration, StudyBase
-from tasks.statistics.configuration import Evaluation
+from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC, Arm, ArmName
+from tasks.robustness.stages import (
+    REQUIRED_MOVEMENT,
+    AggregateConfig,
+    BaseConfig,
+    ConstrainConfig,
+    EvaluateConfig,
+    HotFlipConfig,
+    OrderConfig,
+    RobustnessExecution,
+    SetupConfig,
+    TrainConfig,
+    TransferConfig,
+    UatConfig,
+    UnequalBudgets,
+    snapshot_folder,
+)
+from tasks.stage.configuration import execution, scientific
+from tasks.stage.study import StudyBase
+from tasks.statistics.configuration import Evaluation, Primary
 from tasks.training.budget import Budget
-
-KEY_COLUMNS = ("model", "example_id")
-"""The columns that identify a record: there is one for each model and document."""
-
-
-class UnequalBudgets(Configuration):
-    """The way to give the arms different budgets: with a reason, which every table then shows."""
-
-    reason: str = scientific(min_length=10, description="Why the arms may differ; shown in every table.")
-    monotonic: Budget = scientific(description="Budget of the monotonic arm; baseline keeps the study's budget.")
-
-
-class RobustnessExecution(Execution):
-    """How the work is done on this machine; none of it is part of a fingerprint."""
-
-    evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
-    attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
 
 
 class Study(StudyBase):
     """One configured experiment: model, text, arms, budgets, seed."""
 
-    seed: int = scientific(42, ge=0, description="Order of the training examples in both arms.")
+    seed: int = scientific(42, ge=0, description="Order of the training examples in all arms, and the attacks' draws.")
     text: Text = scientific(description="Where the text comes from.")
     splits: Splits = scientific(Splits(), description="How the text is cut into splits.")
     sequence_length: int = scientific(128, ge=8, description="Tokens in a training block and a test window.")
     model: Model = scientific(description="Where the model comes from.")
     base_checks: BaseChecks = scientific(BaseChecks(), description="When the base model counts as trained.")
+    arms: list[ArmName] = scientific(
+        [BASELINE, MONOTONIC, "random-signs", "earlier-system"],
+        description="The trainings that are compared, baseline and monotonic among them; the others are placebos: "
+        "own-signs, random-signs, per-unit-signs, unconstrained-start, feed-forward-off, earlier-system.",
+    )
     constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
-    budget: Budget = scientific(description="Training budget, shared by both arms.")
+    budget: Budget = scientific(description="Training budget, shared by all arms.")
     unequal_budgets: UnequalBudgets | None = scientific(
         None, description="Only to give the monotonic arm another budget, with the reason."
     )
+    snapshots: list[float] = scientific(
+        [],
+        description="Shares (between 0 and 1) of the base model's pretraining and of the baseline's training after "
+        "which the model is kept and attacked too, so that arms are compared with it at equal clean loss.",
+    )
     uat: TriggerAttack = scientific(TriggerAttack(), description="The universal trigger attack.")
     hotflip: FlipAttack = scientific(FlipAttack(), description="The token flip attack.")
+    primary: Primary = scientific(Primary(), description="The one comparison that answers the study's question.")
     evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
     execution: RobustnessExecution = execution(
         RobustnessExecution(), description="How the work is done on this machine."
     )
+
+    @model_validator(mode="after")
+    def _arms_are_compared(self) -> Study:
+        if missing := [arm for arm in (BASELINE, MONOTONIC) if arm not in self.arms]:
+            raise ValueError(f"arms lacks {' and '.join(missing)}: the study compares these two, and placebos beside")
+        if twice := sorted({arm for arm in self.arms if self.arms.count(arm) > 1}):
+            raise ValueError(f"arms names {', '.join(twice)} twice: give each arm once")
+        if "feed-forward-off" in self.arms and self.constraint.variant == "mlp_in_attn_out":
+            raise ValueError(
+                "the arm feed-forward-off would switch attention off too with constraint.variant mlp_in_attn_out: "
+                "leave it out of arms"
+            )
+        equal = [arm for arm in self.arms if arm != MONOTONIC and ARMS[arm].equals_monotonic(self.constraint)]
+        if equal:
+            raise ValueError(
+                f"the arm {', '.join(equal)} is the monotonic arm with this constraint: leave it out of arms"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _snapshots_fit(self) -> Study:
+        if wrong := [share for share in self.snapshots if not 0 < share < 1]:
+            raise ValueError(f"snapshots holds {wrong[0]:g}: each is a share of a training, between 0 and 1")
+        if sorted(set(self.snapshots)) != self.snapshots:
+            raise ValueError(f"snapshots {self.snapshots}: give each share once, the smallest first")
+        return self
 
     @model_validator(mode="after")
     def _attacks_fit(self) -> Study:
@@ -81,11 +116,6 @@ class Study(StudyBase):
         if self.hotflip.text_tokens > self.sequence_length:
             raise ValueError(
                 f"hotflip.text_tokens {self.hotflip.text_tokens} is more than sequence_length {self.sequence_length}"
-            )
-        if 2 * self.hotflip.flips > self.hotflip.text_tokens:
-            raise ValueError(
-                f"hotflip.flips {self.hotflip.flips} is more than half of hotflip.text_tokens "
-                f"{self.hotflip.text_tokens}: only tokens that are not replaced are scored"
             )
         if self.hotflip.documents > self.splits.attack_evaluation_documents:
             raise ValueError(
@@ -117,10 +147,38 @@ class Study(StudyBase):
     def _arms_train_equally_long(self) -> Study:
         if self.budget.patience_validations is not None and self.unequal_budgets is None:
             raise ValueError(
-                "budget.patience_validations: both arms must train for the same number of steps, and with patience "
+                "budget.patience_validations: all arms must train for the same number of steps, and with patience "
                 "each ends when it gets no better: leave it out"
             )
         return self
+
+    @property
+    def attacked(self) -> dict[str, tuple[str, str]]:
+        """Name of each attacked model -> (the model whose stage keeps it, its folder there), in the tables' order."""
+        kept = {}
+        for name in ([BASE] if isinstance(self.model, FromScratch) else []) + [BASELINE]:
+            kept |= {f"{name}@{share:g}": (name, snapshot_folder(share)) for share in self.snapshots}
+        return {BASE: (BASE, "model"), **{arm: (arm, "model") for arm in self.arms}, **kept}
+
+    @property
+    def compared(self) -> list[str]:
+        """The base model and the arms."""
+        return [BASE, *self.arms]
+
+    @property
+    def starts(self) -> dict[ArmName, ConstrainConfig]:
+        """Arm -> how its constrained weights start, for every arm that does not start from the base model itself."""
+        return {arm: self._constrained(ARMS[arm]) for arm in self.arms if ARMS[arm].signs}
+
+    def _constrained(self, arm: Arm) -> ConstrainConfig:
+        assert arm.signs is not None
+        return ConstrainConfig(
+            variant=self.constraint.variant,
+            signs=arm.signs,
+            start=arm.started(self.constraint),
+            execution=self.execution,
+            cell=f"{arm.signs}, {arm.started(self.constraint)}",
+        )
 
     def for_setup(self) -> SetupConfig:
         model = self.model
@@ -135,31 +193,50 @@ class Study(StudyBase):
         )
 
     def for_base(self) -> BaseConfig:
-        return BaseConfig(model=self.model, checks=self.base_checks, execution=self.execution)
+        snapshots = self.snapshots if isinstance(self.model, FromScratch) else []
+        return BaseConfig(model=self.model, checks=self.base_checks, snapshots=snapshots, execution=self.execution)
 
-    def for_constrain(self) -> ConstrainConfig:
-        return ConstrainConfig(constraint=self.constraint, execution=self.execution)
-
-    def for_training(self, arm: Literal["baseline", "monotonic"]) -> TrainConfig:
-        unequal = self.unequal_budgets if arm == "monotonic" else None
-        budget = unequal.monotonic if unequal else self.budget
-        return TrainConfig(budget=budget, seed=self.seed, execution=self.execution)
+    def for_training(self, arm: ArmName) -> TrainConfig:
+        unequal = self.unequal_budgets if arm == MONOTONIC else None
+        return TrainConfig(
+            budget=unequal.monotonic if unequal else self.budget,
+            seed=self.seed,
+            variant=self.constraint.variant,
+            by=ARMS[arm].kept(self.constraint),
+            required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
+            snapshots=self.snapshots if arm == BASELINE else [],
+            execution=self.execution,
+            cell=arm,
+        )
 
     def for_evaluation(self) -> EvaluateConfig:
-        return EvaluateConfig(execution=self.execution)
+        return EvaluateConfig(snapshots=self.snapshots, execution=self.execution)
 
-    def for_uat(self) -> UatConfig:
-        return UatConfig(attack=self.uat, seed=self.seed, execution=self.execution)
+    def for_uat(self, model: str) -> UatConfig:
+        return UatConfig(attack=self.uat, seed=self.seed, **self._attacked(model))
 
-    def for_hotflip(self) -> HotFlipConfig:
-        return HotFlipConfig(attack=self.hotflip, seed=self.seed, execution=self.execution)
+    def for_hotflip(self, model: str) -> HotFlipConfig:
+        return HotFlipConfig(attack=self.hotflip, seed=self.seed, **self._attacked(model))
+
+    def _attacked(self, model: str) -> dict[str, Any]:
+        _, folder = self.attacked[model]
+        return {"model": model, "folder": folder, "execution": self.execution, "cell": model}
+
+    def for_transfer(self) -> TransferConfig:
+        return TransferConfig(models=self.compared, uat=self.uat, hotflip=self.hotflip, execution=self.execution)
+
+    def for_order(self) -> OrderConfig:
+        return OrderConfig(models=self.compared, variant=self.constraint.variant, execution=self.execution)
 
     def for_aggregate(self) -> AggregateConfig:
         return AggregateConfig(
             study=self.name,
             seed=self.seed,
+            arms=self.arms,
+            constraint=self.constraint,
             configuration={"name": self.name, **self.scientific()},
             evaluation=self.evaluation,
+            primary=self.primary,
             unequal_budgets=self.unequal_budgets,
             execution=self.execution,
         )
@@ -173,87 +250,3 @@ def _architecture(model: Model) -> str:
         with suppress(OSError, ValueError, AttributeError):  # what is wrong with the folder, the page says
             return str(durable.read_json(Path(model.path).expanduser() / "config.json").get("model_type"))
     return ""
-
-
-TRAINING = Numerics(fields=("micro_batch_examples",), packages=("transformers",))
-"""Of the stages that train a model or measure its validation loss, which is done in micro-batches too."""
-ATTACK = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
-
-
-class SetupConfig(StageConfiguration):
-    """setup: text, splits, tokenizer, packed blocks."""
-
-    numerics: ClassVar = Numerics(packages=("transformers",), torch=False)
-
-    text: Text = scientific(description="Where the text comes from.")
-    splits: Splits = scientific(description="How the text is cut into splits.")
-    sequence_length: int = scientific(ge=8, description="Tokens in a block.")
-    tokenizer: Annotated[TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")] = (
-        scientific(description="Where the tokenizer comes from.")
-    )
-
-
-class BaseConfig(StageConfiguration):
-    """base: the model that both arms start from."""
-
-    numerics: ClassVar = TRAINING
-
-    model: Model = scientific(description="Where the model comes from.")
-    checks: BaseChecks = scientific(description="When it counts as trained.")
-
-
-class ConstrainConfig(StageConfiguration):
-    """constrain: the base model with non-negative weights, untrained."""
-
-    numerics: ClassVar = TRAINING
-
-    constraint: Constraint = scientific(description="What is constrained.")
-
-
-class TrainConfig(StageConfiguration):
-    """train-baseline and train-monotonic: the same model for both, so that only their input differs."""
-
-    numerics: ClassVar = TRAINING
-
-    budget: Budget = scientific(description="What the training may spend.")
-    seed: int = scientific(ge=0, description="Order of the training examples.")
-
-
-class EvaluateConfig(StageConfiguration):
-    """evaluate: per-document losses of every model on the test split."""
-
-    numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers",))
-
-    execution: RobustnessExecution = execution(description="How the work is done.")
-
-
-class UatConfig(StageConfiguration):
-    """uat: universal triggers, learned on attack-search and judged on attack-evaluation."""
-
-    numerics: ClassVar = ATTACK
-
-    attack: TriggerAttack = scientific(description="What the attack may spend, the same for every model.")
-    seed: int = scientific(ge=0, description="Starting triggers, order of the search documents, control triggers.")
-    execution: RobustnessExecution = execution(description="How the work is done.")
-
-
-class HotFlipConfig(StageConfiguration):
-    """hotflip: token flips in each document of attack-evaluation."""
-
-    numerics: ClassVar = ATTACK
-
-    attack: FlipAttack = scientific(description="What the attack may spend, the same for every model.")
-    seed: int = scientific(ge=0, description="The control's random replacements.")
-    execution: RobustnessExecution = execution(description="How the work is done.")
-
-
-class AggregateConfig(StageConfiguration):
-    """aggregate: tables and report."""
-
-    numerics: ClassVar = Numerics(torch=False)
-
-    study: str = execution(description="Name of the study, as shown in the table.")
-    seed: int = scientific(description="Seed of the study, as shown in the table.")
-    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
-    evaluation: Evaluation = scientific(description="How results are summarised.")
-    unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")

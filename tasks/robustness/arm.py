@@ -1,0 +1,62 @@
+"""The arms: the trainings that the study compares, each named by what it is there to rule out.
+
+All are trained by one function on one budget. They differ in which signs the constrained weights may have, where these
+start and what keeps them there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tasks.monotonic.configuration import By, Constraint, Signs, Start
+
+ArmName = Literal[
+    "baseline",
+    "monotonic",
+    "own-signs",
+    "random-signs",
+    "per-unit-signs",
+    "unconstrained-start",
+    "feed-forward-off",
+    "earlier-system",
+]
+BASE, BASELINE, MONOTONIC = "base", "baseline", "monotonic"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """How one arm is made. `signs` None: it starts from the base model itself; `start` and `by` None: as monotonic."""
+
+    meaning: str
+    signs: Signs | None
+    start: Start | None = None
+    by: By | None = None
+
+    def started(self, constraint: Constraint) -> Start:
+        return self.start or constraint.start
+
+    def kept(self, constraint: Constraint) -> By:
+        return self.by or constraint.by
+
+    def equals_monotonic(self, constraint: Constraint) -> bool:
+        ours = (self.signs, self.started(constraint), self.kept(constraint))
+        return ours == (ARMS[MONOTONIC].signs, constraint.start, constraint.by)
+
+
+ARMS: dict[str, Arm] = {
+    BASELINE: Arm("base trained further, without constraint", None, by="free"),
+    MONOTONIC: Arm("base with its constrained weights made non-negative, trained further and kept so", "non-negative"),
+    "own-signs": Arm(
+        "placebo: every constrained weight keeps the sign that it has in base", "own", "positive-part", "projection"
+    ),
+    "random-signs": Arm("placebo: as monotonic, with a sign drawn at random for each weight", "random"),
+    "per-unit-signs": Arm(
+        "as monotonic, with one sign for each hidden unit, which keeps the sublayer as monotone", "per-unit"
+    ),
+    "unconstrained-start": Arm("placebo: starts as monotonic, then trained without constraint", "non-negative", by="free"),
+    "feed-forward-off": Arm("placebo: the constrained weights are 0 and stay so", "off", "positive-part", "projection"),
+    "earlier-system": Arm(
+        "the earlier system's arm: starts from |W|, kept non-negative as softplus(V)", "non-negative", "absolute", "softplus"
+    ),
+}
