@@ -1,6 +1,7 @@
 """The robustness study: does forcing feed-forward weights to be non-negative make a language model harder to attack?
 
-    setup -> base -> {train-baseline, constrain -> train-monotonic} -> {evaluate, uat, hotflip} -> aggregate
+    setup -> base -> {train-baseline, constrain -> {train-monotonic, train-placebo ...}}
+          -> {evaluate, order, uat and hotflip of each model -> transfer} -> aggregate
 
 The page below is the only description of the DAG. Each call gives a stage its own configuration and the handles of
 the stages that it reads, and returns a handle; what a call does (run here, or only say what would run) is the
@@ -15,71 +16,96 @@ from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
 from flows import command
-from tasks.robustness.study import (
+from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.robustness.stages import (
     AggregateConfig,
     BaseConfig,
     ConstrainConfig,
     EvaluateConfig,
     HotFlipConfig,
+    OrderConfig,
     SetupConfig,
-    Study,
     TrainConfig,
+    TransferConfig,
     UatConfig,
 )
+from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 from tasks.sweep.configuration import SweepConfig
 
 SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
-BASE = Stage("base", BaseConfig, "tasks.robustness.base:base", version=2)
-CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain", version=1, needs="gpu")
-TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.robustness.arms:train_baseline", version=2)
-TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.robustness.arms:train_monotonic", version=2)
-EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=1, needs="gpu")
-UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=1, needs="gpu")
-HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=1, needs="gpu")
+BASE_MODEL = Stage("base", BaseConfig, "tasks.robustness.base:base", version=3)
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain", version=2, needs="gpu")
+TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.robustness.arms:train_arm", version=3)
+TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.robustness.arms:train_arm", version=3)
+TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.robustness.arms:train_arm", version=1)
+EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
+ORDER = Stage("order", OrderConfig, "tasks.robustness.order:order", version=1, needs="gpu")
+UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=2, needs="gpu")
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
+TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=1, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", needs="cpu")
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=2, needs="cpu")
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=3, needs="cpu")
+
+TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
     """The study, top to bottom; returns the handle of its last stage."""
     text = stage(SETUP, study.for_setup())
-    base = stage(BASE, study.for_base(), text=text)
+    base = stage(BASE_MODEL, study.for_base(), text=text)
 
-    constrained = stage(CONSTRAIN, study.for_constrain(), text=text, base=base)
-    baseline = stage(TRAIN_BASELINE, study.for_training("baseline"), text=text, start=base)
-    monotonic = stage(TRAIN_MONOTONIC, study.for_training("monotonic"), text=text, start=constrained)
+    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in study.starts().items()}
+    models = {BASE: base}
+    for arm in study.arms:
+        start = starts[study.start_of(arm)] if ARMS[arm].signs else base
+        models[arm] = stage(TRAIN.get(arm, TRAIN_PLACEBO), study.for_training(arm), text=text, start=start)
 
-    models = {"base": base, "baseline": baseline, "monotonic": monotonic}
+    constrained = starts[study.start_of(MONOTONIC)]
     evaluation = stage(EVALUATE, study.for_evaluation(), text=text, constrained=constrained, **models)
-    uat = stage(UAT, study.for_uat(), text=text, **models)
-    hotflip = stage(HOTFLIP, study.for_hotflip(), text=text, **models)
+    order = stage(ORDER, study.for_order(), text=text, **models)
+
+    attacked = study.attacked()
+    uat = {
+        f"uat-{name}": stage(UAT, study.for_uat(name), text=text, model=models[trained])
+        for name, (trained, _) in attacked.items()
+    }
+    hotflip = {
+        f"hotflip-{name}": stage(HOTFLIP, study.for_hotflip(name), text=text, model=models[trained])
+        for name, (trained, _) in attacked.items()
+    }
+    transfer = stage(TRANSFER, study.for_transfer(), text=text, **models, **uat, **hotflip)
 
     return stage(
         AGGREGATE,
         study.for_aggregate(),
         text=text,
-        constrained=constrained,
+        **{f"start-{name}": start for name, start in starts.items()},
         **models,
         evaluation=evaluation,
-        uat=uat,
-        hotflip=hotflip,
+        order=order,
+        **uat,
+        **hotflip,
+        transfer=transfer,
     )
 
 
 NUMBERS_OF_A_SWEEP = [
     "models.*.loss_nats_per_token",
+    "arms.*.alive_share",
     "attacks.*.effects.*.increase_nats_per_token.value",
     "attacks.hotflip.effects.*.success_rate.value",
 ]
+SEEDS = {"seed", "model.init_seed"}
+"""Keys that vary chance alone: cells over them are repetitions of one study."""
 
 
 def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
-    """The stage over the cells of a sweep: two or more seeds, and nothing else, compare the arms."""
+    """The stage over the cells of a sweep: two or more of chance alone compare the arms."""
     config = config.model_copy(
         update={"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
     )
-    if config.keys == ["seed"] and len(config.present) > 1:
+    if set(config.keys) <= SEEDS and len(config.present) > 1:
         return SWEEP_SEEDS, config.model_copy(update={"causes": {}})  # which its report does not show
     return SWEEP, config
 

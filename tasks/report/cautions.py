@@ -25,13 +25,17 @@ def numerics_changed(stages: Collection[str]) -> list[str]:
 
 
 def numerics_differ(arms: Mapping[str, dict[str, Any]]) -> list[str]:
-    """That two arms (name -> numerics) ran on different numerics."""
-    (first, second) = arms.values()
-    both = [key for key in first if key in second]  # one that was begun earlier may list more
-    differing = [f"{key} ({first[key]}, {second[key]})" for key in both if first[key] != second[key]]
+    """That arms (name -> numerics) ran on different numerics."""
+    shared = set.intersection(*(set(found) for found in arms.values()))  # one that was begun earlier may list more
+    differing = {
+        key: [str(found[key]) for found in arms.values()]
+        for key in next(iter(arms.values()))
+        if key in shared and len({str(found[key]) for found in arms.values()}) > 1
+    }
     if not differing:
         return []
-    return [f"**The arms ran on different numerics** ({', '.join(arms)}): {', '.join(differing)}."]
+    values = ", ".join(f"{key} ({', '.join(found)})" for key, found in differing.items())
+    return [f"**The arms ran on different numerics** ({', '.join(arms)}): {values}."]
 
 
 def plain(caution: str) -> str:

@@ -227,6 +227,30 @@ def over_values(
     return _svg(name, described, 2.9, draw)
 
 
+def against(
+    name: str,
+    described: str,
+    line: Sequence[tuple[str, float, float]],
+    points: Sequence[tuple[str, float, float]],
+    x_label: str,
+    y_label: str,
+) -> str:
+    """Named points (label, x, y) of one series, joined in the order of x, and single points beside them."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        joined = sorted(line, key=lambda point: point[1])
+        style = SERIES_STYLES[1]
+        axes.plot([x for _, x, _ in joined], [y for *_, y in joined], "-o", color=style.colour, markersize=4)
+        axes.plot([x for _, x, _ in points], [y for *_, y in points], "s", color=SERIES_STYLES[2].colour, markersize=6)
+        for label, x, y in [*joined, *points]:
+            axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=FONT_POINTS - 2)
+        _label(axes, x_label, y_label)
+        axes.margins(x=0.2, y=0.15)  # room for the names
+
+    return _svg(name, described, 3.3, draw)
+
+
 def prepare(cache: Path) -> None:
     """Lets matplotlib keep its list of fonts in `cache`: never in the home folder. Call before the first figure."""
     os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))

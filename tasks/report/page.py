@@ -84,7 +84,7 @@ TEMPLATE = """<!doctype html>
 <header>
 <h1>{{ title }}</h1>
 <p class="lead">{{ lead }}</p>
-<div class="facts"><ul>{% for fact in facts %}<li>{{ fact }}</li>{% endfor %}</ul></div>
+<div class="facts"><ul>{% for fact in facts %}<li>{{ fact | strong }}</li>{% endfor %}</ul></div>
 <nav aria-label="Contents"><ul>
 {%- for section in sections %}<li><a href="#{{ section.anchor }}">{{ section.title }}</a></li>{% endfor %}</ul></nav>
 </header>
@@ -93,10 +93,10 @@ TEMPLATE = """<!doctype html>
 <section id="{{ section.anchor }}">
 <h2>{{ section.title }}</h2>
 {%- for text in section.texts %}
-<p>{{ text }}</p>
+<p>{{ text | strong }}</p>
 {%- endfor %}
 {%- if section.points %}
-<ul>{% for point in section.points %}<li>{{ point }}</li>{% endfor %}</ul>
+<ul>{% for point in section.points %}<li>{{ point | strong }}</li>{% endfor %}</ul>
 {%- endif %}
 {%- if section.figures %}
 <div class="figures">
@@ -113,7 +113,7 @@ TEMPLATE = """<!doctype html>
 </tr></thead>
 <tbody>
 {%- for row in table.rows %}
-<tr>{% for cell in row %}<td{{ right(table, loop.index0) or cell_class(cell) }}>{{ cell }}</td>{% endfor %}</tr>
+<tr>{% for cell in row %}<td{{ right(table, loop.index0) or cell_class(cell) }}>{{ cell | strong_cell }}</td>{% endfor %}</tr>
 {%- endfor %}
 </tbody></table></div>
 {%- endfor %}
@@ -153,12 +153,23 @@ class Section:
 
 
 def html_page(title: str, lead: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
-    """The page as HTML. Everything but the figures is taken as plain text and escaped."""
+    """The page as HTML. Everything but the figures is taken as plain text and escaped; what stands between ** is bold."""
     environment = Environment(loader=DictLoader({"page": TEMPLATE}), autoescape=True, undefined=StrictUndefined)
-    environment.filters["svg"] = Markup
+    environment.filters |= {"svg": Markup, "strong": _strong, "strong_cell": _strong_cell}
     environment.globals.update(right=_right, cell_class=_cell_class)
     template = environment.get_template("page")
     return template.render(title=title, lead=lead, facts=facts, sections=sections, style=Markup(STYLE)) + "\n"
+
+
+def _strong(text: str) -> Markup:
+    """Text with what stands between ** in bold; all of it escaped."""
+    parts = re.split(r"\*\*(.+?)\*\*", text)
+    return Markup("").join(Markup("<strong>{}</strong>").format(part) if odd % 2 else part for odd, part in enumerate(parts))
+
+
+def _strong_cell(cell: object) -> Markup | object:
+    """A cell that is bold as a whole; in any other cell asterisks are text, such as a model's."""
+    return _strong(cell) if isinstance(cell, str) and re.fullmatch(r"\*\*[^*]+\*\*", cell) else cell
 
 
 def _right(table: Table, column: int) -> str:

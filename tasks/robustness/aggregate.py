@@ -2,50 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from storage.records import read_records
-from tasks.language.result import Training
 from tasks.report import figures as drawing
 from tasks.report.provenance import provenance, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.robustness import checks
+from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.robustness.comparisons import attack_findings, primary, secondary, test_differences
 from tasks.robustness.figures import figures
-from tasks.robustness.final_results import (
-    Arm,
-    ArmNumerics,
-    Arms,
-    Attacks,
-    BaseFacts,
-    FinalResults,
-    FlipsMade,
-    HotFlipFindings,
-    TextProof,
-    UatFindings,
-)
+from tasks.robustness.final_results import ArmFacts, Attacks, BaseFacts, FinalResults, TextProof
 from tasks.robustness.report import report
 from tasks.robustness.results import (
-    BaselineResult,
+    ArmResult,
     BaseResult,
-    ConstrainResult,
     EvaluateResult,
     HotFlipResult,
-    MonotonicResult,
+    OrderResult,
     SetupResult,
+    TransferResult,
     UatResult,
 )
-from tasks.robustness.study import AggregateConfig
+from tasks.robustness.stages import AggregateConfig
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
 from tasks.stage.run import StageInput, StageRun
-from tasks.statistics.effects import attack_effect, paired_effects
-from tasks.statistics.losses import paired_difference
-
-TRAININGS = {"base": "base", "baseline": "train-baseline", "monotonic": "train-monotonic"}
-"""Model -> the stage that trained it."""
-
-PAIRS = (("baseline", "base"), ("monotonic", "base"), ("monotonic", "baseline"))
 
 Rows = list[dict[str, Any]]
 
@@ -55,36 +39,28 @@ def aggregate(
     config: AggregateConfig,
     text: StageInput,
     base: StageInput,
-    constrained: StageInput,
-    baseline: StageInput,
-    monotonic: StageInput,
     evaluation: StageInput,
-    uat: StageInput,
-    hotflip: StageInput,
+    order: StageInput,
+    transfer: StageInput,
+    **given: StageInput,
 ) -> Published:
     """Verifies every byte that it reads, and writes what the study found, as numbers, words and pictures.
 
-    `table.md`, `experiment_summary.txt`, `report.html`, `figures/` and `final_results.json` are functions of the
-    stages that it reads. Raises CheckFailed when these are not what the report would call them.
+    `given` are the arms, and the starts and attacks as `start-...`, `uat-...`, `hotflip-...`. `table.md`,
+    `experiment_summary.txt`, `report.html`, `figures/` and `final_results.json` are functions of the stages that it
+    reads. Raises CheckFailed when these are not what the report would call them.
     """
-    stages = {
-        "setup": text,
-        "base": base,
-        "constrain": constrained,
-        "train-baseline": baseline,
-        "train-monotonic": monotonic,
-        "evaluate": evaluation,
-        "uat": uat,
-        "hotflip": hotflip,
-    }
+    arms = {arm: given.pop(arm) for arm in config.arms}
+    trained = {f"train-{arm}": handle for arm, handle in arms.items()}
+    stages = {"setup": text, "base": base} | given | trained
+    stages |= {"evaluate": evaluation, "order": order, "transfer": transfer}
+    stages = {name: stages[name] for name in sorted(stages, key=_place)}
     require_verified(stages)
-    records = {stage: _records(stages[stage]) for stage in ("evaluate", "uat", "hotflip")}
-    results = _results(config, stages, records, run.run.root)
+    study = Read.of(config, stages)
+    results = _results(config, study, stages, run.run.root)
     drawing.prepare(run.cache)
-    trained = {model: stages[stage] for model, stage in TRAININGS.items()}
-    if BaseResult.read(base).training is None:
-        del trained["base"]
-    drawn = figures(results, records, trained)
+    shown = {BASE: base} if study.base.training else {}
+    drawn = figures(results, study.records, shown | arms)
     texts = {
         "table.md": tables(results),
         "experiment_summary.txt": summary(results),
@@ -93,112 +69,137 @@ def aggregate(
     return publish(run, results, texts, {name: figure.svg for name, figure in drawn.items()})
 
 
-def _results(
-    config: AggregateConfig, stages: dict[str, StageInput], records: dict[str, Rows], root: Path
-) -> FinalResults:
-    """Every number of the study; CheckFailed when they are not what the report would call them."""
-    text, base = SetupResult.read(stages["setup"]), BaseResult.read(stages["base"])
-    constrained, evaluated = ConstrainResult.read(stages["constrain"]), EvaluateResult.read(stages["evaluate"])
-    baseline = BaselineResult.read(stages["train-baseline"])
-    monotonic = MonotonicResult.read(stages["train-monotonic"])
-    uat, hotflip = UatResult.read(stages["uat"]), HotFlipResult.read(stages["hotflip"])
-    checks.require_distinct_arms(baseline, monotonic)
-    checks.require_equal_budgets(baseline, monotonic, config)
+ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer")
+
+
+def _place(stage: str) -> int:
+    """Stages stand as the page calls them; `sorted` keeps the order of those of one kind."""
+    return ORDER.index(stage.split("-")[0])
+
+
+@dataclass(frozen=True)
+class Read:
+    """What the stages returned, and the records of those that keep any, checked against each other and the text."""
+
+    text: SetupResult
+    base: BaseResult
+    arms: dict[str, ArmResult]
+    evaluation: EvaluateResult
+    order: OrderResult
+    uat: dict[str, UatResult]
+    hotflip: dict[str, HotFlipResult]
+    transfer: TransferResult
+    records: dict[str, dict[str, Rows]]
+    """Stage -> model -> its records."""
+
+    @classmethod
+    def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
+        arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
+        checks.require_distinct_arms(arms)
+        checks.require_equal_budgets(arms, unequal=config.unequal_budgets is not None)
+        for name, arm in arms.items():
+            checks.require_constrained(name, arm, config.constraint)
+
+        evaluation, rows = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
+        checks.require_evaluation(evaluation, rows, checks.documents(stages["setup"], "test"))
+        records = {"evaluate": {name: [row for row in rows if row["model"] == name] for name in evaluation.models}}
+
+        judged = checks.documents(stages["setup"], checks.JUDGED)
+        uat = {model: UatResult.read(stages[f"uat-{model}"]) for model in config.attacked}
+        hotflip = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in config.attacked}
+        for attack, found in (("uat", uat), ("hotflip", hotflip)):
+            records[attack] = {model: _records(stages[f"{attack}-{model}"]) for model in found}
+            for model, result in found.items():
+                settings = getattr(config, attack)
+                checks.require_attack(attack, model, result, records[attack][model], judged, settings)
+            checks.require_comparable(attack, found, records[attack])
+        return cls(
+            SetupResult.read(stages["setup"]),
+            BaseResult.read(stages["base"]),
+            arms,
+            evaluation,
+            OrderResult.read(stages["order"]),
+            uat,
+            hotflip,
+            TransferResult.read(stages["transfer"]),
+            records,
+        )
+
+
+def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput], root: Path) -> FinalResults:
+    """Every number of the study."""
     how, origins = config.evaluation, provenance(stages)
+    pairs = compared_pairs(config.arms)
+    differences = test_differences(read.records["evaluate"], pairs, how)
+    attacks = Attacks(
+        uat=attack_findings(read.uat, read.records["uat"], pairs, how),
+        hotflip=attack_findings(read.hotflip, read.records["hotflip"], pairs, how),
+    )
+    arms = {name: _arm(name, read, config) for name in read.arms}
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
-        models=evaluated.models,
-        differences=[
-            paired_difference(records["evaluate"], *pair, how.bootstrap_resamples, how.confidence_level)
-            for pair in PAIRS
-        ],
-        attacks=Attacks(
-            uat=_uat(uat, records["uat"], config),
-            hotflip=_hotflip(hotflip, records["hotflip"], config),
-        ),
-        arms=Arms(
-            baseline=_arm("base", baseline.training, baseline.weights_digest),
-            monotonic=_arm("constrain", monotonic.training, monotonic.weights_digest),
-        ),
+        primary=primary(config.primary, attacks, arms, how),
+        arms=arms,
+        models=read.evaluation.models,
+        differences=differences,
+        attacks=attacks,
+        transfer=read.transfer,
+        order=read.order,
+        secondary=secondary(config.primary, differences, attacks),
         unequal_budgets_reason=config.unequal_budgets.reason if config.unequal_budgets else None,
-        constraint=monotonic.constraint,
-        share_of_signs_changed=constrained.share_of_signs_changed,
         base=BaseFacts(
-            architecture=base.architecture,
-            parameters=base.parameters,
-            source=base.source,
-            trained_check=base.trained_check,
-            init_from=base.init_from,
+            architecture=read.base.architecture,
+            parameters=read.base.parameters,
+            source=read.base.source,
+            trained_check=read.base.trained_check,
+            init_from=read.base.init_from,
         ),
-        text=text.splits,
+        text=read.text.splits,
         text_proof=TextProof(
-            largest_shared_shingles=text.largest_shared_shingles,
-            duplicates_dropped_documents=text.duplicates_dropped_documents,
-            contaminated_dropped_documents=text.contaminated_dropped_documents,
+            largest_shared_shingles=read.text.largest_shared_shingles,
+            duplicates_dropped_documents=read.text.duplicates_dropped_documents,
+            contaminated_dropped_documents=read.text.contaminated_dropped_documents,
         ),
         numerics_changes={stage: given.numerics_changes for stage, given in stages.items() if given.numerics_changes},
-        numerics=ArmNumerics(
-            baseline=origins["train-baseline"].numerics, monotonic=origins["train-monotonic"].numerics
-        ),
+        numerics={arm: origins[f"train-{arm}"].numerics for arm in config.arms},
         runs=run_directories(stages, root),
         provenance=origins,
         configuration=config.configuration,
     )
 
 
+def compared_pairs(arms: list[str]) -> list[tuple[str, str]]:
+    """Which models are compared: the baseline with base, every arm with the baseline, monotonic with every other."""
+    others = [arm for arm in arms if arm not in (BASELINE, MONOTONIC)]
+    return [
+        (BASELINE, BASE),
+        (MONOTONIC, BASELINE),
+        *((arm, BASELINE) for arm in others),
+        *((MONOTONIC, arm) for arm in others),
+    ]
+
+
 def _records(given: StageInput) -> Rows:
     return list(read_records(given.path / "records.parquet"))
 
 
-def _uat(found: UatResult, rows: Rows, config: AggregateConfig) -> UatFindings:
-    checks.require_fair_attack("uat", found, rows, config.configuration["uat"])
-    checks.require_same_tokens("uat", rows)
-    return UatFindings(**_findings(found, rows, config))
-
-
-def _hotflip(found: HotFlipResult, rows: Rows, config: AggregateConfig) -> HotFlipFindings:
-    draws = found.attack.control_draws
-    checks.require_fair_attack("hotflip", found, rows, config.configuration["hotflip"])
-    checks.require_true_successes("hotflip", rows, found.attack.success_relative_increase, draws)
-    flips = {model: [row["flips"] for row in rows if row["model"] == model] for model in checks.ATTACKED}
-    return HotFlipFindings(
-        **_findings(found, rows, config, draws),
-        flips={
-            model: FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))
-            for model, made in flips.items()
-        },
-        round_trips_documents={
-            model: sum(row["round_trips"] for row in rows if row["model"] == model) for model in checks.ATTACKED
-        },
-    )
-
-
-def _findings(
-    found: UatResult | HotFlipResult, rows: Rows, config: AggregateConfig, control_draws: int | None = None
-) -> dict[str, Any]:
-    """What the attack did to each model, the differences between models, and what it cost."""
-    resamples, level = config.evaluation.bootstrap_resamples, config.evaluation.confidence_level
-    return {
-        "split": found.split,
-        "documents": found.documents,
-        "attack": found.attack,
-        "models": {model: found.models[model] for model in checks.ATTACKED},
-        "effects": {model: attack_effect(rows, model, resamples, level, control_draws) for model in checks.ATTACKED},
-        "differences": [
-            paired_effects(rows, model, reference, resamples, level, control_draws) for model, reference in PAIRS
-        ],
-        "records_digest": found.records_digest,
-    }
-
-
-def _arm(start: Literal["base", "constrain"], training: Training, weights_digest: str) -> Arm:
-    """What one arm spent, and what came of it."""
-    return Arm(
-        start=start,
-        budget=training.budget,
-        steps=training.steps,
-        tokens_trained=training.tokens_trained,
-        best_step=training.best_step,
-        weights_digest=weights_digest,
+def _arm(name: str, read: Read, config: AggregateConfig) -> ArmFacts:
+    """What one arm spent, and what became of its constrained layers, beside the baseline's."""
+    arm, baseline = read.arms[name], read.arms[BASELINE]
+    moved, reference = arm.movement.constrained, baseline.movement.constrained
+    rise, whole = arm.sublayers.rise_nats_per_token, baseline.sublayers.rise_nats_per_token
+    return ArmFacts(
+        start=f"{ARMS[name].signs}, {ARMS[name].started(config.constraint)}" if ARMS[name].signs else None,
+        by=arm.by,
+        budget=arm.training.budget,
+        steps=arm.training.steps,
+        tokens_trained=arm.training.tokens_trained,
+        best_step=arm.training.best_step,
+        constraint=arm.constraint,
+        sublayers=arm.sublayers,
+        alive_share=rise / whole if whole > 0 else 0.0,
+        movement=arm.movement,
+        movement_ratio=moved / reference if moved is not None and reference else None,
+        weights_digest=arm.weights_digest,
     )

@@ -32,6 +32,8 @@ class Arm:
     signs: Signs | None
     start: Start | None = None
     by: By | None = None
+    placebo: bool = False
+    """Whether it damages the model as the constraint does, without making anything monotone."""
 
     def started(self, constraint: Constraint) -> Start:
         return self.start or constraint.start
@@ -48,15 +50,23 @@ ARMS: dict[str, Arm] = {
     BASELINE: Arm("base trained further, without constraint", None, by="free"),
     MONOTONIC: Arm("base with its constrained weights made non-negative, trained further and kept so", "non-negative"),
     "own-signs": Arm(
-        "placebo: every constrained weight keeps the sign that it has in base", "own", "positive-part", "projection"
+        "placebo: every constrained weight keeps the sign that it has in base", "own", "positive-part", "projection", placebo=True
     ),
-    "random-signs": Arm("placebo: as monotonic, with a sign drawn at random for each weight", "random"),
+    "random-signs": Arm("placebo: as monotonic, with a sign drawn at random for each weight", "random", placebo=True),
     "per-unit-signs": Arm(
         "as monotonic, with one sign for each hidden unit, which keeps the sublayer as monotone", "per-unit"
     ),
-    "unconstrained-start": Arm("placebo: starts as monotonic, then trained without constraint", "non-negative", by="free"),
-    "feed-forward-off": Arm("placebo: the constrained weights are 0 and stay so", "off", "positive-part", "projection"),
+    "unconstrained-start": Arm("placebo: starts as monotonic, then trained without constraint", "non-negative", by="free", placebo=True),
+    "feed-forward-off": Arm("placebo: the constrained weights are 0 and stay so", "off", "positive-part", "projection", placebo=True),
     "earlier-system": Arm(
         "the earlier system's arm: starts from |W|, kept non-negative as softplus(V)", "non-negative", "absolute", "softplus"
     ),
 }
+
+ALIVE_SHARE = 0.1
+"""Below this share of the baseline's rise an arm's constrained sublayers count as dead: its numbers are those of a model
+without them, whatever the signs of its weights."""
+
+
+def placebos(arms: list[str]) -> list[str]:
+    return [arm for arm in arms if ARMS[arm].placebo]

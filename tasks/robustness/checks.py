@@ -1,87 +1,233 @@
-"""What must hold before any number of the study is shown; each failure names what was measured and required."""
+"""What must hold before any number of the study is shown: recomputed from the records, and from the text itself.
+
+A result is what a stage says of itself. Whatever can be computed again from the rows that it kept is computed again,
+and what does not agree is refused by name: what was measured, and what is required.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.parquet as pq
+from transformers import AutoTokenizer
+
 from storage.errors import CheckFailed
-from tasks.robustness.results import BaselineResult, Flips, HotFlipResult, MonotonicResult, Trigger, UatResult
-from tasks.robustness.study import AggregateConfig
+from tasks.language.tokenizer import encode
+from tasks.monotonic.configuration import Constraint
+from tasks.robustness.arm import ARMS, BASELINE
+from tasks.robustness.results import ArmResult, EvaluateResult, HotFlipResult, UatResult
+from tasks.stage.run import StageInput
 from tasks.statistics.effects import succeeded
+from tasks.statistics.losses import summary
 
-ATTACKED = ("base", "baseline", "monotonic")
-
-
-def require_distinct_arms(baseline: BaselineResult, monotonic: MonotonicResult) -> None:
-    if baseline.weights_digest == monotonic.weights_digest:
-        raise CheckFailed("the two arms have different weights", "equal weights_digest", "different")
+Rows = list[dict[str, Any]]
+JUDGED = "attack-evaluation"
+"""The split on which attacks are judged; what they learn from is attack-search."""
 
 
-def require_equal_budgets(baseline: BaselineResult, monotonic: MonotonicResult, config: AggregateConfig) -> None:
-    """CheckFailed unless the arms really spent what the table's sentence on budgets will state."""
-    spent = [
-        {"budget": training.budget, "steps": training.steps, "tokens_trained": training.tokens_trained}
-        for training in (baseline.training, monotonic.training)
-    ]
-    if spent[0] != spent[1] and config.unequal_budgets is None:
-        raise CheckFailed("both arms had the same budget", spent[1], spent[0], "Or give unequal_budgets with a reason")
-    if spent[0] == spent[1] and config.unequal_budgets is not None:
+@dataclass(frozen=True)
+class Document:
+    """A document of the text as setup left it."""
+
+    example_id: str
+    source: str
+    tokens: int
+
+
+def documents(text: StageInput, split: str) -> dict[str, Document]:
+    """The documents of a split by example id, in its order, with their lengths in tokens."""
+    tokenizer = AutoTokenizer.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
+    rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()
+    lengths = map(len, encode(tokenizer, (row["text"] for row in rows)))
+    return {
+        row["example_id"]: Document(row["example_id"], row["source"], length)
+        for row, length in zip(rows, lengths, strict=True)
+    }
+
+
+def require_distinct_arms(arms: Mapping[str, ArmResult]) -> None:
+    first: dict[str, str] = {}
+    for name, arm in arms.items():
+        other = first.setdefault(arm.weights_digest, name)
+        if other != name:
+            raise CheckFailed("every arm has weights of its own", f"{other} and {name}: equal digests", "different")
+
+
+def require_equal_budgets(arms: Mapping[str, ArmResult], unequal: bool) -> None:
+    """CheckFailed unless the arms really spent what the report's sentence on budgets will state."""
+    spent = {
+        name: {"budget": arm.training.budget, "steps": arm.training.steps, "tokens": arm.training.tokens_trained}
+        for name, arm in arms.items()
+    }
+    differing = [name for name, cost in spent.items() if cost != spent[BASELINE]]
+    if differing and differing != (["monotonic"] if unequal else []):
+        raise CheckFailed(
+            "all arms had the same budget",
+            f"{differing[0]}: {spent[differing[0]]}",
+            f"as baseline: {spent[BASELINE]}",
+            "Or give unequal_budgets with a reason",
+        )
+    if unequal and not differing:
         raise CheckFailed("the arms had unequal budgets, as configured", "equal budgets", "unequal budgets")
 
 
-def require_fair_attack(
-    name: str, found: UatResult | HotFlipResult, rows: list[dict[str, Any]], configured: dict[str, Any]
-) -> None:
-    """Every model was attacked as configured, at the same counted cost, on the same documents, none left out."""
-    if found.attack.scientific() != configured:
-        raise CheckFailed(f"{name} attacked as this study is configured", found.attack.scientific(), configured)
-    spent = {model: _sequences(cost) for model, cost in found.models.items()}
-    if set(spent) != set(ATTACKED) or set(ATTACKED) != {row["model"] for row in rows}:
-        raise CheckFailed(f"{name} attacked the models of this study", sorted(spent), sorted(ATTACKED))
-    for model in ATTACKED[1:]:
-        if spent[model] != spent[ATTACKED[0]]:
-            raise CheckFailed(
-                f"{name} spent the same on every model", f"{model}: {spent[model]}", f"as on base: {spent['base']}"
-            )
-    documents = {
-        model: sorted((row["example_id"], row["source"]) for row in rows if row["model"] == model) for model in ATTACKED
-    }
-    for model, attacked in documents.items():
-        if attacked != documents["base"] or len({id_ for id_, _ in attacked}) != found.documents:
-            raise CheckFailed(
-                f"{name} attacked every model on the same documents",
-                f"{model}: {len(attacked)} records",
-                f"the {found.documents} documents of the result, each once, as for base",
-            )
-
-
-def _sequences(cost: Trigger | Flips) -> dict[str, int]:
-    return {"forward_sequences": cost.forward_sequences, "backward_sequences": cost.backward_sequences}
-
-
-def require_same_tokens(name: str, rows: list[dict[str, Any]]) -> None:
-    """For an attack that replaces nothing: every model was scored on the same tokens of each document."""
-    scored: dict[str, set[tuple[int, int]]] = {}
-    for row in rows:
-        scored.setdefault(row["example_id"], set()).add((row["tokens_scored"], row["control_tokens_scored"]))
-    if differing := sorted(example for example, counts in scored.items() if len(counts) > 1):
+def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> None:
+    """The arm kept the signs that its name says, in layers that the study names, and these were looked at."""
+    kept = ARMS[name].kept(constraint)
+    if arm.by != kept:
+        raise CheckFailed(f"{name} was trained as its name says", f"by {arm.by}", f"by {kept}")
+    found = arm.constraint
+    if kept == "free":
+        if found is not None:
+            raise CheckFailed(f"{name} was trained without constraint", found.signs, "none")
+        return
+    if found is None or (found.variant, found.signs) != (constraint.variant, ARMS[name].signs):
+        measured = "nothing" if found is None else f"{found.variant}, {found.signs}"
         raise CheckFailed(
-            f"{name} scored the same tokens for every model", f"document {differing[0]} differs", "equal counts"
+            f"the weights that {name} constrains are those of the study",
+            measured,
+            f"{constraint.variant}, {ARMS[name].signs}",
         )
+    if not found.layers_checked == len(found.layers) > 0 or found.weights_checked < found.layers_checked:
+        measured = f"{found.layers_checked} layers, {found.weights_checked} weights, {len(found.layers)} names"
+        raise CheckFailed(f"constrained weights of {name} were looked at", measured, "every layer by name, and weights")
+    if found.largest_violation != 0 or (found.signs == "non-negative" and not found.min_weight >= 0):
+        measured = f"violation {found.largest_violation:g}, smallest weight {found.min_weight:g}"
+        raise CheckFailed(f"the constrained weights of {name} have the signs they may have", measured, "no violation")
 
 
-def require_true_successes(name: str, rows: list[dict[str, Any]], relative_threshold: float, draws: int) -> None:
-    """What the records call a success is computed again from their losses."""
-    for row in rows:
-        if row["success"] != succeeded(row, relative_threshold):
+def require_evaluation(found: EvaluateResult, rows: Rows, test: Mapping[str, Document]) -> None:
+    """Every model was scored on every token of every test document, and the result says what its records say."""
+    _require_finite("evaluate", rows)
+    for name, stated in found.models.items():
+        own = [row for row in rows if row["model"] == name]
+        scored = {(row["example_id"], row["source"], row["tokens_scored"]) for row in own}
+        required = {(document.example_id, document.source, document.tokens) for document in test.values()}
+        if len(own) != len(test) or scored != required:
+            different = sorted(scored ^ required)[0][0] if scored != required else "twice"
             raise CheckFailed(
-                f"successes of {name} follow from the losses in its records",
-                f"{row['model']}, document {row['example_id']}: success is {row['success']}",
+                f"evaluate scored {name} on every token of the test split",
+                f"{len(own)} records; document {different} differs",
+                f"the {len(test)} documents of setup, each once and whole",
+            )
+        if (computed := summary(rows, name)) != stated:
+            raise CheckFailed(f"what evaluate says of {name} follows from its records", stated, computed)
+    if unknown := {row["model"] for row in rows} - found.models.keys():
+        raise CheckFailed("evaluate's records are of its models", sorted(unknown)[0], sorted(found.models))
+
+
+def require_attack(
+    attack: str, model: str, found: UatResult | HotFlipResult, rows: Rows, judged: Mapping[str, Document], given: Any
+) -> None:
+    """One model was attacked as configured, on documents of the split that no search has seen, and scored soundly.
+
+    `given` is the attack's configuration. Tokens that an attacker wrote, or might have written, are never scored.
+    """
+    what = f"{attack} on {model}"
+    if (found.model, found.split) != (model, JUDGED) or {row["model"] for row in rows} != {model}:
+        raise CheckFailed(
+            f"{what} is judged on {JUDGED}",
+            f"{found.model} on {found.split}, records of {', '.join(sorted({row['model'] for row in rows}))}",
+            f"{model} on {JUDGED}",
+        )
+    if found.attack.scientific() != given.scientific():
+        raise CheckFailed(f"{what} attacked as this study is configured", found.attack.scientific(), given.scientific())
+    _require_finite(what, rows)
+    expected = list(judged.values())[: given.documents if isinstance(found, HotFlipResult) else None]
+    attacked = sorted((row["example_id"], row["source"]) for row in rows)
+    if attacked != sorted((document.example_id, document.source) for document in expected):
+        raise CheckFailed(
+            f"{what} attacked the documents of {JUDGED}",
+            f"{len(attacked)} records",
+            f"the first {len(expected)} documents, each once",
+        )
+    for row in rows:
+        tokens = min(judged[row["example_id"]].tokens, given.text_tokens)
+        written = row["writable"] if isinstance(found, HotFlipResult) else []
+        if (row["text_tokens"], row["tokens_scored"] + len(written)) != (tokens, tokens):
+            raise CheckFailed(
+                f"{what} scored the text's own tokens alone",
+                f"document {row['example_id']}: {row['tokens_scored']} scored, {len(written)} open to the attacker, "
+                f"text of {row['text_tokens']}",
+                f"together the {tokens} tokens of the text",
+            )
+    if isinstance(found, HotFlipResult):
+        _require_flips(what, found, rows)
+    _require_control(what, rows, given.control_draws if isinstance(found, HotFlipResult) else given.control_triggers)
+
+
+def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
+    for row in rows:
+        where = f"document {row['example_id']}"
+        if len(set(row["writable"])) != len(row["writable"]):
+            raise CheckFailed(f"{what}: positions open to the attacker are counted once", where, "no repetition")
+        for kind in ("positions", "blind_positions"):
+            if outside := sorted(set(row[kind]) - set(row["writable"])):
+                raise CheckFailed(f"{what} wrote where it may write", f"{where}: {kind} {outside}", "none outside")
+        if row["success"] != succeeded(row, found.attack.success_relative_increase):
+            raise CheckFailed(
+                f"successes of {what} follow from the losses in its records",
+                f"{where}: success is {row['success']}",
                 not row["success"],
             )
-        if not 0 <= row["control_successes"] <= draws:
+    for column in ("forward_sequences", "backward_sequences", "blind_forward_sequences", "flips", "round_trips"):
+        if (total := sum(row[column] for row in rows)) != getattr(found, column):
+            raise CheckFailed(f"{column} of {what} is the sum of its records'", getattr(found, column), total)
+
+
+def _require_control(what: str, rows: Rows, draws: int) -> None:
+    for row in rows:
+        if len(row["control_losses_sum_nats"]) != draws:
             raise CheckFailed(
-                f"successes of {name}'s control are of its draws",
-                f"{row['model']}, document {row['example_id']}: {row['control_successes']}",
-                f"0 to {draws}",
+                f"every draw of the control of {what} is kept",
+                f"document {row['example_id']}: {len(row['control_losses_sum_nats'])}",
+                draws,
             )
+
+
+def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[str, Rows]) -> None:
+    """Every model was attacked at the same counted cost, on the same tokens of the same documents."""
+    reference = next(iter(found))
+    costs = {model: _cost(result) for model, result in found.items()}
+    tokens = {model: {row["example_id"]: _scored(row) for row in rows} for model, rows in records.items()}
+    for model in found:
+        if costs[model] != costs[reference]:
+            raise CheckFailed(
+                f"{attack} spent the same on every model", f"{model}: {costs[model]}", f"as on {reference}: "
+                f"{costs[reference]}"
+            )
+        if differing := [id_ for id_, scored in tokens[model].items() if scored != tokens[reference][id_]]:
+            raise CheckFailed(
+                f"{attack} scored the same tokens for every model",
+                f"document {differing[0]}: {model} differs from {reference}",
+                "equal tokens",
+            )
+
+
+def _cost(found: UatResult | HotFlipResult) -> tuple[int, ...]:
+    """Forwards and backwards of the gradient search, and forwards of the blind one."""
+    if isinstance(found, UatResult):
+        gradient = found.gradient
+        return (gradient.forward_sequences, gradient.backward_sequences, found.blind.forward_sequences)
+    return (found.forward_sequences, found.backward_sequences, found.blind_forward_sequences)
+
+
+def _scored(row: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
+    return row["tokens_scored"], tuple(row.get("writable", ()))
+
+
+def _require_finite(what: str, rows: Rows) -> None:
+    for row in rows:
+        for column, value in row.items():
+            numbers = value if isinstance(value, list) else [value]
+            if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+                raise CheckFailed(
+                    f"every loss of {what} is a finite number",
+                    f"{column} of {row['model']}, document {row['example_id']}: {value}",
+                    "finite",
+                )
+        if row["tokens_scored"] < 1:
+            raise CheckFailed(f"{what} scored something of every document", f"document {row['example_id']}: 0", "1")

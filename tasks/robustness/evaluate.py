@@ -15,8 +15,9 @@ from storage.records import read_records
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
 from tasks.language.windows import Window, rolling_windows
+from tasks.robustness.arm import BASE, BASELINE
 from tasks.robustness.results import EvaluateResult, SetupResult
-from tasks.robustness.study import KEY_COLUMNS, EvaluateConfig
+from tasks.robustness.stages import KEY_COLUMNS, EvaluateConfig, snapshot_folder
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.losses import summary
@@ -32,8 +33,7 @@ def evaluate(
     text: StageInput,
     base: StageInput,
     constrained: StageInput,
-    baseline: StageInput,
-    monotonic: StageInput,
+    **arms: StageInput,
 ) -> EvaluateResult:
     """Writes one record for each model and test document; perplexities of all models in the result."""
     setup = SetupResult.read(text)
@@ -42,14 +42,7 @@ def evaluate(
     tokens = encode(tokenizer, (row["text"] for row in documents))
     examples = [((row["example_id"], row["source"]), ids) for row, ids in zip(documents, tokens, strict=True)]
     parts = [examples[i : i + DOCUMENTS_IN_A_PART] for i in range(0, len(examples), DOCUMENTS_IN_A_PART)]
-    folders = {
-        "base": base.path / "model",
-        "constrained-untrained": constrained.path / "model",
-        "baseline": baseline.path / "model",
-        "monotonic": monotonic.path / "model",
-    }
-    if (base.path / "initial").is_dir():
-        folders = {"untrained": base.path / "initial"} | folders
+    folders = _folders(config, base, constrained, arms)
 
     keys = _unigram_records(run, text, examples)
     with run.watched(config.execution.stall_minutes):
@@ -64,6 +57,21 @@ def evaluate(
         models={name: summary(rows, name) for name in ["unigram", *folders]},
         records_digest=digest,
     )
+
+
+def _folders(
+    config: EvaluateConfig, base: StageInput, constrained: StageInput, arms: dict[str, StageInput]
+) -> dict[str, Path]:
+    """Name of each model -> its folder: what stands before any training, base, the arms, and snapshots of these."""
+    untrained = {"untrained": base.path / "initial"} if (base.path / "initial").is_dir() else {}
+    kept = {
+        f"{name}@{share:g}": folder
+        for name, trained in ((BASE, base), (BASELINE, arms[BASELINE]))
+        for share in config.snapshots
+        if (folder := trained.path / snapshot_folder(share)).is_dir()
+    }
+    trained = {name: given.path / "model" for name, given in {BASE: base, **arms}.items()}
+    return {**untrained, **trained, "constrained-untrained": constrained.path / "model", **kept}
 
 
 def _unigram_records(run: StageRun, text: StageInput, examples: list[Example]) -> list[str]:

@@ -1,8 +1,9 @@
-"""The study's figures: training curves, losses before and under attack, effects of every text, differences."""
+"""The study's figures: trainings, losses before and under attack, effects, differences, strength, equal clean loss."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -13,21 +14,28 @@ from tasks.report.figures import (
     Curve,
     Panel,
     SeriesStyle,
+    against,
     curves,
     distributions,
     intervals,
     levels,
 )
 from tasks.report.page import Figure
+from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
+from tasks.robustness.comparisons import line_of_training
 from tasks.robustness.final_results import FinalResults, Findings
 from tasks.stage.run import StageInput
 from tasks.statistics.effects import EffectDifference
 from tasks.statistics.losses import LossDifference
 
-MODEL_STYLES = dict(zip(("base", "baseline", "monotonic"), SERIES_STYLES, strict=True))
+MAIN_STYLES = dict(zip((BASE, BASELINE, MONOTONIC), SERIES_STYLES, strict=True))
+"""The three models that every figure shows; further arms are drawn beside them in grey, told apart by line and mark."""
+OTHER_LINES = ((0, (3, 1, 1, 1)), (0, (1, 3)), (0, (6, 1)), (0, (2, 2)), (0, (5, 1, 1, 1, 1, 1)), "-")
+OTHER_MARKERS = ("v", "D", "P", "X", "<", ">")
 LEVEL_STYLES = {
     "clean": SeriesStyle(FAINT, "-", "o"),
-    "random control": SeriesStyle(INK, "-", "x"),
+    "random tokens": SeriesStyle(INK, "-", "x"),
+    "blind search": SeriesStyle(INK, "-", "D"),
     "attacked": SeriesStyle(INK, "-", "s"),
 }
 Row = tuple[str, float, list[float] | None]
@@ -35,31 +43,47 @@ Row = tuple[str, float, list[float] | None]
 
 
 def figures(
-    results: FinalResults, records: dict[str, list[dict[str, Any]]], trained: dict[str, StageInput]
+    results: FinalResults, records: Mapping[str, Mapping[str, list[dict[str, Any]]]], trained: Mapping[str, StageInput]
 ) -> dict[str, Figure]:
     """File name -> figure. `trained` are the models with a training to show: a base that was loaded has none."""
     drawn = {}
-    for name, models in (("training-base", ["base"]), ("training-arms", ["baseline", "monotonic"])):
-        if all(model in trained for model in models):
-            drawn[name] = _training(name, {model: trained[model] for model in models})
+    if BASE in trained:
+        drawn["training-base"] = _training("training-base", {BASE: trained[BASE]})
+    arms = {arm: trained[arm] for arm in results.arms}
+    drawn["training-arms"] = _training("training-arms", arms)
     drawn["differences-test"] = _test_differences(results)
     for attack, findings in results.attacks.by_name().items():
         drawn[f"losses-{attack}"] = _losses(attack, findings)
         drawn[f"effects-{attack}"] = _effects(attack, records[attack])
         drawn[f"differences-{attack}"] = _attack_differences(attack, findings)
+        drawn[f"equal-loss-{attack}"] = _against_clean_loss(attack, findings)
+        drawn[f"strength-{attack}"] = _strength(attack, findings)
     return drawn
 
 
-def _training(name: str, trained: dict[str, StageInput]) -> Figure:
-    drawn, ends = [], []
+def _styles(models: Mapping[str, Any]) -> dict[str, SeriesStyle]:
+    others = [model for model in models if model not in MAIN_STYLES]
+    grey = {
+        model: SeriesStyle(FAINT, OTHER_LINES[place % len(OTHER_LINES)], OTHER_MARKERS[place % len(OTHER_MARKERS)])
+        for place, model in enumerate(others)
+    }
+    return {model: MAIN_STYLES.get(model) or grey[model] for model in models}
+
+
+def _training(name: str, trained: Mapping[str, StageInput]) -> Figure:
+    """Validation curves; the loss on the train blocks beside it where there is one training alone."""
+    drawn, ends, styles = [], [], _styles(trained)
     for model, given in trained.items():
         rows = [json.loads(line) for line in given.run.metrics_file.read_text().splitlines()]
-        train = [[row["step"], row["train_loss"]] for row in rows if "train_loss" in row]
         validation = [[row["step"], row["validation_loss"]] for row in rows if "validation_loss" in row]
-        drawn.append(Curve(f"{model}, train", MODEL_STYLES[model], train))
-        drawn.append(Curve(f"{model}, validation", MODEL_STYLES[model], validation, dots=True))
+        if len(trained) == 1:
+            train = [[row["step"], row["train_loss"]] for row in rows if "train_loss" in row]
+            drawn.append(Curve(f"{model}, train", styles[model], train))
+        drawn.append(Curve(f"{model}, validation", styles[model], validation, dots=True))
         ends.append(f"{model} ends at a validation loss of {validation[-1][1]:.4f} nats per token")
-    caption = f"Training of {' and '.join(trained)}: loss on the train blocks since the last point, and on validation."
+    caption = f"Training of {', '.join(trained)}: loss on validation" + (
+        " and on the train blocks since the last point." if len(trained) == 1 else "."
+    )
     return Figure(
         curves(name, f"{caption} {'; '.join(ends)}.", drawn, "optimizer step", "loss (nats per token)"), caption
     )
@@ -69,7 +93,8 @@ def _losses(attack: str, findings: Findings) -> Figure:
     rows = {
         model: {
             "clean": effect.clean_loss_nats_per_token,
-            "random control": effect.control_loss_nats_per_token,
+            "random tokens": effect.clean_loss_nats_per_token + effect.control_increase_nats_per_token.value,
+            "blind search": effect.clean_loss_nats_per_token + effect.blind_increase_nats_per_token.value,
             "attacked": effect.attacked_loss_nats_per_token,
         }
         for model, effect in findings.effects.items()
@@ -79,24 +104,24 @@ def _losses(attack: str, findings: Findings) -> Figure:
         for model, values in rows.items()
     )
     caption = (
-        f"{attack}: loss of each model clean, beside random tokens (their increase added to the clean loss), attacked."
+        f"{attack}: loss of each model clean, beside random tokens, after blind search at equal cost, and attacked "
+        "(increases added to the clean loss)."
     )
     return Figure(
         levels(f"losses-{attack}", f"{caption} {numbers}.", rows, LEVEL_STYLES, "loss (nats per token)"), caption
     )
 
 
-def _effects(attack: str, rows: list[dict[str, Any]]) -> Figure:
-    def increases(model: str, kind: str) -> list[float]:
+def _effects(attack: str, records: Mapping[str, list[dict[str, Any]]]) -> Figure:
+    def increases(model: str, column: str) -> list[float]:
         return [
-            (row[f"{kind}loss_sum_nats"] - row[f"{kind}clean_loss_sum_nats"]) / row[f"{kind}tokens_scored"]
-            for row in rows
-            if row["model"] == model
+            (row[column] - row["clean_loss_sum_nats"]) / row["tokens_scored"]
+            for row in records[model]
         ]
 
     panels = [
-        Panel("attack", {model: increases(model, "") for model in MODEL_STYLES}),
-        Panel("random control", {model: increases(model, "control_") for model in MODEL_STYLES}),
+        Panel("attack", {model: increases(model, "loss_sum_nats") for model in MAIN_STYLES}),
+        Panel("blind search", {model: increases(model, "blind_loss_sum_nats") for model in MAIN_STYLES}),
     ]
     medians = "; ".join(f"{model}: median {median(values):+.4f}" for model, values in panels[0].samples.items())
     caption = (
@@ -104,7 +129,40 @@ def _effects(attack: str, rows: list[dict[str, Any]]) -> Figure:
         "increase; each step is a text."
     )
     label = "increase of a text's loss (nats per token)"
-    return Figure(distributions(f"effects-{attack}", f"{caption} {medians}.", panels, MODEL_STYLES, label), caption)
+    return Figure(distributions(f"effects-{attack}", f"{caption} {medians}.", panels, MAIN_STYLES, label), caption)
+
+
+def _against_clean_loss(attack: str, findings: Findings) -> Figure:
+    """One point a model: whether an effect is more than what the clean loss alone explains."""
+
+    def point(model: str) -> tuple[str, float, float]:
+        effect = findings.effects[model]
+        return model, effect.clean_loss_nats_per_token, effect.increase_nats_per_token.value
+
+    line = [point(model) for model in line_of_training(findings.effects)]
+    arms = [point(model) for model in findings.effects if model not in {name for name, *_ in line}]
+    numbers = "; ".join(f"{model} {clean:.4f}, {increase:+.4f}" for model, clean, increase in [*line, *arms])
+    caption = (
+        f"{attack}: increase against clean loss. The line joins the unconstrained model at moments of its training; "
+        "an arm off the line does something that its clean loss does not explain."
+    )
+    labels = ("clean loss of the attacked texts (nats per token)", "increase (nats per token)")
+    return Figure(against(f"equal-loss-{attack}", f"{caption} {numbers}.", line, arms, *labels), caption)
+
+
+def _strength(attack: str, findings: Findings) -> Figure:
+    searched = "all search texts' own batches" if attack == "uat" else "texts"
+    styles = _styles({model: None for model in findings.curves if "@" not in model})
+    drawn = [
+        Curve(model, style, [[point.forward_sequences, point.loss_nats_per_token] for point in findings.curves[model]])
+        for model, style in styles.items()
+    ]
+    ends = "; ".join(f"{model} {findings.curves[model][-1].loss_nats_per_token:.4f}" for model in styles)
+    caption = f"{attack}: what the search had found after so many sequences through the model, on the {searched}."
+    label = "loss (nats per token)" if attack == "uat" else "increase (nats per token)"
+    return Figure(
+        curves(f"strength-{attack}", f"{caption} {ends}.", drawn, "forward sequences", label), caption
+    )
 
 
 def _test_differences(results: FinalResults) -> Figure:

@@ -5,25 +5,38 @@ Names of models are keys, as in `tasks.robustness.results`.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import SplitSummary, TrainedCheck
-from tasks.monotonic.result import VerifiedWeights
+from tasks.monotonic.configuration import By
+from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
 from tasks.report.provenance import Provenance
-from tasks.robustness.results import Flips, Trigger
+from tasks.robustness.results import OrderResult, SearchPoint, TransferResult, Trigger
 from tasks.stage.result import Result
+from tasks.statistics.configuration import Primary
 from tasks.statistics.effects import (
     Effect,
     EffectDifference,
     EffectDifferenceWithSuccess,
     EffectWithSuccess,
 )
+from tasks.statistics.equivalence import Answer
 from tasks.statistics.losses import LossDifference, ModelLoss
+from tasks.statistics.matched import MatchedDifference
+from tasks.statistics.resampling import Estimate
 from tasks.statistics.seeds import MeanOverSeeds
 from tasks.training.initial import InitialWeights
+
+
+class Cost(Result):
+    """Sequences that went through a model in its gradient search, and in the blind search beside it."""
+
+    forward_sequences: int
+    backward_sequences: int
+    blind_forward_sequences: int
 
 
 class UatFindings(Result):
@@ -32,10 +45,14 @@ class UatFindings(Result):
     split: str
     documents: int
     attack: TriggerAttack
-    models: dict[str, Trigger]
+    triggers: dict[str, Trigger]
     effects: dict[str, Effect]
     differences: list[EffectDifference]
-    records_digest: str
+    at_equal_loss: list[MatchedDifference]
+    rank_correlation: dict[str, float | None]
+    costs: dict[str, Cost]
+    curves: dict[str, list[SearchPoint]]
+    records_digests: dict[str, str]
 
 
 class FlipsMade(Result):
@@ -51,12 +68,15 @@ class HotFlipFindings(Result):
     split: str
     documents: int
     attack: FlipAttack
-    models: dict[str, Flips]
     effects: dict[str, EffectWithSuccess]
     differences: list[EffectDifferenceWithSuccess]
-    records_digest: str
+    at_equal_loss: list[MatchedDifference]
+    rank_correlation: dict[str, float | None]
+    costs: dict[str, Cost]
+    curves: dict[str, list[SearchPoint]]
     flips: dict[str, FlipsMade]
     round_trips_documents: dict[str, int]
+    records_digests: dict[str, str]
 
 
 Findings = UatFindings | HotFlipFindings
@@ -72,25 +92,47 @@ class Attacks(Result):
         return {"uat": self.uat, "hotflip": self.hotflip}
 
 
-class Arm(Result):
-    """What one arm spent, and what came of it; `start` is the stage that it starts from."""
+class ArmFacts(Result):
+    """What one arm spent, and what its constrained layers became.
 
-    start: Literal["base", "constrain"]
+    `start` is the start of its constrained weights, None for the base model itself. `alive_share`: what the loss rises
+    by when its constrained sublayers are replaced by their means, as a share of what the baseline's rises by.
+    `movement_ratio`: how far its constrained weights moved, as a multiple of the baseline's; None where they all
+    started at 0.
+    """
+
+    start: str | None
+    by: By
     budget: dict[str, Any]
     steps: int
     tokens_trained: int
     best_step: int
+    constraint: VerifiedWeights | None
+    sublayers: Liveness
+    alive_share: float
+    movement: Movement
+    movement_ratio: float | None
     weights_digest: str
 
 
-class Arms(Result):
-    """Both arms."""
+class PrimaryFinding(Result):
+    """The answer to the study's question, or why there is none.
 
-    baseline: Arm
-    monotonic: Arm
+    `difference` is that of the primary measure, monotonic - baseline; `from_placebos` the same against each placebo.
+    """
 
-    def by_name(self) -> dict[str, Arm]:
-        return {"baseline": self.baseline, "monotonic": self.monotonic}
+    primary: Primary
+    difference: Estimate | None
+    answer: Answer | None
+    unanswered: str | None
+    from_placebos: dict[str, Estimate]
+
+
+class Tested(Result):
+    """A secondary comparison: its p-value, and the same adjusted for their number (Holm 1979)."""
+
+    p_value: float
+    adjusted_p_value: float
 
 
 class BaseFacts(Result):
@@ -111,71 +153,53 @@ class TextProof(Result):
     contaminated_dropped_documents: int
 
 
-class ArmNumerics(Result):
-    """The numerics of both arms."""
-
-    baseline: dict[str, Any]
-    monotonic: dict[str, Any]
-
-
 class FinalResults(Result):
     """aggregate: every number of the study, with the runs that they came from (`runs` and `provenance` by stage)."""
 
     study: str
     seeds: list[int]
+    primary: PrimaryFinding
+    arms: dict[str, ArmFacts]
     models: dict[str, ModelLoss]
     differences: list[LossDifference]
     attacks: Attacks
-    arms: Arms
+    transfer: TransferResult
+    order: OrderResult
+    secondary: dict[str, Tested]
     unequal_budgets_reason: str | None
-    constraint: VerifiedWeights
-    share_of_signs_changed: float
     base: BaseFacts
     text: dict[str, SplitSummary]
     text_proof: TextProof
     numerics_changes: dict[str, list[dict[str, Any]]]
-    numerics: ArmNumerics
+    numerics: dict[str, dict[str, Any]]
     runs: dict[str, str]
     provenance: dict[str, Provenance]
     configuration: dict[str, Any]
 
 
-class MeanEffects(Result):
-    """Differences of an attack's effects, mean over seeds."""
+class MeanAnswer(Result):
+    """The answer over the cells of a sweep, from one difference a cell; or why there is none."""
 
-    increase_nats_per_token: MeanOverSeeds
-    attack_minus_control_nats_per_token: MeanOverSeeds
-    relative_increase: MeanOverSeeds
-
-
-class MeanEffectsWithSuccess(MeanEffects):
-    """The same of an attack that succeeds or fails on each text."""
-
-    success_rate: MeanOverSeeds
-
-
-class MeanLosses(Result):
-    """Loss of both arms on the test split, mean over seeds."""
-
-    baseline: MeanOverSeeds
-    monotonic: MeanOverSeeds
-
-
-class MeanAttacks(Result):
-    """The effect on monotonic minus that on baseline, for both attacks."""
-
-    uat: MeanEffects
-    hotflip: MeanEffectsWithSuccess
+    primary: Primary
+    difference: MeanOverSeeds | None
+    answer: Answer | None
+    unanswered: str | None
+    from_placebos: dict[str, MeanOverSeeds]
 
 
 class SweepResults(Result):
-    """sweep over seeds: the arms compared; the results of each seed by the name of its cell, and the missing cells."""
+    """sweep over seeds: the arms compared; the results of each cell by its role, and the missing cells.
+
+    Differences are those of an arm (key) from baseline, mean over seeds.
+    """
 
     study: str
-    seeds: list[int]
-    loss_nats_per_token: MeanLosses
-    monotonic_minus_baseline_nats_per_token: MeanOverSeeds
-    attacks_monotonic_minus_baseline: MeanAttacks
-    of_seed: dict[str, FinalResults]
+    cells: list[str]
+    loss_nats_per_token: dict[str, MeanOverSeeds]
+    alive_share: dict[str, MeanOverSeeds]
+    loss_differences: dict[str, MeanOverSeeds]
+    increase_differences: dict[str, dict[str, MeanOverSeeds]]
+    primary: MeanAnswer
+    of_cell: dict[str, FinalResults]
     runs: dict[str, str]
     missing: list[str] = Field(default_factory=list)

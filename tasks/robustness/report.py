@@ -1,30 +1,35 @@
-"""What stands in `report.html`, and in which order: results, attacks, trainings, checks, limits, provenance."""
+"""What stands in `report.html`, and in which order: liveness, the answer, costs, attacks, order, checks, provenance."""
 
 from __future__ import annotations
 
-from tasks.report.cautions import plain
 from tasks.report.numbers import perplexity
 from tasks.report.page import Figure, Section, html_page
 from tasks.report.provenance import AttemptFacts, provenance_section
 from tasks.report.table import Table, quoted
+from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
 from tasks.robustness.final_results import FinalResults
+from tasks.robustness.order_table import order_tables
 from tasks.robustness.tables import (
     arm_table,
-    attack_tables,
     cost_table,
-    ids_of,
+    liveness_table,
     perplexity_tables,
-    run_of,
+    primary_table,
+    secondary_table,
 )
 from tasks.robustness.words import (
     ATTACK_TITLES,
+    EARLIER_SYSTEM,
     LIMITS,
     QUESTION,
+    alive,
     attack_cautions,
     cautions,
     facts,
     how_attacked,
+    label,
     models,
+    primary_answer,
     the_text,
     verified,
     what_was_studied,
@@ -34,22 +39,26 @@ from tasks.robustness.words import (
 def report(results: FinalResults, drawn: dict[str, Figure], sources: dict[str, AttemptFacts]) -> str:
     """The report as one HTML page; a function of its arguments."""
     sections = [
+        Section("Do the constrained layers live?", points=alive(results), tables=[liveness_table(results)]),
+        Section("The answer", points=primary_answer(results), tables=[primary_table(results)]),
         Section(
-            "Perplexity on the test split",
+            "What the constraint costs",
             points=models(results),
             figures=[drawn["differences-test"]],
             tables=perplexity_tables(results),
         ),
         *(_attack_section(name, results, drawn) for name in results.attacks.by_name()),
+        Section("Are the layers monotone functions?", tables=order_tables(results)),
+        Section("All comparisons but the primary one", tables=[secondary_table(results)]),
         Section(
             "Training",
-            points=[plain(caution) for caution in cautions(results)],
+            points=cautions(results),
             figures=[figure for name, figure in drawn.items() if name.startswith("training-")],
             tables=[arm_table(results), cost_table(results)],
         ),
         _checks_section(results),
         _text_section(results),
-        Section("Limits", points=[*attack_cautions(results), *LIMITS]),
+        Section("Limits", points=[*attack_cautions(results), *LIMITS, EARLIER_SYSTEM]),
         provenance_section(results.runs, results.provenance, sources, results.configuration),
     ]
     title = f"{results.study}: non-negative feed-forward weights under two attacks"
@@ -60,7 +69,8 @@ def _attack_section(name: str, results: FinalResults, drawn: dict[str, Figure]) 
     tables = attack_tables(name, results)
     if name == "uat":
         tables += [_trigger_table(results), _restart_table(results)]
-    figures = [drawn[f"{kind}-{name}"] for kind in ("losses", "effects", "differences")]
+    kinds = ("losses", "equal-loss", "differences", "strength", "effects")
+    figures = [drawn[f"{kind}-{name}"] for kind in kinds]
     return Section(ATTACK_TITLES[name], texts=[how_attacked(name, results)], figures=figures, tables=tables)
 
 
@@ -70,13 +80,13 @@ def _trigger_table(results: FinalResults) -> Table:
         ["model", "trigger", "ids", "same tokens when read again", "run"],
         [
             [
-                model,
+                label(results, model),
                 quoted(trigger.trigger_text),
                 ids_of(trigger),
                 "yes" if trigger.trigger_round_trips else "no",
-                run_of(results, "uat"),
+                run_of(results, f"uat-{model}"),
             ]
-            for model, trigger in results.attacks.uat.models.items()
+            for model, trigger in results.attacks.uat.triggers.items()
         ],
     )
 
@@ -93,9 +103,9 @@ def _restart_table(results: FinalResults) -> Table:
                 f"{trigger.search_loss_clean_nats_per_token:.4f}",
                 f"{restart.search_loss_nats_per_token:.4f}",
                 ids_of(restart),
-                run_of(results, "uat"),
+                run_of(results, f"uat-{model}"),
             ]
-            for model, trigger in results.attacks.uat.models.items()
+            for model, trigger in results.attacks.uat.triggers.items()
             for number, restart in enumerate(trigger.restarts, 1)
         ],
     )
@@ -109,8 +119,9 @@ def _checks_section(results: FinalResults) -> Section:
         texts=[
             verified(results),
             "Weights were read from the effective weight of every layer that the variant names, after training. That "
-            "both arms had distinct weights, that each model was attacked at the same counted cost on the same "
-            "documents, and that successes follow from the recorded losses was checked before this page was written.",
+            "all arms had distinct weights, that each model was attacked at the same counted cost on the same tokens of "
+            "documents which no search had seen, and that losses, costs and successes follow from the records was "
+            "computed again before this page was written.",
         ],
         tables=[
             Table(
@@ -129,8 +140,13 @@ def _checks_section(results: FinalResults) -> Section:
                 ],
             )
         ],
-        details=(("The layers that were checked", "\n".join(results.constraint.layers)),),
+        details=(("The layers that were checked", "\n".join(_layers(results))),),
     )
+
+
+def _layers(results: FinalResults) -> list[str]:
+    """The constrained layers: the same in every arm that has any."""
+    return next((arm.constraint.layers for arm in results.arms.values() if arm.constraint), [])
 
 
 def _text_section(results: FinalResults) -> Section:

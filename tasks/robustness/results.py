@@ -1,8 +1,7 @@
 """What each stage of the robustness study returns; fields stand in the order in which they are written.
 
 Names of models are keys: base and the arms; `base@0.5` is what base was after half of its training. For losses on the
-test split also unigram, untrained (of a model from scratch) and, for an arm with constrained weights, its start, such
-as `monotonic@0`.
+test split also unigram, untrained (of a model from scratch) and constrained-untrained (where monotonic starts).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from tasks.language.configuration import (
     TrainedTokenizer,
 )
 from tasks.monotonic.configuration import VARIANTS, Constraint
-from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC, Arm, ArmName
+from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
 from tasks.robustness.stages import (
     REQUIRED_MOVEMENT,
     AggregateConfig,
@@ -152,33 +152,31 @@ class Study(StudyBase):
             )
         return self
 
-    @property
     def attacked(self) -> dict[str, tuple[str, str]]:
-        """Name of each attacked model -> (the model whose stage keeps it, its folder there), in the tables' order."""
-        kept = {}
-        for name in ([BASE] if isinstance(self.model, FromScratch) else []) + [BASELINE]:
-            kept |= {f"{name}@{share:g}": (name, snapshot_folder(share)) for share in self.snapshots}
-        return {BASE: (BASE, "model"), **{arm: (arm, "model") for arm in self.arms}, **kept}
+        """Name of each attacked model -> (the model whose stage keeps it, its folder there), as tables show them."""
+        trained_here = [BASE, BASELINE] if isinstance(self.model, FromScratch) else [BASELINE]
+        kept = {
+            f"{model}@{share:g}": (model, snapshot_folder(share)) for model in trained_here for share in self.snapshots
+        }
+        return {model: (model, "model") for model in self._compared()} | kept
 
-    @property
-    def compared(self) -> list[str]:
-        """The base model and the arms."""
+    def _compared(self) -> list[str]:
         return [BASE, *self.arms]
 
-    @property
-    def starts(self) -> dict[ArmName, ConstrainConfig]:
-        """Arm -> how its constrained weights start, for every arm that does not start from the base model itself."""
-        return {arm: self._constrained(ARMS[arm]) for arm in self.arms if ARMS[arm].signs}
+    def starts(self) -> dict[str, ConstrainConfig]:
+        """Name of each start of constrained weights -> its configuration; arms that start alike share one."""
+        configs = {}
+        for arm in self.arms:
+            if signs := ARMS[arm].signs:
+                name, start = self.start_of(arm), ARMS[arm].started(self.constraint)
+                configs[name] = ConstrainConfig(
+                    variant=self.constraint.variant, signs=signs, start=start, execution=self.execution, cell=name
+                )
+        return configs
 
-    def _constrained(self, arm: Arm) -> ConstrainConfig:
-        assert arm.signs is not None
-        return ConstrainConfig(
-            variant=self.constraint.variant,
-            signs=arm.signs,
-            start=arm.started(self.constraint),
-            execution=self.execution,
-            cell=f"{arm.signs}, {arm.started(self.constraint)}",
-        )
+    def start_of(self, arm: ArmName) -> str:
+        """The name of the start of an arm with constrained weights, such as `non-negative-positive-part`."""
+        return f"{ARMS[arm].signs}-{ARMS[arm].started(self.constraint)}"
 
     def for_setup(self) -> SetupConfig:
         model = self.model
@@ -206,7 +204,7 @@ class Study(StudyBase):
             required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
             snapshots=self.snapshots if arm == BASELINE else [],
             execution=self.execution,
-            cell=arm,
+            cell="" if arm in (BASELINE, MONOTONIC) else arm,
         )
 
     def for_evaluation(self) -> EvaluateConfig:
@@ -219,21 +217,24 @@ class Study(StudyBase):
         return HotFlipConfig(attack=self.hotflip, seed=self.seed, **self._attacked(model))
 
     def _attacked(self, model: str) -> dict[str, Any]:
-        _, folder = self.attacked[model]
+        _, folder = self.attacked()[model]
         return {"model": model, "folder": folder, "execution": self.execution, "cell": model}
 
     def for_transfer(self) -> TransferConfig:
-        return TransferConfig(models=self.compared, uat=self.uat, hotflip=self.hotflip, execution=self.execution)
+        return TransferConfig(models=self._compared(), uat=self.uat, hotflip=self.hotflip, execution=self.execution)
 
     def for_order(self) -> OrderConfig:
-        return OrderConfig(models=self.compared, variant=self.constraint.variant, execution=self.execution)
+        return OrderConfig(models=self._compared(), variant=self.constraint.variant, execution=self.execution)
 
     def for_aggregate(self) -> AggregateConfig:
         return AggregateConfig(
             study=self.name,
             seed=self.seed,
-            arms=self.arms,
+            arms=list(self.arms),
+            attacked=list(self.attacked()),
             constraint=self.constraint,
+            uat=self.uat,
+            hotflip=self.hotflip,
             configuration={"name": self.name, **self.scientific()},
             evaluation=self.evaluation,
             primary=self.primary,

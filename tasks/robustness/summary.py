@@ -6,6 +6,7 @@ from tasks.report.cautions import plain
 from tasks.report.plain_text import paragraph, points
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.words import (
+    EARLIER_SYSTEM,
     LIMITS,
     QUESTION,
     attack_cautions,
@@ -22,12 +23,12 @@ from tasks.robustness.words import (
 def summary(results: FinalResults) -> str:
     """What was studied, the main numbers with intervals, what must be kept in mind, and where everything lies."""
     attacks = [how_attacked(name, results) for name in results.attacks.by_name()]
-    to_keep_in_mind = [*map(plain, cautions(results)), verified(results), *attack_cautions(results), *LIMITS]
+    to_keep_in_mind = [*map(plain, cautions(results)), verified(results), *attack_cautions(results), *LIMITS, EARLIER_SYSTEM]
     blocks = [
         f"{results.study}, seed {results.seeds[0]}",
         paragraph(f"{QUESTION} {what_was_studied(results)}"),
         "WHAT WAS DONE\n\n" + points([the_text(results), *models(results), *attacks]),
-        "MAIN NUMBERS\n\n" + points(facts(results)),
+        "MAIN NUMBERS\n\n" + points([plain(fact) for fact in facts(results)]),
         "TO KEEP IN MIND\n\n" + points(to_keep_in_mind),
         "WHERE IT IS\n\n"
         + "\n".join(f"  {stage:<16} {directory}" for stage, directory in results.runs.items())

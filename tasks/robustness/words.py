@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ, plain
-from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero, perplexity, rate_points, share_points
-from tasks.robustness.final_results import FinalResults, Findings, UatFindings
-from tasks.statistics.effects import EffectDifferenceWithSuccess
+from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
+from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero, perplexity
+from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
@@ -17,20 +17,102 @@ ATTACK_TITLES = {
     "hotflip": "hotflip: a few tokens of each text replaced",
 }
 
+MEASURES = {
+    "increase": "what the attack adds to the loss of the text's own tokens",
+    "increase_at_equal_loss": "what the attack adds to the loss, against the baseline at the same clean loss",
+}
+
 MODELS = {
     "unigram": "not a network: predicts every token by how often it occurs in the train split",
     "untrained": "the network with random weights, before its pretraining",
-    "base": "the trained model that both arms start from",
-    "constrained-untrained": "base with its weights made non-negative, before any further training",
-    "baseline": "base trained further, without constraint",
-    "monotonic": "constrained-untrained trained further, its weights kept non-negative",
+    BASE: "the trained model that all arms start from",
+    "constrained-untrained": "where monotonic starts: base with its constrained weights made non-negative, not trained",
+    **{name: arm.meaning for name, arm in ARMS.items()},
 }
-"""Model -> what it is."""
+"""Model -> what it is; `base@0.5` is base after half of its training."""
+
+EARLIER_SYSTEM = (
+    "The earlier system (Cooper et al., arXiv 2602.02686) reported for pythia-1.4b, as means of three seeds, a "
+    "perplexity of 6.72 without and 37.68 with the constraint (|W|, softplus), and hotflip successes of 69.0 % and "
+    "42.5 %. Its attacks were scored on the attacker's own tokens too, relative to each model's clean loss. Here "
+    "earlier-system is its arm on this study's model, budget and attacks."
+)
 
 
 def models(results: FinalResults) -> list[str]:
     """A line for each model of this study: what its name means."""
-    return [f"{name}: {MODELS[name]}" for name in results.models]
+    named = [f"{name}: {MODELS[name]}" for name in results.models if "@" not in name]
+    if any("@" in name for name in results.models):
+        named.append("base@0.5, baseline@0.5: the same model after that share of its training")
+    return named
+
+
+def dead_arms(results: FinalResults) -> list[str]:
+    return [name for name, arm in results.arms.items() if arm.alive_share < ALIVE_SHARE]
+
+
+def label(results: FinalResults, model: str) -> str:
+    """The name of a model in a table: one whose constrained layers are dead says so in bold, in every table."""
+    return f"**{model} (dead)**" if model in dead_arms(results) else model
+
+
+def pair(results: FinalResults, model: str, reference: str) -> str:
+    """The difference of two models, in a table."""
+    dead = [name for name in (model, reference) if name in dead_arms(results)]
+    return f"**{model} - {reference} (dead: {', '.join(dead)})**" if dead else f"{model} - {reference}"
+
+
+def alive(results: FinalResults) -> list[str]:
+    """Whether the constrained layers do anything: first of all that is said."""
+    found = []
+    if dead := dead_arms(results):
+        shares = ", ".join(f"{name} {results.arms[name].alive_share:.1%}" for name in dead)
+        found.append(
+            f"**The constrained layers of {', '.join(dead)} are dead:** replacing their outputs by the mean costs "
+            f"less than {ALIVE_SHARE:.0%} of what it costs the baseline ({shares}). What is measured of such an arm is "
+            "a network without these layers, whatever the signs of its weights."
+        )
+    if living := [name for name in results.arms if name not in dead and name != BASELINE]:
+        shares = ", ".join(f"{name} {results.arms[name].alive_share:.0%}" for name in living)
+        found.append(f"The constrained layers live, as a share of what they do in the baseline: {shares}.")
+    return found
+
+
+def primary_answer(results: FinalResults) -> list[str]:
+    """The answer to the study's question, and what may be claimed from it."""
+    found, asked = results.primary, results.primary.primary
+    measured = f"The primary comparison ({asked.attack}: {MEASURES[asked.measure]}), monotonic - baseline"
+    if found.unanswered:
+        return [f"**{measured}, is not answered:** {found.unanswered}."]
+    assert found.answer is not None and found.difference is not None, "answered"
+    verdict = {
+        "differs": "the two differ",
+        "equivalent": f"equivalent within the margin of {asked.margin_nats_per_token:g}",
+        "undecided": f"undecided: neither a difference nor equivalence within {asked.margin_nats_per_token:g} is shown",
+    }[found.answer.answer]
+    said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict}.**"
+    return [said, _claim(results)]
+
+
+def _claim(results: FinalResults) -> str:
+    """Whether the constraint may be said to protect: only for what exceeds every placebo."""
+    found = results.primary
+    assert found.answer is not None and found.difference is not None, "answered"
+    protects = found.answer.answer == "differs" and found.difference.value < 0
+    if not protects:
+        return "So nothing here shows that non-negative weights make the model harder to attack."
+    beyond = {arm: row for arm, row in found.from_placebos.items() if row.interval and row.interval[1] < 0}
+    if missing := [arm for arm in placebos(list(results.arms)) if arm not in beyond]:
+        return (
+            "That is no claim for the constraint: monotonic is not told apart from "
+            f"{', '.join(missing)}, which damages the model without making anything monotone."
+        )
+    if not found.from_placebos:
+        return "That is no claim for the constraint: no placebo was compared by this measure."
+    return (
+        f"It is less than on every placebo of this study ({', '.join(beyond)}), on one seed: several seeds of the base "
+        "model must show it again before it is a finding."
+    )
 
 
 def the_text(results: FinalResults) -> str:
@@ -53,7 +135,7 @@ def what_was_studied(results: FinalResults) -> str:
     """Model, size, test text, seed; a toy is called a toy, and one seed is called one."""
     return (
         f"{model_and_text(results)}, seed {results.seeds[0]}. "
-        "One seed: differences describe these two trainings and rank nothing."
+        "One seed: differences describe these trainings and rank nothing."
     )
 
 
@@ -69,25 +151,34 @@ def model_and_text(results: FinalResults) -> str:
 
 
 def facts(results: FinalResults) -> list[str]:
-    """The main numbers as sentences: what the constraint costs, what each attack did, what lies between the arms."""
-    models, (*_, cost) = results.models, results.differences
-    low, high = cost.interval_nats_per_token
-    sentences = [
-        f"Test perplexity: {perplexity(models['base'].perplexity)} (base), "
-        f"{perplexity(models['baseline'].perplexity)} (baseline arm), "
-        f"{perplexity(models['monotonic'].perplexity)} (monotonic arm). The monotonic arm's loss minus the "
-        f"baseline arm's is {cost.difference_nats_per_token:+.4f} nats per token "
-        f"({cost.confidence_level:.0%} interval {low:+.4f} to {high:+.4f})."
+    """The main numbers as sentences: do the layers live, the answer, what the constraint costs, what attacks did."""
+    return [
+        *alive(results),
+        *primary_answer(results),
+        _cost_of_the_constraint(results),
+        *worse_than_frequencies(results),
+        *masked(results),
+        *(sentence for name, found in results.attacks.by_name().items() for sentence in _attack_facts(name, found)),
     ]
-    sentences += map(plain, worse_than_frequencies(results))
-    sentences += _attack_facts("uat", results.attacks.uat)
-    return sentences + _attack_facts("hotflip", results.attacks.hotflip)
+
+
+def _cost_of_the_constraint(results: FinalResults) -> str:
+    (cost,) = [row for row in results.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
+    low, high = cost.interval_nats_per_token
+    perplexities = ", ".join(
+        f"{perplexity(results.models[name].perplexity)} ({name})" for name in (BASE, *results.arms)
+    )
+    return (
+        f"Test perplexity: {perplexities}. The monotonic arm's loss minus the baseline arm's is "
+        f"{cost.difference_nats_per_token:+.4f} nats per token ({cost.confidence_level:.0%} interval {low:+.4f} to "
+        f"{high:+.4f}): what the constraint costs."
+    )
 
 
 def worse_than_frequencies(results: FinalResults) -> list[str]:
     """That a model has forgotten the language: it cannot be shown to withstand anything."""
     losses = {name: model.loss_nats_per_token for name, model in results.models.items()}
-    forgetful = [model for model in ("base", "baseline", "monotonic") if losses[model] >= losses["unigram"]]
+    forgetful = [model for model in (BASE, *results.arms) if losses[model] >= losses["unigram"]]
     if not forgetful:
         return []
     return [
@@ -97,37 +188,54 @@ def worse_than_frequencies(results: FinalResults) -> list[str]:
     ]
 
 
+def masked(results: FinalResults) -> list[str]:
+    """That a gradient search found no more than blind search: its numbers then say nothing about the model."""
+    found = []
+    for name, findings in results.attacks.by_name().items():
+        weak = [
+            model
+            for model, effect in findings.effects.items()
+            if "@" not in model and effect.attack_minus_blind_nats_per_token.value <= 0
+        ]
+        if weak:
+            found.append(
+                f"**{name}: the gradient search does not beat blind search at equal cost on {', '.join(weak)}.** Its "
+                "gradients mislead there (masking): a small effect is no sign that the model withstands attacks."
+            )
+    return found
+
+
 def _attack_facts(name: str, findings: Findings) -> list[str]:
     sentences = [
-        f"{name} on {model}: loss {effect.clean_loss_nats_per_token:.4f} clean and "
-        f"{effect.attacked_loss_nats_per_token:.4f} attacked, "
-        f"{estimate(effect.increase_nats_per_token, NATS)} nats per token, "
-        f"{SHARE(effect.relative_increase.value)}; random control "
+        f"{name} on {model}: clean loss {effect.clean_loss_nats_per_token:.4f}, increase "
+        f"{estimate(effect.increase_nats_per_token, NATS)} nats per token, {SHARE(effect.relative_increase.value)}; "
+        f"blind search at equal cost {NATS(effect.blind_increase_nats_per_token.value)}, random tokens "
         f"{NATS(effect.control_increase_nats_per_token.value)}{_success_fact(findings, model)}."
         for model, effect in findings.effects.items()
+        if model in (BASE, BASELINE, MONOTONIC)
     ]
-    difference = findings.differences[-1]
+    (difference,) = [row for row in findings.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
     sentences.append(
-        f"{name}, monotonic minus baseline: increase {estimate(difference.increase_nats_per_token, NATS)} nats per "
-        f"token; beyond the random control {estimate(difference.attack_minus_control_nats_per_token, NATS)}; "
-        f"in percentage points, relative increase {estimate(difference.relative_increase, share_points)}"
-        + (
-            f", success rate {estimate(difference.success_rate, rate_points)}"
-            if isinstance(difference, EffectDifferenceWithSuccess)
-            else ""
-        )
-        + "."
+        f"{name}, monotonic - baseline: increase {estimate(difference.increase_nats_per_token, NATS)} nats per token; "
+        f"beyond blind search {estimate(difference.attack_minus_blind_nats_per_token, NATS)}{_at_equal_loss(findings)}."
     )
     return sentences
 
 
+def _at_equal_loss(findings: Findings) -> str:
+    matched = {row.model: row for row in findings.at_equal_loss}[MONOTONIC]
+    if matched.difference is None:
+        return "; at equal clean loss not known (no snapshot of the baseline's training reaches it)"
+    return f"; at equal clean loss {estimate(matched.difference, NATS)}"
+
+
 def _success_fact(findings: Findings, model: str) -> str:
-    if isinstance(findings, UatFindings):
+    if not isinstance(findings, HotFlipFindings):
         return ""
     effect, threshold = findings.effects[model], findings.attack.success_relative_increase
     return (
         f"; more than {threshold:.0%} on {estimate(effect.success_rate, RATE)} of {effect.documents:,} texts, "
-        f"random control {RATE(effect.control_success_rate.value)}"
+        f"random tokens {RATE(effect.control_success_rate.value)}"
     )
 
 
@@ -135,11 +243,29 @@ def cautions(results: FinalResults) -> list[str]:
     """What every table of these results must say: budgets, and numerics that were not the same throughout."""
     reason = results.unequal_budgets_reason
     return [
-        f"**The arms had unequal budgets:** {reason}" if reason else "Both arms had the same budget.",
+        f"**The arms had unequal budgets:** {reason}" if reason else "All arms had the same budget.",
         *worse_than_frequencies(results),
-        *begun_with_weights("base", results.base.init_from),
+        *masked(results),
+        *_still(results),
+        *begun_with_weights(BASE, results.base.init_from),
         *numerics_changed(results.numerics_changes),
-        *numerics_differ({"baseline": results.numerics.baseline, "monotonic": results.numerics.monotonic}),
+        *numerics_differ(results.numerics),
+    ]
+
+
+def _still(results: FinalResults) -> list[str]:
+    """Arms whose constrained weights hardly moved: what was trained is the rest of the network."""
+    still = {
+        name: arm.movement_ratio
+        for name, arm in results.arms.items()
+        if arm.movement_ratio is not None and arm.movement_ratio < ALIVE_SHARE
+    }
+    if not still:
+        return []
+    ratios = ", ".join(f"{name} {ratio:.1%}" for name, ratio in still.items())
+    return [
+        f"**The constrained weights of {', '.join(still)} hardly moved** (median relative movement, as a share of the "
+        f"baseline's: {ratios}): there the rest of the network was trained around them."
     ]
 
 
@@ -150,8 +276,20 @@ def attack_cautions(results: FinalResults) -> list[str]:
         "model that predicts badly to begin with: read them beside the increase in nats per token and the clean loss.",
     ]
     for name, findings in results.attacks.by_name().items():
-        found += _control_cautions(name, findings)
-    if by_ids := [model for model, trigger in results.attacks.uat.models.items() if not trigger.trigger_round_trips]:
+        found += _strength(name, findings)
+        if any(effect.sources < 2 for effect in findings.effects.values()):
+            found.append(f"All documents of {name} come from one source: its numbers have no interval.")
+        same = [
+            model
+            for model, effect in findings.effects.items()
+            if holds_zero(effect.attack_minus_control_nats_per_token.interval)
+        ]
+        if same:
+            found.append(
+                f"{name} is not told apart from random tokens on {', '.join(same)}: the interval of attack minus "
+                "control holds zero."
+            )
+    if by_ids := [model for model, found_ in results.attacks.uat.triggers.items() if not found_.trigger_round_trips]:
         found.append(
             f"The trigger of {', '.join(by_ids)} attacks as token ids: written as text and read again it is other "
             "tokens."
@@ -162,7 +300,7 @@ def attack_cautions(results: FinalResults) -> list[str]:
         + ", ".join(f"{model} {flips.mean:.2f}" for model, flips in hotflip.flips.items())
         + "; texts in which none was "
         + ", ".join(f"{model} {flips.unchanged_documents:,}" for model, flips in hotflip.flips.items())
-        + ". The control replaces the same tokens for every model, as many as the attack may."
+        + "."
     )
     counts = ", ".join(
         f"{model} {count:,} of {hotflip.documents:,}" for model, count in hotflip.round_trips_documents.items()
@@ -171,46 +309,43 @@ def attack_cautions(results: FinalResults) -> list[str]:
     return found
 
 
-def _control_cautions(name: str, findings: Findings) -> list[str]:
-    """Models on which an attack does no more than its random control, and documents that give no interval."""
-    found = []
-    alike = [
-        model
-        for model, effect in findings.effects.items()
-        if holds_zero(effect.attack_minus_control_nats_per_token.interval)
+STILL_GROWING = 0.05
+
+
+def _strength(name: str, findings: Findings) -> list[str]:
+    """Whether a larger budget would find more."""
+    growing = {}
+    for model, effect in findings.effects.items():
+        *_, before, last = effect.budget_increases
+        if last > 0 and (last - before) / last > STILL_GROWING:
+            growing[model] = (last - before) / last
+    if not growing:
+        return []
+    shares = ", ".join(f"{model} {share:.0%}" for model, share in growing.items())
+    return [
+        f"{name} has not converged: the last 70 % of its budget still found this share of the increase: {shares}. A "
+        "larger budget would find more."
     ]
-    if alike:
-        level = findings.effects[alike[0]].confidence_level
-        found.append(
-            f"{name} is not told apart from random tokens on {', '.join(alike)}: the {level:.0%} interval "
-            "of attack minus control holds zero."
-        )
-    if any(effect.sources < 2 for effect in findings.effects.values()):
-        found.append(f"All documents of {name} come from one source: its numbers have no interval.")
-    return found
 
 
 def verified(results: FinalResults) -> str:
     """What was verified of the constrained layers."""
-    constraint = results.constraint
-    return (
-        f"{constraint.layers_checked} layers ({constraint.variant}), "
-        f"{constraint.weights_checked:,} effective weights, all >= 0 after training "
-        f"(smallest {constraint.min_weight:.3g}); "
-        f"{results.share_of_signs_changed:.1%} of them changed sign when they were constrained."
-    )
+    kept = [(name, arm.constraint) for name, arm in results.arms.items() if arm.constraint]
+    return "After training, read from the effective weights: " + "; ".join(
+        f"{name}: {found.weights_checked:,} weights of {found.layers_checked} layers ({found.variant}), signs "
+        f"{found.signs}, none violated, {found.share_of_zeros:.0%} are 0"
+        for name, found in kept
+    ) + "."
 
 
 LIMITS = (
-    "GELU and SiLU, the activations of GPT-NeoX and of Llama, are not monotone (they fall for inputs below about -0.75 "
-    "and -1.28), so weights >= 0 do not make even one of their feed-forward layers a monotone function. Weights are "
-    "verified; nothing is claimed about functions.",
-    "Attention, embeddings, normalisation and residual connections are not constrained.",
+    "Weights are verified, and what follows for the function of a sublayer stands in the table on order. GELU and "
+    "SiLU fall for inputs below about -0.75 and -1.28, so weights >= 0 alone do not make a feed-forward layer monotone.",
+    "Attention, embeddings, normalisation and residual connections are not constrained: nothing is claimed about the "
+    "model as a function.",
     "Only these two attacks were run, with the budget shown. A stronger search can find more.",
     "Intervals resample the sources of the documents. They do not hold the variation between trainings, or between "
-    "searches for an attack, which needs several seeds; nor that between draws of the random control, of which there "
-    "are a few. The control is tried once and the attack many times: what lies between them is the whole search, "
-    "gradient and selection alike.",
+    "searches for an attack, which needs several seeds; nor that between draws of the random control.",
     "Every text is read behind the tokenizer's end-of-text token, in all models and before every trigger.",
 )
 
@@ -229,8 +364,8 @@ def _how_uat_attacked(results: FinalResults) -> str:
         f"{attack.trigger_tokens} tokens for each model, searched on attack-search "
         f"(restarts x iterations: {attack.restarts} x {attack.iterations}) and judged on "
         f"{_judged(results.attacks.uat, results)}. Only the text's own tokens are scored, the first "
-        f"{attack.text_tokens} of each. The control is the mean of {attack.control_triggers} random triggers of the "
-        "same length."
+        f"{attack.text_tokens} of each. Two controls: the mean of {attack.control_triggers} random triggers of the "
+        "same length, and blind search, which tries random replacements, without gradients, at the same counted cost."
     )
 
 
@@ -239,13 +374,15 @@ def _how_hotflip_attacked(results: FinalResults) -> str:
     return (
         f"HotFlip (Ebrahimi et al. 2018, arXiv 1712.06751), for tokens: up to {attack.flips} of each text replaced, "
         f"searched for each text and model, on {_judged(results.attacks.hotflip, results)}, the first "
-        f"{attack.text_tokens} tokens of each. Only tokens that were not replaced are scored, the same before and "
-        f"after. The control is the mean of {attack.control_draws} draws of {attack.flips} random replacements at "
-        "random positions."
+        f"{attack.text_tokens} tokens of each. Where an attacker may write is drawn beforehand, the same for every "
+        "model; all other tokens are scored, and no others. Two controls: the mean of "
+        f"{attack.control_draws} draws of {attack.flips} random replacements, and blind search at the same counted cost."
     )
 
 
 def _judged(findings: Findings, results: FinalResults) -> str:
     """The documents on which an attack is judged."""
-    split, sources = results.text[findings.split], findings.effects["base"].sources
+    split, sources = results.text[findings.split], findings.effects[BASE].sources
     return f"{findings.documents:,} of the {split.documents:,} documents of {findings.split}, from {sources:,} sources"
+
+

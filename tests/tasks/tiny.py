@@ -27,13 +27,15 @@ from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.language.configuration import FromScratch, LocalFiles, Splits
-from tasks.robustness.study import Budget, RobustnessExecution, Study
+from tasks.robustness.stages import RobustnessExecution
+from tasks.robustness.study import Study
 from tasks.stage.attempt import attempt
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
+from tasks.training.budget import Budget
 from tasks.training.draws import normal_at
 from tasks.training.loop import train
 from tasks.training.optimizer import adamw
@@ -292,6 +294,8 @@ def tiny_study(folder: Path, **changed: Any) -> Study:
             pretraining=Budget(epochs=0.1, effective_batch_examples=16, learning_rate=3e-3),
         ),
         "base_checks": {"max_ratio_to_unigram": 100.0, "max_ratio_to_untrained": 100.0},
+        "arms": ["baseline", "monotonic", "random-signs"],
+        "snapshots": [0.5],
         "budget": Budget(epochs=0.1, effective_batch_examples=16, learning_rate=1e-2, validations_per_epoch=20),
         "uat": {
             "trigger_tokens": 3,
@@ -318,12 +322,15 @@ def sentences(count: int) -> list[str]:
 
 
 def handles_of(root: Path, study: Study, runner: type[Walk] = Walk) -> dict[str, Handle]:
-    """Stage name -> handle of the robustness page."""
+    """Stage name, with its cell where it has one (`uat-base`) -> handle of the robustness page."""
     from flows.robustness import page
 
     walk = runner(root, study.name)
     page(study, walk)
-    return {handle.stage.name: handle for handle in walk.handles}
+    return {
+        f"{handle.stage.name}-{handle.config.cell}" if handle.config.cell else handle.stage.name: handle
+        for handle in walk.handles
+    }
 
 
 @cache

@@ -1,0 +1,175 @@
+"""The tables of one attack: what it did, beside its two controls; differences; equal clean loss; strength; transfer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tasks.report.numbers import NATS, RATE, SHARE, rate_points, value_and_span
+from tasks.report.provenance import run_name
+from tasks.report.table import Table
+from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
+from tasks.robustness.results import Restart, Trigger
+from tasks.robustness.words import label, pair
+
+
+def attack_tables(name: str, results: FinalResults) -> list[Table]:
+    """Everything that was measured of one attack, in the order in which it is read."""
+    findings = results.attacks.by_name()[name]
+    found = [
+        _effect_table(name, results, findings),
+        _control_table(name, results, findings),
+        _difference_table(results, findings),
+        _equal_loss_table(results, findings),
+        _strength_table(name, results, findings),
+    ]
+    if isinstance(findings, HotFlipFindings):
+        found.insert(2, _success_table(name, results, findings))
+    return [*found, _transfer_table(name, results)]
+
+
+def ids_of(found: Trigger | Restart) -> str:
+    """The token ids of a trigger."""
+    return " ".join(map(str, found.trigger_ids))
+
+
+def run_of(results: FinalResults, stage: str) -> str:
+    """The name of the run directory of a stage: the last cell of every row of its numbers."""
+    return run_name(results.runs[stage])
+
+
+def _effect_table(name: str, results: FinalResults, findings: Findings) -> Table:
+    level = f"{next(iter(findings.effects.values())).confidence_level:.0%}"
+    return Table(
+        f"The attack: clean loss of the whole texts in nats per token, its increase where nothing was written, also as "
+        f"a share of the clean loss; {level} intervals. Attacked = clean + increase.",
+        ["model", "clean", "attacked", "increase", "interval", "relative", "interval", "run"],
+        [
+            [
+                label(results, model),
+                f"{effect.clean_loss_nats_per_token:.4f}",
+                f"{effect.attacked_loss_nats_per_token:.4f}",
+                *value_and_span(effect.increase_nats_per_token, NATS),
+                *value_and_span(effect.relative_increase, SHARE),
+                run_of(results, f"{name}-{model}"),
+            ]
+            for model, effect in findings.effects.items()
+        ],
+    )
+
+
+def _control_table(name: str, results: FinalResults, findings: Findings) -> Table:
+    return Table(
+        "The two controls, in nats per token: random tokens, and blind search at the same counted cost; what the "
+        "gradient adds to blind search; and the rank correlation of the gradient's estimate with the exact effect.",
+        ["model", "random", "blind", "attack - blind", "interval", "correlation", "run"],
+        [
+            [
+                label(results, model),
+                NATS(effect.control_increase_nats_per_token.value),
+                NATS(effect.blind_increase_nats_per_token.value),
+                *value_and_span(effect.attack_minus_blind_nats_per_token, NATS),
+                _correlation(findings.rank_correlation[model]),
+                run_of(results, f"{name}-{model}"),
+            ]
+            for model, effect in findings.effects.items()
+        ],
+    )
+
+
+def _correlation(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
+
+
+def _difference_table(results: FinalResults, findings: Findings) -> Table:
+    rates = isinstance(findings, HotFlipFindings)
+    return Table(
+        "Differences between models of the increase and of attack - blind, in nats per token"
+        + (", and of the success rate in percentage points" if rates else "")
+        + "; paired by document, sources resampled, one seed.",
+        [
+            "difference",
+            "increase",
+            "interval",
+            "attack - blind",
+            "interval",
+            *(["success", "interval"] if rates else []),
+        ],
+        [
+            [
+                pair(results, row.model, row.reference),
+                *value_and_span(row.increase_nats_per_token, NATS),
+                *value_and_span(row.attack_minus_blind_nats_per_token, NATS),
+                *(value_and_span(row.success_rate, rate_points) if hasattr(row, "success_rate") else []),
+            ]
+            for row in findings.differences
+        ],
+    )
+
+
+def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
+    return Table(
+        "At equal clean loss: the increase of each arm less that of the unconstrained model at the same clean loss, "
+        "read off the line between two moments of its training, in nats per token.",
+        ["arm", "clean", "increase", "unconstrained", "between", "difference", "interval"],
+        [
+            [
+                label(results, row.model),
+                f"{row.clean_loss_nats_per_token:.4f}",
+                NATS(findings.effects[row.model].increase_nats_per_token.value),
+                *(
+                    ["not reached", " and ".join(row.between), "unknown", "-"]
+                    if row.difference is None or row.reference_increase_nats_per_token is None
+                    else [
+                        NATS(row.reference_increase_nats_per_token),
+                        " and ".join(row.between),
+                        *value_and_span(row.difference, NATS),
+                    ]
+                ),
+            ]
+            for row in findings.at_equal_loss
+        ],
+    )
+
+
+def _strength_table(name: str, results: FinalResults, findings: Findings) -> Table:
+    return Table(
+        "Strength: the increase that 10 %, 30 % and all of the attack's budget found, in nats per token.",
+        ["model", "10 %", "30 %", "100 %", "run"],
+        [
+            [label(results, model), *map(NATS, effect.budget_increases), run_of(results, f"{name}-{model}")]
+            for model, effect in findings.effects.items()
+        ],
+    )
+
+
+def _success_table(name: str, results: FinalResults, findings: HotFlipFindings) -> Table:
+    threshold = findings.attack.success_relative_increase
+    return Table(
+        f"Successes: texts whose loss per token rose by more than {threshold:.0%} of the clean loss that the model has "
+        "on the whole text (its mean in the second column); excess is success - control, in percentage points.",
+        ["model", "clean", "success", "interval", "control", "interval", "excess", "interval", "run"],
+        [
+            [
+                label(results, model),
+                f"{effect.clean_loss_nats_per_token:.4f}",
+                *value_and_span(effect.success_rate, RATE),
+                *value_and_span(effect.control_success_rate, RATE),
+                *value_and_span(effect.success_rate_minus_control, rate_points),
+                run_of(results, f"{name}-{model}"),
+            ]
+            for model, effect in findings.effects.items()
+        ],
+    )
+
+
+def _transfer_table(name: str, results: FinalResults) -> Table:
+    """Rows: the model that the attack was found for; columns: the model that it was tried on."""
+    matrix: Mapping[str, Mapping[str, float]] = getattr(results.transfer, name)
+    return Table(
+        "Transfer: what was found for one model (row) tried on another (column); increase in nats per token.",
+        ["found for", *(f"on {model}" for model in matrix), "run"],
+        [
+            [label(results, found_for), *(NATS(row[model]) for model in matrix), run_of(results, "transfer")]
+            for found_for, row in matrix.items()
+        ],
+    )

@@ -1,0 +1,155 @@
+"""What is compared with what: effects of the attacks, at equal clean loss too, the primary answer, and all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
+
+from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.final_results import (
+    ArmFacts,
+    Attacks,
+    Cost,
+    FlipsMade,
+    HotFlipFindings,
+    PrimaryFinding,
+    Tested,
+    UatFindings,
+)
+from tasks.robustness.results import HotFlipResult, UatResult
+from tasks.statistics.configuration import Evaluation, Primary
+from tasks.statistics.effects import attack_effect, paired_effects
+from tasks.statistics.equivalence import answer
+from tasks.statistics.holm import holm
+from tasks.statistics.losses import LossDifference, paired_difference
+from tasks.statistics.matched import MatchedDifference, matched_difference
+from tasks.statistics.resampling import Estimate
+
+Rows = list[dict[str, Any]]
+Pairs = Sequence[tuple[str, str]]
+
+
+def test_differences(records: Mapping[str, Rows], pairs: Pairs, how: Evaluation) -> list[LossDifference]:
+    """Differences of the clean loss on the test split."""
+    rows = [row for own in records.values() for row in own]
+    return [paired_difference(rows, *pair, how.bootstrap_resamples, how.confidence_level) for pair in pairs]
+
+
+@overload
+def attack_findings(
+    found: Mapping[str, UatResult], records: Mapping[str, Rows], pairs: Pairs, how: Evaluation
+) -> UatFindings: ...
+
+
+@overload
+def attack_findings(
+    found: Mapping[str, HotFlipResult], records: Mapping[str, Rows], pairs: Pairs, how: Evaluation
+) -> HotFlipFindings: ...
+
+
+def attack_findings(
+    found: Mapping[str, Any], records: Mapping[str, Rows], pairs: Pairs, how: Evaluation
+) -> UatFindings | HotFlipFindings:
+    """What an attack did to each model, the differences between models, and what it cost."""
+    rows, settings = [row for own in records.values() for row in own], (how.bootstrap_resamples, how.confidence_level)
+    first = next(iter(found.values()))
+    threshold = first.attack.success_relative_increase if isinstance(first, HotFlipResult) else None
+    arms = [model for model in found if "@" not in model and model not in (BASE, BASELINE)]
+    shared = {
+        "split": first.split,
+        "documents": first.documents,
+        "attack": first.attack,
+        "effects": {model: attack_effect(rows, model, *settings, threshold) for model in found},
+        "differences": [paired_effects(rows, *pair, *settings, threshold) for pair in pairs],
+        "at_equal_loss": [matched_difference(rows, arm, line_of_training(found), *settings) for arm in arms],
+        "rank_correlation": {model: result.rank_correlation for model, result in found.items()},
+        "records_digests": {model: result.records_digest for model, result in found.items()},
+    }
+    if isinstance(first, UatResult):
+        return UatFindings(
+            **shared,
+            triggers={model: result.gradient for model, result in found.items()},
+            costs={model: _uat_cost(result) for model, result in found.items()},
+            curves={model: result.gradient.curve for model, result in found.items()},
+        )
+    return HotFlipFindings(
+        **shared,
+        costs={
+            model: Cost(
+                forward_sequences=result.forward_sequences,
+                backward_sequences=result.backward_sequences,
+                blind_forward_sequences=result.blind_forward_sequences,
+            )
+            for model, result in found.items()
+        },
+        curves={model: result.curve for model, result in found.items()},
+        flips={model: _flips_made(records[model]) for model in found},
+        round_trips_documents={model: result.round_trips for model, result in found.items()},
+    )
+
+
+def line_of_training(models: Mapping[str, Any]) -> list[str]:
+    """The models of one training without constraint, from the beginning of pretraining to the baseline."""
+    before = [model for model in models if model.startswith(f"{BASE}@")]
+    after = [model for model in models if model.startswith(f"{BASELINE}@")]
+    return [*before, BASE, *after, BASELINE]
+
+
+def _uat_cost(found: UatResult) -> Cost:
+    return Cost(
+        forward_sequences=found.gradient.forward_sequences,
+        backward_sequences=found.gradient.backward_sequences,
+        blind_forward_sequences=found.blind.forward_sequences,
+    )
+
+
+def _flips_made(rows: Rows) -> FlipsMade:
+    made = [row["flips"] for row in rows]
+    return FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))
+
+
+def primary(asked: Primary, attacks: Attacks, arms: Mapping[str, ArmFacts], how: Evaluation) -> PrimaryFinding:
+    """The answer to the study's question, from the one comparison that was named before the study ran."""
+    findings = attacks.by_name()[asked.attack]
+    if asked.measure == "increase":
+        by_pair = {(row.model, row.reference): row.increase_nats_per_token for row in findings.differences}
+        difference: Estimate | None = by_pair[MONOTONIC, BASELINE]
+        from_placebos = {arm: by_pair[MONOTONIC, arm] for arm in placebos(list(arms))}
+    else:
+        matched = {row.model: row for row in findings.at_equal_loss}
+        difference, from_placebos = matched[MONOTONIC].difference, {}
+    share = arms[MONOTONIC].alive_share
+    unanswered = None
+    if share < ALIVE_SHARE:
+        unanswered = (
+            f"the constrained layers of the monotonic arm are dead: replacing them by their mean output costs "
+            f"{share:.1%} of what it costs the baseline"
+        )
+    elif difference is None:
+        unanswered = (
+            "no snapshot of the baseline's training has a clean loss as high, or as low, as the monotonic arm's: "
+            "more snapshots would be needed"
+        )
+    given = None if unanswered or difference is None else answer(difference, asked.margin_nats_per_token, how.confidence_level)
+    return PrimaryFinding(
+        primary=asked, difference=difference, answer=given, unanswered=unanswered, from_placebos=from_placebos
+    )
+
+
+def secondary(asked: Primary, test: Sequence[LossDifference], attacks: Attacks) -> dict[str, Tested]:
+    """Every comparison with a p-value but the primary one, adjusted together for their number."""
+    p_values = {f"test loss, {row.model} - {row.reference}": row.p_value for row in test}
+    for name, findings in attacks.by_name().items():
+        for row in findings.differences:
+            pair = f"{row.model} - {row.reference}"
+            if (name, asked.measure, row.model, row.reference) == (asked.attack, "increase", MONOTONIC, BASELINE):
+                continue
+            p_values[f"{name} increase, {pair}"] = row.increase_nats_per_token.p_value
+    p_values |= {
+        f"hotflip success rate, {row.model} - {row.reference}": row.success_rate.p_value
+        for row in attacks.hotflip.differences
+    }
+    known = {name: p_value for name, p_value in p_values.items() if p_value is not None}
+    return {
+        name: Tested(p_value=known[name], adjusted_p_value=adjusted) for name, adjusted in holm(known).items()
+    }
