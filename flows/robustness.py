@@ -20,6 +20,7 @@ from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.stages import (
     AggregateConfig,
     BaseConfig,
+    ChooseConfig,
     ConstrainConfig,
     EvaluateConfig,
     HotFlipConfig,
@@ -39,6 +40,7 @@ CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:cons
 TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.robustness.arms:train_arm", version=3)
 TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.robustness.arms:train_arm", version=3)
 TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.robustness.arms:train_arm", version=1)
+CHOOSE = Stage("choose", ChooseConfig, "tasks.robustness.choose:choose", version=1, needs="cpu")
 EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
 ORDER = Stage("order", OrderConfig, "tasks.robustness.order:order", version=1, needs="gpu")
 UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=2, needs="gpu")
@@ -59,7 +61,11 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     models = {BASE: base}
     for arm in study.arms:
         start = starts[study.start_of(arm)] if ARMS[arm].signs else base
-        models[arm] = stage(TRAIN.get(arm, TRAIN_PLACEBO), study.for_training(arm), text=text, start=start)
+        trials = {
+            f"trial-{number}": stage(TRAIN.get(arm, TRAIN_PLACEBO), config, text=text, start=start)
+            for number, config in enumerate(study.for_trainings(arm), 1)
+        }
+        models[arm] = stage(CHOOSE, study.for_choice(arm), **trials) if len(trials) > 1 else trials["trial-1"]
 
     constrained = starts[study.start_of(MONOTONIC)]
     evaluation = stage(EVALUATE, study.for_evaluation(), text=text, constrained=constrained, **models)

@@ -58,10 +58,7 @@ def require_distinct_arms(arms: Mapping[str, ArmResult]) -> None:
 
 def require_equal_budgets(arms: Mapping[str, ArmResult], unequal: bool) -> None:
     """CheckFailed unless the arms really spent what the report's sentence on budgets will state."""
-    spent = {
-        name: {"budget": arm.training.budget, "steps": arm.training.steps, "tokens": arm.training.tokens_trained}
-        for name, arm in arms.items()
-    }
+    spent = {name: _spent(arm) for name, arm in arms.items()}
     differing = [name for name, cost in spent.items() if cost != spent[BASELINE]]
     if differing and differing != (["monotonic"] if unequal else []):
         raise CheckFailed(
@@ -72,6 +69,17 @@ def require_equal_budgets(arms: Mapping[str, ArmResult], unequal: bool) -> None:
         )
     if unequal and not differing:
         raise CheckFailed("the arms had unequal budgets, as configured", "equal budgets", "unequal budgets")
+
+
+def _spent(arm: ArmResult) -> dict[str, Any]:
+    """Where learning rates were tried out, the trials count, and not which of them was kept."""
+    budget = {key: value for key, value in arm.training.budget.items() if key != "learning_rate" or not arm.trials}
+    return {
+        "budget": budget,
+        "trials": sorted(arm.trials),
+        "steps": arm.training.steps,
+        "tokens": arm.training.tokens_trained,
+    }
 
 
 def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> None:

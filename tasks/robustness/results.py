@@ -6,6 +6,8 @@ test split also unigram, untrained (of a model from scratch) and constrained-unt
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
 from tasks.monotonic.configuration import By, Signs, Start
@@ -61,6 +63,7 @@ class ArmResult(Result):
     """train-baseline, train-monotonic, train-placebo: what one arm spent, and what its constrained layers became.
 
     `constraint` is None for an arm that was trained without. `snapshots`: share of the training -> validation loss.
+    `trials`, where learning rates were tried out: each rate -> the lowest validation loss with it.
     """
 
     by: By
@@ -70,6 +73,7 @@ class ArmResult(Result):
     movement: Movement
     snapshots: dict[str, float]
     weights_digest: str
+    trials: dict[str, float] = Field(default_factory=dict)
 
 
 class EvaluateResult(Result):

@@ -103,6 +103,12 @@ class TrainConfig(StageConfiguration):
     snapshots: list[float] = scientific([], description="Shares of the training after which the model is kept too.")
 
 
+class ChooseConfig(StageConfiguration):
+    """choose: of one arm's trainings with different learning rates, the best by validation loss."""
+
+    numerics: ClassVar = Numerics(torch=False)
+
+
 class EvaluateConfig(StageConfiguration):
     """evaluate: per-document losses of every model on the test split."""
 

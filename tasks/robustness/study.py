@@ -30,6 +30,7 @@ from tasks.robustness.stages import (
     REQUIRED_MOVEMENT,
     AggregateConfig,
     BaseConfig,
+    ChooseConfig,
     ConstrainConfig,
     EvaluateConfig,
     HotFlipConfig,
@@ -64,6 +65,11 @@ class Study(StudyBase):
     )
     constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
     budget: Budget = scientific(description="Training budget, shared by all arms.")
+    learning_rates: list[float] = scientific(
+        [],
+        description="Peak learning rates that every arm is trained with in place of the budget's; of each arm the "
+        "training with the lowest validation loss is kept. Empty: the budget's alone.",
+    )
     unequal_budgets: UnequalBudgets | None = scientific(
         None, description="Only to give the monotonic arm another budget, with the reason."
     )
@@ -104,6 +110,16 @@ class Study(StudyBase):
             raise ValueError(f"snapshots holds {wrong[0]:g}: each is a share of a training, between 0 and 1")
         if sorted(set(self.snapshots)) != self.snapshots:
             raise ValueError(f"snapshots {self.snapshots}: give each share once, the smallest first")
+        return self
+
+    @model_validator(mode="after")
+    def _rates_are_tried_once(self) -> Study:
+        if wrong := [rate for rate in self.learning_rates if rate <= 0]:
+            raise ValueError(f"learning_rates holds {wrong[0]:g}: a rate is above 0")
+        if len(set(self.learning_rates)) < len(self.learning_rates):
+            raise ValueError(f"learning_rates {self.learning_rates}: give each rate once")
+        if self.learning_rates and self.unequal_budgets:
+            raise ValueError("learning_rates gives every arm the same trials: leave it or unequal_budgets out")
         return self
 
     @model_validator(mode="after")
@@ -194,18 +210,28 @@ class Study(StudyBase):
         snapshots = self.snapshots if isinstance(self.model, FromScratch) else []
         return BaseConfig(model=self.model, checks=self.base_checks, snapshots=snapshots, execution=self.execution)
 
-    def for_training(self, arm: ArmName) -> TrainConfig:
+    def for_trainings(self, arm: ArmName) -> list[TrainConfig]:
+        """One training of the arm, or one for each learning rate that is tried."""
         unequal = self.unequal_budgets if arm == MONOTONIC else None
-        return TrainConfig(
-            budget=unequal.monotonic if unequal else self.budget,
-            seed=self.seed,
-            variant=self.constraint.variant,
-            by=ARMS[arm].kept(self.constraint),
-            required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
-            snapshots=self.snapshots if arm == BASELINE else [],
-            execution=self.execution,
-            cell="" if arm in (BASELINE, MONOTONIC) else arm,
-        )
+        budget = unequal.monotonic if unequal else self.budget
+        rates = self.learning_rates or [budget.learning_rate]
+        name = "" if arm in (BASELINE, MONOTONIC) else arm
+        return [
+            TrainConfig(
+                budget=budget.model_copy(update={"learning_rate": rate}),
+                seed=self.seed,
+                variant=self.constraint.variant,
+                by=ARMS[arm].kept(self.constraint),
+                required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
+                snapshots=self.snapshots if arm == BASELINE else [],
+                execution=self.execution,
+                cell=", ".join(filter(None, [name, f"rate {rate:g}" if len(rates) > 1 else ""])),
+            )
+            for rate in rates
+        ]
+
+    def for_choice(self, arm: ArmName) -> ChooseConfig:
+        return ChooseConfig(execution=self.execution, cell=arm)
 
     def for_evaluation(self) -> EvaluateConfig:
         return EvaluateConfig(snapshots=self.snapshots, execution=self.execution)
