@@ -1,0 +1,89 @@
+"""What aggregate reads, taken from the tiny study that really ran, edited, and sealed again with real markers.
+
+`contents()` gives every stage's result, records and metrics as plain values to change; `written()` puts them on disk
+under markers that hold: what is then refused is refused for what it says, not for its digest.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import durable, markers
+from storage.locks import acquire
+from storage.run_directory import RunDirectory
+from tasks.report.publish import Published
+from tasks.robustness.aggregate import aggregate
+from tasks.robustness.final_results import FinalResults
+from tasks.robustness.study import Study
+from tasks.stage.run import StageInput
+from tests.tasks.tiny import finished_study, stage_run
+
+Stages = dict[str, dict[str, Any]]
+"""Role in aggregate -> {"result", "rows", "metrics", "described"}; what has neither rows nor metrics lacks the key."""
+
+
+@cache
+def _contents() -> Stages:
+    found: Stages = {}
+    for role, handle in finished_study().handles["aggregate"].inputs.items():
+        run = handle.run
+        values: dict[str, Any] = {
+            "result": durable.read_json(run.result_file),
+            "described": durable.read_json(run.stage_file),
+        }
+        if (run.path / "records.parquet").exists():
+            values["rows"] = pq.read_table(run.path / "records.parquet").to_pylist()
+        if run.metrics_file.exists():
+            values["metrics"] = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+        found[role] = values
+    return found
+
+
+def contents() -> Stages:
+    """A copy to edit."""
+    return copy.deepcopy(_contents())
+
+
+def written(folder: Path, stages: Stages) -> dict[str, StageInput]:
+    """Role -> finished stage, below `folder`/runs, as `stages` says and sealed again."""
+    real, inputs = finished_study().handles["aggregate"].inputs, {}
+    for role, values in stages.items():
+        theirs = real[role].run
+        run = RunDirectory(folder / "runs", theirs.study, theirs.stage, theirs.fingerprint)
+        shutil.copytree(theirs.path, run.path, ignore=shutil.ignore_patterns("checkpoints", "locks", "records"))
+        durable.write_json(run.stage_file, values["described"])
+        durable.write_json(run.result_file, values["result"])
+        if "rows" in values:
+            (run.path / "records.parquet").unlink()
+            pq.write_table(pa.Table.from_pylist(values["rows"]), run.path / "records.parquet")
+        if "metrics" in values:
+            run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in values["metrics"]))
+        listed = durable.read_json(run.path / "COMPLETE.json")
+        (run.path / "COMPLETE.json").unlink()
+        lock = acquire(run.path / "locks")
+        marker = markers.write(run, sorted({name.split("/")[0] for name in listed["outputs"]}), {}, lock)
+        inputs[role] = StageInput(run, marker.outputs_digest)
+        lock.release()
+    return inputs
+
+
+def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -> tuple[Published, Path]:
+    """The result of aggregate on these inputs, and the directory that it wrote."""
+    folder.mkdir(parents=True, exist_ok=True)
+    run = stage_run(folder)
+    run.run = SimpleNamespace(root=next(iter(inputs.values())).run.root)  # runs are named relative to their own root
+    return aggregate(run, configured.for_aggregate(), **inputs), run.directory
+
+
+def typed(numbers: dict[str, Any]) -> FinalResults:
+    """`final_results.json` as the tables and sentences take it."""
+    return FinalResults.model_validate(numbers)
