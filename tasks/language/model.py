@@ -110,13 +110,16 @@ def _require_all_weights(report: dict[str, Any], what: str) -> None:
         raise BadInput(f"{what} lacks weights ({len(missing)}, such as {missing[0]}): copy the whole model")
 
 
-def save(model: PreTrainedModel, tokenizer_folder: Path, folder: Path) -> None:
+def save(
+    model: PreTrainedModel, tokenizer_folder: Path, folder: Path, state: dict[str, torch.Tensor] | None = None
+) -> None:
     """Writes model and tokenizer into `folder` as `save_pretrained` does: a folder that stands on its own.
 
-    `tokenizer_folder` holds a tokenizer and nothing else; a name that the model wrote too raises FileExistsError.
+    `state` holds the weights to write, where they are not those that the model names its own. `tokenizer_folder` holds
+    a tokenizer and nothing else; a name that the model wrote too raises FileExistsError.
     """
     model.config.use_cache = True
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict=state)
     model.config.use_cache = False
     for file in sorted(tokenizer_folder.iterdir()):
         with (folder / file.name).open("xb") as copy:

@@ -1,6 +1,6 @@
-"""Non-negative weights by construction: W = softplus(V), and the proof that it holds where it should.
+"""Which layers a variant constrains, and the proof that their weights have the signs that they may have.
 
-Method: Cooper et al., arXiv 2602.02686. W >= 0 makes a feed-forward sublayer monotone only under a non-decreasing
+W >= 0 (Cooper et al., arXiv 2602.02686) makes a feed-forward sublayer monotone only under a non-decreasing
 activation; GELU, which GPT-NeoX and GPT-2 use, decreases below about -0.75. A gated sublayer (Llama, Qwen),
 W_down(SiLU(W_gate x) * W_up x), is covered by no theorem at all: SiLU decreases below about -1.28, and a product of
 two functions that grow need not grow where one of them is negative, even with all three matrices non-negative. With
@@ -10,23 +10,18 @@ sublayers: never a claim that the model, or even the sublayer, is a monotone fun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
 from storage.errors import BadInput, CheckFailed
 from tasks.monotonic.result import VerifiedWeights
-from tasks.training.schedule import Schedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SMALLEST_WEIGHT = 1e-8
-"""|W| below this is raised to it: at W = 0 the inverse is -infinity, where no gradient ever leaves."""
-
-DECAY_EVERY_STEPS = 100
+    from tasks.monotonic.signs import AllowedSigns
 
 Variants = dict[str, dict[str, list[str]]]
 """Variant -> class of a sublayer -> attributes of it that hold a constrained matrix."""
@@ -62,24 +57,35 @@ five architectures costs seconds. GPT-2's matrices are `Conv1D`, [in, out] and n
 """
 
 
-class Softplus(nn.Module):
-    """W = softplus(V) = log(1 + e^V), with the exact inverse of |W|."""
-
-    def forward(self, v: torch.Tensor) -> torch.Tensor:
-        return nn.functional.softplus(v)
-
-    def right_inverse(self, w: torch.Tensor) -> torch.Tensor:
-        """V with softplus(V) = |W|: V = A + log(1 - e^-A), A = |W|, stable for small and large A."""
-        a = w.abs().clamp_min(SMALLEST_WEIGHT)
-        return a + torch.log(-torch.expm1(-a))
-
-
 def constrained_modules(model: PreTrainedModel, variant: str) -> dict[str, nn.Module]:
     """Dotted name -> the layer, a Linear or Conv1D, for every layer that `variant` names.
 
     BadInput when the architecture is unknown or has no such variant; CheckFailed when a transformer block of the
     model lacks the sublayer, or has two.
     """
+    return {
+        f"{name}.{attribute}": getattr(holder, attribute)
+        for name, (holder, attributes) in _holders(model, variant).items()
+        for attribute in attributes
+    }
+
+
+def constrained_sublayers(model: PreTrainedModel, variant: str) -> dict[str, nn.Module]:
+    """Dotted name -> what writes to the residual stream through a constrained layer; errors as above.
+
+    The feed-forward module as a whole, which maps tokens one by one; of attention its output layer alone.
+    """
+    found: dict[str, nn.Module] = {}
+    for name, (holder, attributes) in _holders(model, variant).items():
+        if type(holder).__name__.endswith("Attention"):
+            found |= {f"{name}.{attribute}": getattr(holder, attribute) for attribute in attributes}
+        else:
+            found[name] = holder
+    return found
+
+
+def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module, list[str]]]:
+    """Dotted name -> (the sublayer that holds constrained layers, its attributes that are these)."""
     architecture = _architecture(model, variant)
     variants = ARCHITECTURES[architecture]
     if variant not in variants:
@@ -87,7 +93,7 @@ def constrained_modules(model: PreTrainedModel, variant: str) -> dict[str, nn.Mo
             f"constraint.variant {variant} does not exist in {type(model).__name__} (architecture {architecture}), "
             f"which has {', '.join(variants)}: set constraint.variant to one of these"
         )
-    found: dict[str, nn.Module] = {}
+    found: dict[str, tuple[nn.Module, list[str]]] = {}
     for kind, attributes in variants[variant].items():
         holders = {name: module for name, module in model.named_modules() if _is(module, architecture, kind)}
         if len(holders) != model.config.num_hidden_layers:
@@ -96,9 +102,7 @@ def constrained_modules(model: PreTrainedModel, variant: str) -> dict[str, nn.Mo
                 len(holders),
                 model.config.num_hidden_layers,
             )
-        found |= {
-            f"{name}.{attribute}": getattr(holders[name], attribute) for name in holders for attribute in attributes
-        }
+        found |= {name: (holder, attributes) for name, holder in holders.items()}
     return found
 
 
@@ -126,74 +130,40 @@ def _is(module: nn.Module, architecture: str, kind: str) -> bool:
     return type(module).__name__ == kind and type(module).__module__ == home
 
 
-def constrain(model: PreTrainedModel, variant: str) -> dict[str, nn.Module]:
-    """Re-parametrizes the layers of `variant` in place, starting from |W|. Returns them by name."""
-    modules = constrained_modules(model, variant)
-    for module in modules.values():
-        parametrize.register_parametrization(module, "weight", Softplus())
-    return modules
-
-
-def free_parameters(model: PreTrainedModel, variant: str) -> dict[str, nn.Parameter]:
-    """Full parameter name -> V, for every constrained layer."""
-    return {
-        f"{name}.parametrizations.weight.original": module.parametrizations.weight.original
-        for name, module in constrained_modules(model, variant).items()
-    }
-
-
-def bake(model: PreTrainedModel, variant: str) -> None:
-    """Replaces V by the effective weight W in place, so that the model can be saved and loaded as any other."""
-    for module in constrained_modules(model, variant).values():
-        parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+def matrix(layer: nn.Module, tensor: torch.Tensor) -> torch.Tensor:
+    """A view of a tensor of the shape of the layer's weight as [out, in], which for a Conv1D is transposed."""
+    return tensor if isinstance(layer, nn.Linear) else tensor.T
 
 
 @torch.no_grad()
-def verify(model: PreTrainedModel, variant: str) -> VerifiedWeights:
-    """Reads the effective weight of every layer that `variant` names; CheckFailed unless all are >= 0.
+def verify(model: PreTrainedModel, variant: str, allowed: AllowedSigns) -> VerifiedWeights:
+    """Reads the effective weight of every layer that `variant` names; CheckFailed unless each has its allowed sign.
 
-    Returns counts, minimum and maximum. Works on constrained and on baked models alike, because it reads
-    `module.weight`, never the stored parameters.
+    CheckFailed also when a weight is not finite, and when there was nothing to check. Works on parametrized and on
+    baked models alike, because it reads `module.weight`, never the stored parameters.
     """
-    modules = constrained_modules(model, variant)
-    weights = {name: module.weight.detach() for name, module in modules.items()}
-    for name, weight in weights.items():
-        smallest = weight.min().item()
-        if not smallest >= 0 or not torch.isfinite(weight).all():
-            raise CheckFailed(f"every weight of {name} is finite and >= 0", smallest, ">= 0")
+    layers = constrained_modules(model, variant)
+    checked = sum(layer.weight.numel() for layer in layers.values())
+    if not checked:
+        raise CheckFailed(f"{variant} names layers with weights to verify", 0, "1 at least")
+    signs = allowed.of(layers)
+    largest, smallest, zeros, violation = -torch.inf, torch.inf, 0, 0.0
+    for name, layer in layers.items():
+        weight, sign = layer.weight.detach(), signs[name].to(layer.weight.device)
+        wrong = torch.where(sign == 0, weight.abs(), -sign * weight).max().item()
+        if not wrong <= 0 or not torch.isfinite(weight).all():
+            raise CheckFailed(f"every weight of {name} is finite and of its allowed sign ({allowed.kind})", wrong, 0)
+        violation = max(violation, wrong)
+        smallest, largest = min(smallest, weight.min().item()), max(largest, weight.max().item())
+        zeros += int((weight == 0).sum())
     return VerifiedWeights(
         variant=variant,
-        layers_checked=len(weights),
-        layers=sorted(weights),
-        weights_checked=sum(weight.numel() for weight in weights.values()),
-        min_weight=min(weight.min().item() for weight in weights.values()),
-        max_weight=max(weight.max().item() for weight in weights.values()),
+        signs=allowed.kind,
+        layers_checked=len(layers),
+        layers=sorted(layers),
+        weights_checked=checked,
+        min_weight=smallest,
+        max_weight=largest,
+        largest_violation=violation,
+        share_of_zeros=zeros / checked,
     )
-
-
-def decay_effective_weights(
-    optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], schedule: Schedule
-) -> None:
-    """Makes `optimizer` also decay W = softplus(V) as AdamW decays an ordinary matrix.
-
-    AdamW's decay would pull V to 0, which is W = ln 2: away from zero for almost every weight. Decoupled decay of
-    W by a factor (1 - rate) is, to first order, V -= rate * W / W'(V), with W'(V) = sigmoid(V). One step's share
-    can be smaller than half the spacing of fp32 at V and would be lost, so the shares of DECAY_EVERY_STEPS steps
-    are taken together; when, and how much, depends on the step alone.
-    """
-
-    step = 0
-
-    @torch.no_grad()
-    def decay(stepped: torch.optim.Optimizer, *_: Any) -> None:
-        nonlocal step
-        # asked once, after a continuation was restored, and counted then: on a GPU to ask is to wait
-        step = step + 1 if step else int(stepped.state[parameters[0]]["step"])
-        if step % DECAY_EVERY_STEPS and step != schedule.total_steps:
-            return
-        since = (step - 1) // DECAY_EVERY_STEPS * DECAY_EVERY_STEPS
-        rate = schedule.budget.weight_decay * sum(schedule.learning_rate(s) for s in range(since + 1, step + 1))
-        for v in parameters:
-            v.sub_(nn.functional.softplus(v) / torch.sigmoid(v).clamp_min(1e-30), alpha=rate)
-
-    optimizer.register_step_post_hook(decay)

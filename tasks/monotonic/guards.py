@@ -1,62 +1,76 @@
-"""Guards against weights that do not move, as in the earlier system's bf16 training (defect D2)."""
+"""Guards against constrained weights that do not move: as in bf16 (defect D2), or through softplus at a low rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from typing import cast
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
+from transformers import PreTrainedModel
 
 from storage.errors import CheckFailed
-from tasks.monotonic.constraint import free_parameters
+from tasks.monotonic.keep import trained_parameter, trained_value
+from tasks.monotonic.movement import measure_movement
+from tasks.monotonic.signs import AllowedSigns
 from tasks.training.schedule import Schedule
 
 FIRST_CHECK_STEP = 10
-REQUIRED_MOVED_SHARE = 0.99
+
+Check = Callable[[nn.Module], None]
 
 
-def movement_checks(initial: Path, variant: str, schedule: Schedule) -> dict[int, list[Callable[[nn.Module], None]]]:
-    """Step -> checks that V has left the values in `initial`, which is read from disk when a check is due.
+def movement_checks(
+    load_start: Callable[[], PreTrainedModel],
+    variant: str,
+    allowed: AllowedSigns,
+    required_movement: float,
+    schedule: Schedule,
+) -> dict[int, list[Check]]:
+    """Step -> checks that the constrained weights leave those of the model that `load_start` reads, on the CPU.
 
-    Reading it from disk, and not from memory, lets the check survive a continuation. After 10 steps every tensor
-    must have some that moved; at the first step after warm-up 99 % of all must have. Earlier is too early: at a
-    learning rate of 1e-5 the spacing of fp32 keeps many V still for tens of steps.
+    After 10 steps every constrained matrix must have weights that moved, unless all of its weights stay 0. At the first
+    step after warm-up and at the last step the median relative movement of all must be `required_movement` times that
+    of the free matrices; 0: is not asked. The start is read when a check is due, and not kept in memory, so that a
+    continuation asks the same.
     """
 
-    def every_tensor(model: nn.Module) -> None:
-        for name, share in _moved(model, initial, variant).items():
-            if share == 0:
-                raise CheckFailed(f"{name} has weights that moved since constrain", 0, "more than 0", _ADVICE)
+    def every_matrix(model: nn.Module) -> None:
+        start = load_start()
+        for name, signs in allowed.layers.items():
+            layer, before = model.get_submodule(name), start.get_submodule(name).weight.detach()
+            now = trained_parameter(layer).detach().cpu()
+            if signs.any() and torch.equal(now, trained_value(layer, before).to(now.dtype)):
+                raise CheckFailed(f"{name} has weights that moved since its start", 0, "more than 0", _FORMAT)
 
-    def nearly_all(model: nn.Module) -> None:
-        shares = _moved(model, initial, variant)
-        sizes = {name: v.numel() for name, v in free_parameters(model, variant).items()}
-        share = sum(shares[name] * size for name, size in sizes.items()) / sum(sizes.values())
-        if share < REQUIRED_MOVED_SHARE:
-            raise CheckFailed(
-                "share of constrained weights that moved since constrain",
-                share,
-                REQUIRED_MOVED_SHARE,
-                _ADVICE,
-            )
+    def far_enough(model: nn.Module) -> None:
+        require_movement(cast(PreTrainedModel, model), variant, load_start(), required_movement)
 
     first = min(FIRST_CHECK_STEP, schedule.total_steps)
-    later = min(max(FIRST_CHECK_STEP, schedule.warmup_steps + 1), schedule.total_steps)
-    if first == later:
-        return {first: [every_tensor, nearly_all]}
-    return {first: [every_tensor], later: [nearly_all]}
+    checks: dict[int, list[Check]] = {first: [every_matrix]}
+    if required_movement:
+        after_warmup = min(max(FIRST_CHECK_STEP, schedule.warmup_steps + 1), schedule.total_steps)
+        for step in sorted({after_warmup, schedule.total_steps}):
+            checks.setdefault(step, []).append(far_enough)
+    return checks
 
 
-@torch.no_grad()
-def _moved(model: nn.Module, initial: Path, variant: str) -> dict[str, float]:
-    """Parameter name -> share of its elements that differ from the file."""
-    before = load_file(initial)
-    return {
-        name: (v.detach().cpu() != before[name]).double().mean().item()
-        for name, v in free_parameters(model, variant).items()
-    }
+def require_movement(model: PreTrainedModel, variant: str, start: PreTrainedModel, required: float) -> None:
+    """CheckFailed unless constrained weights moved `required` times as far as the free matrices, and moved at all."""
+    movement = measure_movement(model, variant, start)
+    constrained, free = movement.constrained or 0.0, movement.free or 0.0
+    if not (constrained > 0 and constrained >= required * free):
+        raise CheckFailed(
+            f"constrained weights move (median of |change| over |start|) {required:g} times as far as the free "
+            "matrices, at least",
+            f"{constrained:.3g}, where the free matrices moved {free:.3g}",
+            f"{required * free:.3g}",
+            _ADVICE,
+        )
 
 
-_ADVICE = "Steps smaller than half the spacing of the weights' number format are lost: keep fp32 weights"
+_FORMAT = "Steps smaller than half the spacing of the weights' number format are lost: keep fp32 weights"
+_ADVICE = (
+    "Through softplus a weight W moves by about W times a step: set constraint.by to projection (or softplus-scaled), "
+    "or raise budget.learning_rate; in bf16 steps are lost: keep fp32 weights"
+)

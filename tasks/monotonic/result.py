@@ -39,7 +39,9 @@ class Movement(Result):
     """How far weights moved in training: medians of |change| over |start|, of weights that did not start at 0.
 
     `constrained` are the layers that the variant names (also of an arm that leaves them free), `free` all other
-    matrices. None where every weight started at 0.
+    matrices but the embeddings, whose rows move with their tokens alone. None where every weight started at 0.
+    `share_of_zeros_left` is the share of the constrained weights that started at 0 and did not end there; None where
+    none started at 0.
     """
 
     constrained: float | None

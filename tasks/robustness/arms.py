@@ -1,7 +1,7 @@
-"""train-baseline and train-monotonic: one training function and one budget for both.
+"""train-baseline, train-monotonic, train-placebo: one training function and one budget for every arm.
 
-The arms differ in where they start and in what is optimised: W itself, or V with W = softplus(V) in the constrained
-layers. Everything else is the same code with the same numbers.
+The arms differ in where they start and in what keeps the signs of the constrained layers. Everything else is the same
+code with the same numbers.
 """
 
 from __future__ import annotations
@@ -9,61 +9,79 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel
 
 from tasks.language import model as language
-from tasks.language.training import train_language_model
-from tasks.monotonic import constraint
+from tasks.language.blocks import Blocks
+from tasks.language.snapshots import snapshot_checks, snapshot_losses
+from tasks.language.training import Checks, train_language_model
+from tasks.monotonic import keep
+from tasks.monotonic.constraint import verify
 from tasks.monotonic.guards import movement_checks
-from tasks.robustness.results import BaselineResult, ConstrainResult, MonotonicResult
-from tasks.robustness.study import TrainConfig
+from tasks.monotonic.liveness import measure_liveness
+from tasks.monotonic.movement import measure_movement
+from tasks.monotonic.result import Liveness
+from tasks.monotonic.signs import AllowedSigns
+from tasks.robustness.results import ArmResult
+from tasks.robustness.stages import TrainConfig, snapshot_folder
+from tasks.stage.execution import Execution
+from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 
 
-def train_baseline(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> BaselineResult:
-    """Trains the base model as it is. Publishes `model/`."""
-    model = language.load(start.path / "model")
-    training = train_language_model(run, model, text, config.budget, config.seed, config.execution)
-    return BaselineResult(training=training, weights_digest=_publish(run, model, text))
+def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> ArmResult:
+    """Trains the model of `start`, the base model's stage or constrain's. Publishes `model/` and `snapshots/`.
 
+    Unless `config.by` is free, `start` is constrain's: its `signs/` are kept, and verified afterwards.
+    """
+    load_start = partial(language.load, start.path / "model")
+    model = load_start()
+    allowed = None if config.by == "free" else AllowedSigns.load(start.path / "signs")
+    if allowed:
+        keep.prepare(model, config.variant, allowed, config.by)
+    snapshots = {snapshot_folder(share): share for share in config.snapshots}
 
-def train_monotonic(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> MonotonicResult:
-    """Trains the constrained model through V and proves W >= 0 afterwards. Publishes `model/` with W baked in."""
-    variant = ConstrainResult.read(start).variant
-    initial = start.path / "initial" / "v.safetensors"
-    model = language.load(start.path / "model")
-    constraint.constrain(model, variant)
-    free = constraint.free_parameters(model, variant)
-    with torch.no_grad():
-        for name, v in load_file(initial).items():
-            free[name].copy_(v)  # exactly constrain's V, not the inverse of its rounded W
+    def optimizer(_: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+        if allowed is None:
+            return adamw(model, schedule.budget)
+        return keep.optimizer(model, config.variant, allowed, config.by, schedule)
 
-    def optimizer(network: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
-        stepper = adamw(network, schedule.budget, undecayed=free)
-        constraint.decay_effective_weights(stepper, list(free.values()), schedule)
-        return stepper
+    def checks(schedule: Schedule) -> Checks:
+        found = snapshot_checks(run, text, snapshots, schedule)
+        if allowed:
+            moving = movement_checks(load_start, config.variant, allowed, config.required_movement, schedule)
+            for step, moved in moving.items():
+                found.setdefault(step, []).extend(moved)
+        return found
 
     training = train_language_model(
-        run,
-        model,
-        text,
-        config.budget,
-        config.seed,
-        config.execution,
-        make_optimizer=optimizer,
-        make_checks=partial(movement_checks, initial, variant),
+        run, model, text, config.budget, config.seed, config.execution, make_optimizer=optimizer, make_checks=checks
     )
-    verified = constraint.verify(model, variant)
-    constraint.bake(model, variant)
-    return MonotonicResult(training=training, constraint=verified, weights_digest=_publish(run, model, text))
-
-
-def _publish(run: StageRun, model: PreTrainedModel, text: StageInput) -> str:
-    """Writes `model/`; returns the digest of its weights as they were written."""
+    verified = verify(model, config.variant, allowed) if allowed else None
+    keep.bake(model, config.variant)
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
-    return language.weights_digest(run.directory / "model")
+    return ArmResult(
+        by=config.by,
+        training=training,
+        constraint=verified,
+        sublayers=_liveness(run, model, text, config.variant, config.execution),
+        movement=measure_movement(model, config.variant, load_start()),
+        snapshots=snapshot_losses(run, text, snapshots, config.execution),
+        weights_digest=language.weights_digest(run.directory / "model"),
+    )
+
+
+def _liveness(run: StageRun, model: PreTrainedModel, text: StageInput, variant: str, execution: Execution) -> Liveness:
+    """Of the sublayers that the variant names, on the validation split."""
+    validation = Blocks(text.path / "text", "validation")
+    loss = partial(
+        language.validation_loss,
+        blocks=validation,
+        batch_size=execution.micro_batch_examples,
+        after_batch=run.progress.touch,
+    )
+    return measure_liveness(model.to(device(execution)), variant, loss)

@@ -1,7 +1,8 @@
-"""base: the model that both arms start from, pretrained here or loaded, and shown to be trained."""
+"""base: the model that all arms start from, pretrained here or loaded, and shown to be trained."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch
 from tasks.language.memory import require_memory
 from tasks.language.result import Training
+from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.training import train_language_model
 from tasks.robustness.disk import estimate_disk_bytes
 from tasks.robustness.results import BaseResult, SetupResult
-from tasks.robustness.study import BaseConfig
+from tasks.robustness.stages import BaseConfig, snapshot_folder
 from tasks.stage.disk import require_disk
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
@@ -27,7 +29,7 @@ from tasks.training.initial import InitialWeights, load_weights, run_path
 
 
 def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
-    """Publishes `model/`, and for a model from scratch also `initial/`, the untrained network."""
+    """Publishes `model/`, and for a model from scratch also `initial/`, the untrained network, and `snapshots/`."""
     vocabulary_tokens = SetupResult.read(text).vocabulary_tokens
     tokenizer = text.path / "text" / "tokenizer"
     validation = Blocks(text.path / "text", "validation")
@@ -36,6 +38,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     max_ratios = {"unigram": config.checks.max_ratio_to_unigram}
     training: Training | None = None
     init_from: InitialWeights | None = None
+    snapshots = {snapshot_folder(share): share for share in config.snapshots}
 
     if isinstance(config.model, FromScratch):
         model = language.untrained(config.model, vocabulary_tokens, validation.sequence_length)
@@ -48,7 +51,13 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
             _require_same_tokenizer(tokenizer, config.model.init_from)
             init_from = load_weights(model, config.model.init_from, config.scientific(), _state_of)
         training = train_language_model(
-            run, model, text, config.model.pretraining, config.model.init_seed, config.execution
+            run,
+            model,
+            text,
+            config.model.pretraining,
+            config.model.init_seed,
+            config.execution,
+            make_checks=partial(snapshot_checks, run, text, snapshots),
         )
     else:
         model = language.pretrained(config.model, run.cache)
@@ -66,6 +75,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         init_from=init_from,
         training=training,
         trained_check=trained,
+        snapshots=snapshot_losses(run, text, snapshots, config.execution),
         weights_digest=language.weights_digest(run.directory / "model"),
     )
 

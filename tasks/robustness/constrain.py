@@ -1,47 +1,56 @@
-"""constrain: the base model with non-negative weights in the layers that the variant names, untrained."""
+"""constrain: the base model with its constrained weights at their allowed signs, untrained."""
 
 from __future__ import annotations
 
-from safetensors.torch import save_file
+import numpy as np
+import torch
 
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
-from tasks.monotonic import constraint
+from tasks.monotonic.constraint import constrained_modules, verify
+from tasks.monotonic.signs import signs_of
+from tasks.monotonic.start import set_start
 from tasks.robustness.results import ConstrainResult
-from tasks.robustness.study import ConstrainConfig
+from tasks.robustness.stages import ConstrainConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
+CALIBRATION_BLOCKS = 64
+
 
 def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> ConstrainResult:
-    """Publishes `initial/` (the free parameters V) and `model/` (the effective weights W baked in)."""
-    variant = config.constraint.variant
+    """Publishes `signs/`, the sign that each constrained weight may have, and `model/`, where training starts."""
+    variant, batch_size = config.variant, config.execution.micro_batch_examples
     validation = Blocks(text.path / "text", "validation")
-    batch_size = config.execution.micro_batch_examples
     model = language.load(base.path / "model").to(device(config.execution))
-    before = language.validation_loss(model, validation, batch_size)
+    before = language.validation_loss(model, validation, batch_size, run.progress.touch)
 
-    originals = {
-        name: module.weight.detach().clone() for name, module in constraint.constrained_modules(model, variant).items()
-    }
-    modules = constraint.constrain(model, variant)
-    verified = constraint.verify(model, variant)
-    flipped = sum(int((weight < 0).sum()) for weight in originals.values())
-    error = max((modules[name].weight.detach() - weight.abs()).abs().max().item() for name, weight in originals.items())
-    after = language.validation_loss(model, validation, batch_size)
+    allowed = signs_of(model, variant, config.signs)
+    set_start(model, variant, allowed, config.start, _calibration(text), batch_size)
+    verified = verify(model, variant, allowed)
+    after = language.validation_loss(model, validation, batch_size, run.progress.touch)
 
-    with run.publish("initial") as folder:
-        free = constraint.free_parameters(model, variant)
-        save_file({name: v.detach().cpu().contiguous() for name, v in free.items()}, folder / "v.safetensors")
-    constraint.bake(model.cpu(), variant)
+    layers = constrained_modules(model.cpu(), variant)
+    originals = constrained_modules(language.load(base.path / "model"), variant)
+    changed = sum(int((layers[name].weight != original.weight).sum()) for name, original in originals.items())
+    with run.publish("signs") as folder:
+        allowed.save(folder)
     with run.publish("model") as folder:
         language.save(model, text.path / "text" / "tokenizer", folder)
     return ConstrainResult(
         variant=variant,
+        signs=config.signs,
+        start=config.start,
         constraint=verified,
-        share_of_signs_changed=flipped / verified.weights_checked,
-        max_difference_from_absolute_weight=error,
+        share_of_weights_changed=changed / verified.weights_checked,
         validation_perplexity_before=language.perplexity(before),
         validation_perplexity_after=language.perplexity(after),
         weights_digest=language.weights_digest(run.directory / "model"),
     )
+
+
+def _calibration(text: StageInput) -> torch.Tensor:
+    """Token ids [B, L] of blocks of the train split, spread evenly over it, as a model is given them."""
+    blocks = Blocks(text.path / "text", "train")
+    chosen = np.unique(np.linspace(0, len(blocks) - 1, CALIBRATION_BLOCKS).round().astype(np.int64))
+    return blocks[chosen][:, :-1]

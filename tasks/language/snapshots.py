@@ -1,0 +1,96 @@
+"""Models kept on the way of a training: after given shares of its steps, the same bytes after any kill."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+from transformers import PreTrainedModel
+
+from storage import durable
+from storage.errors import BadInput
+from tasks.language import model as language
+from tasks.language.blocks import Blocks
+from tasks.language.training import Checks
+from tasks.stage.execution import Execution
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput, StageRun
+from tasks.training.schedule import Schedule
+
+DESCRIPTION = "snapshot.json"
+
+
+def snapshot_checks(run: StageRun, text: StageInput, folders: dict[str, float], schedule: Schedule) -> Checks:
+    """Step -> checks that publish the model as it then is; `folders`: output folder -> share of the steps, at least 1.
+
+    These are the weights themselves, not their average where the budget asks for one. BadInput for a budget with
+    patience, whose steps nobody knows beforehand.
+    """
+    if folders and schedule.budget.patience_validations is not None:
+        raise BadInput(
+            "snapshots are kept after shares of a training's steps, whose number budget.patience_validations leaves "
+            "open: leave one of the two out"
+        )
+    checks: Checks = {}
+    for folder, share in folders.items():
+        step = max(1, round(share * schedule.total_steps))
+        checks.setdefault(step, []).append(partial(_publish, run, text, folder, step))
+    return checks
+
+
+def snapshot_losses(
+    run: StageRun, text: StageInput, folders: dict[str, float], execution: Execution
+) -> dict[str, float]:
+    """Share, as in "0.5" -> validation loss in nats per token of the snapshot that lies on disk.
+
+    Makes sure that the stage's outputs list every snapshot, also when an earlier attempt published it. BadInput when
+    one is missing that can only have been taken away, since the training is past its step.
+    """
+    validation, losses = Blocks(text.path / "text", "validation"), {}
+    for folder, share in folders.items():
+        if not _is_there(run, folder):
+            raise BadInput(
+                f"{run.directory / folder} is missing, and the training is past its step: delete "
+                f"{run.directory / 'checkpoints'}, and the same command trains anew"
+            )
+        if folder not in run.outputs:
+            run.outputs.append(folder)
+        model = language.load(run.directory / folder).to(device(execution))
+        losses[f"{share:g}"] = language.validation_loss(
+            model, validation, execution.micro_batch_examples, run.progress.touch
+        )
+    return losses
+
+
+def _publish(run: StageRun, text: StageInput, folder: str, step: int, model: nn.Module) -> None:
+    """Writes the snapshot unless it is there: steps that a kill took away are trained again to the same bytes."""
+    if _is_there(run, folder):
+        return
+    assert isinstance(model, PreTrainedModel)
+    with run.publish(folder) as place:
+        language.save(model, text.path / "text" / "tokenizer", place, effective_state(model))
+        durable.write_json(place / DESCRIPTION, {"step": step, **run.identity})
+
+
+def _is_there(run: StageRun, folder: str) -> bool:
+    """Whether the snapshot was made from the inputs as they are now, like a checkpoint that may be continued."""
+    file: Path = run.directory / folder / DESCRIPTION
+    if not file.is_file():
+        return False
+    described: dict[str, Any] = durable.read_json(file)
+    return {key: described.get(key) for key in run.identity} == run.identity
+
+
+@torch.no_grad()
+def effective_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's state with the effective weight in the place of what a parametrization trains; shares the rest."""
+    state = model.state_dict()
+    for name, module in model.named_modules():
+        if parametrize.is_parametrized(module, "weight"):
+            del state[f"{name}.parametrizations.weight.original"]
+            state[f"{name}.weight"] = module.weight.detach()
+    return state
