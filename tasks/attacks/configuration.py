@@ -1,11 +1,35 @@
-"""What each attack may spend."""
+"""What each attack may spend, and how it looks for what to write."""
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pydantic import model_validator
+
 from tasks.stage.configuration import Configuration, scientific
 
+CandidateRule = Literal["per-position", "sampled"]
+Precision = Literal["fp32", "tf32", "bf16"]
 
-class TriggerAttack(Configuration):
+BUDGET_SHARES = (0.1, 0.3, 1.0)
+"""What an attack had found after these shares of what it may spend is judged too: more must not help less."""
+
+
+class Search(Configuration):
+    """What the searches of both attacks have in common."""
+
+    candidates: int = scientific(100, ge=1, description="Replacements that are tried exactly in one iteration.")
+    candidate_rule: CandidateRule = scientific(
+        "per-position",
+        description="Which: per-position takes the best of every position by the gradient's estimate in turn; sampled "
+        "draws a position, and one of its 256 best tokens, at random (GCG).",
+    )
+    search_precision: Precision = scientific(
+        "fp32", description="Precision of the search's forward and backward passes; what it found is judged in fp32."
+    )
+
+
+class TriggerAttack(Search):
     """uat: one sequence of tokens in front of every text, which shall make the model predict all of them badly."""
 
     trigger_tokens: int = scientific(10, ge=1, description="Length of the trigger, in tokens.")
@@ -15,20 +39,42 @@ class TriggerAttack(Configuration):
     iterations: int = scientific(
         100, ge=1, description="Gradient steps in one search; each replaces at most one token."
     )
-    candidates: int = scientific(100, ge=1, description="Replacements that are tried exactly in one iteration.")
     batch_documents: int = scientific(16, ge=1, description="Search documents on which one iteration compares them.")
     text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")
     control_triggers: int = scientific(10, ge=1, description="Random triggers of the same length, as the control.")
 
 
-class FlipAttack(Configuration):
+class FlipAttack(Search):
     """hotflip: each text for itself, a few of its tokens replaced so that the others are predicted badly."""
 
     documents: int = scientific(100, ge=2, description="Documents of attack-evaluation that are attacked.")
     flips: int = scientific(10, ge=1, description="Tokens that may be replaced in a document.")
-    candidates: int = scientific(100, ge=1, description="Replacements that are tried exactly for each flip.")
+    writable_tokens: int | None = scientific(
+        None,
+        ge=1,
+        description="Tokens of a document of which any attack replaces some, drawn beforehand and never scored; empty: "
+        "twice as many as flips. At most half of a document.",
+    )
+    rounds: int | None = scientific(
+        None,
+        ge=1,
+        description="Iterations on a document; each replaces at most one token, or one that it replaced before. "
+        "Empty: twice as many as flips.",
+    )
     success_relative_increase: float = scientific(
         0.15, gt=0, description="An attack succeeds when it raises the loss by more than this share of the clean loss."
     )
     text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")
     control_draws: int = scientific(5, ge=1, description="Random replacements at random positions, as the control.")
+
+    @model_validator(mode="after")
+    def _flips_are_writable(self) -> FlipAttack:
+        if self.writable_tokens is not None and self.writable_tokens < self.flips:
+            raise ValueError(
+                f"hotflip.writable_tokens {self.writable_tokens} is less than hotflip.flips {self.flips}: raise it"
+            )
+        return self
+
+    @property
+    def rounds_on_a_text(self) -> int:
+        return self.rounds or 2 * self.flips

@@ -1,117 +1,147 @@
 """HotFlip: a few tokens of one text replaced so that its other tokens are predicted badly.
 
 Ebrahimi et al., "HotFlip: White-Box Adversarial Examples for Text Classification" (2018), for a language model: the
-gradient scores every replacement, the best are evaluated exactly, one is kept, and so on. A token that was replaced
-is never scored again: an implausible token costs the model nothing but what it does to the others.
+gradient ranks every replacement, the best of each position are evaluated exactly, one is kept, and so on. Which tokens
+may be replaced is drawn beforehand; none of them is ever scored. So every attack on every model is judged on the same
+tokens, and an implausible token costs the model nothing but what it does to others. The blind search has no gradient,
+spends as much, and is the same otherwise: it is what an attacker does who can only ask for losses.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from tasks.attacks.configuration import FlipAttack
-from tasks.attacks.scoring import Victim, best_replacements, replaced
+from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
+from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack
+from tasks.attacks.scoring import Victim, replaced
+
+WRITABLE, CONTROL, DRAWS = 0, 1, 2
+"""What a random draw is for: one part of its seed."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Flipped:
-    """A text with some tokens replaced, and the losses of the others before and after, summed in nats."""
+    """What a search made of a text.
+
+    `loss_sums` holds the summed loss of the scored tokens, in nats, before the first and after every round, as the
+    search saw it; `after_shares` the text after each of BUDGET_SHARES.
+    """
 
     tokens: list[int]
-    positions: list[int]
-    tokens_scored: int
-    loss_sum_nats: float
-    clean_loss_sum_nats: float
-    text_clean_loss_sum_nats: float
-    """Of the whole text: the attack chooses which tokens are still scored, and must not choose its denominator."""
+    loss_sums: list[float]
+    after_shares: list[list[int]] = field(default_factory=list)
+    rank_correlations: list[float] = field(default_factory=list)
 
-    def succeeded(self, attack: FlipAttack) -> bool:
-        increase = (self.loss_sum_nats - self.clean_loss_sum_nats) / self.tokens_scored
-        return increase > attack.success_relative_increase * self.text_clean_loss_sum_nats / len(self.tokens)
+    def positions(self, text: Sequence[int]) -> list[int]:
+        """Where it differs from `text`."""
+        return [place for place, (old, new) in enumerate(zip(text, self.tokens, strict=True)) if old != new]
 
 
-def flip(victim: Victim, text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack) -> Flipped:
-    """Replaces up to `attack.flips` tokens of `text`, one in each round, at most half of the text.
+class FlipSearch:
+    """The search in one text, on one model. Every text and model costs the same for each round, whatever is found."""
 
-    Every round costs the same whatever it finds: when no candidate raises the mean increase of the tokens that are
-    still scored, the next round tries those that were ranked after them.
-    """
-    clean = victim.losses([[]], [text])[0]
-    scored = torch.ones(len(text), dtype=torch.bool)
-    tokens, increase, skip = list(text), 0.0, 0
-    positions: list[int] = []
-    now = clean
-    for _ in range(flips_of(text, attack)):
-        (gradient_LD,) = victim.gradients([[]], [tokens], [scored])
-        replacements = best_replacements(
-            gradient_LD, tokens, victim.embeddings_VD, usable_V, scored, skip, attack.candidates
+    def __init__(
+        self,
+        victim: Victim,
+        text: Sequence[int],
+        usable_V: torch.Tensor,
+        attack: FlipAttack,
+        seed: int,
+        *,
+        with_gradient: bool = True,
+    ) -> None:
+        self.victim, self.text, self.usable_V, self.attack, self.seed = victim, text, usable_V, attack, seed
+        self.with_gradient = with_gradient
+        self.writable = writable_positions(text, attack, seed)
+        self.scored_L = scored_tokens(text, self.writable)
+        self.skip = 0
+
+    def run(self) -> Flipped:
+        """All rounds; in each at most one token is replaced, if that raises the loss of the scored tokens."""
+        found = Flipped(list(self.text), [self._sums([list(self.text)])[0]])
+        rounds = self.attack.rounds_on_a_text
+        for number in range(rounds + 1):
+            found.after_shares += [found.tokens for s in BUDGET_SHARES if math.floor(s * rounds + 1e-9) == number]
+            if number < rounds:
+                self._improve(found, number)
+        return found
+
+    def _improve(self, found: Flipped, number: int) -> None:
+        candidates = self._candidates(found, number)
+        tried = [replaced(found.tokens, *replacement) for replacement in candidates.replacements]
+        sums, before = self._sums(tried), found.loss_sums[-1]
+        best = int(np.argmax(sums))
+        if sums[best] > before:
+            found.tokens, self.skip = tried[best], 0
+        else:  # the next round would rank alike: it tries those that come after these
+            self.skip += len(candidates)
+        found.loss_sums.append(max(before, sums[best]))
+        correlation = rank_correlation(candidates.estimates, [loss - before for loss in sums])
+        found.rank_correlations += [] if correlation is None else [correlation]
+
+    def _candidates(self, found: Flipped, number: int) -> Candidates:
+        positions = self._open(found)
+        present = [found.tokens[position] for position in positions]
+        chance = np.random.default_rng([self.seed, DRAWS, number, *_seed_of(self.text)])
+        if not self.with_gradient:
+            return blind(present, positions, self.usable_V, blind_candidates(self.attack), chance)
+        (gradient_LD,) = self.victim.gradients([[]], [found.tokens], [self.scored_L])
+        embeddings_VD = self.victim.embeddings_VD
+        return by_gradient(
+            gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, self.skip, chance
         )
-        losses = victim.losses([[]] * len(replacements), [replaced(tokens, *r) for r in replacements])
-        increases = [
-            ((loss - clean)[without(scored, position)]).mean().item()
-            for (position, _), loss in zip(replacements, losses, strict=True)
-        ]
-        best = int(np.argmax(increases))
-        if increases[best] <= increase:
-            skip += len(replacements)
-            continue
-        position, _ = replacements[best]
-        tokens, scored = replaced(tokens, *replacements[best]), without(scored, position)
-        now, increase, skip = losses[best], increases[best], 0
-        positions.append(position)
-    return _measured(tokens, positions, scored, now, clean)
+
+    def _open(self, found: Flipped) -> list[int]:
+        """Where a token may be replaced: once as many differ as may, those that do."""
+        written = found.positions(self.text)
+        return written if len(written) == flips_of(self.text, self.attack) else self.writable
+
+    def _sums(self, texts: list[list[int]]) -> list[float]:
+        return [loss_L[self.scored_L].sum().item() for loss_L in self.victim.losses([[]] * len(texts), texts)]
 
 
-def random_flips(
-    victim: Victim, text: Sequence[int], usable_V: torch.Tensor, flips: int, draws: int, seed: int
-) -> list[Flipped]:
-    """The control: `flips` random tokens at random positions, `draws` times, the same for every model.
+def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack, seed: int) -> list[list[int]]:
+    """The control: `text` with as many random tokens at random writable positions as an attack may replace, each draw.
 
-    The positions and tokens of a draw are a function of the seed and the text, and never of what an attack found.
+    A function of the seed and the text, and never of a model or of what an attack found.
     """
-    clean = victim.losses([[]], [text])[0]
-    usable = usable_V.nonzero().flatten().numpy()
-    changed = []
-    for draw in range(draws):
-        chance = np.random.default_rng([seed, draw, *_seed_of(text)])
-        order, written = chance.permutation(len(text)), chance.choice(usable, size=len(text))
-        positions = order[:flips].tolist()
+    writable, drawn = writable_positions(text, attack, seed), []
+    for draw in range(attack.control_draws):
+        chance = np.random.default_rng([seed, CONTROL, draw, *_seed_of(text)])
         tokens = list(text)
-        for position in positions:
-            same = written[position] == text[position]
-            tokens[position] = int(usable[(np.searchsorted(usable, written[position]) + same) % len(usable)])
-        changed.append((tokens, positions))
-    losses = victim.losses([[]] * draws, [tokens for tokens, _ in changed])
-    found = []
-    for (tokens, positions), loss in zip(changed, losses, strict=True):
-        scored = torch.ones(len(text), dtype=torch.bool)
-        scored[positions] = False
-        found.append(_measured(tokens, positions, scored, loss, clean))
-    return found
+        for position in chance.permutation(writable)[: flips_of(text, attack)].tolist():
+            ((_, token),) = blind([text[position]], [position], usable_V, 1, chance).replacements
+            tokens[position] = token
+        drawn.append(tokens)
+    return drawn
+
+
+def writable_positions(text: Sequence[int], attack: FlipAttack, seed: int) -> list[int]:
+    """The positions that any attack on `text` may write, sorted: a function of the seed and the text.
+
+    At most half of the text, and never its last token, which no other is predicted from.
+    """
+    wanted = 2 * attack.flips if attack.writable_tokens is None else attack.writable_tokens
+    chance = np.random.default_rng([seed, WRITABLE, *_seed_of(text)])
+    return sorted(chance.permutation(len(text) - 1)[: min(wanted, len(text) // 2)].tolist())
 
 
 def flips_of(text: Sequence[int], attack: FlipAttack) -> int:
-    """Rounds of the attack on `text`: of a short one at most half is replaced."""
+    """Tokens of `text` that an attack may replace: of a short one at most half."""
     return min(attack.flips, len(text) // 2)
 
 
-def without(scored: torch.Tensor, position: int) -> torch.Tensor:
-    """`scored` without `position`."""
-    rest = scored.clone()
-    rest[position] = False
-    return rest
-
-
-def _measured(
-    tokens: list[int], positions: list[int], scored: torch.Tensor, losses: torch.Tensor, clean: torch.Tensor
-) -> Flipped:
-    sums = (losses[scored].sum().item(), clean[scored].sum().item(), clean.sum().item())
-    return Flipped(tokens, positions, int(scored.sum()), *sums)
+def scored_tokens(text: Sequence[int], writable: Sequence[int]) -> torch.Tensor:
+    """Which tokens of `text` count: all that nobody may write, bool [tokens of the text]."""
+    scored_L = torch.ones(len(text), dtype=torch.bool)
+    scored_L[list(writable)] = False
+    return scored_L
 
 
 def _seed_of(text: Sequence[int]) -> list[int]:

@@ -5,14 +5,19 @@ Shape suffixes: B sequences, L tokens of the longest, V vocabulary, D width of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from storage.errors import CheckFailed
+from tasks.attacks.configuration import Precision
 from tasks.language.model import token_losses
+
+BACKWARD_FORWARDS = 2
+"""So many forwards a backward counts as: the rule for training. Here it takes less, as no weight has a gradient."""
 
 
 @dataclass
@@ -21,6 +26,11 @@ class Count:
 
     forward_sequences: int = 0
     backward_sequences: int = 0
+
+    @property
+    def as_forwards(self) -> int:
+        """What a search without gradients may spend in its place."""
+        return self.forward_sequences + BACKWARD_FORWARDS * self.backward_sequences
 
 
 @dataclass
@@ -31,6 +41,8 @@ class Victim:
     end_of_text: int
     batch: int
     """Sequences in one forward pass."""
+    precision: Precision = "fp32"
+    """bf16 by autocast; tf32 has a meaning on a GPU only."""
     count: Count = field(default_factory=Count)
 
     def __post_init__(self) -> None:
@@ -44,19 +56,21 @@ class Victim:
 
         What the model reads is an end-of-text token, the prefix, the text. Nothing is ever cut: a sequence longer
         than the model's window is a mistake of the caller. Padding stands on the right, which causal attention
-        never reads, so a text's losses depend on its batch only by rounding.
+        never reads, so a text's losses depend on its batch only by rounding. CheckFailed for one that is not finite.
         """
-        found: list[torch.Tensor] = []
-        for start in range(0, len(texts), self.batch):
-            chunk = list(zip(prefixes[start : start + self.batch], texts[start : start + self.batch], strict=True))
-            tokens_BL = self._padded([[self.end_of_text, *prefix, *text] for prefix, text in chunk])
-            losses_BL = token_losses(self.model, tokens_BL).double().cpu()
+
+        def of(rows: Sequence[int]) -> list[torch.Tensor]:
+            tokens_BL = self._read(rows, prefixes, texts)
+            with self._searching():
+                losses_BL = token_losses(self.model, tokens_BL).double().cpu()
             if not losses_BL.isfinite().all():
                 raise CheckFailed("every loss under attack is a finite number", "infinite or not a number", "finite")
-            self.count.forward_sequences += len(chunk)
-            for row, (prefix, text) in enumerate(chunk):
-                found.append(losses_BL[row, len(prefix) : len(prefix) + len(text)])
-        return found
+            starts = [len(prefixes[row]) for row in rows]
+            ends = [start + len(texts[row]) for start, row in zip(starts, rows, strict=True)]
+            return [losses_L[a:b] for losses_L, a, b in zip(losses_BL, starts, ends, strict=True)]
+
+        self.count.forward_sequences += len(texts)
+        return self._in_batches(of, [len(p) + len(t) for p, t in zip(prefixes, texts, strict=True)])
 
     def gradients(
         self,
@@ -68,63 +82,72 @@ class Victim:
 
         `scored` says which tokens of each text count, bool [tokens of the text]. On the model's device.
         """
-        found: list[torch.Tensor] = []
-        for start in range(0, len(texts), self.batch):
-            span = slice(start, start + self.batch)
-            sequences = [[self.end_of_text, *p, *t] for p, t in zip(prefixes[span], texts[span], strict=True)]
-            tokens_BL = self._padded(sequences)
+
+        def of(rows: Sequence[int]) -> list[torch.Tensor]:
+            tokens_BL = self._read(rows, prefixes, texts)
             weights_BL = torch.zeros(tokens_BL.shape[0], tokens_BL.shape[1] - 1)
-            for row, (prefix, counted) in enumerate(zip(prefixes[span], scored[span], strict=True)):
-                weights_BL[row, len(prefix) : len(prefix) + len(counted)] = counted.float()
+            for place, row in enumerate(rows):
+                start = len(prefixes[row])
+                weights_BL[place, start : start + len(scored[row])] = scored[row].float()
             embedded_BLD = self.embeddings_VD[tokens_BL[:, :-1]].detach().requires_grad_()
-            logits_BLV = self.model(inputs_embeds=embedded_BLD).logits.float()
-            losses = nn.functional.cross_entropy(logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none")
-            (losses * weights_BL.flatten().to(self.device)).sum().backward()
-            self.count.forward_sequences += len(sequences)
-            self.count.backward_sequences += len(sequences)
-            gradient_BLD = embedded_BLD.grad
-            for row, sequence in enumerate(sequences):
-                # the last token is read by no prediction, so its gradient is zero and no part of the input
-                last = torch.zeros(1, gradient_BLD.shape[2], device=self.device)
-                found.append(torch.cat([gradient_BLD[row, 1 : len(sequence) - 1], last]))
-        return found
+            with self._searching():
+                logits_BLV = self.model(inputs_embeds=embedded_BLD).logits.float()
+                losses = nn.functional.cross_entropy(
+                    logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none"
+                )
+                (losses * weights_BL.flatten().to(self.device)).sum().backward()
+            # the last token is read by no prediction, so its gradient is zero and no part of the input
+            gradient_BLD = nn.functional.pad(embedded_BLD.grad, (0, 0, 0, 1))
+            ends = [1 + len(prefixes[row]) + len(texts[row]) for row in rows]
+            return [own_LD[1:end] for own_LD, end in zip(gradient_BLD, ends, strict=True)]
 
-    def _padded(self, sequences: Sequence[Sequence[int]]) -> torch.Tensor:
+        self.count.forward_sequences += len(texts)
+        self.count.backward_sequences += len(texts)
+        return self._in_batches(of, [len(p) + len(t) for p, t in zip(prefixes, texts, strict=True)])
+
+    def _in_batches(self, of: Callable[[list[int]], list[torch.Tensor]], lengths: list[int]) -> list[torch.Tensor]:
+        """`of` the numbers of all sequences, a batch at a time, in their order; batches are of like lengths."""
+        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+        found: dict[int, torch.Tensor] = {}
+        for start in range(0, len(order), self.batch):
+            rows = order[start : start + self.batch]
+            found |= zip(rows, halved_until_it_fits(of, rows), strict=True)
+        return [found[row] for row in range(len(lengths))]
+
+    def _read(
+        self, rows: Sequence[int], prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """What the model reads of these sequences, filled up on the right."""
+        sequences = [[self.end_of_text, *prefixes[row], *texts[row]] for row in rows]
         longest = max(map(len, sequences))
-        tokens_BL = torch.full((len(sequences), longest), self.end_of_text, dtype=torch.long)
-        for row, sequence in enumerate(sequences):
-            tokens_BL[row, : len(sequence)] = torch.tensor(sequence)
-        return tokens_BL.to(self.device)
+        filled = [sequence + [self.end_of_text] * (longest - len(sequence)) for sequence in sequences]
+        return torch.tensor(filled, device=self.device)
+
+    @contextmanager
+    def _searching(self) -> Iterator[None]:
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = before or self.precision == "tf32"
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+                yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def best_replacements(
-    gradient_PD: torch.Tensor,
-    present: Sequence[int],
-    embeddings_VD: torch.Tensor,
-    usable_V: torch.Tensor,
-    open_P: torch.Tensor,
-    skip: int,
-    count: int,
-) -> list[tuple[int, int]]:
-    """The `count` replacements (position, token) that raise the loss most to first order, after the best `skip`.
+def halved_until_it_fits(of: Callable[[list[int]], list[torch.Tensor]], rows: list[int]) -> list[torch.Tensor]:
+    """`of(rows)`, in halves where the GPU's memory does not hold all; torch's OutOfMemoryError where one does not fit.
 
-    HotFlip's estimate (Ebrahimi et al. 2018): putting v in place of x changes the loss by about (E_v - E_x) . g.
-    The whole vocabulary is scored at every position P that `open_P` allows; the token that stands there and those
-    that are not usable are left out. When fewer than `count` remain after `skip`, it begins again with the best.
+    A batch is tried whole every time and never remembered as too large, so that how it is cut, and with it rounding,
+    does not depend on what an attempt did before.
     """
-    device = gradient_PD.device
-    scores_PV = gradient_PD @ embeddings_VD.float().T
-    here = torch.tensor(present, device=device)
-    scores_PV -= scores_PV.gather(1, here[:, None])
-    forbidden_PV = ~usable_V.to(device)[None, :] | ~open_P.to(device)[:, None]
-    forbidden_PV = forbidden_PV.scatter(1, here[:, None], True)
-    scores = scores_PV.masked_fill(forbidden_PV, -torch.inf).flatten()
-    available = int((~forbidden_PV).sum())
-    count = min(count, available)
-    skip = skip % (available - count + 1)
-    order = torch.topk(scores, skip + count).indices[skip:].tolist()
-    width = embeddings_VD.shape[0]
-    return [divmod(place, width) for place in order]
+    try:
+        return of(rows)
+    except torch.OutOfMemoryError:
+        if len(rows) == 1:
+            raise
+    torch.cuda.empty_cache()  # after the exception, whose frames hold the tensors
+    half = len(rows) // 2
+    return [*halved_until_it_fits(of, rows[:half]), *halved_until_it_fits(of, rows[half:])]
 
 
 def replaced(ids: Sequence[int], position: int, token: int) -> list[int]:

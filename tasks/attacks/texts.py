@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow.parquet as pq
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -53,7 +54,6 @@ def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(setup.path / "text" / "tokenizer", local_files_only=True)
 
 
-def victim(trained: StageInput, end_of_text: int, execution: Execution, batch_examples: int) -> Victim:
-    """The stage's model, ready to be attacked; `end_of_text` is the token id that every text is read behind."""
-    model = language.load(trained.path / "model").to(device(execution))
-    return Victim(model, end_of_text, batch_examples)
+def victim(model: Path, end_of_text: int, execution: Execution, batch_examples: int) -> Victim:
+    """The model in this folder, ready to be attacked; `end_of_text` is the token id that every text is read behind."""
+    return Victim(language.load(model).to(device(execution)), end_of_text, batch_examples)

@@ -1,30 +1,36 @@
 """A universal trigger: one token sequence in front of every text that makes a model predict all of them badly.
 
-Wallace et al., "Universal Adversarial Triggers for Attacking and Analyzing NLP" (2019), with the candidates of one
-iteration taken over all positions at once: the gradient of the texts' loss scores every token at every position of
-the trigger, the best candidates are evaluated exactly, and the best of them is kept if it raises the loss.
+Wallace et al., "Universal Adversarial Triggers for Attacking and Analyzing NLP" (2019): the gradient of the texts'
+loss ranks every token at every position of the trigger, the best of each position are evaluated exactly, and the best
+of all is kept if it raises the loss. The blind search has no gradient, spends as much, and is the same otherwise: it is
+what an attacker does who can only ask for losses, and what a gradient must beat to be worth anything.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from tasks.attacks.configuration import TriggerAttack
-from tasks.attacks.scoring import Victim, best_replacements, replaced
+from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
+from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
+from tasks.attacks.scoring import Victim, replaced
 from tasks.training.order import example_at
 
-START, CONTROL = 0, 1
+START, CONTROL, DRAWS = 0, 1, 2
 """What a random draw is for: one part of its seed."""
 
 
 class TriggerSearch:
     """The search on one model. Its `state` is all there is to continue it bit for bit, as JSON.
 
-    Every iteration costs the same whatever it finds, so every model spends the same budget.
+    Every iteration costs the same whatever it finds, so every model spends the same budget; a search without gradients
+    spends as many forwards as that of one with gradients counts as. Both start from the same triggers and read the
+    same texts.
     """
 
     def __init__(
@@ -34,11 +40,16 @@ class TriggerSearch:
         usable_V: torch.Tensor,
         attack: TriggerAttack,
         seed: int,
+        *,
+        with_gradient: bool = True,
         state: dict[str, Any] | None = None,
     ) -> None:
         """`texts` are the search texts, each already cut to what is attacked."""
         self.victim, self.texts, self.usable_V, self.attack, self.seed = victim, texts, usable_V, attack, seed
-        self.state = state or {"restarts": [], "iteration": 0, "trigger": self._start(0), "skip": 0}
+        self.with_gradient = with_gradient
+        self.tokens = np.array([len(text) for text in texts])
+        self.clean = _sums(victim, [[]] * len(texts), texts)
+        self.state = state or {"restarts": [], **self._restart(0), "curve": [], "budgets": {}, "rank_correlations": []}
         for name, value in self.state.get("count", {}).items():
             setattr(victim.count, name, value)
 
@@ -48,52 +59,81 @@ class TriggerSearch:
 
     def step(self) -> None:
         """One iteration; after the last of a restart, its trigger is evaluated on all search texts."""
-        restart, iteration = len(self.state["restarts"]), self.state["iteration"]
-        batch = [self.texts[i] for i in self._batch(restart * self.attack.iterations + iteration)]
-        self._improve(batch)
+        total = self.attack.restarts * self.attack.iterations
+        done = len(self.state["restarts"]) * self.attack.iterations + self.state["iteration"]
+        for share in BUDGET_SHARES:
+            if math.floor(share * total + 1e-9) == done:
+                self.state["budgets"][f"{share:g}"] = self._found()
+        self._improve(done)
         self.state["iteration"] += 1
         if self.state["iteration"] == self.attack.iterations:
-            done = {
+            sums = _sums(self.victim, [self.state["trigger"]] * len(self.texts), self.texts)
+            ended = {
+                "search_loss_nats_per_token": float(sums.sum() / self.tokens.sum()),
                 "trigger_ids": self.state["trigger"],
-                "search_loss_nats_per_token": mean_loss(self.victim, self.state["trigger"], self.texts),
             }
-            restarts = [*self.state["restarts"], done]
-            start = self._start(len(restarts)) if len(restarts) < self.attack.restarts else []
-            self.state = {"restarts": restarts, "iteration": 0, "trigger": start, "skip": 0}
+            self.state["restarts"].append(ended)
+            self.state |= self._restart(len(self.state["restarts"]))
+            if self.finished:
+                self.state["budgets"]["1"] = self._found()
         self.state["count"] = vars(self.victim.count).copy()
-
-    def _improve(self, batch: list[Sequence[int]]) -> None:
-        """Puts the best of the candidates into the trigger if it raises the loss of `batch`."""
-        trigger = self.state["trigger"]
-        everywhere = [torch.ones(len(text), dtype=torch.bool) for text in batch]
-        gradients = self.victim.gradients([trigger] * len(batch), batch, everywhere)
-        gradient_TD = torch.stack([gradient[: len(trigger)] for gradient in gradients]).sum(0)
-        replacements = best_replacements(
-            gradient_TD,
-            trigger,
-            self.victim.embeddings_VD,
-            self.usable_V,
-            torch.ones(len(trigger), dtype=torch.bool),
-            self.state["skip"],
-            self.attack.candidates,
-        )
-        tried = [trigger, *(replaced(trigger, *replacement) for replacement in replacements)]
-        prefixes = [prefix for prefix in tried for _ in batch]
-        losses = self.victim.losses(prefixes, list(batch) * len(tried))
-        sums = np.array([loss.sum().item() for loss in losses]).reshape(len(tried), len(batch)).sum(axis=1)
-        best = int(sums.argmax())
-        if best > 0:
-            self.state |= {"trigger": tried[best], "skip": 0}
-        elif len(batch) == len(self.texts):
-            # the next iteration would rank alike: it tries those that come after these (other texts rank anew)
-            self.state["skip"] += len(replacements)
 
     def best(self) -> dict[str, Any]:
         """The restart whose trigger has the highest loss on all search texts; the earlier of equals."""
         return max(self.state["restarts"], key=lambda restart: restart["search_loss_nats_per_token"])
 
-    def _start(self, restart: int) -> list[int]:
-        return random_tokens(self.usable_V, self.attack.trigger_tokens, [self.seed, START, restart])
+    @property
+    def rank_correlation(self) -> float | None:
+        """Of estimate and exact effect, median over the iterations; None without gradient."""
+        return statistics.median(self.state["rank_correlations"]) if self.state["rank_correlations"] else None
+
+    def _found(self) -> list[int]:
+        """What the search would answer if it ended here: it knows the loss on all texts of ended restarts only."""
+        return self.best()["trigger_ids"] if self.state["restarts"] else self.state["trigger"]
+
+    def _improve(self, done: int) -> None:
+        """Puts the best of the candidates into the trigger if it raises the loss of this iteration's texts."""
+        trigger, chosen = self.state["trigger"], self._batch(done)
+        batch = [self.texts[i] for i in chosen]
+        candidates = self._candidates(trigger, batch, done)
+        tried = [trigger, *(replaced(trigger, *replacement) for replacement in candidates.replacements)]
+        prefixes = [prefix for prefix in tried for _ in batch]
+        sums = _sums(self.victim, prefixes, batch * len(tried)).reshape(len(tried), len(batch)).sum(axis=1)
+        best = int(sums.argmax())
+        if best > 0:
+            self.state |= {"trigger": tried[best], "skip": 0}
+        elif len(batch) == len(self.texts):
+            # the next iteration would rank alike: it tries those that come after these (other texts rank anew)
+            self.state["skip"] += len(candidates)
+        correlation = rank_correlation(candidates.estimates, (sums[1:] - sums[0]).tolist())
+        self.state["rank_correlations"] += [] if correlation is None else [correlation]
+        self._follow(sums[best], chosen)
+
+    def _follow(self, attacked: float, chosen: list[int]) -> None:
+        """Adds a point to the curve: the increase on this iteration's texts, on top of the clean loss of all texts.
+
+        Iterations read different texts: their clean losses differ by more than a token of the trigger does.
+        """
+        increase = (attacked - self.clean[chosen].sum()) / self.tokens[chosen].sum()
+        now = float(self.clean.sum() / self.tokens.sum() + increase)
+        before = self.state["curve"][-1]["loss_nats_per_token"] if self.state["curve"] else now
+        point = {"forward_sequences": self.victim.count.as_forwards, "loss_nats_per_token": max(before, now)}
+        self.state["curve"].append(point)
+
+    def _candidates(self, trigger: list[int], batch: list[Sequence[int]], done: int) -> Candidates:
+        positions = range(len(trigger))
+        chance = np.random.default_rng([self.seed, DRAWS, done])
+        if not self.with_gradient:
+            return blind(trigger, positions, self.usable_V, blind_candidates(self.attack), chance)
+        everywhere = [torch.ones(len(text), dtype=torch.bool) for text in batch]
+        gradients = self.victim.gradients([trigger] * len(batch), batch, everywhere)
+        gradient_TD = torch.stack([gradient_LD[: len(trigger)] for gradient_LD in gradients]).sum(0)
+        embeddings_VD, skip = self.victim.embeddings_VD, self.state["skip"]
+        return by_gradient(gradient_TD, trigger, positions, embeddings_VD, self.usable_V, self.attack, skip, chance)
+
+    def _restart(self, number: int) -> dict[str, Any]:
+        start = random_tokens(self.usable_V, self.attack.trigger_tokens, [self.seed, START, number])
+        return {"iteration": 0, "trigger": start, "skip": 0}
 
     def _batch(self, iteration: int) -> list[int]:
         """The search texts of an iteration: the next ones of a shuffled pass, every text once a pass."""
@@ -108,8 +148,7 @@ class TriggerSearch:
 
 def mean_loss(victim: Victim, trigger: Sequence[int], texts: Sequence[Sequence[int]]) -> float:
     """Mean loss of the texts' own tokens behind `trigger`, in nats per token."""
-    losses = victim.losses([trigger] * len(texts), texts)
-    return sum(loss.sum().item() for loss in losses) / sum(map(len, texts))
+    return float(_sums(victim, [trigger] * len(texts), texts).sum() / sum(map(len, texts)))
 
 
 def control_triggers(usable_V: torch.Tensor, attack: TriggerAttack, seed: int) -> list[list[int]]:
@@ -123,3 +162,8 @@ def control_triggers(usable_V: torch.Tensor, attack: TriggerAttack, seed: int) -
 def random_tokens(usable_V: torch.Tensor, count: int, seed: list[int]) -> list[int]:
     """`count` usable ids, each drawn uniformly."""
     return np.random.default_rng(seed).choice(usable_V.nonzero().flatten().numpy(), size=count).tolist()
+
+
+def _sums(victim: Victim, prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> np.ndarray:
+    """Loss of each text behind its prefix, summed over its tokens, in nats."""
+    return np.array([loss.sum().item() for loss in victim.losses(prefixes, texts)])

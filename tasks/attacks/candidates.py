@@ -1,0 +1,128 @@
+"""Which replacements a search tries exactly: ranked by the gradient, or drawn blindly.
+
+Shape suffixes: P positions that may be written, V vocabulary, D width of an embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from tasks.attacks.configuration import Search
+from tasks.attacks.scoring import BACKWARD_FORWARDS
+
+SAMPLED_FROM = 256
+"""The best tokens of a position among which `sampled` draws: top-k of Zou et al. (2023)."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Replacements (position, token); `estimates`: what each does to the loss to first order, empty without gradient.
+
+    A position is that of the sequence, not its number among those that may be written.
+    """
+
+    replacements: list[tuple[int, int]]
+    estimates: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.replacements)
+
+
+def estimated_effects(
+    gradient_PD: torch.Tensor, present: Sequence[int], embeddings_VD: torch.Tensor, usable_V: torch.Tensor
+) -> torch.Tensor:
+    """HotFlip's estimate [P, V] (Ebrahimi et al. 2018): v in place of x changes the loss by about (E_v - E_x) . g.
+
+    -inf for the token that is `present` at a position and for those that are not usable.
+    """
+    here_P1 = torch.tensor(present, device=gradient_PD.device)[:, None]
+    effects_PV = gradient_PD @ embeddings_VD.float().T
+    effects_PV = effects_PV - effects_PV.gather(1, here_P1)
+    forbidden_PV = (~usable_V.to(gradient_PD.device)).expand_as(effects_PV).scatter(1, here_P1, True)
+    return effects_PV.masked_fill(forbidden_PV, -torch.inf)
+
+
+def best_of_each_position(effects_PV: torch.Tensor, positions: Sequence[int], skip: int, count: int) -> Candidates:
+    """The best token of every position, then the second best of every position, and so on; `count` after `skip`.
+
+    Positions take turns because estimates are compared within a position only: where one token stands on a steep
+    slope, its estimates exceed all others, and are far from exact. After the last candidate the first comes again.
+    """
+    depth = min(effects_PV.shape[1], -(-(skip + count) // len(positions)) + 1)
+    best_PK, tokens_PK = torch.topk(effects_PV, depth, dim=1)
+    best_K, place_K = torch.sort(best_PK.T, dim=1, descending=True, stable=True)
+    ranked = [
+        (positions[place], token, estimate)
+        for estimates, places, tokens in zip(
+            best_K.tolist(), place_K.tolist(), tokens_PK.T.gather(1, place_K).tolist(), strict=True
+        )
+        for estimate, place, token in zip(estimates, places, tokens, strict=True)
+        if estimate > -np.inf
+    ]
+    chosen = [ranked[(skip + number) % len(ranked)] for number in range(count)]
+    return Candidates([(position, token) for position, token, _ in chosen], [estimate for *_, estimate in chosen])
+
+
+def sampled(effects_PV: torch.Tensor, positions: Sequence[int], count: int, chance: np.random.Generator) -> Candidates:
+    """`count` draws of a position, and of one of its 256 best tokens: the rule of GCG.
+
+    Zou et al., "Universal and Transferable Adversarial Attacks on Aligned Language Models" (2023).
+    """
+    best_PK, tokens_PK = torch.topk(effects_PV, min(SAMPLED_FROM, effects_PV.shape[1]), dim=1)
+    allowed_P = (best_PK > -torch.inf).sum(1).tolist()
+    best_PK, tokens_PK = best_PK.cpu(), tokens_PK.cpu()
+    places = chance.integers(len(positions), size=count).tolist()
+    ranks = [int(chance.integers(allowed_P[place])) for place in places]
+    drawn = list(zip(places, ranks, strict=True))
+    return Candidates(
+        [(positions[place], int(tokens_PK[place, rank])) for place, rank in drawn],
+        [float(best_PK[place, rank]) for place, rank in drawn],
+    )
+
+
+def blind(
+    present: Sequence[int], positions: Sequence[int], usable_V: torch.Tensor, count: int, chance: np.random.Generator
+) -> Candidates:
+    """`count` draws of a position and of a usable token that does not stand there, all alike."""
+    usable = usable_V.nonzero().flatten().numpy()
+    places = chance.integers(len(positions), size=count)
+    here = np.asarray(present)[places]
+    numbers = np.searchsorted(usable, here)
+    is_usable = usable_V.numpy()[here]
+    drawn = chance.integers(len(usable) - is_usable)
+    tokens = usable[drawn + (is_usable & (drawn >= numbers))]
+    return Candidates([(positions[place], int(token)) for place, token in zip(places, tokens, strict=True)])
+
+
+def by_gradient(
+    gradient_PD: torch.Tensor,
+    present: Sequence[int],
+    positions: Sequence[int],
+    embeddings_VD: torch.Tensor,
+    usable_V: torch.Tensor,
+    search: Search,
+    skip: int,
+    chance: np.random.Generator,
+) -> Candidates:
+    """The candidates of one iteration by the search's rule; `present` are the tokens at `positions`."""
+    effects_PV = estimated_effects(gradient_PD, present, embeddings_VD, usable_V)
+    if search.candidate_rule == "sampled":
+        return sampled(effects_PV, positions, search.candidates, chance)
+    return best_of_each_position(effects_PV, positions, skip, search.candidates)
+
+
+def blind_candidates(search: Search) -> int:
+    """What an iteration without a gradient tries: the forwards of the gradient are spent on candidates too."""
+    return search.candidates + 1 + BACKWARD_FORWARDS
+
+
+def rank_correlation(estimates: Sequence[float], effects: Sequence[float]) -> float | None:
+    """Spearman's, of what the gradient promised and what came; None where either is the same for all."""
+    if len(set(estimates)) < 2 or len(set(effects)) < 2:
+        return None
+    return float(spearmanr(estimates, effects).statistic)
