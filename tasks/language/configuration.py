@@ -88,6 +88,13 @@ class FromScratch(Configuration):
     layers: int = scientific(4, ge=1, description="Transformer blocks.")
     attention_heads: int = scientific(4, ge=1, description="Attention heads in a block.")
     feed_forward_size: int = scientific(512, ge=8, description="Width of the feed-forward layer.")
+    activation: Literal["gelu", "relu", "monotone-parts"] = scientific(
+        "gelu",
+        added_later=True,
+        description="Of the feed-forward layer, in all arms. gelu, as Pythia has, falls below about -0.75, so that "
+        "non-negative weights make no monotone layer; relu never falls, but allows convex functions only; "
+        "monotone-parts never falls either: convex, concave and saturated units (arXiv 2205.11775).",
+    )
     pretraining: Budget = scientific(description="Budget of the pretraining.")
     init_from: LocalPath = execution(
         "",

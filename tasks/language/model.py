@@ -16,16 +16,19 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, GgufConfig, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
+from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
 from storage import durable, external
 from storage.errors import BadInput, CheckFailed
+from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.hub import reachable
 from tasks.language.result import TrainedCheck
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
+ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it
 
 
 def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) -> PreTrainedModel:
@@ -37,6 +40,7 @@ def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) ->
         num_hidden_layers=model.layers,
         num_attention_heads=model.attention_heads,
         intermediate_size=model.feed_forward_size,
+        hidden_act=model.activation,
         max_position_embeddings=sequence_length,
         bos_token_id=0,
         eos_token_id=0,

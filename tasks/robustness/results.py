@@ -11,6 +11,8 @@ from pydantic import Field
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
 from tasks.monotonic.configuration import By, Signs, Start
+from tasks.monotonic.certificate import Certificate
+from tasks.monotonic.on_text import OrderOnText
 from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
 from tasks.stage.result import Result
 from tasks.statistics.losses import ModelLoss
@@ -161,4 +163,21 @@ class TransferResult(Result):
     split: str
     uat: dict[str, dict[str, float]]
     hotflip: dict[str, dict[str, float]]
+    records_digest: str
+
+
+class ModelOrder(Result):
+    """Whether one model's feed-forward sublayers are monotone functions, and how far they keep order on test text."""
+
+    certificate: Certificate
+    on_text: OrderOnText
+
+
+class OrderResult(Result):
+    """order: the same questions to every model, at inputs that the first tokens of so many test documents give."""
+
+    split: str
+    documents: int
+    variant: str
+    models: dict[str, ModelOrder]
     records_digest: str

@@ -1,0 +1,128 @@
+"""The feed-forward sublayers of a language model, seen as functions of their input.
+
+Shape suffixes: N inputs, D width of the residual stream, H hidden units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from storage.errors import BadInput, CheckFailed
+from tasks.monotonic.activation import ACTIVATIONS
+from tasks.monotonic.constraint import constrained_modules
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+PROBES = 64
+"""Numbers from -10 to 10 at which every hidden unit's activation is compared with the formula of its name."""
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """One feed-forward sublayer: out(act(into(x))), or gated: down(act(gate(x)) * up(x)).
+
+    `layers` are its Linear or Conv1D layers by attribute, those that read the input first; `constrained` are the
+    attributes that the variant names. `activation` is its name in the model's configuration.
+    """
+
+    name: str
+    module: nn.Module
+    layers: dict[str, nn.Module]
+    constrained: list[str]
+    activation: str
+
+    @property
+    def gated(self) -> bool:
+        return len(self.layers) == 3
+
+    @property
+    def free(self) -> list[str]:
+        """Attributes of the layers that the variant leaves alone."""
+        return [attribute for attribute in self.layers if attribute not in self.constrained]
+
+    @property
+    def inputs(self) -> int:
+        return self.matrices()[0].shape[1]
+
+    @property
+    def hidden(self) -> int:
+        return self.matrices()[0].shape[0]
+
+    def matrices(self) -> list[torch.Tensor]:
+        """Weights, each [out, in] whatever the layer's own order is, detached."""
+        weights = [(layer, layer.weight.detach()) for layer in self.layers.values()]
+        return [weight if isinstance(layer, nn.Linear) else weight.T for layer, weight in weights]
+
+    def in_float64(self, x_ND: np.ndarray) -> np.ndarray:
+        """Its outputs [N, D] by its weights and the activation's formula: another program than `module`, in float64."""
+        layers = [
+            (weight.double().cpu().numpy(), 0.0 if layer.bias is None else layer.bias.detach().double().cpu().numpy())
+            for weight, layer in zip(self.matrices(), self.layers.values(), strict=True)
+        ]
+        act = ACTIVATIONS[self.activation].formula
+        *into, out = layers
+        hidden_NH = act(x_ND.astype(np.float64) @ into[0][0].T + into[0][1])
+        if self.gated:
+            hidden_NH *= x_ND.astype(np.float64) @ into[1][0].T + into[1][1]
+        return hidden_NH @ out[0].T + out[1]
+
+
+def feed_forward_sublayers(model: PreTrainedModel, variant: str) -> list[FeedForward]:
+    """Those of the model that hold a layer of `variant`, in the model's order.
+
+    Errors as of `constrained_modules`; BadInput for an activation whose slope is not known here. CheckFailed when the
+    variant names no weight of them, when a weight is not finite, or when an activation is not the one that the model's
+    configuration names.
+    """
+    named = constrained_modules(model, variant)
+    every_layer = constrained_modules(model, "gated_all" if variant.startswith("gated") else "mlp_both")
+    by_parent: dict[str, dict[str, nn.Module]] = {}
+    for name, layer in every_layer.items():
+        parent, _, attribute = name.rpartition(".")
+        by_parent.setdefault(parent, {})[attribute] = layer
+    activation = _activation_name(model)
+    found = [
+        FeedForward(name, model.get_submodule(name), layers, [a for a in layers if f"{name}.{a}" in named], activation)
+        for name, layers in by_parent.items()
+    ]
+    found = [sublayer for sublayer in found if sublayer.constrained]
+    if not found:
+        raise CheckFailed(
+            f"{variant} names weights of feed-forward sublayers in {type(model).__name__}", 0, "1 or more"
+        )
+    for sublayer in found:
+        _require_as_named(sublayer)
+    return found
+
+
+def _activation_name(model: PreTrainedModel) -> str:
+    name = str(getattr(model.config, "hidden_act", None) or getattr(model.config, "activation_function", None))
+    if name not in ACTIVATIONS:
+        raise BadInput(
+            f"the slope of the activation {name} of {type(model).__name__} is not known, so its sublayers cannot be "
+            f"examined: use a model with one of {', '.join(ACTIVATIONS)}, or add it to tasks/monotonic/activation.py"
+        )
+    return name
+
+
+def _require_as_named(sublayer: FeedForward) -> None:
+    for attribute, weight in zip(sublayer.layers, sublayer.matrices(), strict=True):
+        if not torch.isfinite(weight).all():
+            raise CheckFailed(f"every weight of {sublayer.name}.{attribute} is finite", "one that is not", "finite")
+    act = sublayer.module.act if hasattr(sublayer.module, "act") else sublayer.module.act_fn
+    probes = np.repeat(np.linspace(-10.0, 10.0, PROBES)[:, None], sublayer.hidden, axis=1)
+    with torch.no_grad():
+        found = act(torch.from_numpy(probes)).numpy()
+    difference = float(np.abs(found - ACTIVATIONS[sublayer.activation].formula(probes)).max())
+    if not difference < 1e-9:
+        raise CheckFailed(
+            f"the activation of {sublayer.name} is {sublayer.activation}, as the model's configuration says",
+            f"a difference of {difference:.3g}",
+            "less than 1e-9",
+        )
