@@ -26,7 +26,7 @@ from tasks.language.result import PackedSplit
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
 from tasks.robustness.disk import estimate_disk_bytes
 from tasks.robustness.results import SetupResult
-from tasks.robustness.study import SetupConfig
+from tasks.robustness.stages import SetupConfig
 from tasks.stage.preflight import preflight
 
 if TYPE_CHECKING:
