@@ -6,6 +6,11 @@ W_down(SiLU(W_gate x) * W_up x), is covered by no theorem at all: SiLU decreases
 two functions that grow need not grow where one of them is negative, even with all three matrices non-negative. With
 an attention output constrained, what attention mixes is still anything. So this is a constraint on weights of named
 sublayers: never a claim that the model, or even the sublayer, is a monotone function.
+
+Under LayerNorm (GPT-NeoX, GPT-2) W >= 0 in both matrices does not even restrict what the network can compute. What a
+LayerNorm with scale g gives lies in a plane sum(x / g) = const, so c / g may be added to each row of W_in, its bias
+paying for it; and c to each column of W_out, since every later reader takes the mean of the residual stream away. No
+two points of such a plane are ordered, either. Random signs, and RMSNorm (Llama, Qwen), leave no such way out.
 """
 
 from __future__ import annotations

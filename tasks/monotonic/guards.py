@@ -29,10 +29,10 @@ def movement_checks(
 ) -> dict[int, list[Check]]:
     """Step -> checks that the constrained weights leave those of the model that `load_start` reads, on the CPU.
 
-    After 10 steps every constrained matrix must have weights that moved, unless all of its weights stay 0. At the first
-    step after warm-up and at the last step the median relative movement of all must be `required_movement` times that
-    of the free matrices; 0: is not asked. The start is read when a check is due, and not kept in memory, so that a
-    continuation asks the same.
+    After 10 steps every constrained matrix must be in fp32 and have weights that moved, unless all of them stay 0. At
+    the first step after warm-up and at the last step the median relative movement of all must be `required_movement`
+    times that of the free matrices; 0: is not asked. The start is read when a check is due, and not kept in memory, so
+    that a continuation asks the same.
     """
 
     def every_matrix(model: nn.Module) -> None:
@@ -40,7 +40,9 @@ def movement_checks(
         for name, signs in allowed.layers.items():
             layer, before = model.get_submodule(name), start.get_submodule(name).weight.detach()
             now = trained_parameter(layer).detach().cpu()
-            if signs.any() and torch.equal(now, trained_value(layer, before).to(now.dtype)):
+            if now.dtype != torch.float32:
+                raise CheckFailed(f"{name} is trained in fp32", str(now.dtype), "torch.float32", _FORMAT)
+            if signs.any() and torch.equal(now, trained_value(layer, before)):
                 raise CheckFailed(f"{name} has weights that moved since its start", 0, "more than 0", _FORMAT)
 
     def far_enough(model: nn.Module) -> None:

@@ -54,7 +54,7 @@ class AllowedSigns:
 
     def save(self, folder: Path) -> None:
         """Writes `signs.safetensors` into `folder`: one int8 tensor for each layer, and the kind as metadata."""
-        tensors = {name: signs.contiguous() for name, signs in self.layers.items()}
+        tensors = {name: signs.clone(memory_format=torch.contiguous_format) for name, signs in self.layers.items()}
         save_file(tensors, folder / FILE, metadata={"signs": self.kind})
 
     @classmethod

@@ -1,0 +1,57 @@
+"""The stages from the text to the trained arms, run once on the tiny study with their own small page."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from deployments.walk import Handle, Walk
+from tasks.robustness.stages import BaseConfig, ConstrainConfig, SetupConfig, TrainConfig
+from tasks.robustness.study import Study
+from tasks.stage.run import Stage
+from tests.tasks.tiny import Here, tiny_study
+
+KEPT = ["monotonic", "own-signs", "random-signs", "per-unit-signs", "feed-forward-off", "earlier-system"]
+"""The arms whose signs are kept."""
+ARMS = ["baseline", *KEPT, "unconstrained-start"]
+
+SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup")
+BASE = Stage("base", BaseConfig, "tasks.robustness.base:base")
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain")
+TRAIN = Stage("train-arm", TrainConfig, "tasks.robustness.arms:train_arm")
+
+
+def arms_study(folder: Path, **changed: object) -> Study:
+    """The tiny study with every arm, and snapshots at a third and at two thirds."""
+    return tiny_study(folder, arms=ARMS, snapshots=[0.33, 0.66], **changed)
+
+
+def arms_page(study: Study, stage: Walk) -> dict[str, Handle]:
+    """text, base, `<arm> start` and each arm -> handle."""
+    text = stage(SETUP, study.for_setup())
+    base = stage(BASE, study.for_base(), text=text)
+    handles = {"text": text, "base": base}
+    starts: dict[tuple[str, str], Handle] = {}  # arms share them: two equal stages on one page are an error
+    for arm in study.arms:
+        start = base
+        if config := study.starts.get(arm):
+            key = (config.signs, config.start)
+            start = starts[key] = starts.get(key) or stage(CONSTRAIN, config, text=text, base=base)
+        handles[f"{arm} start"] = start
+        handles[arm] = stage(TRAIN, study.for_training(arm), text=text, start=start)
+    return handles
+
+
+@cache
+def finished_arms() -> tuple[Study, Path, dict[str, Handle]]:
+    """The study, the root of its run directories, and its handles. Read only."""
+    folder = Path(tempfile.mkdtemp(prefix="ratchet-arms-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    study = arms_study(folder)
+    handles = arms_page(study, Here(folder / "runs", study.name))
+    unfinished = {name: handle.outcome for name, handle in handles.items() if not handle.finished}
+    assert not unfinished, unfinished
+    return study, folder / "runs", handles

@@ -1,0 +1,158 @@
+"""The arms: one training function, what it verifies and measures, and snapshots that survive any kill."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from storage import durable
+from storage.run_directory import RunDirectory, fingerprint
+from tasks.language import model as language
+from tasks.language.blocks import Blocks
+from tasks.monotonic.constraint import verify
+from tasks.monotonic.signs import AllowedSigns
+from tasks.robustness.results import ArmResult, BaseResult
+from tasks.stage.attempt import attempt
+from tests.tasks.robustness.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms
+from tests.tasks.tiny import files_of, what_must_be_equal
+
+
+def loaded(name: str):
+    return language.load(finished_arms()[2][name].run.path / "model")
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_each_arm_keeps_the_signs_that_it_should_and_measures_the_model_on_disk(arm):
+    study, _, handles = finished_arms()
+    result, model = ArmResult.read(handles[arm].as_input()), loaded(arm)
+    assert result.by == study.for_training(arm).by
+    if arm in KEPT:
+        allowed = AllowedSigns.load(handles[f"{arm} start"].run.path / "signs")
+        assert result.constraint == verify(model, "mlp_both", allowed)
+    else:
+        assert result.constraint is None
+    validation = Blocks(handles["text"].run.path / "text", "validation")
+    assert result.sublayers.loss_nats_per_token == language.validation_loss(model, validation, 16)
+    assert result.sublayers.loss_nats_per_token == result.training.best_validation_loss_nats_per_token
+    assert set(result.sublayers.effective_rank) == {f"gpt_neox.layers.{i}.mlp" for i in range(2)}
+    assert result.movement.free > 0
+    assert (result.movement.constrained is None) == (arm == "feed-forward-off")
+    assert result.weights_digest == language.weights_digest(handles[arm].run.path / "model")
+
+
+def test_the_arms_spend_the_same_and_end_apart():
+    _, _, handles = finished_arms()
+    results = [ArmResult.read(handles[arm].as_input()) for arm in ARMS]
+    assert len({(str(r.training.budget), r.training.steps, r.training.tokens_trained) for r in results}) == 1
+    assert len({result.weights_digest for result in results}) == len(ARMS)
+    off = results[ARMS.index("feed-forward-off")]
+    assert abs(off.sublayers.rise_nats_per_token) < 1e-5 and set(off.sublayers.effective_rank.values()) == {1.0}
+
+
+def test_the_earlier_system_s_weights_hardly_move_and_the_monotonic_arm_s_do():
+    _, _, handles = finished_arms()
+    moved = {arm: ArmResult.read(handles[arm].as_input()).movement for arm in ("monotonic", "earlier-system")}
+    share = {arm: movement.constrained / movement.free for arm, movement in moved.items()}
+    assert share["earlier-system"] < 0.1 < 0.3 < share["monotonic"]
+
+
+# ----------------------------------------------------------------------------------------------- snapshots
+
+
+def test_snapshots_of_base_and_baseline_are_models_on_the_way_and_listed_as_outputs():
+    _, _, handles = finished_arms()
+    validation = Blocks(handles["text"].run.path / "text", "validation")
+    for name, kind in (("base", BaseResult), ("baseline", ArmResult)):
+        run, result = handles[name].run, kind.read(handles[name].as_input())
+        assert list(result.snapshots) == ["0.33", "0.66"]
+        for share, loss in result.snapshots.items():
+            folder = run.path / "snapshots" / share
+            assert language.validation_loss(language.load(folder), validation, 16) == loss
+            assert (folder / "tokenizer.json").is_file()
+            step = max(1, round(float(share) * result.training.steps))
+            assert durable.read_json(folder / "snapshot.json")["step"] == step
+            by_step = {v.step: v.validation_loss_nats_per_token for v in result.training.validations}
+            assert by_step.get(step, loss) == loss, "as the training itself found it"
+        outputs = durable.read_json(run.marker_file)["outputs"]
+        assert {f"snapshots/{share}/model.safetensors" for share in result.snapshots} <= set(outputs)
+    assert not ArmResult.read(handles["monotonic"].as_input()).snapshots
+
+
+def begun_again(tmp_path, arm: str, snapshots=None, **execution):
+    """A fresh run directory for an arm on the finished inputs, and a function that makes one attempt."""
+    study, _, handles = finished_arms()
+    config = study.for_training(arm)
+    settings = config.execution.model_copy(update=execution)
+    config = config.model_copy(update={"execution": settings} | ({} if snapshots is None else {"snapshots": snapshots}))
+    inputs = {"text": handles["text"].as_input(), "start": handles[f"{arm} start"].as_input()}
+    prints = {role: given.run.fingerprint for role, given in inputs.items()}
+    run = RunDirectory(tmp_path, "tiny", TRAIN.name, fingerprint(TRAIN.name, 1, config.scientific(), {}, prints))
+    return run, lambda: attempt(TRAIN, config, run, inputs)
+
+
+def everything(run: RunDirectory) -> dict[str, bytes]:
+    return what_must_be_equal(run) | files_of(run.path / "snapshots")
+
+
+def test_an_arm_that_was_stopped_again_and_again_ends_with_the_same_bytes(tmp_path):
+    _, _, handles = finished_arms()
+    for arm in ("baseline", "monotonic"):
+        run, once = begun_again(tmp_path, arm, max_steps_per_run=1)
+        assert run.fingerprint == handles[arm].run.fingerprint
+        outcomes = [once()]
+        while outcomes[-1].exit_code == 75:
+            outcomes.append(once())
+        assert outcomes[-1].exit_code == 0 and len(outcomes) > 3, outcomes[-1]
+        assert everything(run) == everything(handles[arm].run)
+        outputs = [durable.read_json(each.marker_file)["outputs"] for each in (run, handles[arm].run)]
+        assert {name: file["sha256"] for name, file in outputs[0].items() if name != "stage.json"} == {
+            name: file["sha256"] for name, file in outputs[1].items() if name != "stage.json"
+        }
+
+
+def test_a_kill_between_snapshot_and_checkpoint_keeps_the_snapshot_and_other_inputs_replace_it(tmp_path):
+    run, once = begun_again(tmp_path, "baseline", max_steps_per_run=2)
+    assert once().exit_code == 75
+    shutil.rmtree(run.checkpoints)  # the kill took every checkpoint
+    kept, stale = (run.path / "snapshots" / share for share in ("0.33", "0.66"))
+    assert kept.is_dir()
+    shutil.copytree(kept, stale)
+    described = durable.read_json(stale / "snapshot.json")
+    durable.write_json(stale / "snapshot.json", described | {"inputs": {"start": "other weights"}})
+    inode = (kept / "model.safetensors").stat().st_ino
+    while (outcome := once()).exit_code == 75:
+        pass
+    assert outcome.exit_code == 0, outcome
+    assert (kept / "model.safetensors").stat().st_ino == inode, "not written twice"
+    assert everything(run) == everything(finished_arms()[2]["baseline"].run)
+
+
+def test_a_snapshot_that_was_taken_away_is_asked_for_by_name(tmp_path):
+    run, once = begun_again(tmp_path, "baseline", max_steps_per_run=2)
+    assert once().exit_code == 75
+    shutil.rmtree(run.path / "snapshots" / "0.33")
+    while (outcome := once()).exit_code == 75:
+        pass
+    assert outcome.exit_code == 2 and "snapshots/0.33 is missing" in outcome.text
+
+
+def test_a_snapshot_through_softplus_holds_the_effective_weights(tmp_path):
+    run, once = begun_again(tmp_path, "earlier-system", snapshots=[0.5])
+    assert once().exit_code == 0
+    handles = finished_arms()[2]
+    model = language.load(run.path / "snapshots" / "0.5")
+    verify(model, "mlp_both", AllowedSigns.load(handles["earlier-system start"].run.path / "signs"))
+    assert files_of(run.path / "model") == files_of(handles["earlier-system"].run.path / "model"), (
+        "training saw nothing"
+    )
+
+
+def test_training_starts_from_the_signs_and_weights_on_disk_and_refuses_others(tmp_path):
+    study, _, handles = finished_arms()
+    config = study.for_training("monotonic").model_copy(update={"variant": "mlp_in"})
+    inputs = {"text": handles["text"].as_input(), "start": handles["monotonic start"].as_input()}
+    prints = {role: given.run.fingerprint for role, given in inputs.items()}
+    run = RunDirectory(tmp_path, "tiny", TRAIN.name, fingerprint(TRAIN.name, 1, config.scientific(), {}, prints))
+    outcome = attempt(TRAIN, config, run, inputs)
+    assert outcome.exit_code == 2 and "made for 4 layers and the model has 2" in outcome.text
