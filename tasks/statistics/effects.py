@@ -1,44 +1,38 @@
-"""What an attack did: losses before and after, absolute and relative, beside a random control.
+"""What an attack did: losses before and after, absolute and relative, beside random tokens and blind search.
 
 A record is a dictionary with `model`, `example_id`, `source`; `tokens_scored`, `loss_sum_nats` (attacked) and
-`clean_loss_sum_nats` on the same tokens; the same three with `control_` in front, summed over the control's draws;
-`text_tokens` and `text_clean_loss_sum_nats` of the whole text, which no attacker chooses.
-Where an attack on one text can succeed, also `success` and `control_successes` (of the control's draws).
+`clean_loss_sum_nats`; on the same tokens `blind_loss_sum_nats` (blind search at equal cost),
+`control_losses_sum_nats` (of each random draw) and `budget_losses_sum_nats` (of the search at shares of its cost);
+`text_tokens` and `text_clean_loss_sum_nats` of the whole text, of which no attacker chooses a part.
 
 A relative increase divides by the model's own clean loss, so the same nats are a smaller share for a model that
 predicts badly to begin with. Every effect is therefore given in nats per token too, with the clean loss beside it.
-The clean loss is always that of the whole texts: an attack that replaces tokens decides which are still scored, and
-with them it would choose its own denominator, another one for each model and for the control.
+The clean loss is always that of the whole texts: an attack that replaces tokens takes them out of the score, and with
+them it would choose its own denominator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
 
 from tasks.stage.result import Result
+from tasks.statistics.permutation import exchange_p_value
 from tasks.statistics.rates import rate, rate_difference
-from tasks.statistics.resampling import Estimate, interval, sums_by_source
+from tasks.statistics.resampling import Estimate, Statistic, interval, sums_by_source
 
-LOSSES = (
-    "tokens_scored",
-    "loss_sum_nats",
-    "clean_loss_sum_nats",
-    "control_tokens_scored",
-    "control_loss_sum_nats",
-    "control_clean_loss_sum_nats",
-)
-TEXT = ("text_tokens", "text_clean_loss_sum_nats")
-SUCCESSES = ("documents", "success", "control_successes")
+LISTS = ("control_losses_sum_nats", "budget_losses_sum_nats")
 
 
 class Effect(Result):
-    """What an attack did to one model, beside its random control; losses in nats per token, weighted by tokens.
+    """What an attack did to one model, beside its controls; losses in nats per token, weighted by tokens.
 
-    `attacked_loss` and `control_loss` are the clean loss of the whole texts plus the increase of the tokens that were
-    scored. The interval of an estimate is None when all documents are of one source.
+    `control` is the mean of the random draws, `blind` a blind search of equal cost; `budget_increases`, in nats per
+    token, are those of the search at shares of its cost. `attacked_loss` and `control_loss` are the clean loss of the
+    whole texts plus the increase of the tokens that were scored.
     """
 
     model: str
@@ -49,11 +43,13 @@ class Effect(Result):
     attacked_loss_nats_per_token: float
     increase_nats_per_token: Estimate
     relative_increase: Estimate
-    control_tokens_scored: int
     control_loss_nats_per_token: float
     control_increase_nats_per_token: Estimate
     control_relative_increase: Estimate
     attack_minus_control_nats_per_token: Estimate
+    blind_increase_nats_per_token: Estimate
+    attack_minus_blind_nats_per_token: Estimate
+    budget_increases: list[Estimate]
     confidence_level: float
 
 
@@ -66,7 +62,10 @@ class EffectWithSuccess(Effect):
 
 
 class EffectDifference(Result):
-    """The effect on `model` minus that on `reference`, on the same documents."""
+    """The effect on `model` minus that on `reference`, on the same tokens of the same documents.
+
+    Each with its interval and the p-value of the two models exchanged.
+    """
 
     model: str
     reference: str
@@ -75,6 +74,7 @@ class EffectDifference(Result):
     increase_nats_per_token: Estimate
     relative_increase: Estimate
     attack_minus_control_nats_per_token: Estimate
+    attack_minus_blind_nats_per_token: Estimate
     confidence_level: float
 
 
@@ -94,61 +94,81 @@ def relative_increase(tokens: Any, attacked: Any, clean: Any, text_tokens: Any, 
     return increase(tokens, attacked, clean) / (text_clean / text_tokens)
 
 
+MEASURES: dict[str, tuple[Statistic, tuple[str, ...]]] = {
+    "increase_nats_per_token": (increase, ("tokens_scored", "loss", "clean")),
+    "relative_increase": (relative_increase, ("tokens_scored", "loss", "clean", "text_tokens", "text_clean")),
+    "attack_minus_control_nats_per_token": (increase, ("tokens_scored", "loss", "control")),
+    "attack_minus_blind_nats_per_token": (increase, ("tokens_scored", "loss", "blind")),
+}
+"""Field of Effect and EffectDifference -> statistic of the totals of these columns of `effect_sums`."""
+CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
+    "control_increase_nats_per_token": (increase, ("tokens_scored", "control", "clean")),
+    "control_relative_increase": (
+        relative_increase,
+        ("tokens_scored", "control", "clean", "text_tokens", "text_clean"),
+    ),
+    "blind_increase_nats_per_token": (increase, ("tokens_scored", "blind", "clean")),
+}
+"""The same, of Effect alone."""
+
+
 @overload
 def attack_effect(
-    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, control_draws: None = None
+    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, success_threshold: None = None
 ) -> Effect: ...
 
 
 @overload
 def attack_effect(
-    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, control_draws: int
+    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, success_threshold: float
 ) -> EffectWithSuccess: ...
 
 
 def attack_effect(
-    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, control_draws: int | None = None
+    rows: list[dict[str, Any]],
+    model: str,
+    resamples: int,
+    confidence_level: float,
+    success_threshold: float | None = None,
 ) -> Effect:
     """The effect of an attack on one model, with whole sources resampled.
 
-    With `control_draws` (how many control attacks there were on each text) also the success rates. Raises ValueError
-    for a model without records, and for a record in which nothing was scored.
+    With `success_threshold` (relative, see `succeeded`) also the success rates, computed from the losses. Raises
+    ValueError for a model without records, and for a record in which nothing was scored or the number of draws or
+    budgets is another.
     """
-    chosen = _chosen(rows, model)
-    sums = _sums(chosen, control_draws is not None)
+    chosen = records_of(rows, model)
+    sums = effect_sums(chosen, success_threshold=success_threshold)
     total = {column: float(values.sum()) for column, values in sums.items()}
 
-    def estimate(statistic: Callable[..., Any], *columns: str) -> Estimate:
-        return _estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
+    def estimate(statistic: Statistic, columns: Sequence[str]) -> Estimate:
+        values = [sums[column] for column in columns]
+        bounds = interval(statistic, values, resamples, confidence_level)
+        return Estimate(value=float(statistic(*(total[column] for column in columns))), interval=bounds)
 
-    attack, control = LOSSES[:3], LOSSES[3:]
-    clean = total["text_clean_loss_sum_nats"] / total["text_tokens"]
-    risen, risen_at_random = estimate(increase, *attack), estimate(increase, *control)
+    found = {name: estimate(*measure) for name, measure in (MEASURES | CONTROLS).items()}
+    budgets = [column for column in sums if column.startswith("budget ")]
+    clean = total["text_clean"] / total["text_tokens"]
     effect = Effect(
         model=model,
         documents=len(chosen),
         sources=len(sums["tokens_scored"]),
         tokens_scored=int(total["tokens_scored"]),
         clean_loss_nats_per_token=clean,
-        attacked_loss_nats_per_token=clean + risen.value,
-        increase_nats_per_token=risen,
-        relative_increase=estimate(relative_increase, *attack, *TEXT),
-        control_tokens_scored=int(total["control_tokens_scored"]),
-        control_loss_nats_per_token=clean + risen_at_random.value,
-        control_increase_nats_per_token=risen_at_random,
-        control_relative_increase=estimate(relative_increase, *control, *TEXT),
-        attack_minus_control_nats_per_token=estimate(_minus(increase, 3), *LOSSES),
+        attacked_loss_nats_per_token=clean + found["increase_nats_per_token"].value,
+        control_loss_nats_per_token=clean + found["control_increase_nats_per_token"].value,
+        budget_increases=[estimate(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
         confidence_level=confidence_level,
+        **found,
     )
-    if control_draws is None:
+    if success_threshold is None:
         return effect
-    hits, random = sums["success"], sums["control_successes"] / control_draws
-    settings = (sums["documents"], resamples, confidence_level)
+    hits, random, documents = sums["success"], sums["control_success"], sums["documents"]
     return EffectWithSuccess(
         **dict(effect),
-        success_rate=rate(hits, *settings),
-        control_success_rate=rate(random, *settings),
-        success_rate_minus_control=rate_difference(hits, random, *settings),
+        success_rate=rate(hits, documents, confidence_level),
+        control_success_rate=rate(random, documents, confidence_level),
+        success_rate_minus_control=rate_difference(hits, random, documents, confidence_level),
     )
 
 
@@ -159,7 +179,7 @@ def paired_effects(
     reference: str,
     resamples: int,
     confidence_level: float,
-    control_draws: None = None,
+    success_threshold: None = None,
 ) -> EffectDifference: ...
 
 
@@ -170,7 +190,7 @@ def paired_effects(
     reference: str,
     resamples: int,
     confidence_level: float,
-    control_draws: int,
+    success_threshold: float,
 ) -> EffectDifferenceWithSuccess: ...
 
 
@@ -180,71 +200,114 @@ def paired_effects(
     reference: str,
     resamples: int,
     confidence_level: float,
-    control_draws: int | None = None,
+    success_threshold: float | None = None,
 ) -> EffectDifference:
-    """The effect on `model` minus that on `reference`, each estimate with its interval over sources.
+    """The effect on `model` minus that on `reference`, each estimate with its interval over sources and p-value.
 
-    Both must have been attacked on the same documents, else ValueError: a text that failed in one of them only
-    would make them incomparable. Each model's own tokens count (an attack chooses for each model what to replace).
+    Both must have been scored on the same tokens of the same documents, else ValueError with the document's name.
     """
-    ours, theirs = _chosen(rows, model), _chosen(rows, reference)
-    if _identities(ours) != _identities(theirs):
-        raise ValueError(f"{model} and {reference} were not attacked on the same documents")
-    with_success = control_draws is not None
-    a, b = _sums(ours, with_success), _sums(theirs, with_success)
+    ours, theirs = records_of(rows, model), records_of(rows, reference)
+    require_same_tokens(ours, theirs)
+    a, b = (effect_sums(chosen, success_threshold=success_threshold) for chosen in (ours, theirs))
 
-    def estimate(statistic: Callable[..., Any], *columns: str) -> Estimate:
-        both = [sums[column] for sums in (a, b) for column in columns]
-        return _estimate(_minus(statistic, len(columns)), both, resamples, confidence_level)
+    def estimate(statistic: Statistic, columns: Sequence[str]) -> Estimate:
+        mine, other = ([sums[column] for column in columns] for sums in (a, b))
+        difference = minus(statistic, len(columns))
+        return Estimate(
+            value=float(difference(*(column.sum() for column in (*mine, *other)))),
+            interval=(bounds := interval(difference, [*mine, *other], resamples, confidence_level)),
+            p_value=None if bounds is None else exchange_p_value(statistic, mine, other),
+        )
 
-    difference = EffectDifference(
+    found = EffectDifference(
         model=model,
         reference=reference,
         documents=len(ours),
         sources=len(a["tokens_scored"]),
-        increase_nats_per_token=estimate(increase, *LOSSES[:3]),
-        relative_increase=estimate(relative_increase, *LOSSES[:3], *TEXT),
-        attack_minus_control_nats_per_token=estimate(_minus(increase, 3), *LOSSES),
         confidence_level=confidence_level,
+        **{name: estimate(*measure) for name, measure in MEASURES.items()},
     )
-    if control_draws is None:
-        return difference
-    rates = rate_difference(a["success"], b["success"], a["documents"], resamples, confidence_level)
-    return EffectDifferenceWithSuccess(**dict(difference), success_rate=rates)
+    if success_threshold is None:
+        return found
+    rates = rate_difference(a["success"], b["success"], a["documents"], confidence_level)
+    return EffectDifferenceWithSuccess(**dict(found), success_rate=rates)
 
 
-def succeeded(row: dict[str, Any], relative_threshold: float) -> bool:
-    """Whether an attack raised the loss per scored token by more than this share of the whole text's clean loss."""
-    risen = increase(row["tokens_scored"], row["loss_sum_nats"], row["clean_loss_sum_nats"])
+def succeeded(row: dict[str, Any], relative_threshold: float, loss_sum_nats: float | None = None) -> bool:
+    """Whether an attack raised the loss per scored token by more than this share of the whole text's clean loss.
+
+    Asked of the record's attacked loss, or of another on the same tokens, such as one of a random draw.
+    """
+    attacked = row["loss_sum_nats"] if loss_sum_nats is None else loss_sum_nats
+    risen = increase(row["tokens_scored"], attacked, row["clean_loss_sum_nats"])
     return risen > relative_threshold * row["text_clean_loss_sum_nats"] / row["text_tokens"]
 
 
-def _minus(statistic: Callable[..., Any], columns: int) -> Callable[..., Any]:
+def control_successes(row: dict[str, Any], relative_threshold: float) -> int:
+    """How many of the random draws succeeded."""
+    return sum(succeeded(row, relative_threshold, loss) for loss in row["control_losses_sum_nats"])
+
+
+def minus(statistic: Statistic, columns: int) -> Statistic:
     """The statistic of the first `columns` totals minus that of the others."""
     return lambda *totals: statistic(*totals[:columns]) - statistic(*totals[columns:])
 
 
-def _estimate(
-    statistic: Callable[..., Any], columns: Sequence[np.ndarray], resamples: int, confidence_level: float
-) -> Estimate:
-    value = float(statistic(*(column.sum() for column in columns)))
-    return Estimate(value=value, interval=interval(statistic, columns, resamples, confidence_level))
-
-
-def _sums(chosen: list[dict[str, Any]], with_success: bool) -> dict[str, np.ndarray]:
-    counted = [row | {"documents": 1} for row in chosen]
-    return sums_by_source(counted, LOSSES + TEXT + (SUCCESSES if with_success else ()))
-
-
-def _chosen(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
+def records_of(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
+    """The records of one model; ValueError where there is none or one cannot be used."""
     chosen = [row for row in rows if row["model"] == model]
     if not chosen:
         raise ValueError(f"{model} was attacked on no document")
     for row in chosen:
-        if row["tokens_scored"] < 1 or row["control_tokens_scored"] < 1:
+        if row["tokens_scored"] < 1 or not row["control_losses_sum_nats"]:
             raise ValueError(f"nothing was scored of document {row['example_id']} for {model}")
+        for column in LISTS:
+            if len(row[column]) != (expected := len(chosen[0][column])):
+                raise ValueError(
+                    f"document {row['example_id']} has {len(row[column])} {column} for {model}, another {expected}"
+                )
     return chosen
 
 
-def _identities(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return sorted((row["example_id"], row["source"]) for row in rows)
+def require_same_tokens(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """ValueError, with the document's name, where two models were not scored on the same tokens of the same texts."""
+    identity = ("example_id", "source", "text_tokens", "tokens_scored")
+    a, b = (Counter(tuple(row[column] for column in identity) for row in rows) for rows in (ours, theirs))
+    if unequal := sorted((a - b) + (b - a)):
+        raise ValueError(
+            f"{ours[0]['model']} and {theirs[0]['model']} were not attacked on the same tokens of document "
+            f"{unequal[0][0]}"
+        )
+
+
+def effect_sums(
+    chosen: list[dict[str, Any]], sources: Sequence[str] | None = None, success_threshold: float | None = None
+) -> dict[str, np.ndarray]:
+    """The columns of MEASURES, and `budget 0`, `budget 1`, ..., summed by source, float64 [sources].
+
+    With `success_threshold` also `success` and `control_success`, the share of the draws that succeeded.
+    """
+    counted = [_columns(row, success_threshold) for row in chosen]
+    names = [name for name in counted[0] if name not in ("example_id", "source")]
+    return sums_by_source(counted, names, sources)
+
+
+def _columns(row: dict[str, Any], success_threshold: float | None) -> dict[str, Any]:
+    draws = row["control_losses_sum_nats"]
+    columns = {
+        "example_id": row["example_id"],
+        "source": row["source"],
+        "documents": 1,
+        "tokens_scored": row["tokens_scored"],
+        "text_tokens": row["text_tokens"],
+        "text_clean": row["text_clean_loss_sum_nats"],
+        "clean": row["clean_loss_sum_nats"],
+        "loss": row["loss_sum_nats"],
+        "control": sum(draws) / len(draws),
+        "blind": row["blind_loss_sum_nats"],
+    }
+    columns |= {f"budget {number}": loss for number, loss in enumerate(row["budget_losses_sum_nats"])}
+    if success_threshold is not None:
+        columns["success"] = float(succeeded(row, success_threshold))
+        columns["control_success"] = control_successes(row, success_threshold) / len(draws)
+    return columns

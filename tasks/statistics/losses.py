@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 from tasks.stage.result import Result
+from tasks.statistics.permutation import exchange_p_value
 from tasks.statistics.resampling import interval, sums_by_source
 
 
@@ -22,12 +23,16 @@ class ModelLoss(Result):
 
 
 class LossDifference(Result):
-    """The loss of `model` minus that of `reference` in nats per token, with its interval [low, high] over sources."""
+    """The loss of `model` minus that of `reference` in nats per token, with its interval [low, high] over sources.
+
+    `p_value` is two-sided, of the two models exchanged within sources.
+    """
 
     model: str
     reference: str
     difference_nats_per_token: float
     interval_nats_per_token: list[float]
+    p_value: float
     confidence_level: float
     documents: int
     sources: int
@@ -58,23 +63,29 @@ def paired_difference(
     if a.keys() != b.keys() or any(a[key][:2] != b[key][:2] for key in a):
         raise ValueError(f"{model} and {reference} were not scored on the same tokens of the same documents")
     paired = [
-        {"example_id": key, "source": source, "tokens": tokens, "difference": loss - b[key][2]}
+        {"example_id": key, "source": source, "tokens": tokens, "loss": loss, "reference": b[key][2]}
         for key, (source, tokens, loss) in a.items()
     ]
-    sums = sums_by_source(paired, ("difference", "tokens"))
-    found = interval(lambda nats, tokens: nats / tokens, list(sums.values()), resamples, confidence_level)
-    sources = len(sums["tokens"])
+    sums = sums_by_source(paired, ("loss", "reference", "tokens"))
+    difference, tokens = sums["loss"] - sums["reference"], sums["tokens"]
+    found = interval(_per_token, [difference, tokens], resamples, confidence_level)
+    sources = len(tokens)
     if found is None:
         raise ValueError(f"{sources} source gives no interval: score documents of two or more")
     return LossDifference(
         model=model,
         reference=reference,
-        difference_nats_per_token=float(sums["difference"].sum() / sums["tokens"].sum()),
+        difference_nats_per_token=float(difference.sum() / tokens.sum()),
         interval_nats_per_token=found,
+        p_value=exchange_p_value(_per_token, [sums["loss"], tokens], [sums["reference"], tokens]),
         confidence_level=confidence_level,
         documents=len(a),
         sources=sources,
     )
+
+
+def _per_token(nats: Any, tokens: Any) -> Any:
+    return nats / tokens
 
 
 def _by_example(rows: list[dict[str, Any]], model: str) -> dict[str, tuple[str, int, float]]:
