@@ -117,8 +117,9 @@ def certify(
 def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None) -> SublayerCertificate:
     """As `certify`, of one sublayer. In two [D, D] matrices, and 2 * H * D^2 multiplications for the bound."""
     against = _against_a_proof(sublayer)
-    bound = None if sublayer.gated else _bound(sublayer) if against else 0.0
-    searched = search(sublayer, seen_ND)
+    lowest_DD = _lowest_entries(sublayer)
+    bound = None if sublayer.gated else min(0.0, lowest_DD.min().item()) if against else 0.0
+    searched = search(sublayer, seen_ND, lowest_DD)
     counterexample = _first_that_holds(sublayer, searched.falls)
     found = 0.0 if counterexample is None else _slope(counterexample)
     if bound is not None and found < bound:
@@ -157,15 +158,17 @@ def _against_a_proof(sublayer: FeedForward) -> list[str]:
     return against
 
 
-def _bound(sublayer: FeedForward) -> float:
-    """A number below every entry of the Jacobian at every input, at most 0; rounding is counted in."""
+def _lowest_entries(sublayer: FeedForward) -> torch.Tensor:
+    """[D, D]: below each entry of the Jacobian at every input, rounding counted in; of a gated sublayer 0, unknown."""
+    if sublayer.gated:
+        return torch.zeros(sublayer.inputs, sublayer.inputs, device=sublayer.matrices()[0].device)
     activation = ACTIVATIONS[sublayer.activation]
     into_HD, out_DH = (weight.double() for weight in sublayer.matrices())
     net_DD, sizes_DD = out_DH @ into_HD, out_DH.abs() @ into_HD.abs()
     rounding_DD = 2 * sublayer.hidden * torch.finfo(torch.float64).eps * sizes_DD
     positive_DD, negative_DD = (sizes_DD + net_DD) / 2, (sizes_DD - net_DD) / 2
     lowest_DD = activation.lowest_slope * positive_DD - activation.highest_slope * (negative_DD + rounding_DD)
-    return min(0.0, (lowest_DD - rounding_DD).min().item())
+    return lowest_DD - rounding_DD
 
 
 def _first_that_holds(sublayer: FeedForward, falls: list[Fall]) -> Counterexample | None:

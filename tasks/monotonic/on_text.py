@@ -1,9 +1,9 @@
 """How far feed-forward sublayers keep order at the inputs that text really gives them: a measurement, not a proof.
 
-The order is that of hidden vectors. Text has none that a language model could be asked to keep: no text's hidden vectors
-lie below another's in all of hundreds of coordinates, LayerNorm subtracts a mean, so that a rise in one coordinate
-lowers all others, and attention weighs by products that fall as easily as they rise. So inputs that are ordered are made
-from two that were seen: x, and the larger of x and x' in each coordinate, which no text need ever give.
+The order is that of hidden vectors, coordinate by coordinate. Text cannot be asked for it: a sublayer's inputs come out
+of a LayerNorm and have, divided by its gain, the same mean, so that with a positive gain one lies below another only if
+they are equal; and attention weighs by products that fall as easily as they rise. So ordered inputs are made from two
+that were seen: x, and in each coordinate the larger of x and x', which no text need ever give.
 
 Shape suffixes: T texts, L tokens, N inputs of a sublayer, D width of the residual stream, C columns of a Jacobian.
 """

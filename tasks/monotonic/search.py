@@ -1,10 +1,11 @@
 """The search for inputs x <= y (in every coordinate) of a feed-forward sublayer with an output that is lower at y.
 
-Shape suffixes: C chains, P points of a chain, D width of the residual stream, S starts of the descent.
-
 First chains: ordered inputs on a line, along all coordinates, one, or random ones, through regions in which hidden
 units fall (below about -0.75 for GELU). If no output falls from a point to the next, none falls between any two of
-the chain, so a chain tries each of its P (P - 1) / 2 pairs. Then gradient descent on the steepest falls found.
+the chain, so a chain tries each of its P (P - 1) / 2 pairs. Then gradient descent: from the steepest falls of the
+chains, and from inputs that are aimed at those entries of the Jacobian that could be the lowest.
+
+Shape suffixes: C chains, P points of a chain, D width of the residual stream, H hidden units, S starts of the descent.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from tasks.monotonic.sublayer import FeedForward
 CHAINS, POINTS = 256, 29
 REACH = 8.0
 """A chain moves the hidden units' inputs by about -REACH to REACH from where they are (root mean square)."""
-STARTS, DESCENT_STEPS = 64, 30
-DESCENT_RATE = 0.2
-"""A step of Adam moves the inputs of the hidden units by about so much."""
-PAIRS_TRIED = CHAINS * POINTS * (POINTS - 1) // 2 + STARTS * DESCENT_STEPS
+STARTS, STEPS = 32, 30
+"""Of the descent: so many starts of either kind, and steps from each."""
+RATE, AIMING_RATE = 0.2, 0.5
+"""A step moves the inputs of the hidden units by about so much."""
+AIMED_RISE = 0.1
+"""From x to y of a pair that is aimed at one entry, the inputs of the hidden units rise by so much."""
 HIDDEN_VALUES = 1 << 22
 """So many values of hidden units are held at once."""
 SEED = 0
@@ -41,41 +44,43 @@ class Fall:
 
 @dataclass(frozen=True)
 class Search:
-    """The falls found, the steepest of each chain and of the descent, steepest first; how many pairs were tried."""
+    """The steepest fall of each chain and of each way of the descent, the steepest first; how many pairs were tried."""
 
     falls: list[Fall]
     pairs_tried: int
 
 
-def search(sublayer: FeedForward, seen_ND: torch.Tensor | None = None) -> Search:
+def search(sublayer: FeedForward, seen_ND: torch.Tensor | None, lowest_DD: torch.Tensor) -> Search:
     """Tries at least 10^5 pairs, always the same ones of the same sublayer; half of the chains run through `seen_ND`.
 
-    What it finds was computed in fp32 and is yet to be verified. It costs about 15,000 forward passes of one input:
-    1 TFLOP for a sublayer of 2048 x 8192 weights.
+    `lowest_DD`: how low each entry of the Jacobian could be, which says where to look first. What is found was computed
+    in fp32 and is yet to be verified. It costs as much as 15,000 forward passes of one input: 1 TFLOP for a sublayer
+    of 2048 x 8192 weights.
     """
     chance = np.random.default_rng(SEED)
-    directions_CD = _directions(sublayer, chance)
+    directions_CD = _directions(sublayer, lowest_DD, chance)
     centres_CD = _centres(sublayer, seen_ND, chance)
     chains = max(1, HIDDEN_VALUES // (POINTS * sublayer.hidden))
     parts = zip(centres_CD.split(chains), directions_CD.split(chains), strict=True)
     found = [fall for centres, directions in parts for fall in _along_chains(sublayer, centres, directions)]
     found.sort(key=lambda fall: fall.slope)
-    found += _descended(sublayer, found[:STARTS])
+    starts = found[:STARTS] + ([] if sublayer.gated else _aimed(sublayer, lowest_DD))
+    found += _descended(sublayer, starts)
     found.sort(key=lambda fall: fall.slope)
-    return Search([fall for fall in found if fall.slope < 0], PAIRS_TRIED)
+    tried = CHAINS * POINTS * (POINTS - 1) // 2 + len(starts) * STEPS
+    return Search([fall for fall in found if fall.slope < 0], tried)
 
 
-def _directions(sublayer: FeedForward, chance: np.random.Generator) -> torch.Tensor:
-    """[C, D], none negative: all coordinates alike, random ones, and one coordinate at a time.
+def _directions(sublayer: FeedForward, lowest_DD: torch.Tensor, chance: np.random.Generator) -> torch.Tensor:
+    """[C, D], none negative: all coordinates alike, random ones, and one at a time, that with the lowest entry first.
 
     Each is as long as moves the inputs of the hidden units by 1 (root mean square).
     """
     into_HD = sublayer.matrices()[0]
     kinds_CD = chance.random((CHAINS, sublayer.inputs), dtype=np.float32)
     kinds_CD[0::3] = 1.0
-    kinds_CD[2::3] = np.eye(sublayer.inputs, dtype=np.float32)[
-        chance.integers(sublayer.inputs, size=len(kinds_CD[2::3]))
-    ]
+    coordinates_D = lowest_DD.min(dim=0).values.argsort(stable=True).cpu().numpy()
+    kinds_CD[2::3] = np.eye(sublayer.inputs, dtype=np.float32)[np.resize(coordinates_D, len(kinds_CD[2::3]))]
     directions_CD = torch.from_numpy(kinds_CD).to(into_HD)
     moved_C1 = (directions_CD @ into_HD.T).square().mean(dim=1, keepdim=True).sqrt()
     return directions_CD / torch.where(moved_C1 > 0, moved_C1, 1.0)
@@ -106,16 +111,55 @@ def _along_chains(sublayer: FeedForward, centres_CD: torch.Tensor, directions_CD
         yield _fall(x_CPD[chain, point], x_CPD[chain, point + 1], output, slope)
 
 
+def _aimed(sublayer: FeedForward, lowest_DD: torch.Tensor) -> list[Fall]:
+    """For each of the entries that could be lowest, a pair along its input, from an x that makes it low.
+
+    The entry is a sum over hidden units. Those that pull it down are to be where they are steep, the others where they
+    are flat: x is a separating plane, found by gradient descent on the hinge loss, both sides weighing the same. It
+    has no local minimum, as the entry itself has wherever every unit is flat.
+    """
+    (into_HD, out_DH), (into, _) = sublayer.matrices(), sublayer.layers.values()
+    places = lowest_DD.flatten().argsort(stable=True)[:STARTS]
+    outputs_S, inputs_S = places // lowest_DD.shape[1], places % lowest_DD.shape[1]
+    products_SH = out_DH[outputs_S] * into_HD.T[inputs_S]
+    sides_SH = -products_SH.sign() * _steep_side(sublayer)
+    down_SH, up_SH = products_SH.clamp_max(0).abs(), products_SH.clamp_min(0)
+    weights_SH = sum(one / one.sum(dim=1, keepdim=True).clamp_min(1e-30) for one in (down_SH, up_SH))
+    x_SD = torch.zeros(len(places), sublayer.inputs).to(into_HD).requires_grad_()
+    adam = torch.optim.Adam([x_SD], lr=AIMING_RATE / _unit(into_HD))
+    for _ in range(STEPS):
+        loss = (weights_SH * (1 - sides_SH * into(x_SD)).relu()).sum()
+        (x_SD.grad,) = torch.autograd.grad(loss, x_SD)
+        adam.step()
+    y_SD = x_SD.detach().clone()
+    columns_S = into_HD.T[inputs_S].square().mean(dim=1).sqrt()
+    y_SD[torch.arange(len(places)), inputs_S] += AIMED_RISE / torch.where(columns_S > 0, columns_S, 1.0)
+    pairs = zip(x_SD, y_SD, outputs_S.tolist(), strict=True)
+    return [_fall(x_D, y_D, output, slope=0.0) for x_D, y_D, output in pairs]
+
+
+@torch.no_grad()
+def _steep_side(sublayer: FeedForward) -> torch.Tensor:
+    """[H]: 1 for a unit that is steeper where its input is high, -1 where that is low, 0 where both are alike."""
+    z_4H = torch.tensor([-3.5, -2.5, 2.5, 3.5]).to(sublayer.matrices()[0])[:, None].repeat(1, sublayer.hidden)
+    low_H, _, high_H = sublayer.act(z_4H).diff(dim=0)
+    return (high_H - low_H).sign()
+
+
+def _unit(into_HD: torch.Tensor) -> float:
+    """How far the inputs of the hidden units move (root mean square) when every coordinate moves by 1 either way."""
+    return into_HD.square().sum(dim=1).mean().sqrt().item() or 1.0
+
+
 def _descended(sublayer: FeedForward, starts: list[Fall]) -> Iterator[Fall]:
     """Moves x and y of each start together, so that the output falls more steeply; the best of each one's way."""
     into_HD = sublayer.matrices()[0]
     x_SD = torch.from_numpy(np.stack([start.x for start in starts])).to(into_HD).requires_grad_()
     rise_SD = torch.from_numpy(np.stack([start.y - start.x for start in starts])).to(into_HD)
     outputs_S1 = torch.tensor([[start.output] for start in starts], device=into_HD.device)
-    unit = into_HD.square().sum(dim=1).mean().sqrt().item()
-    adam = torch.optim.Adam([x_SD], lr=DESCENT_RATE / (unit or 1.0))
+    adam = torch.optim.Adam([x_SD], lr=RATE / _unit(into_HD))
     best = list(starts)
-    for _ in range(DESCENT_STEPS):
+    for _ in range(STEPS):
         y_SD = x_SD + rise_SD
         falls_SD = sublayer.module(y_SD) - sublayer.module(x_SD)
         slopes_S = falls_SD.gather(1, outputs_S1)[:, 0] / rise_SD.sum(dim=1).clamp_min(1e-30)

@@ -42,6 +42,11 @@ class FeedForward:
         return len(self.layers) == 3
 
     @property
+    def act(self) -> nn.Module:
+        """The activation itself; gated sublayers call it otherwise."""
+        return self.module.act_fn if self.gated else self.module.act
+
+    @property
     def free(self) -> list[str]:
         """Attributes of the layers that the variant leaves alone."""
         return [attribute for attribute in self.layers if attribute not in self.constrained]
@@ -115,10 +120,9 @@ def _require_as_named(sublayer: FeedForward) -> None:
     for attribute, weight in zip(sublayer.layers, sublayer.matrices(), strict=True):
         if not torch.isfinite(weight).all():
             raise CheckFailed(f"every weight of {sublayer.name}.{attribute} is finite", "one that is not", "finite")
-    act = sublayer.module.act if hasattr(sublayer.module, "act") else sublayer.module.act_fn
     probes = np.repeat(np.linspace(-10.0, 10.0, PROBES)[:, None], sublayer.hidden, axis=1)
     with torch.no_grad():
-        found = act(torch.from_numpy(probes)).numpy()
+        found = sublayer.act(torch.from_numpy(probes)).numpy()
     difference = float(np.abs(found - ACTIVATIONS[sublayer.activation].formula(probes)).max())
     if not difference < 1e-9:
         raise CheckFailed(
