@@ -164,7 +164,9 @@ def html_page(title: str, lead: str, facts: Sequence[str], sections: Sequence[Se
 def _strong(text: str) -> Markup:
     """Text with what stands between ** in bold; all of it escaped."""
     parts = re.split(r"\*\*(.+?)\*\*", text)
-    return Markup("").join(Markup("<strong>{}</strong>").format(part) if odd % 2 else part for odd, part in enumerate(parts))
+    return Markup("").join(
+        Markup("<strong>{}</strong>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
+    )
 
 
 def _strong_cell(cell: object) -> Markup | object:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from storage.records import read_records
 from tasks.report import figures as drawing
 from tasks.report.provenance import provenance, run_directories, sources
@@ -66,6 +69,10 @@ def aggregate(
         "experiment_summary.txt": summary(results),
         "report.html": report(results, drawn, sources(stages)),
     }
+    for attack in ("uat", "hotflip"):  # for whoever compares several studies: a sweep resamples their sources together
+        rows = [row for own in study.records[attack].values() for row in own]
+        with run.publish_file(f"{attack}.parquet") as file:
+            pq.write_table(pa.Table.from_pylist(rows), file)
     return publish(run, results, texts, {name: figure.svg for name, figure in drawn.items()})
 
 
@@ -139,7 +146,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
-        primary=primary(config.primary, attacks, arms, how),
+        primary=primary(config.primary, read.records, arms, how),
         arms=arms,
         models=read.evaluation.models,
         differences=differences,

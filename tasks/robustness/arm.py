@@ -50,16 +50,27 @@ ARMS: dict[str, Arm] = {
     BASELINE: Arm("base trained further, without constraint", None, by="free"),
     MONOTONIC: Arm("base with its constrained weights made non-negative, trained further and kept so", "non-negative"),
     "own-signs": Arm(
-        "placebo: every constrained weight keeps the sign that it has in base", "own", "positive-part", "projection", placebo=True
+        "placebo: every constrained weight keeps the sign that it has in base",
+        "own",
+        "positive-part",
+        "projection",
+        placebo=True,
     ),
     "random-signs": Arm("placebo: as monotonic, with a sign drawn at random for each weight", "random", placebo=True),
     "per-unit-signs": Arm(
         "as monotonic, with one sign for each hidden unit, which keeps the sublayer as monotone", "per-unit"
     ),
-    "unconstrained-start": Arm("placebo: starts as monotonic, then trained without constraint", "non-negative", by="free", placebo=True),
-    "feed-forward-off": Arm("placebo: the constrained weights are 0 and stay so", "off", "positive-part", "projection", placebo=True),
+    "unconstrained-start": Arm(
+        "placebo: starts as monotonic, then trained without constraint", "non-negative", by="free", placebo=True
+    ),
+    "feed-forward-off": Arm(
+        "placebo: the constrained weights are 0 and stay so", "off", "positive-part", "projection", placebo=True
+    ),
     "earlier-system": Arm(
-        "the earlier system's arm: starts from |W|, kept non-negative as softplus(V)", "non-negative", "absolute", "softplus"
+        "the earlier system's arm: starts from |W|, kept non-negative as softplus(V)",
+        "non-negative",
+        "absolute",
+        "softplus",
     ),
 }
 

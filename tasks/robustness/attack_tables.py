@@ -108,22 +108,18 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
 
 def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
     return Table(
-        "At equal clean loss: the increase of each arm less that of the unconstrained model at the same clean loss, "
-        "read off the line between two moments of its training, in nats per token.",
-        ["arm", "clean", "increase", "unconstrained", "between", "difference", "interval"],
+        "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the same "
+        "clean loss, read off the line between two moments of its training, in nats per token.",
+        ["arm", "clean", "increase", "between", "difference", "interval"],
         [
             [
                 label(results, row.model),
                 f"{row.clean_loss_nats_per_token:.4f}",
                 NATS(findings.effects[row.model].increase_nats_per_token.value),
                 *(
-                    ["not reached", " and ".join(row.between), "unknown", "-"]
-                    if row.difference is None or row.reference_increase_nats_per_token is None
-                    else [
-                        NATS(row.reference_increase_nats_per_token),
-                        " and ".join(row.between),
-                        *value_and_span(row.difference, NATS),
-                    ]
+                    [f"beyond {row.between[0]}", "not known", "-"]
+                    if row.increase_nats_per_token is None
+                    else [" and ".join(row.between), *value_and_span(row.increase_nats_per_token, NATS)]
                 ),
             ]
             for row in findings.at_equal_loss
@@ -136,7 +132,11 @@ def _strength_table(name: str, results: FinalResults, findings: Findings) -> Tab
         "Strength: the increase that 10 %, 30 % and all of the attack's budget found, in nats per token.",
         ["model", "10 %", "30 %", "100 %", "run"],
         [
-            [label(results, model), *map(NATS, effect.budget_increases), run_of(results, f"{name}-{model}")]
+            [
+                label(results, model),
+                *(NATS(found.value) for found in effect.budget_increases),
+                run_of(results, f"{name}-{model}"),
+            ]
             for model, effect in findings.effects.items()
         ],
     )

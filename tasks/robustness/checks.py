@@ -204,8 +204,9 @@ def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[s
     for model in found:
         if costs[model] != costs[reference]:
             raise CheckFailed(
-                f"{attack} spent the same on every model", f"{model}: {costs[model]}", f"as on {reference}: "
-                f"{costs[reference]}"
+                f"{attack} spent the same on every model",
+                f"{model}: {costs[model]}",
+                f"as on {reference}: {costs[reference]}",
             )
         if differing := [id_ for id_, scored in tokens[model].items() if scored != tokens[reference][id_]]:
             raise CheckFailed(

@@ -22,7 +22,7 @@ from tasks.statistics.effects import attack_effect, paired_effects
 from tasks.statistics.equivalence import answer
 from tasks.statistics.holm import holm
 from tasks.statistics.losses import LossDifference, paired_difference
-from tasks.statistics.matched import MatchedDifference, matched_difference
+from tasks.statistics.matched import matched_difference
 from tasks.statistics.resampling import Estimate
 
 Rows = list[dict[str, Any]]
@@ -108,32 +108,57 @@ def _flips_made(rows: Rows) -> FlipsMade:
     return FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))
 
 
-def primary(asked: Primary, attacks: Attacks, arms: Mapping[str, ArmFacts], how: Evaluation) -> PrimaryFinding:
+def primary(
+    asked: Primary, records: Mapping[str, Mapping[str, Rows]], arms: Mapping[str, ArmFacts], how: Evaluation
+) -> PrimaryFinding:
     """The answer to the study's question, from the one comparison that was named before the study ran."""
-    findings = attacks.by_name()[asked.attack]
-    if asked.measure == "increase":
-        by_pair = {(row.model, row.reference): row.increase_nats_per_token for row in findings.differences}
-        difference: Estimate | None = by_pair[MONOTONIC, BASELINE]
-        from_placebos = {arm: by_pair[MONOTONIC, arm] for arm in placebos(list(arms))}
-    else:
-        matched = {row.model: row for row in findings.at_equal_loss}
-        difference, from_placebos = matched[MONOTONIC].difference, {}
-    share = arms[MONOTONIC].alive_share
-    unanswered = None
-    if share < ALIVE_SHARE:
-        unanswered = (
-            f"the constrained layers of the monotonic arm are dead: replacing them by their mean output costs "
-            f"{share:.1%} of what it costs the baseline"
-        )
-    elif difference is None:
-        unanswered = (
-            "no snapshot of the baseline's training has a clean loss as high, or as low, as the monotonic arm's: "
-            "more snapshots would be needed"
-        )
-    given = None if unanswered or difference is None else answer(difference, asked.margin_nats_per_token, how.confidence_level)
+    of_models = records[asked.attack]
+    rows = [row for own in of_models.values() for row in own]
+
+    def difference(reference: str, level: float) -> Estimate | None:
+        if asked.measure == "increase":
+            found = paired_effects(rows, MONOTONIC, reference, how.bootstrap_resamples, level)
+            return found.increase_nats_per_token
+        line = line_of_training(of_models)
+        return matched_difference(rows, MONOTONIC, line, how.bootstrap_resamples, level).increase_nats_per_token
+
+    found = difference(BASELINE, how.confidence_level)
+    unanswered = _unanswered(arms[MONOTONIC].alive_share, found)
     return PrimaryFinding(
-        primary=asked, difference=difference, answer=given, unanswered=unanswered, from_placebos=from_placebos
+        primary=asked,
+        difference=found,
+        answer=None
+        if unanswered
+        else answer(
+            lambda level: _known(difference(BASELINE, level)), asked.margin_nats_per_token, how.confidence_level
+        ),
+        unanswered=unanswered,
+        from_placebos={
+            arm: _known(difference(arm, how.confidence_level))
+            for arm in placebos(list(arms))
+            if asked.measure == "increase"
+        },
     )
+
+
+def _unanswered(alive_share: float, difference: Estimate | None) -> str | None:
+    """Why the question cannot be answered by what was measured; None where it can."""
+    if alive_share < ALIVE_SHARE:
+        return (
+            "the constrained layers of the monotonic arm are dead: replacing them by their mean output costs "
+            f"{alive_share:.1%} of what it costs the baseline"
+        )
+    if difference is None:
+        return (
+            "no moment of the unconstrained model's training that was kept has a clean loss as high, or as low, as the "
+            "monotonic arm's: more snapshots are needed"
+        )
+    return None
+
+
+def _known(found: Estimate | None) -> Estimate:
+    assert found is not None, "the same records give it at every level"
+    return found
 
 
 def secondary(asked: Primary, test: Sequence[LossDifference], attacks: Attacks) -> dict[str, Tested]:
@@ -150,6 +175,4 @@ def secondary(asked: Primary, test: Sequence[LossDifference], attacks: Attacks) 
         for row in attacks.hotflip.differences
     }
     known = {name: p_value for name, p_value in p_values.items() if p_value is not None}
-    return {
-        name: Tested(p_value=known[name], adjusted_p_value=adjusted) for name, adjusted in holm(known).items()
-    }
+    return {name: Tested(p_value=known[name], adjusted_p_value=adjusted) for name, adjusted in holm(known).items()}

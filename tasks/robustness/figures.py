@@ -114,10 +114,7 @@ def _losses(attack: str, findings: Findings) -> Figure:
 
 def _effects(attack: str, records: Mapping[str, list[dict[str, Any]]]) -> Figure:
     def increases(model: str, column: str) -> list[float]:
-        return [
-            (row[column] - row["clean_loss_sum_nats"]) / row["tokens_scored"]
-            for row in records[model]
-        ]
+        return [(row[column] - row["clean_loss_sum_nats"]) / row["tokens_scored"] for row in records[model]]
 
     panels = [
         Panel("attack", {model: increases(model, "loss_sum_nats") for model in MAIN_STYLES}),
@@ -160,9 +157,7 @@ def _strength(attack: str, findings: Findings) -> Figure:
     ends = "; ".join(f"{model} {findings.curves[model][-1].loss_nats_per_token:.4f}" for model in styles)
     caption = f"{attack}: what the search had found after so many sequences through the model, on the {searched}."
     label = "loss (nats per token)" if attack == "uat" else "increase (nats per token)"
-    return Figure(
-        curves(f"strength-{attack}", f"{caption} {ends}.", drawn, "forward sequences", label), caption
-    )
+    return Figure(curves(f"strength-{attack}", f"{caption} {ends}.", drawn, "forward sequences", label), caption)
 
 
 def _test_differences(results: FinalResults) -> Figure:

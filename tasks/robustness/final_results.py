@@ -27,7 +27,7 @@ from tasks.statistics.equivalence import Answer
 from tasks.statistics.losses import LossDifference, ModelLoss
 from tasks.statistics.matched import MatchedDifference
 from tasks.statistics.resampling import Estimate
-from tasks.statistics.seeds import MeanOverSeeds
+from tasks.statistics.seeds import MeanOverSeeds, OverSeeds
 from tasks.training.initial import InitialWeights
 
 
@@ -178,13 +178,13 @@ class FinalResults(Result):
 
 
 class MeanAnswer(Result):
-    """The answer over the cells of a sweep, from one difference a cell; or why there is none."""
+    """The answer over the cells of a sweep, their seeds and sources resampled together; or why there is none."""
 
     primary: Primary
-    difference: MeanOverSeeds | None
+    difference: Estimate | None
     answer: Answer | None
     unanswered: str | None
-    from_placebos: dict[str, MeanOverSeeds]
+    from_placebos: dict[str, Estimate]
 
 
 class SweepResults(Result):
@@ -198,7 +198,7 @@ class SweepResults(Result):
     loss_nats_per_token: dict[str, MeanOverSeeds]
     alive_share: dict[str, MeanOverSeeds]
     loss_differences: dict[str, MeanOverSeeds]
-    increase_differences: dict[str, dict[str, MeanOverSeeds]]
+    increase_differences: dict[str, dict[str, OverSeeds]]
     primary: MeanAnswer
     of_cell: dict[str, FinalResults]
     runs: dict[str, str]

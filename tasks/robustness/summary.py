@@ -23,7 +23,13 @@ from tasks.robustness.words import (
 def summary(results: FinalResults) -> str:
     """What was studied, the main numbers with intervals, what must be kept in mind, and where everything lies."""
     attacks = [how_attacked(name, results) for name in results.attacks.by_name()]
-    to_keep_in_mind = [*map(plain, cautions(results)), verified(results), *attack_cautions(results), *LIMITS, EARLIER_SYSTEM]
+    to_keep_in_mind = [
+        *map(plain, cautions(results)),
+        verified(results),
+        *attack_cautions(results),
+        *LIMITS,
+        EARLIER_SYSTEM,
+    ]
     blocks = [
         f"{results.study}, seed {results.seeds[0]}",
         paragraph(f"{QUESTION} {what_was_studied(results)}"),

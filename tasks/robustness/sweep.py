@@ -3,87 +3,115 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from storage.errors import CheckFailed
 from tasks.report import figures
 from tasks.report.figures import Dots, dots
-from tasks.report.numbers import NATS, RATE, perplexity, span
+from tasks.report.numbers import NATS, RATE, estimate, perplexity, span, value_and_span
 from tasks.report.page import Figure, Section, html_page
 from tasks.report.provenance import provenance, provenance_section, run_directories, run_name, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.report.table import Table
-from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
 from tasks.robustness.final_results import FinalResults, MeanAnswer, SweepResults
-from tasks.robustness.words import MEASURES, QUESTION, cautions, how_attacked, model_and_text, models, the_text
+from tasks.robustness.words import MEASURES, QUESTION, cautions, how_attacked, model_and_text, models, the_text, verdict
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.effects import EffectWithSuccess
-from tasks.statistics.equivalence import answer_of_interval
-from tasks.statistics.seeds import MeanOverSeeds, mean_over_seeds
+from tasks.statistics.equivalence import answer
+from tasks.statistics.resampling import Estimate
+from tasks.statistics.seeds import MeanOverSeeds, OverSeeds, difference_over_seeds, mean_over_seeds
 from tasks.sweep.configuration import SweepConfig
+
+ATTACKS = ("uat", "hotflip")
 
 
 def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
     """Verifies every byte that it reads, and writes tables, figure and report over all seeds that are there."""
     require_verified(studies)
     figures.prepare(run.cache)
-    of_cell = {role: FinalResults.read_file(given.path / "final_results.json") for role, given in studies.items()}
-    _require_distinct_seeds(of_cell)
-    combined = _combined(config, of_cell, run_directories(studies, run.run.root))
+    cells = [
+        Cell(FinalResults.read_file(given.path / "final_results.json"), {name: _rows(given, name) for name in ATTACKS})
+        for given in studies.values()
+    ]
+    _require_distinct_seeds(dict(zip(config.present, cells, strict=True)))
+    combined = _combined(config, cells, run_directories(studies, run.run.root))
     drawn = _differences(combined)
     origins = provenance_section(combined.runs, provenance(studies), sources(studies), config.scientific())
     texts = {"table.md": table(combined), "report.html": _report(combined, drawn, origins)}
     return publish(run, combined, texts, {"differences": drawn.svg})
 
 
-def _combined(config: SweepConfig, of_cell: dict[str, FinalResults], runs: dict[str, str]) -> SweepResults:
+@dataclass(frozen=True)
+class Cell:
+    """One training of every arm: its results, and the records of its attacks."""
+
+    results: FinalResults
+    records: dict[str, list[dict[str, Any]]]
+
+
+def _rows(given: StageInput, attack: str) -> list[dict[str, Any]]:
+    return pq.read_table(given.path / f"{attack}.parquet").to_pylist()
+
+
+def _combined(config: SweepConfig, cells: list[Cell], runs: dict[str, str]) -> SweepResults:
     """Means over the cells: each is one training of every arm."""
-    level, cells = config.confidence_level, list(of_cell.values())
-    arms = list(cells[0].arms)
+    level, found = config.confidence_level, [cell.results for cell in cells]
+    arms = list(found[0].arms)
     others = [arm for arm in arms if arm != BASELINE]
 
     def mean(value: Callable[[FinalResults], float]) -> MeanOverSeeds:
-        return mean_over_seeds([value(cell) for cell in cells], level)
+        return mean_over_seeds([value(one) for one in found], level)
 
-    increases = {
-        attack: {arm: mean(lambda cell, a=attack, m=arm: _increase(cell, a, m, BASELINE)) for arm in others}
-        for attack in ("uat", "hotflip")
-    }
     return SweepResults(
         study=config.study,
         cells=list(config.present),
-        loss_nats_per_token={arm: mean(lambda cell, m=arm: cell.models[m].loss_nats_per_token) for arm in arms},
-        alive_share={arm: mean(lambda cell, m=arm: cell.arms[m].alive_share) for arm in arms},
-        loss_differences={arm: mean(lambda cell, m=arm: _clean_difference(cell, m)) for arm in others},
-        increase_differences=increases,
+        loss_nats_per_token={arm: mean(lambda one, m=arm: one.models[m].loss_nats_per_token) for arm in arms},
+        alive_share={arm: mean(lambda one, m=arm: one.arms[m].alive_share) for arm in arms},
+        loss_differences={arm: mean(lambda one, m=arm: _clean_difference(one, m)) for arm in others},
+        increase_differences={
+            attack: {arm: _increase(cells, attack, arm, BASELINE, level) for arm in others} for attack in ATTACKS
+        },
         primary=_answer(cells, level),
-        of_cell=of_cell,
+        of_cell=dict(zip(runs, found, strict=True)),
         runs=runs,
         missing=config.missing,
     )
 
 
-def _answer(cells: Sequence[FinalResults], level: float) -> MeanAnswer:
-    """The primary comparison over the cells; not answered where in one of them it could not be."""
-    asked = cells[0].primary.primary
-    unanswered = [cell.primary.unanswered for cell in cells if cell.primary.unanswered]
-    values = [cell.primary.difference.value for cell in cells if cell.primary.difference]
-    if unanswered or len(values) < len(cells):
+def _answer(cells: Sequence[Cell], level: float) -> MeanAnswer:
+    """The primary comparison over the cells; not answered where in one of them it could not be.
+
+    At equal clean loss each cell has its own line of training: there the cells' values count, and no source by itself.
+    """
+    found = [cell.results.primary for cell in cells]
+    asked = found[0].primary
+    if unanswered := [one.unanswered for one in found if one.unanswered]:
         return MeanAnswer(primary=asked, difference=None, answer=None, unanswered=unanswered[0], from_placebos={})
-    difference = mean_over_seeds(values, level)
-    from_placebos = {
-        arm: mean_over_seeds([cell.primary.from_placebos[arm].value for cell in cells], level)
-        for arm in cells[0].primary.from_placebos
-    }
-    given = answer_of_interval(values, asked.margin_nats_per_token, level)
+
+    def difference(reference: str, at: float) -> Estimate:
+        if asked.measure == "increase":
+            return _increase(cells, asked.attack, MONOTONIC, reference, at)
+        values = [one.difference.value for one in found if one.difference]
+        over = mean_over_seeds(values, at)
+        return Estimate(value=over.mean, interval=over.interval)
+
     return MeanAnswer(
-        primary=asked, difference=difference, answer=given, unanswered=None, from_placebos=from_placebos
+        primary=asked,
+        difference=difference(BASELINE, level),
+        answer=answer(lambda at: difference(BASELINE, at), asked.margin_nats_per_token, level),
+        unanswered=None,
+        from_placebos={arm: difference(arm, level) for arm in found[0].from_placebos},
     )
 
 
-def _increase(cell: FinalResults, attack: str, model: str, reference: str) -> float:
-    """What the attack adds on `model` minus what it adds on `reference`, of one cell."""
-    effects = cell.attacks.by_name()[attack].effects
-    return effects[model].increase_nats_per_token.value - effects[reference].increase_nats_per_token.value
+def _increase(cells: Sequence[Cell], attack: str, model: str, reference: str, level: float) -> OverSeeds:
+    """What the attack adds on `model` minus what it adds on `reference`, over cells and sources."""
+    rows = [cell.records[attack] for cell in cells]
+    return difference_over_seeds(rows, model, reference, "increase_nats_per_token", level)
 
 
 def _clean_difference(cell: FinalResults, arm: str) -> float:
@@ -126,49 +154,35 @@ def _report(results: SweepResults, drawn: Figure, origins: Section) -> str:
 def _answer_in_words(results: SweepResults) -> list[str]:
     found, asked = results.primary, results.primary.primary
     measured = f"The primary comparison ({asked.attack}: {MEASURES[asked.measure]}), monotonic - baseline"
-    if found.unanswered or found.difference is None or found.answer is None:
+    if found.difference is None or found.answer is None:
         return [f"**{measured}, is not answered:** {found.unanswered}."]
-    verdict = {
-        "differs": "the two differ",
-        "equivalent": f"equivalent within the margin of {asked.margin_nats_per_token:g}",
-        "undecided": f"undecided: neither a difference nor equivalence within {asked.margin_nats_per_token:g} is shown",
-    }[found.answer.answer]
-    mean = found.difference
-    said = [
-        f"**{measured}: {NATS(mean.mean)} nats per token, mean over {mean.seeds} cells ({mean.confidence_level:.0%} "
-        f"interval of Student's t {span(mean.interval, NATS)}): {verdict}.**"
-    ]
-    beyond = [arm for arm, row in found.from_placebos.items() if row.interval[1] < 0]
-    wanting = [arm for arm in placebos(list(_first(results).arms)) if arm not in beyond]
-    if found.answer.answer != "differs" or mean.mean >= 0:
-        return [*said, "So nothing here shows that non-negative weights make the model harder to attack."]
-    if wanting:
-        return [*said, f"That is no claim for the constraint: monotonic is not told apart from {', '.join(wanting)}."]
-    return [*said, f"Non-negative weights make the model harder to attack, more than {', '.join(beyond)} do."]
+    said = (
+        f"**{measured}: {estimate(found.difference, NATS)} nats per token over {len(results.cells)} cells: "
+        f"{verdict(found.answer)}.**"
+    )
+    if found.answer.answer != "differs" or found.difference.value >= 0:
+        return [said, "So nothing here shows that non-negative weights make the model harder to attack."]
+    beyond = [arm for arm, row in found.from_placebos.items() if row.interval and row.interval[1] < 0]
+    if wanting := [arm for arm in placebos(list(_first(results).arms)) if arm not in beyond]:
+        return [said, f"That is no claim for the constraint: monotonic is not told apart from {', '.join(wanting)}."]
+    return [said, f"It is less than on every placebo ({', '.join(beyond)})."]
 
 
 def _differences(results: SweepResults) -> Figure:
     """Every arm minus baseline of every cell, on clean text and under each attack."""
     cells = list(results.of_cell.values())
     rows = [
-        _row(f"clean, {arm}", [_clean_difference(cell, arm) for cell in cells], mean)
+        Dots(f"clean, {arm}", [_clean_difference(cell, arm) for cell in cells], mean.mean, mean.interval)
         for arm, mean in results.loss_differences.items()
     ]
     for attack, means in results.increase_differences.items():
-        rows += [
-            _row(f"{attack}, {arm}", [_increase(cell, attack, arm, BASELINE) for cell in cells], mean)
-            for arm, mean in means.items()
-        ]
+        rows += [Dots(f"{attack}, {arm}", over.of_seeds, over.value, over.interval) for arm, over in means.items()]
     numbers = "; ".join(f"{row.label}: {', '.join(map(NATS, row.values))}" for row in rows)
     caption = (
         "Every arm - baseline: one dot for each cell, and their mean with its interval. Loss on clean text, and its "
         "increase under each attack."
     )
     return Figure(dots("differences", f"{caption} {numbers}.", rows, "difference (nats per token)"), caption)
-
-
-def _row(label: str, values: list[float], mean: MeanOverSeeds) -> Dots:
-    return Dots(label, values, mean.mean, mean.interval)
 
 
 def _title(results: SweepResults) -> str:
@@ -204,25 +218,20 @@ def _label(results: SweepResults, arm: str) -> str:
 def _mean_table(results: SweepResults) -> Table:
     level = results.loss_nats_per_token[BASELINE].confidence_level
 
-    def of(arm: str, means: Mapping[str, MeanOverSeeds]) -> list[str]:
-        return [NATS(means[arm].mean), span(means[arm].interval, NATS)] if arm in means else ["-", "-"]
+    def cells_of(arm: str) -> list[str]:
+        if arm == BASELINE:
+            return ["-"] * 6
+        clean = results.loss_differences[arm]
+        increases = [means[arm] for means in results.increase_differences.values()]
+        found = [NATS(clean.mean), span(clean.interval, NATS)]
+        return found + [cell for over in increases for cell in value_and_span(over, NATS)]
 
     return Table(
         "Means over the cells: share of the baseline's rise that the constrained layers are good for; then arm - "
-        f"baseline in nats per token, of the clean loss and of what each attack adds, with the {level:.0%} interval of "
-        "Student's t.",
+        f"baseline in nats per token, of the clean loss and of what each attack adds, with {level:.0%} intervals "
+        "(Student's t over cells; of the attacks, over cells and sources together).",
         ["arm", "alive", "clean", "interval", "uat", "interval", "hotflip", "interval"],
-        [
-            [
-                _label(results, arm),
-                f"{results.alive_share[arm].mean:.0%}",
-                *of(arm, results.loss_differences),
-                *of(arm, results.increase_differences["uat"]),
-                *of(arm, results.increase_differences["hotflip"]),
-            ]
-            for arm in ARMS
-            if arm in results.alive_share
-        ],
+        [[_label(results, arm), f"{mean.mean:.0%}", *cells_of(arm)] for arm, mean in results.alive_share.items()],
     )
 
 
@@ -269,16 +278,16 @@ def _attack_table(results: SweepResults) -> Table:
     )
 
 
-def _require_distinct_seeds(of_cell: Mapping[str, FinalResults]) -> None:
+def _require_distinct_seeds(cells: Mapping[str, Cell]) -> None:
     """Two cells with equal weights are one training under two names."""
     first: dict[str, str] = {}
-    for role, result in of_cell.items():
-        for arm, facts in result.arms.items():
-            other = first.setdefault(facts.weights_digest, role)
-            if other != role:
+    for name, cell in cells.items():
+        for arm, facts in cell.results.arms.items():
+            other = first.setdefault(facts.weights_digest, name)
+            if other != name:
                 raise CheckFailed(
                     f"every cell has weights of its own for {arm}",
-                    f"{other} and {role} have equal weights_digest {facts.weights_digest[:12]}",
+                    f"{other} and {name} have equal weights_digest {facts.weights_digest[:12]}",
                     "different digests",
                     "One of the runs is a copy of the other: remove the copy and run that cell",
                 )

@@ -201,5 +201,3 @@ def cost_table(results: FinalResults) -> Table:
             for cost in [next(iter(findings.costs.values()))]
         ],
     )
-
-

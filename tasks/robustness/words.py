@@ -6,6 +6,7 @@ from tasks.report.cautions import begun_with_weights, numerics_changed, numerics
 from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero, perplexity
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC, placebos
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
+from tasks.statistics.equivalence import Answer
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
@@ -85,13 +86,19 @@ def primary_answer(results: FinalResults) -> list[str]:
     if found.unanswered:
         return [f"**{measured}, is not answered:** {found.unanswered}."]
     assert found.answer is not None and found.difference is not None, "answered"
-    verdict = {
-        "differs": "the two differ",
-        "equivalent": f"equivalent within the margin of {asked.margin_nats_per_token:g}",
-        "undecided": f"undecided: neither a difference nor equivalence within {asked.margin_nats_per_token:g} is shown",
-    }[found.answer.answer]
-    said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict}.**"
+    said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict(found.answer)}.**"
     return [said, _claim(results)]
+
+
+def verdict(given: Answer) -> str:
+    """An answer in words."""
+    margin = f"{given.margin:g}"
+    return {
+        "differs": "the two differ",
+        "equivalent": f"equivalent within the margin of {margin}",
+        "differs within the margin": f"they differ, by less than the margin of {margin}: equivalent within it",
+        "undecided": f"undecided: neither a difference nor equivalence within {margin} is shown",
+    }[given.answer]
 
 
 def _claim(results: FinalResults) -> str:
@@ -224,9 +231,9 @@ def _attack_facts(name: str, findings: Findings) -> list[str]:
 
 def _at_equal_loss(findings: Findings) -> str:
     matched = {row.model: row for row in findings.at_equal_loss}[MONOTONIC]
-    if matched.difference is None:
+    if matched.increase_nats_per_token is None:
         return "; at equal clean loss not known (no snapshot of the baseline's training reaches it)"
-    return f"; at equal clean loss {estimate(matched.difference, NATS)}"
+    return f"; at equal clean loss {estimate(matched.increase_nats_per_token, NATS)}"
 
 
 def _success_fact(findings: Findings, model: str) -> str:
@@ -316,7 +323,7 @@ def _strength(name: str, findings: Findings) -> list[str]:
     """Whether a larger budget would find more."""
     growing = {}
     for model, effect in findings.effects.items():
-        *_, before, last = effect.budget_increases
+        *_, before, last = (found.value for found in effect.budget_increases)
         if last > 0 and (last - before) / last > STILL_GROWING:
             growing[model] = (last - before) / last
     if not growing:
@@ -331,11 +338,15 @@ def _strength(name: str, findings: Findings) -> list[str]:
 def verified(results: FinalResults) -> str:
     """What was verified of the constrained layers."""
     kept = [(name, arm.constraint) for name, arm in results.arms.items() if arm.constraint]
-    return "After training, read from the effective weights: " + "; ".join(
-        f"{name}: {found.weights_checked:,} weights of {found.layers_checked} layers ({found.variant}), signs "
-        f"{found.signs}, none violated, {found.share_of_zeros:.0%} are 0"
-        for name, found in kept
-    ) + "."
+    return (
+        "After training, read from the effective weights: "
+        + "; ".join(
+            f"{name}: {found.weights_checked:,} weights of {found.layers_checked} layers ({found.variant}), signs "
+            f"{found.signs}, none violated, {found.share_of_zeros:.0%} are 0"
+            for name, found in kept
+        )
+        + "."
+    )
 
 
 LIMITS = (
@@ -384,5 +395,3 @@ def _judged(findings: Findings, results: FinalResults) -> str:
     """The documents on which an attack is judged."""
     split, sources = results.text[findings.split], findings.effects[BASE].sources
     return f"{findings.documents:,} of the {split.documents:,} documents of {findings.split}, from {sources:,} sources"
-
-
