@@ -137,6 +137,11 @@ def flips_of(text: Sequence[int], attack: FlipAttack) -> int:
     return min(attack.flips, len(text) // 2)
 
 
+def forwards_after(attack: FlipAttack, rounds: int) -> int:
+    """What a search spent on a text after so many rounds, in forwards; the first tells it the clean loss."""
+    return 1 + rounds * blind_candidates(attack)
+
+
 def scored_tokens(text: Sequence[int], writable: Sequence[int]) -> torch.Tensor:
     """Which tokens of `text` count: all that nobody may write, bool [tokens of the text]."""
     scored_L = torch.ones(len(text), dtype=torch.bool)

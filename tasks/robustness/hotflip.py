@@ -1,113 +1,126 @@
-"""hotflip: in each text of attack-evaluation a few tokens are replaced; only the others are scored."""
+"""hotflip: in each text of attack-evaluation a few tokens are replaced; only those that nobody may write are scored."""
 
 from __future__ import annotations
 
-import math
+import statistics
 from typing import Any
 
-import torch
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from storage.records import read_records
 from tasks.attacks.configuration import FlipAttack
-from tasks.attacks.flips import flip, flips_of, random_flips
+from tasks.attacks.flips import Flipped, FlipSearch, forwards_after, random_flips
 from tasks.attacks.scoring import Count, Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.vocabulary import round_trips, usable_tokens
-from tasks.robustness.results import Flips, HotFlipResult, SetupResult
-from tasks.robustness.study import KEY_COLUMNS, HotFlipConfig
+from tasks.robustness.results import HotFlipResult, SearchPoint, SetupResult
+from tasks.robustness.stages import KEY_COLUMNS, HotFlipConfig
 from tasks.stage.run import StageInput, StageRun
 
 
-def hotflip(
-    run: StageRun,
-    config: HotFlipConfig,
-    text: StageInput,
-    base: StageInput,
-    baseline: StageInput,
-    monotonic: StageInput,
-) -> HotFlipResult:
-    """Attacks every text by itself, on every model with the same budget, beside as many random flips as it may make.
+def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: StageInput) -> HotFlipResult:
+    """Attacks every text by itself, beside a blind search that spends as much, and as many random flips; fp32 judges.
 
-    Writes one record for each model and text, each a part of its own: a continuation loses at most one text.
+    Writes one record for each text, each a part of its own: a continuation loses at most one text.
     """
-    attack, tokenizer = config.attack, tokenizer_of(text)
-    end_of_text = SetupResult.read(text).end_of_text_id
+    attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
     texts = attacked_texts(text, tokenizer, "attack-evaluation", attack.text_tokens, attack.documents)
-    models = {"base": base, "baseline": baseline, "monotonic": monotonic}
-    keys = [f"{name}-{number:05d}" for name in models for number in range(len(texts))]
-    done = 0
-    with run.watched(config.execution.stall_minutes):
-        for name, trained in models.items():
-            target = usable_V = None
-            for number, own in enumerate(texts):
-                run.progress.update(done, len(keys), "texts", name)
-                run.stop.check()
-                key = f"{name}-{number:05d}"
-                if not run.records.has(key):
-                    if target is None or usable_V is None:
-                        target = victim(trained, end_of_text, config.execution, config.execution.attack_batch_examples)
-                        usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
-                    run.records.write(key, [_row(name, target, own, usable_V, attack, config.seed, tokenizer)])
-                done += 1
-    run.progress.update(done, len(keys), "texts")
+    keys = [f"{number:05d}" for number in range(len(texts))]
+    with run.watched(settings.stall_minutes):
+        folder, end_of_text = model.path / config.folder, SetupResult.read(text).end_of_text_id
+        judge = victim(folder, end_of_text, settings, settings.attack_batch_examples)
+        attacker = _Attacker(config, judge, tokenizer)
+        for number, (key, own) in enumerate(zip(keys, texts, strict=True)):
+            run.progress.update(number, len(keys), "texts")
+            run.stop.check()
+            if not run.records.has(key):
+                run.records.write(key, [attacker.row(own)])
+    run.progress.update(len(keys), len(keys), "texts")
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file, KEY_COLUMNS)
-    rows = list(read_records(run.directory / "records.parquet"))
+    return _result(config, list(read_records(run.directory / "records.parquet")), digest)
+
+
+class _Attacker:
+    """Makes one record after the other, on one model."""
+
+    def __init__(self, config: HotFlipConfig, judge: Victim, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.config, self.judge, self.tokenizer = config, judge, tokenizer
+        self.searching = Victim(judge.model, judge.end_of_text, judge.batch, config.attack.search_precision)
+        self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
+
+    def row(self, text: Text) -> dict[str, Any]:
+        attack, seed = self.config.attack, self.config.seed
+        gradient, blind = (
+            FlipSearch(self.searching, text.tokens, self.usable_V, attack, seed, with_gradient=with_gradient)
+            for with_gradient in (True, False)
+        )
+        found, spent = self._run(gradient)
+        blindly, blind_spent = self._run(blind)
+        control = random_flips(text.tokens, self.usable_V, attack, seed)
+        judged = [text.tokens, blindly.tokens, *found.after_shares, *control]
+        losses = self.judge.losses([[]] * len(judged), judged)
+        clean, blind_loss, *others = (loss_L[gradient.scored_L].sum().item() for loss_L in losses)
+        shares, controls = others[: len(found.after_shares)], others[len(found.after_shares) :]
+        tokens_scored, whole = int(gradient.scored_L.sum()), losses[0].sum().item()
+        positions, blind_positions = found.positions(text.tokens), blindly.positions(text.tokens)
+        return {
+            "model": self.config.model,
+            "example_id": text.example_id,
+            "source": text.source,
+            "text_tokens": len(text.tokens),
+            "tokens_scored": tokens_scored,
+            "loss_sum_nats": shares[-1],
+            "clean_loss_sum_nats": clean,
+            "text_clean_loss_sum_nats": whole,
+            "control_losses_sum_nats": controls,
+            "blind_loss_sum_nats": blind_loss,
+            "budget_losses_sum_nats": shares,
+            "success": succeeded(attack, shares[-1], clean, tokens_scored, whole / len(text.tokens)),
+            "writable": gradient.writable,
+            "positions": positions,
+            "replacements": [found.tokens[position] for position in positions],
+            "blind_positions": blind_positions,
+            "blind_replacements": [blindly.tokens[position] for position in blind_positions],
+            "flips": len(positions),
+            "round_trips": round_trips(self.tokenizer, found.tokens),
+            "search_losses_sum_nats": found.loss_sums,
+            "rank_correlations": found.rank_correlations,
+            "forward_sequences": spent.forward_sequences,
+            "backward_sequences": spent.backward_sequences,
+            "blind_forward_sequences": blind_spent.forward_sequences,
+        }
+
+    def _run(self, search: FlipSearch) -> tuple[Flipped, Count]:
+        search.victim.count = Count()
+        return search.run(), search.victim.count
+
+
+def succeeded(
+    attack: FlipAttack, loss_sum: float, clean_loss_sum: float, tokens_scored: int, text_clean_loss: float
+) -> bool:
+    """Whether the scored tokens cost enough more; `text_clean_loss` is that of the whole text, in nats per token."""
+    return (loss_sum - clean_loss_sum) / tokens_scored > attack.success_relative_increase * text_clean_loss
+
+
+def _result(config: HotFlipConfig, rows: list[dict[str, Any]], digest: str) -> HotFlipResult:
+    """The records, counted."""
+    counted = ("forward_sequences", "backward_sequences", "blind_forward_sequences", "flips", "round_trips")
+    correlations = [value for row in rows for value in row["rank_correlations"]]
+    tokens = sum(row["tokens_scored"] for row in rows)
+    sums_after_rounds = np.array([row["search_losses_sum_nats"] for row in rows]).sum(axis=0)
+    increases = ((sums_after_rounds - sums_after_rounds[0]) / tokens).tolist()
     return HotFlipResult(
+        model=config.model,
         split="attack-evaluation",
-        documents=len(texts),
-        attack=attack,
-        models={name: _flips(rows, name) for name in models},
+        documents=len(rows),
+        attack=config.attack,
+        **{name: sum(row[name] for row in rows) for name in counted},
+        curve=[
+            SearchPoint(forward_sequences=forwards_after(config.attack, rounds), loss_nats_per_token=increase)
+            for rounds, increase in enumerate(increases)
+        ],
+        rank_correlation=statistics.median(correlations) if correlations else None,
         records_digest=digest,
-    )
-
-
-def _row(
-    name: str,
-    target: Victim,
-    text: Text,
-    usable_V: torch.Tensor,
-    attack: FlipAttack,
-    seed: int,
-    tokenizer: PreTrainedTokenizerBase,
-) -> dict[str, Any]:
-    """One text: attacked, and the control with as many random flips as the attack may make."""
-    target.count = Count()
-    found = flip(target, text.tokens, usable_V, attack)
-    spent = target.count
-    target.count = Count()
-    flips = flips_of(text.tokens, attack)  # not those that were made: every model gets the same control
-    control = random_flips(target, text.tokens, usable_V, flips, attack.control_draws, seed)
-    return {
-        "model": name,
-        "example_id": text.example_id,
-        "source": text.source,
-        "tokens_scored": found.tokens_scored,
-        "loss_sum_nats": found.loss_sum_nats,
-        "clean_loss_sum_nats": found.clean_loss_sum_nats,
-        "text_tokens": len(text.tokens),
-        "text_clean_loss_sum_nats": found.text_clean_loss_sum_nats,
-        "success": found.succeeded(attack),
-        "control_tokens_scored": sum(draw.tokens_scored for draw in control),
-        "control_loss_sum_nats": math.fsum(draw.loss_sum_nats for draw in control),
-        "control_clean_loss_sum_nats": math.fsum(draw.clean_loss_sum_nats for draw in control),
-        "control_successes": sum(draw.succeeded(attack) for draw in control),
-        "flips": len(found.positions),
-        "positions": found.positions,
-        "replacements": [found.tokens[position] for position in found.positions],
-        "round_trips": round_trips(tokenizer, found.tokens),
-        "forward_sequences": spent.forward_sequences,
-        "backward_sequences": spent.backward_sequences,
-    }
-
-
-def _flips(rows: list[dict[str, Any]], name: str) -> Flips:
-    """The records of one model, counted."""
-    own = [row for row in rows if row["model"] == name]
-    return Flips(
-        forward_sequences=sum(row["forward_sequences"] for row in own),
-        backward_sequences=sum(row["backward_sequences"] for row in own),
-        flips=sum(row["flips"] for row in own),
-        round_trips=sum(row["round_trips"] for row in own),
     )

@@ -1,4 +1,4 @@
-"""uat: for each model the universal trigger that a gradient search finds, judged on texts that it has not seen."""
+"""uat: the universal trigger that a gradient search finds for one model, judged on texts that it has not seen."""
 
 from __future__ import annotations
 
@@ -6,63 +6,82 @@ import time
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from tasks.attacks.scoring import Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
-from tasks.robustness.results import Restart, SetupResult, Trigger, UatResult
-from tasks.robustness.study import KEY_COLUMNS, UatConfig
+from tasks.robustness.results import Restart, SearchPoint, SetupResult, Trigger, UatResult
+from tasks.robustness.stages import KEY_COLUMNS, UatConfig
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
 
 DOCUMENTS_IN_A_PART = 16
 
 
-def uat(
-    run: StageRun, config: UatConfig, text: StageInput, base: StageInput, baseline: StageInput, monotonic: StageInput
-) -> UatResult:
-    """Learns a trigger on attack-search and judges it on attack-evaluation, beside random ones of the same length.
+def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -> UatResult:
+    """Learns a trigger on attack-search and judges it on attack-evaluation, in fp32.
 
-    Writes one record for each model and document. The same budget for every model, counted. A continuation goes on
-    within a restart.
+    Beside it stand a blind search that spends as much, and random triggers of the same length. Writes one record for
+    each document. The budget is counted and the same for every model. A continuation goes on within a restart.
     """
-    attack, tokenizer = config.attack, tokenizer_of(text)
+    attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
     search_texts = [t.tokens for t in attacked_texts(text, tokenizer, "attack-search", attack.text_tokens)]
     judged = attacked_texts(text, tokenizer, "attack-evaluation", attack.text_tokens)
-    models = {"base": base, "baseline": baseline, "monotonic": monotonic}
-    ledger = _Ledger(run, config.execution, len(models) * attack.restarts * attack.iterations)
+    ledger = _Ledger(run, settings, 2 * attack.restarts * attack.iterations)
 
-    end_of_text = SetupResult.read(text).end_of_text_id
-    found, keys = {}, []
-    with run.watched(config.execution.stall_minutes):
-        for name, trained in models.items():
-            target = victim(trained, end_of_text, config.execution, config.execution.attack_batch_examples)
-            usable_V = usable_tokens(tokenizer, len(target.embeddings_VD))
-            search = TriggerSearch(target, search_texts, usable_V, attack, config.seed, ledger.searches.get(name))
-            ledger.follow(name, search)
-            best = Restart.model_validate(search.best())
-            found[name] = Trigger(
-                trigger_ids=best.trigger_ids,
-                trigger_text=text_of(tokenizer, best.trigger_ids),
-                trigger_round_trips=round_trips(tokenizer, best.trigger_ids),
-                search_loss_clean_nats_per_token=mean_loss(target, [], search_texts),
-                search_loss_nats_per_token=best.search_loss_nats_per_token,
-                restarts=[Restart.model_validate(restart) for restart in search.state["restarts"]],
-                **search.state["count"],
+    with run.watched(settings.stall_minutes):
+        end_of_text, folder = SetupResult.read(text).end_of_text_id, model.path / config.folder
+        judge = victim(folder, end_of_text, settings, settings.attack_batch_examples)
+        usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
+        found: dict[str, TriggerSearch] = {}
+        for name in ("gradient", "blind"):
+            found[name] = TriggerSearch(
+                Victim(judge.model, end_of_text, settings.attack_batch_examples, attack.search_precision),
+                search_texts,
+                usable_V,
+                attack,
+                config.seed,
+                with_gradient=name == "gradient",
+                state=ledger.searches.get(name),
             )
-            controls = control_triggers(usable_V, attack, config.seed)
-            keys += _judge(run, name, target, judged, best.trigger_ids, controls)
-            del target, search  # or the next model would be loaded beside this one
+            ledger.follow(name, found[name])
+        clean = mean_loss(judge, [], search_texts)
+        triggers = {name: _trigger(search, tokenizer, clean) for name, search in found.items()}
+        controls = control_triggers(usable_V, attack, config.seed)
+        keys = _judge(run, config.model, judge, judged, triggers["gradient"], triggers["blind"], controls)
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file, KEY_COLUMNS)
     return UatResult(
-        split="attack-evaluation", documents=len(judged), attack=attack, models=found, records_digest=digest
+        model=config.model,
+        split="attack-evaluation",
+        documents=len(judged),
+        attack=attack,
+        **triggers,
+        rank_correlation=found["gradient"].rank_correlation,
+        records_digest=digest,
+    )
+
+
+def _trigger(search: TriggerSearch, tokenizer: PreTrainedTokenizerBase, clean: float) -> Trigger:
+    """What a search found, and what it cost."""
+    state, best = search.state, search.best()
+    return Trigger(
+        trigger_ids=best["trigger_ids"],
+        trigger_text=text_of(tokenizer, best["trigger_ids"]),
+        trigger_round_trips=round_trips(tokenizer, best["trigger_ids"]),
+        search_loss_clean_nats_per_token=clean,
+        search_loss_nats_per_token=best["search_loss_nats_per_token"],
+        restarts=[Restart.model_validate(restart) for restart in state["restarts"]],
+        curve=[SearchPoint.model_validate(point) for point in state["curve"]],
+        budgets=state["budgets"],
+        **state["count"],
     )
 
 
 class _Ledger:
-    """The state of every model's search, saved at iterations so that a continuation loses little."""
+    """The state of both searches, saved at iterations so that a continuation loses little."""
 
     def __init__(self, run: StageRun, settings: Execution, total: int) -> None:
         self.run, self.settings, self.total = run, settings, total
@@ -75,14 +94,13 @@ class _Ledger:
         """Runs `search` to its end."""
         while not search.finished:
             restart = len(search.state["restarts"]) + 1
-            self.run.progress.update(self.done, self.total, "iterations", f"{name}, restart {restart}")
+            self.run.progress.update(self.done, self.total, "iterations", f"{name} search, restart {restart}")
             search.step()
             self.done += 1
             self.searches[name] = search.state
             if self._due() or search.finished or self.run.stop.requested:
                 self.save()
             self.run.stop.check()
-        self.run.progress.update(self.done, self.total, "iterations", f"{name}, judging")
 
     def save(self) -> None:
         self.run.checkpoints.save(self.done, {}, {"searches": self.searches})
@@ -96,43 +114,50 @@ class _Ledger:
 
 
 def _judge(
-    run: StageRun, name: str, target: Victim, texts: list[Text], trigger: list[int], controls: list[list[int]]
+    run: StageRun,
+    name: str,
+    judge: Victim,
+    texts: list[Text],
+    gradient: Trigger,
+    blind: Trigger,
+    controls: list[list[int]],
 ) -> list[str]:
-    """Writes the parts of one model that are not there yet; returns the keys of all of its parts."""
+    """Writes the parts that are not there yet; returns the keys of all."""
     parts = [texts[i : i + DOCUMENTS_IN_A_PART] for i in range(0, len(texts), DOCUMENTS_IN_A_PART)]
-    keys = [f"{name}-{number:05d}" for number in range(len(parts))]
-    for key, part in zip(keys, parts, strict=True):
+    keys = [f"{number:05d}" for number in range(len(parts))]
+    for number, (key, part) in enumerate(zip(keys, parts, strict=True)):
         run.stop.check()
-        run.progress.touch()
+        run.progress.update(number, len(parts), "parts", "judging")
         if not run.records.has(key):
-            run.records.write(key, _rows(name, target, part, trigger, controls))
+            run.records.write(key, _rows(name, judge, part, gradient, blind, controls))
     return keys
 
 
 def _rows(
-    name: str, target: Victim, texts: list[Text], trigger: list[int], controls: list[list[int]]
+    name: str, judge: Victim, texts: list[Text], gradient: Trigger, blind: Trigger, controls: list[list[int]]
 ) -> list[dict[str, Any]]:
-    """Clean, attacked and control losses of the texts' own tokens: the same tokens in all three."""
+    """Losses of the texts' own tokens, the same tokens in all: clean, attacked, blindly attacked and controls."""
     tokens = [text.tokens for text in texts]
 
-    def sums(prefix: list[int]) -> torch.Tensor:
-        return torch.stack([loss.sum() for loss in target.losses([prefix] * len(tokens), tokens)])
+    def sums(prefix: list[int]) -> list[float]:
+        return torch.stack([loss.sum() for loss in judge.losses([prefix] * len(tokens), tokens)]).tolist()
 
-    clean, attacked = sums([]), sums(trigger)
-    control = torch.stack([sums(random) for random in controls]).sum(0)
+    clean, blindly = sums([]), sums(blind.trigger_ids)
+    shares = [sums(trigger) for trigger in gradient.budgets.values()]
+    random = [sums(trigger) for trigger in controls]
     return [
         {
             "model": name,
             "example_id": text.example_id,
             "source": text.source,
-            "tokens_scored": len(text.tokens),
-            "loss_sum_nats": attacked[row].item(),
-            "clean_loss_sum_nats": clean[row].item(),
             "text_tokens": len(text.tokens),
-            "text_clean_loss_sum_nats": clean[row].item(),
-            "control_tokens_scored": len(controls) * len(text.tokens),
-            "control_loss_sum_nats": control[row].item(),
-            "control_clean_loss_sum_nats": len(controls) * clean[row].item(),
+            "tokens_scored": len(text.tokens),
+            "loss_sum_nats": shares[-1][row],
+            "clean_loss_sum_nats": clean[row],
+            "text_clean_loss_sum_nats": clean[row],
+            "control_losses_sum_nats": [of_all[row] for of_all in random],
+            "blind_loss_sum_nats": blindly[row],
+            "budget_losses_sum_nats": [of_all[row] for of_all in shares],
         }
         for row, text in enumerate(texts)
     ]

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from storage.errors import CheckFailed
-from tasks.attacks.scoring import Victim, best_replacements
+from tasks.attacks.scoring import Count, Victim
 from tasks.language.model import load, token_losses
-from tests.tasks.attacks.planted import POISON, planted, texts, usable
-from tests.tasks.tiny import finished_study, tiny_model
+from tests.tasks.attacks.planted import POISON, Gullible, planted, texts
+from tests.tasks.tiny import save_model, tiny_model
 
 
 def tiny_victim(batch: int = 4) -> Victim:
@@ -74,9 +74,8 @@ def test_a_loss_that_is_no_number_is_an_error_and_never_the_best_candidate():
         victim.losses([[]], [[5, 6, 7]])
 
 
-def test_the_model_keeps_no_cache_for_generation():
-    assert finished_study().path("base").is_dir()
-    assert load(finished_study().path("base") / "model").config.use_cache is False
+def test_the_model_keeps_no_cache_for_generation(tmp_path):
+    assert load(save_model(tmp_path / "model", tiny_model())).config.use_cache is False
 
 
 def test_a_token_that_no_scored_token_follows_has_no_gradient():
@@ -94,44 +93,76 @@ def test_attacking_leaves_the_weights_as_they_are():
     assert not victim.model.training
 
 
-def ranked(skip: int = 0, count: int = 5, allowed: torch.Tensor | None = None, places: torch.Tensor | None = None):
-    generator = torch.Generator().manual_seed(1)
-    gradient, embeddings = torch.randn(4, 3, generator=generator), torch.randn(20, 3, generator=generator)
-    allowed = torch.ones(20, dtype=torch.bool) if allowed is None else allowed
-    places = torch.ones(4, dtype=torch.bool) if places is None else places
-    present = [2, 19, 7, 7]
-    scores = {
-        (p, v): float((embeddings[v] - embeddings[present[p]]) @ gradient[p])
-        for p in range(4)
-        for v in range(20)
-        if allowed[v] and places[p] and v != present[p]
-    }
-    expected = sorted(scores, key=scores.get, reverse=True)
-    return best_replacements(gradient, present, embeddings, allowed, places, skip, count), expected
+class Small(Gullible):
+    """A GPU whose memory holds so many tokens and no more."""
+
+    tokens = 40
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, input_ids=None, inputs_embeds=None):
+        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
+        if shape.numel() > self.tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.shapes.append(tuple(shape))
+        return super().forward(input_ids, inputs_embeds)
 
 
-def test_replacements_are_the_best_to_first_order_over_the_whole_vocabulary():
-    found, expected = ranked()
-    assert found == expected[:5]
-    found, expected = ranked(skip=5)
-    assert found == expected[5:10]
+def test_a_batch_that_does_not_fit_is_halved_and_nothing_is_lost():
+    victim, own = Victim(Small(), 0, 64), texts(9, length=12)
+    whole, everything = planted(batch=64), [torch.ones(12, dtype=torch.bool)] * 9
+    for found, expected in (
+        (victim.losses([[7]] * 9, own), whole.losses([[7]] * 9, own)),
+        (victim.gradients([[7]] * 9, own, everything), whole.gradients([[7]] * 9, own, everything)),
+    ):
+        assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True)) and len(found) == 9
+    assert victim.count == whole.count == Count(18, 9), "what is tried twice is counted once"
+    first = list(victim.model.shapes)
+    victim.losses([[7]] * 9, own)
+    assert victim.model.shapes[len(first) :] == first[: len(first) // 2], "cut as the first time: rounding is the same"
 
 
-def test_the_same_token_unusable_ones_and_closed_positions_are_left_out():
-    allowed, places = torch.arange(20) % 3 == 1, torch.tensor([True, False, True, True])
-    found, expected = ranked(count=1000, allowed=allowed, places=places)
-    assert found == expected and len(found) == 7 + 6 + 6
+def test_one_text_that_does_not_fit_is_an_error():
+    with pytest.raises(torch.OutOfMemoryError):
+        Victim(Small(), 0, 4).losses([[]], [list(range(1, 60))])
 
 
-def test_after_the_last_candidates_the_best_come_again():
-    found, expected = ranked(skip=76 - 5 + 1)
-    assert len(expected) == 76 and found == expected[:5]
+def test_batches_are_of_like_lengths_and_answers_in_the_order_of_the_questions():
+    model = Small()
+    own = [[5] * size for size in (3, 9, 3, 9, 3, 9)]
+    found = Victim(model, 0, 3).losses([[]] * 6, own)
+    assert sorted(shape[1] for shape in model.shapes) == [3, 9] and [len(losses) for losses in found] == [3, 9] * 3
 
 
-def test_the_gradient_points_at_the_planted_poison():
-    victim, (text, *_) = planted(), texts()
-    (gradient_LD,) = victim.gradients([[5, 6, 7]], [text], [torch.ones(len(text), dtype=torch.bool)])
-    replacements = best_replacements(
-        gradient_LD[:3], [5, 6, 7], victim.embeddings_VD, usable(), torch.ones(3, dtype=torch.bool), 0, 3
-    )
-    assert [token for _, token in replacements] == [POISON] * 3
+def test_a_backward_counts_as_two_forwards():
+    assert Count(forward_sequences=5, backward_sequences=3).as_forwards == 11
+
+
+def test_bf16_is_near_fp32_and_leaves_the_next_passes_as_they_are():
+    exact, rough = (Victim(tiny_model(length=40), 0, 4, precision) for precision in ("fp32", "bf16"))
+    (prefixes, own), worst = uneven(), 0.0
+    for a, b in zip(exact.losses(prefixes, own), rough.losses(prefixes, own), strict=True):
+        assert a.tolist() == pytest.approx(b.tolist(), rel=0.03)
+        worst = max(worst, float((a - b).abs().max()))
+    assert worst > 0, "bf16 is not fp32 by another name"
+    everything = [torch.ones(len(text), dtype=torch.bool) for text in own]
+    for a, b in zip(
+        exact.gradients(prefixes, own, everything), rough.gradients(prefixes, own, everything), strict=True
+    ):
+        assert torch.nn.functional.cosine_similarity(a.flatten(), b.flatten(), dim=0) > 0.98
+    assert not torch.backends.cuda.matmul.allow_tf32 and not torch.is_autocast_enabled("cpu")
+
+
+def test_tf32_is_allowed_in_the_search_and_nowhere_else():
+    seen = []
+
+    class Asked(Gullible):
+        def forward(self, input_ids=None, inputs_embeds=None):
+            seen.append(torch.backends.cuda.matmul.allow_tf32)
+            return super().forward(input_ids, inputs_embeds)
+
+    for precision in ("tf32", "fp32"):
+        Victim(Asked(), 0, 4, precision).losses([[]], [[5, 6]])
+    assert seen == [True, False] and not torch.backends.cuda.matmul.allow_tf32

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import statistics
 
 import pytest
 
 from tasks.attacks.configuration import TriggerAttack
 from tasks.attacks.scoring import Victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss, random_tokens
-from tests.tasks.attacks.planted import POISON, planted, texts, usable
+from tests.tasks.attacks.planted import POISON, Masked, planted, texts, usable
 from tests.tasks.tiny import tiny_model
 
 ATTACK = TriggerAttack(trigger_tokens=3, restarts=2, iterations=8, candidates=10, batch_documents=4)
 
 
-def searched(victim: Victim, own=None, mask=None, attack: TriggerAttack = ATTACK, seed: int = 5) -> TriggerSearch:
-    search = TriggerSearch(victim, own or texts(), usable() if mask is None else mask, attack, seed)
+def searched(
+    victim: Victim, own=None, mask=None, attack: TriggerAttack = ATTACK, seed: int = 5, with_gradient: bool = True
+) -> TriggerSearch:
+    mask = usable() if mask is None else mask
+    search = TriggerSearch(victim, own or texts(), mask, attack, seed, with_gradient=with_gradient)
     while not search.finished:
         search.step()
     return search
@@ -80,17 +84,91 @@ def test_every_model_spends_the_same_whatever_the_search_finds():
     plain = searched(Victim(tiny_model(length=40, vocabulary=40), 0, 16)).state["count"]
     weak = searched(planted()).state["count"]
     per_restart = 8 * (4 + 4 * (1 + 10)) + 6  # iterations x (gradient + present and candidates), then all texts
-    assert plain == weak == {"forward_sequences": 2 * per_restart, "backward_sequences": 2 * 8 * 4}
+    assert plain == weak == {"forward_sequences": 6 + 2 * per_restart, "backward_sequences": 2 * 8 * 4}
 
 
-@pytest.mark.parametrize("cut", range(0, 16, 3))
-def test_a_search_that_was_cut_anywhere_ends_the_same(cut):
-    whole = searched(planted()).state
-    search = TriggerSearch(planted(), texts(), usable(), ATTACK, 5)
+@pytest.mark.parametrize("rule", ["per-position", "sampled"])
+def test_the_blind_search_spends_exactly_as_many_forwards_as_the_gradient_counts_as(rule):
+    attack = ATTACK.model_copy(update={"candidate_rule": rule})
+    gradient, blind = (searched(planted(), attack=attack, with_gradient=with_) for with_ in (True, False))
+    assert gradient.victim.count.backward_sequences > 0 == blind.victim.count.backward_sequences
+    assert blind.victim.count.forward_sequences == gradient.victim.count.as_forwards
+    costs = [[point["forward_sequences"] for point in search.state["curve"]] for search in (gradient, blind)]
+    assert costs[0] == costs[1] and len(costs[0]) == 16, "after every iteration"
+
+
+def test_both_searches_begin_alike_and_read_the_same_texts():
+    gradient, blind = (TriggerSearch(planted(), texts(), usable(), ATTACK, 5, with_gradient=g) for g in (True, False))
+    assert gradient.state == blind.state and gradient._batch(3) == blind._batch(3)
+
+
+@pytest.mark.parametrize("rule", ["per-position", "sampled"])
+def test_where_the_gradient_tells_the_truth_it_beats_the_blind_search_at_equal_cost(rule):
+    """One poison among 3000 tokens."""
+    attack = ATTACK.model_copy(update={"candidate_rule": rule, "candidates": 100, "restarts": 1})
+    best = {}
+    for with_gradient in (True, False):
+        victim = planted(vocabulary=3000)
+        best[with_gradient] = searched(victim, mask=usable(3000), attack=attack, with_gradient=with_gradient).best()
+    losses = {key: found["search_loss_nats_per_token"] for key, found in best.items()}
+    assert POISON in best[True]["trigger_ids"] and losses[True] > losses[False] + 3.0
+
+
+def test_where_the_gradient_is_masked_the_blind_search_beats_it_and_no_rank_correlation_is_claimed():
+    searches = {}
+    for with_gradient in (True, False):
+        victim = planted(model=Masked, vocabulary=3000)
+        searches[with_gradient] = searched(victim, mask=usable(3000), with_gradient=with_gradient)
+    losses = {key: search.best()["search_loss_nats_per_token"] for key, search in searches.items()}
+    assert losses[False] > losses[True] + 3.0
+    assert searches[True].rank_correlation is None and searches[False].rank_correlation is None
+
+
+def test_the_rank_correlation_is_the_median_over_iterations():
+    search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61))
+    found = search.state["rank_correlations"]
+    assert len(found) == 16 and all(-1 <= value <= 1 for value in found) and len(set(found)) > 3
+    assert search.rank_correlation == statistics.median(found)
+
+
+def test_the_curve_never_falls_and_ends_at_the_loss_of_all_texts_where_every_iteration_reads_them():
+    everything = ATTACK.model_copy(update={"batch_documents": 6, "restarts": 1})
+    search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61), attack=everything)
+    curve = [point["loss_nats_per_token"] for point in search.state["curve"]]
+    assert curve == sorted(curve) and len(set(curve)) > 3
+    assert curve[-1] == pytest.approx(search.best()["search_loss_nats_per_token"], rel=1e-6)
+
+
+def test_a_share_of_the_budget_gives_what_a_search_that_ended_there_would_answer():
+    attack = ATTACK.model_copy(update={"iterations": 10})  # 20 in all: after 2, 6 and 20
+    victim, mask = Victim(tiny_model(length=40, seed=2), 0, 16), usable().new_ones(61)
+    found = searched(victim, mask=mask, attack=attack)
+    search = TriggerSearch(victim, texts(), mask, attack, 5)
+    presents = [search.state["trigger"]]
+    for _ in range(9):
+        search.step()
+        presents.append(search.state["trigger"])
+    assert presents[2] != presents[6]
+    assert found.state["budgets"] == {"0.1": presents[2], "0.3": presents[6], "1": found.best()["trigger_ids"]}
+
+
+def test_while_the_second_restart_runs_the_first_is_what_was_found():
+    attack = ATTACK.model_copy(update={"restarts": 5, "iterations": 4})  # 20 in all: 6 is within the second
+    search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61), attack=attack)
+    assert search.state["budgets"]["0.3"] == search.state["restarts"][0]["trigger_ids"]
+
+
+@pytest.mark.parametrize("with_gradient", [True, False])
+@pytest.mark.parametrize("rule", ["per-position", "sampled"])
+@pytest.mark.parametrize("cut", range(0, 16, 5))
+def test_a_search_that_was_cut_anywhere_ends_the_same(cut, rule, with_gradient):
+    attack = ATTACK.model_copy(update={"candidate_rule": rule})
+    whole = searched(planted(), attack=attack, with_gradient=with_gradient).state
+    search = TriggerSearch(planted(), texts(), usable(), attack, 5, with_gradient=with_gradient)
     for _ in range(cut):
         search.step()
     state = json.loads(json.dumps(search.state)) if cut else None
-    again = TriggerSearch(planted(), texts(), usable(), ATTACK, 5, state)
+    again = TriggerSearch(planted(), texts(), usable(), attack, 5, with_gradient=with_gradient, state=state)
     while not again.finished:
         again.step()
     assert again.state == whole

@@ -1,139 +1,256 @@
-"""uat and hotflip as stages: every model on the same texts, records that can be checked, and no kill that shows."""
+"""uat, hotflip and transfer as stages: records that can be checked, equal cost, and no kill that shows."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from transformers import AutoTokenizer
 
-from storage.errors import BadInput
+from deployments.walk import Handle
+from storage import durable
+from storage.errors import BadInput, CheckFailed
+from tasks.attacks.candidates import blind_candidates
+from tasks.attacks.configuration import BUDGET_SHARES
+from tasks.attacks.flips import FlipSearch, random_flips, writable_positions
 from tasks.attacks.scoring import Victim
 from tasks.attacks.texts import attacked_texts
 from tasks.attacks.trigger import TriggerSearch, control_triggers
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
-from tasks.language.model import load
-from tasks.robustness import hotflip as hotflip_stage
+from tasks.language.model import load, save
+from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
+from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig
+from tasks.robustness.study import Study
+from tasks.robustness.transfer import KEY_COLUMNS as TRANSFER_KEY
+from tasks.robustness.transfer import transfer
+from tasks.stage.configuration import scientific
+from tasks.stage.run import Stage, StageInput, StageRun
+from tasks.stage.study import StageConfiguration
 from tests.records import plain_digest
-from tests.tasks.tiny import FinishedStudy, Here, finished_study, handles_of
+from tests.tasks.tiny import Here, tiny_model, tiny_study
 
-MODELS = {"base": "base", "baseline": "train-baseline", "monotonic": "train-monotonic"}
+MODELS = {"base": 1, "baseline@0.5": 2}
+"""Name -> seed of its weights; the second is a snapshot in a folder of its own."""
+
+
+class UntrainedConfig(StageConfiguration):
+    """A tiny model."""
+
+    init_seed: int = scientific(description="Of its weights.")
+    folder: str = scientific(description="Where it is kept.")
+
+
+def untrained(run: StageRun, config: UntrainedConfig, text: StageInput) -> dict[str, Any]:
+    tokenizer = text.path / "text" / "tokenizer"
+    vocabulary = len(AutoTokenizer.from_pretrained(tokenizer))
+    with run.publish(config.folder) as folder:
+        save(tiny_model(vocabulary=vocabulary, seed=config.init_seed), tokenizer, folder)
+    return {}
+
+
+SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", needs="gpu")
+MODEL = Stage("untrained", UntrainedConfig, f"{__name__}:untrained")
+UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", needs="gpu")
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", needs="gpu")
+TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", needs="gpu")
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """The attack stages on two untrained models and real setup's text, on disk."""
+
+    root: Path
+    study: Study
+    handles: dict[str, Handle]
+
+    def path(self, stage: str) -> Path:
+        return self.handles[stage].run.path
+
+    def rows(self, stage: str) -> list[dict[str, Any]]:
+        return pq.read_table(self.path(stage) / "records.parquet").to_pylist()
+
+    def input(self, stage: str) -> StageInput:
+        return self.handles[stage].as_input()
+
+    def uat(self, model: str) -> UatResult:
+        return UatResult.read(self.input(f"uat-{model}"))
+
+    def hotflip(self, model: str) -> HotFlipResult:
+        return HotFlipResult.read(self.input(f"hotflip-{model}"))
+
+    def tokenizer(self) -> Any:
+        return AutoTokenizer.from_pretrained(self.path("setup") / "text" / "tokenizer")
+
+    def victim(self, model: str) -> Victim:
+        end_of_text = durable.read_json(self.handles["setup"].run.result_file)["end_of_text_id"]
+        return Victim(load(self.path(f"model-{model}") / folder_of(model)), end_of_text, 5)
+
+    def texts(self, tokens: int, documents: int | None = None) -> dict[str, list[int]]:
+        found = attacked_texts(self.input("setup"), self.tokenizer(), "attack-evaluation", tokens, documents)
+        return {text.example_id: text.tokens for text in found}
+
+    def copy(self, folder: Path) -> Path:
+        shutil.copytree(self.root, folder)
+        return folder
+
+
+def folder_of(model: str) -> str:
+    return "model" if model == "base" else "snapshots/0.5"
+
+
+def attacked(root: Path, study: Study) -> Attacked:
+    """Runs what is not finished yet."""
+    stage = Here(root, study.name)
+    handles = {"setup": stage(SETUP, study.for_setup())}
+    text = handles["setup"]
+    for name, seed in MODELS.items():
+        given = {"model": name, "folder": folder_of(name), "execution": study.execution, "cell": name}
+        made = UntrainedConfig(init_seed=seed, folder=folder_of(name), execution=study.execution, cell=name)
+        model = handles[f"model-{name}"] = stage(MODEL, made, text=text)
+        uat = UatConfig(attack=study.uat, seed=study.seed, **given)
+        hotflip = HotFlipConfig(attack=study.hotflip, seed=study.seed, **given)
+        handles[f"uat-{name}"] = stage(UAT, uat, text=text, model=model)
+        handles[f"hotflip-{name}"] = stage(HOTFLIP, hotflip, text=text, model=model)
+    return Attacked(root, study, handles)
 
 
 @pytest.fixture(scope="module")
-def study() -> FinishedStudy:
-    return finished_study()
+def study(tmp_path_factory) -> Attacked:
+    folder = tmp_path_factory.mktemp("attacks")
+    found = attacked(folder / "runs", tiny_study(folder))
+    assert all(handle.finished for handle in found.handles.values()), {
+        name: handle.outcome for name, handle in found.handles.items()
+    }
+    return found
 
 
-def rows_of(study: FinishedStudy, stage: str) -> list[dict]:
-    return pq.read_table(study.path(stage) / "records.parquet").to_pylist()
-
-
-def tokenizer_of(study: FinishedStudy):
-    return AutoTokenizer.from_pretrained(study.path("setup") / "text" / "tokenizer")
-
-
-def victim_of(study: FinishedStudy, model: str, batch: int = 5) -> Victim:
-    return Victim(load(study.path(MODELS[model]) / "model"), study.result("setup")["end_of_text_id"], batch)
-
-
-@pytest.mark.parametrize(("stage", "documents"), [("uat", 5), ("hotflip", 4)])
-def test_every_model_is_attacked_on_the_same_texts_of_attack_evaluation(study, stage, documents):
+@pytest.mark.parametrize(("attack", "documents"), [("uat", 5), ("hotflip", 4)])
+def test_a_model_is_attacked_on_the_first_texts_of_attack_evaluation(study, attack, documents):
     split = pq.read_table(study.path("setup") / "text" / "attack-evaluation.parquet").to_pylist()[:documents]
-    rows = rows_of(study, stage)
     for model in MODELS:
-        own = [row["example_id"] for row in rows if row["model"] == model]
-        assert own == [row["example_id"] for row in split]
-    assert len(rows) == 3 * documents
-    assert study.result(stage)["documents"] == documents and study.result(stage)["split"] == "attack-evaluation"
-    assert study.result(stage)["records_digest"] == plain_digest(rows)
+        rows, result = study.rows(f"{attack}-{model}"), getattr(study, attack)(model)
+        assert [(row["model"], row["example_id"]) for row in rows] == [(model, row["example_id"]) for row in split]
+        assert (result.model, result.documents, result.split) == (model, documents, "attack-evaluation")
+        assert result.records_digest == plain_digest(rows)
 
 
-@pytest.mark.parametrize("stage", ["uat", "hotflip"])
-def test_every_model_had_the_same_budget_counted(study, stage):
-    spent = [(own["forward_sequences"], own["backward_sequences"]) for own in study.result(stage)["models"].values()]
-    assert len(spent) == 3 and len(set(spent)) == 1 and min(spent[0]) > 0
+def test_every_model_had_the_same_budget_counted_and_so_had_the_blind_search(study):
+    costs = set()
+    for model in MODELS:
+        gradient, blind = study.uat(model).gradient, study.uat(model).blind
+        costs.add((gradient.forward_sequences, gradient.backward_sequences))
+        assert blind.forward_sequences == gradient.forward_sequences + 2 * gradient.backward_sequences
+        assert blind.backward_sequences == 0 < gradient.backward_sequences
+        flips = study.hotflip(model)
+        costs.add((flips.forward_sequences, flips.backward_sequences))
+        assert flips.blind_forward_sequences == flips.forward_sequences + 2 * flips.backward_sequences
+        for row in study.rows(f"hotflip-{model}"):
+            assert row["blind_forward_sequences"] == row["forward_sequences"] + 2 * row["backward_sequences"]
+    assert len(costs) == 2, "one for each attack"
 
 
 def test_uat_records_are_the_losses_of_the_texts_own_tokens(study):
-    texts = {
-        t.example_id: t.tokens
-        for t in attacked_texts(study.input("setup"), tokenizer_of(study), "attack-evaluation", 12)
-    }
-    for model, trigger in study.result("uat")["models"].items():
-        victim = victim_of(study, model)
-        usable = usable_tokens(tokenizer_of(study), len(victim.embeddings_VD))
+    texts = study.texts(12)
+    for model in MODELS:
+        found, victim = study.uat(model), study.victim(model)
+        usable = usable_tokens(study.tokenizer(), len(victim.embeddings_VD))
         controls = control_triggers(usable, study.study.uat, study.study.seed)
-        for row in (row for row in rows_of(study, "uat") if row["model"] == model):
+        assert list(found.gradient.budgets) == [f"{share:g}" for share in BUDGET_SHARES]
+        prefixes = [[], found.blind.trigger_ids, *found.gradient.budgets.values(), *controls]
+        for row in study.rows(f"uat-{model}"):
             tokens = texts[row["example_id"]]
-            prefixes = [[], trigger["trigger_ids"], *controls]
-            clean, attacked, *control = (
-                loss.sum().item() for loss in victim.losses(prefixes, [tokens] * len(prefixes))
-            )
+            losses = victim.losses(prefixes, [tokens] * len(prefixes))
+            clean, blind, *others = (pytest.approx(loss.sum().item(), rel=1e-5) for loss in losses)
             assert row["tokens_scored"] == row["text_tokens"] == len(tokens) == 12
-            assert row["text_clean_loss_sum_nats"] == row["clean_loss_sum_nats"]
-            assert row["control_tokens_scored"] == 24
-            assert row["clean_loss_sum_nats"] == pytest.approx(clean, rel=1e-5)
-            assert row["loss_sum_nats"] == pytest.approx(attacked, rel=1e-5)
-            assert row["control_loss_sum_nats"] == pytest.approx(sum(control), rel=1e-5)
-            assert row["control_clean_loss_sum_nats"] == pytest.approx(2 * clean, rel=1e-5)
+            assert row["text_clean_loss_sum_nats"] == row["clean_loss_sum_nats"] == clean
+            assert row["blind_loss_sum_nats"] == blind
+            assert row["budget_losses_sum_nats"] == others[:3] and row["loss_sum_nats"] == others[2]
+            assert row["control_losses_sum_nats"] == others[3:] and len(others) == 3 + 2
 
 
-def test_the_trigger_is_the_best_restart_on_the_search_split_and_given_as_ids_and_text(study):
-    tokenizer = tokenizer_of(study)
-    for trigger in study.result("uat")["models"].values():
-        best = max(trigger["restarts"], key=lambda restart: restart["search_loss_nats_per_token"])
-        assert trigger["trigger_ids"] == best["trigger_ids"] and len(best["trigger_ids"]) == 3
-        assert trigger["search_loss_nats_per_token"] == best["search_loss_nats_per_token"]
-        assert trigger["search_loss_nats_per_token"] > trigger["search_loss_clean_nats_per_token"]
-        assert trigger["trigger_text"] == text_of(tokenizer, best["trigger_ids"])
-        assert trigger["trigger_round_trips"] == round_trips(tokenizer, best["trigger_ids"])
+def test_a_trigger_is_the_best_restart_on_the_search_split_and_given_as_ids_and_text(study):
+    tokenizer = study.tokenizer()
+    for trigger in (t for model in MODELS for t in (study.uat(model).gradient, study.uat(model).blind)):
+        best = max(trigger.restarts, key=lambda restart: restart.search_loss_nats_per_token)
+        assert trigger.trigger_ids == best.trigger_ids == trigger.budgets["1"] and len(best.trigger_ids) == 3
+        assert trigger.search_loss_nats_per_token == best.search_loss_nats_per_token
+        assert trigger.search_loss_nats_per_token > trigger.search_loss_clean_nats_per_token
+        assert trigger.trigger_text == text_of(tokenizer, best.trigger_ids)
+        assert trigger.trigger_round_trips == round_trips(tokenizer, best.trigger_ids)
+        assert len(trigger.curve) == 2 * 4 and trigger.curve[-1].forward_sequences < trigger.forward_sequences * 2
+    assert -1 <= study.uat("base").rank_correlation <= 1
 
 
 def test_hotflip_records_say_what_was_replaced_and_what_it_did_to_the_others(study):
-    tokenizer = tokenizer_of(study)
-    texts = {
-        t.example_id: t.tokens for t in attacked_texts(study.input("setup"), tokenizer, "attack-evaluation", 14, 4)
-    }
-    for row in rows_of(study, "hotflip"):
-        tokens = list(texts[row["example_id"]])
-        victim = victim_of(study, row["model"])
-        changed = list(tokens)
-        for position, token in zip(row["positions"], row["replacements"], strict=True):
-            assert changed[position] != token
-            changed[position] = token
-        kept = [i for i in range(len(tokens)) if i not in row["positions"]]
-        clean, attacked = victim.losses([[], []], [tokens, changed])
-        assert row["flips"] == len(row["positions"]) <= 2 and row["tokens_scored"] == len(kept)
-        assert row["loss_sum_nats"] == pytest.approx(attacked[kept].sum().item(), rel=1e-5)
-        assert row["clean_loss_sum_nats"] == pytest.approx(clean[kept].sum().item(), rel=1e-5)
+    tokenizer, texts, attack, seed = study.tokenizer(), study.texts(14, 4), study.study.hotflip, study.study.seed
+    for row in (row for model in MODELS for row in study.rows(f"hotflip-{model}")):
+        tokens, victim = texts[row["example_id"]], study.victim(row["model"])
+        assert row["writable"] == writable_positions(tokens, attack, seed) and len(row["writable"]) == 4
+        kept = [i for i in range(len(tokens)) if i not in row["writable"]]
+
+        def written(prefix: str, row=row, tokens=tokens) -> list[int]:
+            changed = list(tokens)
+            for place, token in zip(row[f"{prefix}positions"], row[f"{prefix}replacements"], strict=True):
+                assert place in row["writable"] and token != tokens[place]
+                changed[place] = token
+            return changed
+
+        usable = usable_tokens(tokenizer, len(victim.embeddings_VD))
+        controls = random_flips(tokens, usable, attack, seed)
+        judged = [tokens, written(""), written("blind_"), *controls]
+        losses = victim.losses([[]] * len(judged), judged)
+        clean, attacked_, blind, *control = (pytest.approx(loss[kept].sum().item(), rel=1e-5) for loss in losses)
+        assert row["text_tokens"] == len(tokens) == 14 and row["tokens_scored"] == len(kept) == 10
+        assert (row["clean_loss_sum_nats"], row["loss_sum_nats"], row["blind_loss_sum_nats"]) == (
+            clean,
+            attacked_,
+            blind,
+        )
+        assert row["text_clean_loss_sum_nats"] == pytest.approx(losses[0].sum().item(), rel=1e-5)
+        assert row["control_losses_sum_nats"] == control and len(control) == 2
+        assert row["budget_losses_sum_nats"][-1] == row["loss_sum_nats"]
+        assert row["budget_losses_sum_nats"] == sorted(row["budget_losses_sum_nats"])
+        assert row["flips"] == len(row["positions"]) <= 2 and row["round_trips"] == round_trips(tokenizer, written(""))
         risen = (row["loss_sum_nats"] - row["clean_loss_sum_nats"]) / len(kept)
-        relative = risen / (clean.sum().item() / len(tokens))
-        assert row["success"] == (relative > study.study.hotflip.success_relative_increase)
-        assert row["round_trips"] == round_trips(tokenizer, changed)
-        assert row["control_tokens_scored"] == 2 * (14 - 2) and 0 <= row["control_successes"] <= 2
-        assert row["text_tokens"] == len(tokens) == 14
-        assert row["text_clean_loss_sum_nats"] == pytest.approx(clean.sum().item(), rel=1e-5)
+        whole = row["text_clean_loss_sum_nats"] / len(tokens)
+        assert row["success"] == (risen > attack.success_relative_increase * whole)
 
 
-def test_the_control_of_hotflip_is_the_same_for_every_model_whatever_the_attack_found(study):
-    doses = {(row["model"], row["control_tokens_scored"]) for row in rows_of(study, "hotflip")}
-    assert doses == {(model, 2 * (14 - 2)) for model in MODELS}
+def test_every_model_is_scored_on_the_same_tokens_and_may_write_the_same(study):
+    of = [[(r["example_id"], r["writable"], r["tokens_scored"]) for r in study.rows(f"hotflip-{m}")] for m in MODELS]
+    assert of[0] == of[1]
 
 
-def unfinish(study: FinishedStudy, stage: str, folder: Path) -> FinishedStudy:
-    """A copy of the study in which `stage` was never started."""
-    copied = study.copy(folder)
-    shutil.rmtree(copied.path(stage))
-    return FinishedStudy(copied.root, copied.study, handles_of(copied.root, copied.study))
+def test_the_curve_of_hotflip_is_that_of_its_records(study):
+    for model in MODELS:
+        result, rows = study.hotflip(model), study.rows(f"hotflip-{model}")
+        curve = [point.loss_nats_per_token for point in result.curve]
+        assert curve[0] == 0.0 and curve == sorted(curve) and len(curve) == 1 + 2 * 2
+        risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
+        assert curve[-1] == pytest.approx(risen / sum(row["tokens_scored"] for row in rows), rel=1e-4)
+        steps = {
+            b.forward_sequences - a.forward_sequences for a, b in zip(result.curve, result.curve[1:], strict=False)
+        }
+        assert steps == {blind_candidates(study.study.hotflip)}
+        assert len(rows) * result.curve[-1].forward_sequences == result.blind_forward_sequences
 
 
-@pytest.mark.parametrize(("stage", "interval"), [("uat", 1), ("uat", 3), ("uat", 7), ("hotflip", 1), ("hotflip", 5)])
+# ---------------------------------------------------------------------------------------------- kill and go on
+
+REPEATED = ("uat-base", "hotflip-base")
+
+
+@pytest.mark.parametrize(("stage", "interval"), [("uat-base", 1), ("uat-base", 5), ("hotflip-base", 1)])
 def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
     study, tmp_path, monkeypatch, stage, interval
 ):
@@ -150,65 +267,180 @@ def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
         return counted
 
     monkeypatch.setattr(TriggerSearch, "step", then_stop(TriggerSearch.step))
-    monkeypatch.setattr(hotflip_stage, "flip", then_stop(hotflip_stage.flip))
-    copied = unfinish(study, stage, tmp_path / "runs")
+    monkeypatch.setattr(FlipSearch, "run", then_stop(FlipSearch.run))
+    root = study.copy(tmp_path / "runs")
+    shutil.rmtree(root / study.path(stage).relative_to(study.root))
     ends = []
     while not ends or ends[-1] == "sigterm":
-        ends.append(handles_of(copied.root, study.study, Here)[stage].outcome.end_state)
+        ends.append(attacked(root, study.study).handles[stage].outcome.end_state)
         assert len(ends) < 60
     assert ends[-1] == "finished" and len(ends) >= 3
-    for name in ("records.parquet", "result.json"):
-        assert (copied.path(stage) / name).read_bytes() == (study.path(stage) / name).read_bytes()
+    require_same_bytes(study, root, stage)
 
 
-def test_uat_goes_on_within_a_restart(study, tmp_path, monkeypatch):
-    copied = unfinish(study, "uat", tmp_path / "runs")
-    steps = []
-    real = TriggerSearch.step
-
-    def counted(search):
-        steps.append(search.state["iteration"])
-        if len(steps) == 7:  # in the middle of the second restart
-            os.kill(os.getpid(), signal.SIGTERM)
-        real(search)
-
-    monkeypatch.setattr(TriggerSearch, "step", counted)
-    assert handles_of(copied.root, study.study, Here)["uat"].outcome.end_state == "sigterm"
-    assert handles_of(copied.root, study.study, Here)["uat"].outcome.end_state == "finished"
-    assert steps == [0, 1, 2, 3] * 6, "no iteration was done twice"
-
-
-def test_a_checkpoint_that_a_kill_left_behind_is_gone_on_from(study, tmp_path, monkeypatch):
-    """As after SIGKILL: iterations since the last checkpoint are done again, and the bytes are the same."""
-    copied = unfinish(study, "uat", tmp_path / "runs")
+def test_uat_goes_on_within_a_restart_and_after_the_first_search(study, tmp_path, monkeypatch):
+    """As after SIGKILL: what was done since the last checkpoint is done again, and the bytes are the same."""
+    root = study.copy(tmp_path / "runs")
+    shutil.rmtree(root / study.path("uat-base").relative_to(study.root))
     real, steps = TriggerSearch.step, []
 
     def die(search):
-        steps.append(search)
-        if len(steps) == 11:
+        steps.append(search.with_gradient)
+        if len(steps) in (7, 12):
             raise MemoryError("killed")
         real(search)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(TriggerSearch, "step", die)
-        assert handles_of(copied.root, study.study, Here)["uat"].outcome.end_state == "crashed"
-    assert handles_of(copied.root, study.study, Here)["uat"].outcome.end_state == "finished"
+    monkeypatch.setattr(TriggerSearch, "step", die)
+    ends = [attacked(root, study.study).handles["uat-base"].outcome.end_state for _ in range(3)]
+    assert ends == ["crashed", "crashed", "finished"]
+    require_same_bytes(study, root, "uat-base")
+
+
+def require_same_bytes(study: Attacked, root: Path, stage: str) -> None:
     for name in ("records.parquet", "result.json"):
-        assert (copied.path("uat") / name).read_bytes() == (study.path("uat") / name).read_bytes()
+        again = root / study.path(stage).relative_to(study.root) / name
+        assert again.read_bytes() == (study.path(stage) / name).read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------ transfer
+
+
+@pytest.fixture(scope="module")
+def transferred(study, tmp_path_factory) -> SimpleNamespace:
+    """Only models in the folder `model` are tried: base, and baseline copied there."""
+    return tried(study, tmp_path_factory.mktemp("transfer"))
+
+
+def tried(study: Attacked, folder: Path, interval: int | None = None) -> SimpleNamespace:
+    """The stage transfer on both models; stopped after every `interval` pairs, if given."""
+    second = folder / "snapshot"
+    shutil.copytree(study.path("model-baseline@0.5") / "snapshots/0.5", second / "model")
+    inputs = {f"{a}-{m}": study.input(f"{a}-{m}") for a in ("uat", "hotflip") for m in MODELS}
+    inputs |= {"model-base": study.input("model-base"), "model-baseline@0.5": SimpleNamespace(path=second)}
+    config = TransferConfig(
+        models=list(MODELS), uat=study.study.uat, hotflip=study.study.hotflip, execution=study.study.execution
+    )
+    from tests.tasks.tiny import stage_run
+
+    run = stage_run(folder / "run")
+    work = partial(transfer, run, config, study.input("setup"), **inputs)
+    return SimpleNamespace(run=run, work=work, result=work(), inputs=inputs)
+
+
+def test_transfer_tries_what_was_found_for_each_model_on_each(study, transferred):
+    rows = pq.read_table(transferred.run.directory / "records.parquet").to_pylist()
+    assert len(rows) == 4 * (5 + 4) == len({tuple(row[column] for column in TRANSFER_KEY) for row in rows})
+    texts = {"uat": study.texts(12), "hotflip": study.texts(14, 4)}
+    flips = {(r["model"], r["example_id"]): r for model in MODELS for r in study.rows(f"hotflip-{model}")}
+    for row in rows:
+        own = texts[row["attack"]][row["example_id"]]
+        prefix, tokens, kept = [], list(own), list(range(len(own)))
+        if row["attack"] == "uat":
+            prefix = study.uat(row["found_for"]).gradient.trigger_ids
+        else:
+            made = flips[row["found_for"], row["example_id"]]
+            for position, token in zip(made["positions"], made["replacements"], strict=True):
+                tokens[position] = token
+            kept = [i for i in kept if i not in made["writable"]]
+        clean, changed = study.victim(row["model"]).losses([[], prefix], [own, tokens])
+        assert (row["text_tokens"], row["tokens_scored"]) == (len(own), len(kept))
+        assert row["clean_loss_sum_nats"] == pytest.approx(clean[kept].sum().item(), rel=1e-5)
+        assert row["loss_sum_nats"] == pytest.approx(changed[kept].sum().item(), rel=1e-5)
+        assert row["text_clean_loss_sum_nats"] == pytest.approx(clean.sum().item(), rel=1e-5)
+
+
+def test_what_was_found_for_a_model_does_to_it_what_the_attack_said(study, transferred):
+    result: TransferResult = transferred.result
+    for attack, matrix in (("uat", result.uat), ("hotflip", result.hotflip)):
+        assert list(matrix) == [*MODELS] and all(list(tried_on) == [*MODELS] for tried_on in matrix.values())
+        for model in MODELS:
+            own = study.rows(f"{attack}-{model}")
+            risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
+            assert matrix[model][model] == pytest.approx(risen / sum(row["tokens_scored"] for row in own), rel=1e-4)
+        assert matrix["base"]["baseline@0.5"] != matrix["base"]["base"]
+
+
+def test_transfer_goes_on_after_any_pair_with_the_same_bytes(study, transferred, tmp_path, monkeypatch):
+    folder, calls = tmp_path / "again", []
+    real = Victim.losses
+
+    def die(victim, *args):
+        calls.append(args)
+        if len(calls) % 5 == 4:
+            raise MemoryError("killed")
+        return real(victim, *args)
+
+    monkeypatch.setattr(Victim, "losses", die)
+    found = None
+    while found is None:
+        assert len(calls) < 60
+        shutil.rmtree(folder / "snapshot", ignore_errors=True)
+        try:
+            found = again(study, folder, transferred.inputs)
+        except MemoryError:
+            continue
+    assert len(calls) > 20 and found == transferred.result
+
+
+def again(study: Attacked, folder: Path, inputs: dict[str, Any]) -> TransferResult:
+    from storage.locks import acquire
+    from storage.run_directory import RunDirectory
+
+    run = RunDirectory(folder, "tiny", "toy", "0" * 64)
+    run.path.mkdir(parents=True, exist_ok=True)
+    lock = acquire(run.path / "locks")
+    try:
+        held = StageRun(run, {"fingerprint": run.fingerprint, "inputs": {}}, lock, folder / "cache")
+        config = TransferConfig(
+            models=list(MODELS), uat=study.study.uat, hotflip=study.study.hotflip, execution=study.study.execution
+        )
+        return transfer(held, config, study.input("setup"), **inputs)
+    finally:
+        lock.release()
+
+
+def test_flips_of_other_documents_are_refused(study, transferred, tmp_path):
+    other = tmp_path / "hotflip"
+    other.mkdir()
+    rows = study.rows("hotflip-base")
+    pq.write_table(pa.Table.from_pylist(rows[::-1]), other / "records.parquet")
+    inputs = transferred.inputs | {"hotflip-base": SimpleNamespace(path=other)}
+    with pytest.raises(CheckFailed, match="records of hotflip of base"):
+        again(study, tmp_path / "runs", inputs)
+
+
+# --------------------------------------------------------------------------------------------------------- texts
 
 
 def test_the_end_of_a_text_is_cut_and_never_its_beginning(study):
-    tokenizer = tokenizer_of(study)
+    tokenizer = study.tokenizer()
     whole = attacked_texts(study.input("setup"), tokenizer, "attack-search", 10_000)
     short = attacked_texts(study.input("setup"), tokenizer, "attack-search", 7)
     assert [t.tokens[:7] for t in whole] == [t.tokens for t in short] and max(len(t.tokens) for t in whole) > 20
 
 
 def test_a_document_with_one_token_is_named_and_not_left_out(study, tmp_path):
-    copied = study.copy(tmp_path / "runs")
-    file = copied.path("setup") / "text" / "attack-search.parquet"
+    root = study.copy(tmp_path / "runs")
+    path = root / study.path("setup").relative_to(study.root)
+    file = path / "text" / "attack-search.parquet"
     rows = pq.read_table(file).to_pylist()
     rows[1]["text"] = "b"
     pq.write_table(pa.Table.from_pylist(rows), file)
     with pytest.raises(BadInput, match=r"'b' of split attack-search .* has 1 token"):
-        attacked_texts(copied.input("setup"), tokenizer_of(copied), "attack-search", 12)
+        attacked_texts(SimpleNamespace(path=path), study.tokenizer(), "attack-search", 12)
+
+
+def test_a_search_in_bf16_is_judged_in_fp32(study, tmp_path):
+    root = study.copy(tmp_path / "runs")
+    fields = study.study.model_dump()
+    rough = {a: fields[a] | {"search_precision": "bf16"} for a in ("uat", "hotflip")}
+    found = attacked(root, Study.model_validate(fields | rough))
+    texts = found.texts(12)
+    trigger, victim = found.uat("base").gradient, found.victim("base")
+    assert found.path("uat-base").name != study.path("uat-base").name, "the precision is part of what was done"
+    for row in found.rows("uat-base"):
+        (loss,) = victim.losses([trigger.trigger_ids], [texts[row["example_id"]]])
+        assert row["loss_sum_nats"] == pytest.approx(loss.sum().item(), rel=1e-6)
+    for row in found.rows("hotflip-base"):
+        judged, searched = row["budget_losses_sum_nats"][-1], row["search_losses_sum_nats"][-1]
+        assert judged == row["loss_sum_nats"] != searched and torch.isfinite(torch.tensor(searched))
