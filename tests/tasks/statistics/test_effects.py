@@ -9,41 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.statistics.effects import Effect, EffectDifference, attack_effect, paired_effects, succeeded
+from tasks.statistics.effects import (
+    Effect,
+    EffectDifference,
+    attack_effect,
+    control_successes,
+    paired_effects,
+    succeeded,
+)
 from tasks.statistics.resampling import Estimate
+from tests.tasks.statistics.records import row, some
+
+THRESHOLD = 0.15
 
 
-def row(model: str, number: int, clean: float, attacked: float, **changed: object) -> dict:
-    """One text of ten tokens; losses per token. The control has two draws and does nothing."""
-    return {
-        "model": model,
-        "example_id": f"{number:03d}",
-        "source": f"file {number}",
-        "tokens_scored": 10,
-        "loss_sum_nats": 10 * attacked,
-        "clean_loss_sum_nats": 10 * clean,
-        "text_tokens": 10,
-        "text_clean_loss_sum_nats": 10 * clean,
-        "control_tokens_scored": 20,
-        "control_loss_sum_nats": 20 * clean,
-        "control_clean_loss_sum_nats": 20 * clean,
-        "success": attacked > 1.15 * clean,
-        "control_successes": 0,
-    } | changed
+def effect(rows: list[dict], model: str = "a", threshold: float | None = THRESHOLD) -> Any:
+    return attack_effect(rows, model, 300, 0.95, threshold)
 
 
-def some(model: str = "a", rise: float = 0.5, documents: int = 30, noise: float = 0.2, seed: int = 0) -> list[dict]:
-    chance = np.random.default_rng(seed)
-    clean = chance.normal(4.0, 0.5, documents)
-    return [row(model, i, c, c + rise + chance.normal(0, noise)) for i, c in enumerate(clean)]
-
-
-def effect(rows: list[dict], model: str = "a", draws: int | None = 2) -> Any:
-    return attack_effect(rows, model, 300, 0.95, draws)
-
-
-def paired(rows: list[dict], model: str = "b", reference: str = "a", draws: int | None = 2) -> Any:
-    return paired_effects(rows, model, reference, 300, 0.95, draws)
+def paired(rows: list[dict], model: str = "b", reference: str = "a", threshold: float | None = THRESHOLD) -> Any:
+    return paired_effects(rows, model, reference, 300, 0.95, threshold)
 
 
 def estimates(found: Effect | EffectDifference) -> dict[str, Estimate]:
@@ -52,36 +37,51 @@ def estimates(found: Effect | EffectDifference) -> dict[str, Estimate]:
 
 def test_every_number_is_the_one_that_is_computed_by_hand():
     rows = [
-        row("a", 0, 2.0, 3.0, tokens_scored=5, loss_sum_nats=15.0, clean_loss_sum_nats=10.0, control_successes=1),
-        row("a", 1, 4.0, 4.4, control_loss_sum_nats=84.0),
+        row(
+            "a",
+            0,
+            2.0,
+            3.0,
+            tokens_scored=5,
+            loss_sum_nats=15.0,
+            clean_loss_sum_nats=10.0,
+            control_losses_sum_nats=[10.0, 12.0],
+            blind_loss_sum_nats=13.0,
+            budget_losses_sum_nats=[12.5, 15.0],
+        ),
+        row("a", 1, 4.0, 4.4, control_losses_sum_nats=[40.0, 44.0], blind_loss_sum_nats=43.0),
     ]
     found = effect(rows)
-    # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 40 + 84 = 124, clean 40 + 80 = 120, 40 tokens;
-    # of the whole texts 20 + 40 = 60, 20 tokens
+    # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 11 + 42 = 53, blind 13 + 43 = 56;
+    # budgets 12.5 + 42 = 54.5 and 59; of the whole texts 20 + 40 = 60, 20 tokens
     assert found.clean_loss_nats_per_token == pytest.approx(3.0)
     assert found.attacked_loss_nats_per_token == pytest.approx(3.6)
     assert found.increase_nats_per_token.value == pytest.approx(9 / 15)
     assert found.relative_increase.value == pytest.approx(0.6 / 3.0)
-    assert found.control_loss_nats_per_token == pytest.approx(3.1)
-    assert found.control_increase_nats_per_token.value == pytest.approx(0.1)
-    assert found.control_relative_increase.value == pytest.approx(0.1 / 3.0)
-    assert found.attack_minus_control_nats_per_token.value == pytest.approx(9 / 15 - 0.1)
-    assert found.success_rate.value == 0.5
-    assert found.control_success_rate.value == 0.25  # one of two draws on each of two texts
+    assert found.control_loss_nats_per_token == pytest.approx(3.2)
+    assert found.control_increase_nats_per_token.value == pytest.approx(0.2)
+    assert found.control_relative_increase.value == pytest.approx(0.2 / 3.0)
+    assert found.attack_minus_control_nats_per_token.value == pytest.approx(9 / 15 - 0.2)
+    assert found.blind_increase_nats_per_token.value == pytest.approx(6 / 15)
+    assert found.attack_minus_blind_nats_per_token.value == pytest.approx(3 / 15)
+    assert [budget.value for budget in found.budget_increases] == pytest.approx([4.5 / 15, 9 / 15])
+    assert found.success_rate.value == 0.5  # 1.0 and 0.4 nats, of which 0.3 and 0.6 are needed
+    assert found.control_success_rate.value == 0.25  # one of two draws on the first text
     assert found.success_rate_minus_control.value == 0.25
     assert (found.documents, found.sources, found.tokens_scored) == (2, 2, 15)
-    assert found.control_tokens_scored == 40
 
 
 def test_differences_between_models_are_those_of_their_effects():
     rows = some("a", 0.5) + some("b", 0.2, seed=1)
     found, a, b = paired(rows), effect(rows, "a"), effect(rows, "b")
-    names = ("increase_nats_per_token", "relative_increase", "attack_minus_control_nats_per_token", "success_rate")
-    for name in names:
+    assert set(estimates(found)) < set(estimates(a))
+    for name in estimates(found):
         ours, minuend, subtrahend = (getattr(effects, name) for effects in (found, b, a))
         assert ours.value == pytest.approx(minuend.value - subtrahend.value), name
         low, high = ours.interval
         assert low < ours.value < high, name
+        assert 0 < ours.p_value <= 1, name
+    assert found.increase_nats_per_token.p_value < 0.001
     assert (found.model, found.reference, found.documents, found.sources) == ("b", "a", 30, 30)
 
 
@@ -101,8 +101,8 @@ def test_an_attack_that_writes_over_expensive_tokens_does_not_choose_its_denomin
 
 
 def test_an_attack_without_successes_has_none_of_the_rates():
-    assert not [name for name in effect(some(), draws=None).as_json() if "success" in name]
-    assert not [name for name in paired(some() + some("b"), draws=None).as_json() if "success" in name]
+    assert not [name for name in effect(some(), threshold=None).as_json() if "success" in name]
+    assert not [name for name in paired(some() + some("b"), threshold=None).as_json() if "success" in name]
 
 
 def test_whole_sources_are_resampled():
@@ -140,28 +140,44 @@ def test_the_interval_depends_on_the_level_and_not_on_the_order_of_the_records()
 def test_a_text_that_only_one_model_was_attacked_on_is_refused(place: int):
     rows = some("a") + some("b")
     del rows[place]
-    with pytest.raises(ValueError, match="b and a were not attacked on the same documents"):
+    with pytest.raises(ValueError, match=r"b and a were not attacked on the same tokens of document 0(00|29)"):
         paired(rows)
 
 
 def test_a_text_of_another_source_in_one_model_is_refused():
     rows = some("a") + some("b")
     rows[-1]["source"] = "elsewhere"
-    with pytest.raises(ValueError, match="not attacked on the same documents"):
+    with pytest.raises(ValueError, match="not attacked on the same tokens of document 029"):
         paired(rows)
 
 
 def test_a_text_that_counts_twice_in_one_model_is_refused():
     rows = some("a") + some("b")
-    with pytest.raises(ValueError, match="not attacked on the same documents"):
+    with pytest.raises(ValueError, match="not attacked on the same tokens of document 029"):
         paired([*rows, rows[-1]])
 
 
-@pytest.mark.parametrize("column", ["tokens_scored", "control_tokens_scored"])
-def test_a_text_without_a_scored_token_is_refused(column: str):
+@pytest.mark.parametrize("column", ["tokens_scored", "text_tokens"])
+def test_another_number_of_tokens_in_one_model_is_refused(column: str):
+    rows = some("a") + some("b")
+    rows[7][column] -= 1
+    with pytest.raises(ValueError, match="b and a were not attacked on the same tokens of document 007"):
+        paired(rows)
+
+
+@pytest.mark.parametrize("changed", [{"tokens_scored": 0}, {"control_losses_sum_nats": []}])
+def test_a_text_without_a_scored_token_is_refused(changed: dict):
     rows = some()
-    rows[7][column] = 0
+    rows[7] |= changed
     with pytest.raises(ValueError, match="nothing was scored of document 007 for a"):
+        effect(rows)
+
+
+@pytest.mark.parametrize("column", ["control_losses_sum_nats", "budget_losses_sum_nats"])
+def test_a_text_with_fewer_draws_or_budgets_is_refused(column: str):
+    rows = some()
+    rows[7][column] = rows[7][column][:1]
+    with pytest.raises(ValueError, match=f"document 007 has 1 {column} for a, another 2"):
         effect(rows)
 
 
@@ -198,15 +214,23 @@ def test_one_source_gives_no_interval(case: str):
     for found in (effect(rows), paired(rows)):
         assert found.sources == 1
         assert all(estimate.interval is None for estimate in estimates(found).values())
+        assert all(estimate.p_value is None for estimate in estimates(found).values())
 
 
 def test_texts_that_all_react_alike_have_an_interval_without_width():
     rows = degenerate()["equal"]
     assert effect(rows).increase_nats_per_token == Estimate(value=0.5, interval=[0.5, 0.5])
-    assert paired(rows).increase_nats_per_token == Estimate(value=0.0, interval=[0.0, 0.0])
+    assert paired(rows).increase_nats_per_token == Estimate(value=0.0, interval=[0.0, 0.0], p_value=1.0)
 
 
 def test_a_success_is_more_than_the_share_and_not_as_much():
     assert not succeeded(row("a", 0, 4.0, 5.0), 0.25)
     assert succeeded(row("a", 0, 4.0, 5.001), 0.25)
     assert not succeeded(row("a", 0, 0.0, 0.0), 0.25)
+
+
+def test_successes_are_those_of_the_losses_and_not_of_a_count():
+    one = row("a", 0, 4.0, 4.1, success=True, control_losses_sum_nats=[40.0, 50.0, 46.1])
+    assert control_successes(one, THRESHOLD) == 2
+    found = effect([one])
+    assert (found.success_rate.value, found.control_success_rate.value) == (0.0, pytest.approx(2 / 3))

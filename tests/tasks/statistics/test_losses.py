@@ -7,10 +7,9 @@ import random
 
 import numpy as np
 import pytest
-from scipy.stats import bootstrap, t
+from scipy.stats import bootstrap
 
 from tasks.statistics.losses import LossDifference, paired_difference, summary
-from tasks.statistics.seeds import mean_over_seeds
 
 
 def rows(model: str, losses: list[float], tokens: list[int]) -> list[dict]:
@@ -67,6 +66,7 @@ def test_the_difference_is_model_minus_reference_and_lies_in_its_interval():
     assert 0 < low < 0.1 < high
     assert (found.model, found.reference, found.documents) == ("b", "a", 60)
     assert found.confidence_level == 0.95
+    assert found.p_value < 0.001
 
 
 def test_the_other_way_round_it_has_the_other_sign():
@@ -102,8 +102,9 @@ def test_a_difference_of_the_same_nats_in_every_token_has_an_interval_of_no_widt
 
 
 def test_a_difference_that_is_not_there_has_an_interval_around_zero():
-    low, high = compared(two_models(difference=0.0)).interval_nats_per_token
-    assert low < 0 < high
+    found = compared(two_models(difference=0.0))
+    low, high = found.interval_nats_per_token
+    assert low < 0 < high and found.p_value > 0.05
 
 
 def test_more_noise_and_fewer_documents_widen_the_interval():
@@ -148,30 +149,6 @@ def test_two_models_that_agree_everywhere_have_an_interval_of_zero_and_not_nan()
     records = two_models()[:60]
     same = records + [row | {"model": "b"} for row in records]
     assert compared(same).interval_nats_per_token == [0.0, 0.0]
-
-
-# ----------------------------------------------------------------------------------------------- seeds
-
-
-def test_three_seeds_give_the_interval_that_is_computed_by_hand():
-    found = mean_over_seeds([1.0, 2.0, 4.5], 0.95)
-    # mean 2.5; squares 2.25 + 0.25 + 4 = 6.5, over 2 is 3.25; t(2, 0.975) = 4.302652729911275
-    half = 4.302652729911275 * math.sqrt(3.25) / math.sqrt(3)
-    assert found.mean == 2.5
-    assert found.standard_deviation == pytest.approx(math.sqrt(3.25), rel=1e-12)
-    assert found.interval == pytest.approx([2.5 - half, 2.5 + half], rel=1e-9)
-    assert (found.seeds, found.confidence_level) == (3, 0.95)
-
-
-def test_the_confidence_level_is_two_sided():
-    low, high = mean_over_seeds([0.0, 1.0], 0.5).interval
-    assert (high - low) / 2 == pytest.approx(t.ppf(0.75, 1) * 0.5)
-
-
-@pytest.mark.parametrize("values", [[], [3.0]])
-def test_fewer_than_two_seeds_have_no_interval(values):
-    with pytest.raises(ValueError, match="no interval"):
-        mean_over_seeds(values, 0.95)
 
 
 def test_documents_of_one_source_are_resampled_together():

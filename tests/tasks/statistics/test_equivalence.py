@@ -1,0 +1,79 @@
+"""Differs, equivalent within the margin, or undecided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tasks.statistics.equivalence import Answer, answer
+from tasks.statistics.resampling import Estimate, interval
+
+
+def difference_of(mean: float, spread: float, sources: int = 12):
+    values = np.random.default_rng(0).normal(0, 1, sources)
+    values = mean + spread * (values - values.mean()) / values.std()
+
+    def at(level: float) -> Estimate:
+        columns = [values, np.ones(sources)]
+        return Estimate(value=mean, interval=interval(lambda total, count: total / count, columns, 500, level))
+
+    return at
+
+
+def ask(mean: float, spread: float, margin: float = 0.1) -> Answer:
+    return answer(difference_of(mean, spread), margin, 0.95)
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "expected"),
+    [
+        (0.5, 0.1, "differs"),
+        (-0.5, 0.1, "differs"),
+        (0.001, 0.05, "equivalent"),
+        (0.05, 0.01, "differs within the margin"),
+        (0.05, 0.5, "undecided"),
+        (0.1, 0.01, "differs"),  # on the margin is not within it
+        (0.0, 0.0, "equivalent"),
+    ],
+)
+def test_the_answer_follows_both_intervals(mean: float, spread: float, expected: str):
+    assert ask(mean, spread).answer == expected
+
+
+def test_the_equivalence_interval_is_of_1_minus_2_alpha_and_lies_within_the_other():
+    found = ask(0.05, 0.1)
+    assert found.equivalence_interval == pytest.approx(difference_of(0.05, 0.1)(0.9).interval)
+    low, high = found.interval
+    assert low < found.equivalence_interval[0] < found.difference < found.equivalence_interval[1] < high
+
+
+def test_equivalence_needs_both_tests():
+    """Sure to be below the margin, and not sure to be above -margin."""
+    found = answer(lambda _: Estimate(value=-0.08, interval=[-0.14, 0.01]), 0.1, 0.95)
+    assert found.answer == "undecided"
+
+
+def test_one_source_decides_nothing():
+    found = answer(lambda _: Estimate(value=5.0, interval=None), 0.1, 0.95)
+    assert (found.answer, found.interval, found.equivalence_interval) == ("undecided", None, None)
+
+
+@pytest.mark.parametrize(("margin", "level"), [(0.0, 0.95), (0.1, 0.5), (float("nan"), 0.95)])
+def test_what_makes_no_sense_is_refused(margin: float, level: float):
+    with pytest.raises(ValueError, match="must be positive"):
+        answer(difference_of(0, 1), margin, level)
+
+
+def test_two_models_that_are_equal_are_called_equivalent_and_seldom_different():
+    chance = np.random.default_rng(0)
+    answers = []
+    for _ in range(200):
+        columns = [chance.normal(0, 0.1, 20), np.ones(20)]
+
+        def at(level: float, columns: list[np.ndarray] = columns) -> Estimate:
+            bounds = interval(lambda total, count: total / count, columns, 300, level)
+            return Estimate(value=float(columns[0].mean()), interval=bounds)
+
+        answers.append(answer(at, 0.1, 0.95).answer)
+    assert answers.count("equivalent") > 180
+    assert answers.count("differs") <= 1
