@@ -39,15 +39,35 @@ class LocalFiles(Configuration):
         return {"files": external.file_manifest(self.paths)}
 
 
-class HubDataset(Configuration):
-    """A data set of the Hugging Face hub at one commit, streamed and cut to a stated number of documents."""
+class HubStream(Configuration):
+    """The beginning of a data set of the Hugging Face hub at one commit: a stated number of documents, streamed."""
 
-    source: Literal["hub"] = scientific("hub", description="A hub data set, streamed.")
     dataset: str = scientific(description="Name on the hub, such as monology/pile-uncopyrighted.")
     revision: str = scientific(pattern="^[0-9a-f]{40}$", description="Commit of the data set: 40 hexadecimal digits.")
     split: str = scientific("train", description="Split that is streamed; ours are cut from it.")
     text_column: str = scientific("text", description="Column that holds the text.")
     max_documents: int = scientific(ge=1, description="Documents read from the stream, for all splits together.")
+
+
+class HubDataset(HubStream):
+    """A data set of the hub, and another one to evaluate on where the model has been trained on the first."""
+
+    source: Literal["hub"] = scientific("hub", description="A hub data set, streamed.")
+    held_out: HubStream | None = scientific(
+        None,
+        added_later=True,
+        description="Text that the model was not trained on, such as split test of EleutherAI/pile_val_test: each "
+        "evaluation split takes evaluation_share of it and nothing else, and the data set above is for train alone.",
+    )
+
+    @model_validator(mode="after")
+    def _held_out_is_another(self) -> HubDataset:
+        if self.held_out and (self.held_out.dataset, self.held_out.split) == (self.dataset, self.split):
+            raise ValueError(
+                f"held_out is split {self.split} of {self.dataset}, which train is read from: name another split or "
+                "data set, or leave held_out out"
+            )
+        return self
 
 
 Text = Annotated[PackageDocs | LocalFiles | HubDataset, Field(discriminator="source")]

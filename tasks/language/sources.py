@@ -14,7 +14,7 @@ from typing import Any
 
 from storage import durable, external
 from storage.errors import BadInput
-from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
+from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs
 from tasks.language.documents import Document, document
 from tasks.language.hub import reachable
 from tasks.language.package_docs import package_documents
@@ -38,7 +38,14 @@ def documents(text: PackageDocs | LocalFiles | HubDataset, cache: Path) -> Itera
         return package_documents(text.packages, cache)
     if isinstance(text, LocalFiles):
         return _local_documents(text, cache)
-    return _hub_documents(text, cache)
+    return _hub_documents("text", text, cache)
+
+
+def held_out_documents(text: PackageDocs | LocalFiles | HubDataset, cache: Path) -> Iterator[Document] | None:
+    """The text that the evaluation splits alone are cut from, given as `documents` does; None where there is none."""
+    if isinstance(text, HubDataset) and text.held_out:
+        return _hub_documents("text.held_out", text.held_out, cache)
+    return None
 
 
 # ------------------------------------------------------------------------------------------- local files
@@ -133,7 +140,7 @@ def _column(row: dict[str, Any], column: str, where: str) -> str:
 # --------------------------------------------------------------------------------------------------- hub
 
 
-def _hub_documents(text: HubDataset, cache: Path) -> Iterator[Document]:
+def _hub_documents(key: str, text: HubStream, cache: Path) -> Iterator[Document]:
     """The first `max_documents` rows of the stream, in its order; a document is its own source.
 
     They are kept as `<cache>/hub-text/<name>-<digest of what was asked for>.parquet`, so that the network is needed
@@ -142,15 +149,15 @@ def _hub_documents(text: HubDataset, cache: Path) -> Iterator[Document]:
     if Path(text.dataset).exists():
         # load_dataset would read the folder and call it the hub's data set.
         raise BadInput(
-            f"text.dataset {text.dataset!r} is also a local path here: use `source: files` for that, "
+            f"{key}.dataset {text.dataset!r} is also a local path here: use `source: files` for that, "
             "or work in another folder"
         )
-    asked = durable.sha256_json(text.model_dump(mode="json"))
+    asked = durable.sha256_json({"source": "hub", **text.model_dump(mode="json", include=set(HubStream.model_fields))})
     file = cache / "hub-text" / f"{text.dataset.replace('/', '--')}-{asked[:16]}.parquet"
     yield from cached(file, HUB_READING, lambda: _streamed(text, cache))
 
 
-def _streamed(text: HubDataset, cache: Path) -> Iterator[Document]:
+def _streamed(text: HubStream, cache: Path) -> Iterator[Document]:
     from datasets import load_dataset
 
     name = f"hub data set {text.dataset} at revision {text.revision}, split {text.split!r}"

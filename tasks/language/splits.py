@@ -5,60 +5,91 @@ The order within a split is that of a hash of source and text, or that of the st
 beginning is read: there a longer beginning appends to the evaluation splits and moves nothing in them. Sizes then only
 say how much of each order is taken. Train alone gives way: to what the chosen evaluation documents have in common
 with it, and to the room that they take of `max_characters`.
+
+The evaluation documents are held in memory, the others on the disk: of each of those, about 100 bytes are in memory
+while duplicates are sought, and again while the proof is made.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
+
 from storage.errors import BadInput, CheckFailed
 from tasks.language.configuration import Splits
+from tasks.language.document_store import DocumentStore, StoredDocuments
 from tasks.language.documents import Document
 from tasks.language.result import SharedBySplits, SplitsProof, SplitSummary
 from tasks.language.shingles import Overlap
 
 SPLITS = ("validation", "test", "attack-search", "attack-evaluation", "train")
 EVALUATION_SPLITS = SPLITS[:-1]
+DIGEST = hashlib.sha256().digest_size
+
+Watch = Callable[[str, Iterable[Document]], Iterable[Document]]
+"""Given what is being done and the documents it is done to, gives the same documents, and may report or stop."""
 
 
 @dataclass(frozen=True)
 class CutText:
-    """The chosen documents of each split, in their order, and the proof that the splits share nothing."""
+    """The chosen documents of each split, in their order, and the proof that the splits share nothing.
 
-    documents: dict[str, list[Document]]
+    Train is read from the disk whenever it is gone through, as long as the store that it was cut in is open.
+    """
+
+    documents: dict[str, Sequence[Document]]
     proof: SplitsProof
 
 
 def cut(
     documents: Iterable[Document],
     splits: Splits,
+    store: DocumentStore,
+    *,
+    held_out: Iterable[Document] | None = None,
     max_characters: int | None = None,
     in_stream_order: bool = False,
+    watch: Watch = lambda _, documents: documents,
 ) -> CutText:
     """Cuts `documents` into SPLITS; `in_stream_order` keeps the order in which they come, else it does not matter.
 
     The evaluation splits take the first documents of their order. Train is what is left: as long as the whole
     text stays within `max_characters`, without documents of which more than `max_shared_shingles` stands in
-    an evaluation split, and then the first `train_documents`.
+    an evaluation split, and then the first `train_documents`. With `held_out`, the evaluation splits are cut from
+    these alone and `documents` are all for train; what of `held_out` has its place in train is not used.
 
-    All documents are held in memory, which is fine up to some 100 000 of them (a gigabyte). Raises BadInput
-    when a split has fewer documents than asked for, and CheckFailed when the finished splits share anything.
+    `store` is empty and takes all documents. Raises BadInput when a split has fewer documents than asked for, and
+    CheckFailed when the finished splits share anything.
     """
-    candidates, duplicates = _candidates(documents, splits, in_stream_order)
+    if held_out is not None:
+        held_out = watch("reading the held-out text", held_out)
+    placed = _placed(watch("reading the text", documents), splits, held_out)
+    candidates, duplicates = _candidates(placed, splits, store, in_stream_order)
     _require_enough(candidates, splits, EVALUATION_SPLITS)
-    chosen = {name: candidates[name][: _asked(splits, name)] for name in EVALUATION_SPLITS}
-    evaluation = [document for name in EVALUATION_SPLITS for document in chosen[name]]
-    overlap = Overlap(document.text for document in evaluation)
+    chosen: dict[str, Sequence[Document]] = {
+        name: list(candidates[name][: _asked(splits, name)]) for name in EVALUATION_SPLITS
+    }
+    overlap = Overlap(document.text for name in EVALUATION_SPLITS for document in chosen[name])
+    used = sum(len(document.text) for name in EVALUATION_SPLITS for document in chosen[name])
 
-    within = _within(candidates["train"], max_characters, _characters(evaluation))
-    clean = [document for document in within if overlap.share(document.text) <= splits.max_shared_shingles]
-    _require_enough(candidates | {"train": clean}, splits, ["train"])
-    chosen["train"] = clean[: splits.train_documents]
+    train = watch("comparing train with the evaluation splits", candidates["train"])
+    shares_D = np.fromiter((overlap.share(one.text) for one in _within(train, max_characters, used)), dtype=np.float64)
+    clean = np.flatnonzero(shares_D <= splits.max_shared_shingles)
+    _require_enough(candidates | {"train": candidates["train"][clean]}, splits, ["train"])
+    taken = clean[: splits.train_documents]
+    chosen["train"] = candidates["train"][taken]
 
-    return CutText(chosen, _proof(chosen, splits, duplicates, contaminated=len(within) - len(clean)))
+    proof = _proof(
+        chosen | {"train": watch("proving that the splits share nothing", chosen["train"])},
+        largest_shared_shingles=float(shares_D[taken].max()),
+        duplicates=duplicates,
+        contaminated=len(shares_D) - len(clean),
+    )
+    return CutText(chosen, proof)
 
 
 def split_of(source: str, splits: Splits) -> str:
@@ -71,9 +102,20 @@ def split_of(source: str, splits: Splits) -> str:
 # ------------------------------------------------------------------------------------- before any size
 
 
+def _placed(
+    documents: Iterable[Document], splits: Splits, held_out: Iterable[Document] | None
+) -> Iterator[tuple[str, Document]]:
+    """Each document with the split that it may be in."""
+    for document in held_out or ():
+        if (name := split_of(document.source, splits)) != "train":
+            yield name, document
+    for document in documents:
+        yield ("train" if held_out is not None else split_of(document.source, splits)), document
+
+
 def _candidates(
-    documents: Iterable[Document], splits: Splits, in_stream_order: bool = False
-) -> tuple[dict[str, list[Document]], int]:
+    placed: Iterable[tuple[str, Document]], splits: Splits, store: DocumentStore, in_stream_order: bool = False
+) -> tuple[dict[str, StoredDocuments], int]:
     """All documents by split, ordered and without duplicates, and how many duplicates were dropped.
 
     Of documents with the same content the one with the lowest precedence stays. By hash that is the one in the
@@ -81,23 +123,27 @@ def _candidates(
     the first that came: a later duplicate in an earlier split would take it from where a shorter stream left it. In
     both, evaluation wins over train.
     """
-    kept: dict[bytes, tuple[tuple[int, int | bytes], str, Document]] = {}
-    seen = 0
-    for document in documents:
-        seen += 1
-        name = split_of(document.source, splits)
-        precedence: tuple[int, int | bytes]
+    names, precedences, contents = bytearray(), bytearray(), bytearray()
+    for name, document in placed:
+        names.append(SPLITS.index(name))
         if in_stream_order:
-            precedence = (int(name == "train"), seen)
+            precedences += bytes([name == "train"]) + len(store).to_bytes(DIGEST, "big")
         else:
-            precedence = (SPLITS.index(name), _digest(splits.split_seed, document.source, document.text))
-        content = _content(document)
-        if content not in kept or precedence < kept[content][0]:
-            kept[content] = (precedence, name, document)
-    ordered: dict[str, list[Document]] = {name: [] for name in SPLITS}
-    for _, name, document in sorted(kept.values(), key=lambda entry: entry[0]):
-        ordered[name].append(document)
-    return ordered, seen - len(kept)
+            precedences += bytes([SPLITS.index(name)])
+            precedences += _digest(splits.split_seed, document.source, document.text)
+        contents += _content(document)
+        store.add(document)
+    order = np.argsort(_keys(precedences, 1 + DIGEST), kind="stable")
+    _, first = np.unique(_keys(contents, DIGEST)[order], return_index=True)
+    kept = order[np.sort(first)]
+    split = np.frombuffer(names, dtype=np.uint8)[kept]
+    ordered = {name: StoredDocuments(store, kept[split == index]) for index, name in enumerate(SPLITS)}
+    return ordered, len(store) - len(kept)
+
+
+def _keys(data: bytes | bytearray, width: int) -> np.ndarray:
+    """Keys of `width` bytes that stand end to end, as an array that sorts and compares them byte by byte."""
+    return np.frombuffer(data, dtype=f"V{width}")
 
 
 def _content(document: Document) -> bytes:
@@ -112,7 +158,7 @@ def _digest(*parts: int | str) -> bytes:
 # ------------------------------------------------------------------------------------------------ sizes
 
 
-def _require_enough(candidates: dict[str, list[Document]], splits: Splits, names: Iterable[str]) -> None:
+def _require_enough(candidates: dict[str, StoredDocuments], splits: Splits, names: Iterable[str]) -> None:
     """BadInput naming every split that has fewer documents than asked for, all at once."""
     short = []
     for name in names:
@@ -124,9 +170,10 @@ def _require_enough(candidates: dict[str, list[Document]], splits: Splits, names
                 f"splits.{name.replace('-', '_')}_documents, or set a {share} splits.evaluation_share"
             )
     if short:
-        documents = [document for named in candidates.values() for document in named]
+        documents = sum(map(len, candidates.values()))
+        sources = {_digest(document.source) for named in candidates.values() for document in named}
         raise BadInput(
-            f"{len(documents):,} different documents of {len({document.source for document in documents}):,} sources "
+            f"{documents:,} different documents of {len(sources):,} sources "
             "were read, and whole sources go to a split: give more text (a .txt file is one document and one source), "
             "or\n" + "\n".join(short)
         )
@@ -136,39 +183,37 @@ def _asked(splits: Splits, name: str) -> int | None:
     return getattr(splits, f"{name.replace('-', '_')}_documents")
 
 
-def _within(train: list[Document], max_characters: int | None, used: int) -> list[Document]:
+def _within(train: Iterable[Document], max_characters: int | None, used: int) -> Iterator[Document]:
     """The first train documents that fit into what the evaluation splits have left of `max_characters`."""
-    if max_characters is None:
-        return train
-    left = max_characters - used
-    if train and len(train[0].text) > left:
-        raise BadInput(
-            f"text.max_characters is {max_characters} and the evaluation splits alone have {used}, which "
-            "leaves nothing to train on: raise it, or lower the sizes of the evaluation splits"
-        )
+    left = np.inf if max_characters is None else max_characters - used
     for count, document in enumerate(train):
         left -= len(document.text)
+        if left < 0 and not count:
+            raise BadInput(
+                f"text.max_characters is {max_characters} and the evaluation splits alone have {used}, which "
+                "leaves nothing to train on: raise it, or lower the sizes of the evaluation splits"
+            )
         if left < 0:
-            return train[:count]
-    return train
-
-
-def _characters(documents: list[Document]) -> int:
-    return sum(len(document.text) for document in documents)
+            return
+        yield document
 
 
 # ------------------------------------------------------------------------------------------------ proof
 
 
-def _proof(chosen: dict[str, list[Document]], splits: Splits, duplicates: int, contaminated: int) -> SplitsProof:
-    """What the splits hold and share, computed again from the final lists alone; raises CheckFailed."""
-    contents = {name: {_content(document) for document in chosen[name]} for name in SPLITS}
-    sources = {name: {document.source for document in chosen[name]} for name in SPLITS}
+def _proof(
+    chosen: dict[str, Iterable[Document]], largest_shared_shingles: float, duplicates: int, contaminated: int
+) -> SplitsProof:
+    """What the splits hold and share, computed again from the final documents; raises CheckFailed.
+
+    The three numbers alone are taken as they were found when train was chosen.
+    """
+    held = {name: _Held.of(chosen[name]) for name in SPLITS}
     pairs = [
         SharedBySplits(
             splits=[one, other],
-            shared_content=len(contents[one] & contents[other]),
-            shared_sources=len(sources[one] & sources[other]),
+            shared_content=len(np.intersect1d(held[one].contents, held[other].contents)),
+            shared_sources=len(np.intersect1d(held[one].sources, held[other].sources)),
         )
         for one, other in combinations(SPLITS, 2)
     ]
@@ -176,24 +221,46 @@ def _proof(chosen: dict[str, list[Document]], splits: Splits, duplicates: int, c
         for what, shared in (("shared_content", pair.shared_content), ("shared_sources", pair.shared_sources)):
             if shared:
                 raise CheckFailed(f"{what} of {' and '.join(pair.splits)}", shared, 0)
-    overlap = Overlap(document.text for name in EVALUATION_SPLITS for document in chosen[name])
-    largest = max(overlap.share(document.text) for document in chosen["train"])
-    if largest > splits.max_shared_shingles:
-        raise CheckFailed("shingles of a train document in evaluation", largest, splits.max_shared_shingles)
     return SplitsProof(
-        splits={name: _summary(chosen[name]) for name in SPLITS},
-        largest_shared_shingles=largest,
+        splits={name: held[name].summary() for name in SPLITS},
+        largest_shared_shingles=largest_shared_shingles,
         pairs=pairs,
         duplicates_dropped_documents=duplicates,
         contaminated_dropped_documents=contaminated,
     )
 
 
-def _summary(documents: list[Document]) -> SplitSummary:
-    ids = "\n".join(sorted(document.example_id for document in documents))
-    return SplitSummary(
-        documents=len(documents),
-        characters=_characters(documents),
-        sources=len({document.source for document in documents}),
-        digest=hashlib.sha256(ids.encode()).hexdigest(),
-    )
+@dataclass(frozen=True)
+class _Held:
+    """What one split holds: digests of contents, of sources (each once) and of texts, as 32-byte keys."""
+
+    contents: np.ndarray
+    sources: np.ndarray
+    example_ids: np.ndarray
+    characters: int
+
+    @classmethod
+    def of(cls, documents: Iterable[Document]) -> _Held:
+        contents, sources, example_ids, characters = bytearray(), bytearray(), bytearray(), 0
+        for document in documents:
+            contents += _content(document)
+            sources += _digest(document.source)
+            example_ids += bytes.fromhex(document.example_id)
+            characters += len(document.text)
+        return cls(
+            contents=_keys(contents, DIGEST),
+            sources=np.unique(_keys(sources, DIGEST)),
+            example_ids=_keys(example_ids, DIGEST),
+            characters=characters,
+        )
+
+    def summary(self) -> SplitSummary:
+        digest = hashlib.sha256()
+        for count, example_id in enumerate(np.sort(self.example_ids)):
+            digest.update((b"\n" if count else b"") + example_id.tobytes().hex().encode())
+        return SplitSummary(
+            documents=len(self.example_ids),
+            characters=self.characters,
+            sources=len(self.sources),
+            digest=digest.hexdigest(),
+        )

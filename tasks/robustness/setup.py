@@ -10,7 +10,7 @@ text/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from storage.errors import BadInput
 from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
 from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
+from tasks.language.document_store import DocumentStore, document_store
 from tasks.language.documents import Document
 from tasks.language.result import PackedSplit
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
@@ -48,9 +49,26 @@ def setup(run: Any, config: SetupConfig) -> SetupResult:
     need = estimate_disk_bytes(characters=_expected_characters(config), parameters=0, keep_checkpoints=0)
     durable.write_json(run.directory / "preflight.json", preflight(run.directory, need))
 
-    limit = config.text.max_characters if isinstance(config.text, PackageDocs) else None
-    found = _watched(run, 0, "reading the text", sources.documents(config.text, run.cache))
-    text = cut(found, config.splits, limit, in_stream_order=isinstance(config.text, HubDataset))
+    with document_store(run.directory) as store:
+        text = _cut(run, config, store)
+        with run.publish("text") as folder:
+            result = _written(run, config, text, folder)
+    _begin(run, PARTS, "text published")
+    return result
+
+
+def _cut(run: Any, config: SetupConfig, store: DocumentStore) -> CutText:
+    """The configured text in its splits; all but the evaluation splits is read from `store`."""
+    held_out = sources.held_out_documents(config.text, run.cache)
+    text = cut(
+        sources.documents(config.text, run.cache),
+        config.splits,
+        store,
+        held_out=held_out,
+        max_characters=config.text.max_characters if isinstance(config.text, PackageDocs) else None,
+        in_stream_order=isinstance(config.text, HubDataset),
+        watch=lambda doing, documents: _watched(run, 0, doing, documents),
+    )
     if text.proof.splits["test"].sources < 2:
         raise BadInput(
             f"the {config.splits.test_documents} test documents come from one source: an interval needs two. "
@@ -58,22 +76,23 @@ def setup(run: Any, config: SetupConfig) -> SetupResult:
         )
     counts = ", ".join(f"{name} {len(documents)}" for name, documents in text.documents.items())
     run.log.info("documents: %s", counts)
+    return text
 
-    with run.publish("text") as folder:
-        _begin(run, 1, "tokenizer")
-        train_texts = (document.text for document in text.documents["train"])
-        trained = tokenizer.load_tokenizer(config.tokenizer, train_texts, run.cache)
-        tokenizer.save_tokenizer(trained, folder / "tokenizer")
 
-        packed = {name: _pack(run, folder, name, text, trained, config) for name in PACKED_SPLITS}
-        _write_counts(folder, len(trained))
+def _written(run: Any, config: SetupConfig, text: CutText, folder: Path) -> SetupResult:
+    """Writes all of `text/` into `folder`; returns the stage's result."""
+    _begin(run, 1, "tokenizer")
+    train = _watched(run, 1, "training the tokenizer", text.documents["train"])
+    trained = tokenizer.load_tokenizer(config.tokenizer, (document.text for document in train), run.cache)
+    tokenizer.save_tokenizer(trained, folder / "tokenizer")
 
-        _begin(run, 3, "writing the evaluation splits")
-        for name in EVALUATION_SPLITS:
-            _write_documents(folder / f"{name}.parquet", text.documents[name])
-        durable.write_json(folder / "proof.json", text.proof.as_json())
-        tokenizer_digest = _folder_digest(folder / "tokenizer")
-    _begin(run, PARTS, "text published")
+    packed = {name: _pack(run, folder, name, text, trained, config) for name in PACKED_SPLITS}
+    _write_counts(folder, len(trained))
+
+    _begin(run, 3, "writing the evaluation splits")
+    for name in EVALUATION_SPLITS:
+        _write_documents(folder / f"{name}.parquet", text.documents[name])
+    durable.write_json(folder / "proof.json", text.proof.as_json())
     return SetupResult(
         splits=text.proof.splits,
         largest_shared_shingles=text.proof.largest_shared_shingles,
@@ -81,7 +100,7 @@ def setup(run: Any, config: SetupConfig) -> SetupResult:
         contaminated_dropped_documents=text.proof.contaminated_dropped_documents,
         vocabulary_tokens=len(trained),
         end_of_text_id=trained.eos_token_id,
-        tokenizer_digest=tokenizer_digest,
+        tokenizer_digest=_folder_digest(folder / "tokenizer"),
         packed=packed,
     )
 
@@ -104,7 +123,8 @@ def _expected_characters(config: SetupConfig) -> int:
         return config.text.max_characters
     if isinstance(config.text, LocalFiles):
         return sum(path.stat().st_size for given in config.text.paths for _, path in local_files(given))
-    return config.text.max_documents * TYPICAL_HUB_CHARACTERS
+    held_out = config.text.held_out.max_documents if config.text.held_out else 0
+    return (config.text.max_documents + held_out) * TYPICAL_HUB_CHARACTERS
 
 
 def _pack(
@@ -127,7 +147,7 @@ def _write_counts(folder: Path, vocabulary_size: int) -> None:
         np.save(file, counts)
 
 
-def _write_documents(path: Path, documents: list[Document]) -> None:
+def _write_documents(path: Path, documents: Sequence[Document]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from storage.errors import BadInput
 from tasks.language.configuration import LocalFiles, Splits
-from tasks.language.documents import document
+from tasks.language.document_store import document_store
+from tasks.language.documents import Document, document
 from tasks.language.sources import documents as documents_of
 from tasks.language.splits import EVALUATION_SPLITS, cut
 from tests.tasks.tiny import sentences, tiny_study
@@ -17,8 +21,12 @@ SIZES = {f"{name.replace('-', '_')}_documents": 5 for name in EVALUATION_SPLITS}
 
 def ours(train_documents: int | None) -> dict[str, set[str]]:
     settings = Splits(evaluation_share=0.1, train_documents=train_documents, **SIZES)
-    found = cut(CORPUS, settings).documents
-    return {name: {one.example_id for one in chosen} for name, chosen in found.items()}
+    return {name: {one.example_id for one in chosen} for name, chosen in cut_of(settings).items()}
+
+
+def cut_of(settings: Splits) -> dict[str, list[Document]]:
+    with tempfile.TemporaryDirectory() as folder, document_store(Path(folder)) as store:
+        return {name: list(chosen) for name, chosen in cut(CORPUS, settings, store).documents.items()}
 
 
 def test_d09_an_evaluation_split_that_moves_with_the_size_of_train():
@@ -41,7 +49,7 @@ def test_d09_texts_that_stand_in_several_splits():
 def test_d09_a_larger_evaluation_split_leaves_the_others_where_they_were():
     settings = Splits(evaluation_share=0.1, **SIZES)
     larger = settings.model_copy(update={"test_documents": 12})
-    before, after = (cut(CORPUS, chosen).documents for chosen in (settings, larger))
+    before, after = (cut_of(chosen) for chosen in (settings, larger))
     for name in ("validation", "attack-search", "attack-evaluation"):
         assert before[name] == after[name]
     assert after["test"][:5] == before["test"]
