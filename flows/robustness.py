@@ -80,7 +80,10 @@ def page(study: Study, stage: Dispatcher) -> Handle:
         f"hotflip-{name}": stage(HOTFLIP, study.for_hotflip(name), text=text, model=models[trained])
         for name, (trained, _) in attacked.items()
     }
-    transfer = stage(TRANSFER, study.for_transfer(), text=text, **models, **uat, **hotflip)
+    named = {f"model-{name}": model for name, model in models.items()}
+    found = {f"uat-{name}": uat[f"uat-{name}"] for name in models}
+    found |= {f"hotflip-{name}": hotflip[f"hotflip-{name}"] for name in models}
+    transfer = stage(TRANSFER, study.for_transfer(), text=text, **named, **found)
 
     return stage(
         AGGREGATE,

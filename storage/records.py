@@ -83,7 +83,7 @@ class RecordParts:
         return records_digest(path, key_columns)
 
     def _names(self, part: str) -> tuple[Path, Path]:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", part):
+        if not re.fullmatch(r"[a-z0-9][a-z0-9.@_-]*", part):
             raise ValueError(f"{part!r} cannot name a record part")
         return self._directory / f"{part}.parquet", self._directory / f"{part}.json"
 

@@ -113,7 +113,9 @@ TEMPLATE = """<!doctype html>
 </tr></thead>
 <tbody>
 {%- for row in table.rows %}
-<tr>{% for cell in row %}<td{{ right(table, loop.index0) or cell_class(cell) }}>{{ cell | strong_cell }}</td>{% endfor %}</tr>
+<tr>{% for cell in row -%}
+<td{{ right(table, loop.index0) or cell_class(cell) }}>{{ cell | strong_cell }}</td>
+{%- endfor %}</tr>
 {%- endfor %}
 </tbody></table></div>
 {%- endfor %}
@@ -153,7 +155,7 @@ class Section:
 
 
 def html_page(title: str, lead: str, facts: Sequence[str], sections: Sequence[Section]) -> str:
-    """The page as HTML. Everything but the figures is taken as plain text and escaped; what stands between ** is bold."""
+    """The page as HTML. All but the figures is taken as plain text and escaped, and what stands between ** is bold."""
     environment = Environment(loader=DictLoader({"page": TEMPLATE}), autoescape=True, undefined=StrictUndefined)
     environment.filters |= {"svg": Markup, "strong": _strong, "strong_cell": _strong_cell}
     environment.globals.update(right=_right, cell_class=_cell_class)

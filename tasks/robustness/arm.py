@@ -75,8 +75,8 @@ ARMS: dict[str, Arm] = {
 }
 
 ALIVE_SHARE = 0.1
-"""Below this share of the baseline's rise an arm's constrained sublayers count as dead: its numbers are those of a model
-without them, whatever the signs of its weights."""
+"""Below this share of the baseline's rise an arm's constrained sublayers count as dead: its numbers are those of a
+model without them, whatever the signs of its weights."""
 
 
 def placebos(arms: list[str]) -> list[str]:

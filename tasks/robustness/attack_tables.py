@@ -108,8 +108,8 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
 
 def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
     return Table(
-        "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the same "
-        "clean loss, read off the line between two moments of its training, in nats per token.",
+        "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
+        "same clean loss, read off the line between two moments of its training, in nats per token.",
         ["arm", "clean", "increase", "between", "difference", "interval"],
         [
             [

@@ -14,7 +14,7 @@ def order_tables(results: FinalResults) -> list[Table]:
     scope = next(iter(found.models.values())).certificate.scope
     return [
         Table(
-            f"{scope} Monotone: proved, refuted by a verified pair of inputs, or unknown. Steepest fall found: of an "
+            f"{scope[0].upper()}{scope[1:]}. Monotone: proved, refuted by a verified pair of inputs, or unknown. Steepest fall found: of an "
             "output, per unit of the rise of the inputs, and what it can be at most (- where no bound is known).",
             ["model", "activation", "monotone", "method", "falls by", "at most", "pairs tried", "run"],
             [
@@ -23,7 +23,7 @@ def order_tables(results: FinalResults) -> list[Table]:
                     order.certificate.activation,
                     order.certificate.certified,
                     order.certificate.sublayers[0].method,
-                    f"{max(one.worst_violation_found for one in order.certificate.sublayers):.2g}",
+                    f"{-min(one.worst_violation_found for one in order.certificate.sublayers):.2g}",
                     _bound([one.worst_violation_bound for one in order.certificate.sublayers]),
                     f"{order.certificate.pairs_tried:,}",
                     run_of(results, "order"),
@@ -53,4 +53,4 @@ def order_tables(results: FinalResults) -> list[Table]:
 
 def _bound(bounds: list[float | None]) -> str:
     known = [bound for bound in bounds if bound is not None]
-    return f"{max(known):.2g}" if len(known) == len(bounds) else "-"
+    return f"{-min(known):.2g}" if len(known) == len(bounds) else "-"

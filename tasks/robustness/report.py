@@ -119,8 +119,8 @@ def _checks_section(results: FinalResults) -> Section:
         texts=[
             verified(results),
             "Weights were read from the effective weight of every layer that the variant names, after training. That "
-            "all arms had distinct weights, that each model was attacked at the same counted cost on the same tokens of "
-            "documents which no search had seen, and that losses, costs and successes follow from the records was "
+            "all arms had distinct weights, that each model was attacked at the same counted cost on the same tokens "
+            "of documents which no search had seen, and that losses, costs and successes follow from the records was "
             "computed again before this page was written.",
         ],
         tables=[

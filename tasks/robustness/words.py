@@ -350,8 +350,8 @@ def verified(results: FinalResults) -> str:
 
 
 LIMITS = (
-    "Weights are verified, and what follows for the function of a sublayer stands in the table on order. GELU and "
-    "SiLU fall for inputs below about -0.75 and -1.28, so weights >= 0 alone do not make a feed-forward layer monotone.",
+    "Weights are verified, and what follows for the function of a sublayer stands in the table on order. GELU "
+    "and SiLU fall for inputs below about -0.75 and -1.28, so weights >= 0 alone make no feed-forward layer monotone.",
     "Attention, embeddings, normalisation and residual connections are not constrained: nothing is claimed about the "
     "model as a function.",
     "Only these two attacks were run, with the budget shown. A stronger search can find more.",
@@ -387,7 +387,8 @@ def _how_hotflip_attacked(results: FinalResults) -> str:
         f"searched for each text and model, on {_judged(results.attacks.hotflip, results)}, the first "
         f"{attack.text_tokens} tokens of each. Where an attacker may write is drawn beforehand, the same for every "
         "model; all other tokens are scored, and no others. Two controls: the mean of "
-        f"{attack.control_draws} draws of {attack.flips} random replacements, and blind search at the same counted cost."
+        f"{attack.control_draws} draws of {attack.flips} random replacements, and blind search at the same counted "
+        "cost."
     )
 
 
