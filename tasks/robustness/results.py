@@ -88,7 +88,10 @@ class EvaluateResult(Result):
 
 
 class SearchPoint(Result):
-    """How far a search had come after so many sequences: the highest loss until then, on what it searched."""
+    """How far a search had come after so many forwards: the highest loss until then, on what it searched.
+
+    A backward counts as two forwards (`tasks.attacks.scoring`), so that searches with and without gradients compare.
+    """
 
     forward_sequences: int
     loss_nats_per_token: float
@@ -104,7 +107,8 @@ class Restart(Result):
 class Trigger(Result):
     """The trigger that one search found, and what it cost.
 
-    `curve` has a point for every iteration. `budgets`: share of the whole budget -> the trigger that it had led to.
+    `curve` has a point for every iteration: the increase on the iteration's texts on top of the clean loss of all.
+    `budgets`: share of the whole budget -> the trigger that it had led to.
     """
 
     trigger_ids: list[int]
@@ -121,6 +125,9 @@ class Trigger(Result):
 
 class UatResult(Result):
     """uat: a universal trigger for one model, found with gradients, and one found by blind search at equal cost.
+
+    The blind search is the query-only attack: it asks for losses and nothing else, and spends
+    gradient.forward_sequences + 2 x gradient.backward_sequences forwards, exactly.
 
     `rank_correlation` is Spearman's, of the gradient's estimate and the exact effect over the candidates that were
     tried, median over the iterations; None where it is not defined.
@@ -139,8 +146,8 @@ class UatResult(Result):
 class HotFlipResult(Result):
     """hotflip: a few tokens of each text replaced, for one model; counts over all texts.
 
-    `curve`: sequences spent on a text -> increase in nats per token, mean over texts, as of the gradient search;
-    `rank_correlation` as of `UatResult`.
+    `curve`: forwards spent on a text -> increase in nats per scored token of all texts, as the gradient search saw it;
+    `rank_correlation` and the cost of the blind search as of `UatResult`.
     """
 
     model: str

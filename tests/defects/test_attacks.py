@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.attacks.candidates import best_of_each_position, estimated_effects
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.attacks.flips import flip, random_flips
+from tasks.attacks.flips import FlipSearch, random_flips, scored_tokens, writable_positions
 from tasks.attacks.scoring import Victim
-from tasks.attacks.texts import attacked_texts
+from tasks.attacks.texts import attacked_texts, tokenizer_of
 from tasks.attacks.trigger import TriggerSearch, mean_loss
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.language.model import token_losses
 from tasks.language.tokenizer import train_tokenizer
+from tasks.robustness.stages import SetupConfig
+from tasks.stage.run import Stage
 from tests.tasks.attacks.planted import END, POISON, planted, texts, usable
-from tests.tasks.tiny import finished_study, sentences, tiny_model
+from tests.tasks.tiny import Here, sentences, tiny_model, tiny_study
 
 IMPLAUSIBLE = 35  # a token that the planted model hardly expects, and that does nothing to its expectations
 
@@ -33,12 +36,14 @@ def loss_of_all(victim: Victim, tokens: list[int]) -> float:
         return token_losses(victim.model, torch.tensor([[END, *tokens]])).mean().item()
 
 
-def test_d09_attacks_that_are_learned_judged_and_reported_on_the_same_texts():
+def test_d09_attacks_that_are_learned_judged_and_reported_on_the_same_texts(tmp_path):
     """All texts of the earlier system began at the same offset of one stream."""
-    study = finished_study()
-    tokenizer = train_tokenizer(sentences(300), 350)
+    study = tiny_study(tmp_path)
+    setup = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", needs="gpu")
+    text = Here(tmp_path / "runs", study.name)(setup, study.for_setup()).as_input()
+    tokenizer = tokenizer_of(text)
     ours = {
-        split: {text.example_id for text in attacked_texts(study.input("setup"), tokenizer, split, 12)}
+        split: {own.example_id for own in attacked_texts(text, tokenizer, split, 12)}
         for split in ("attack-search", "attack-evaluation", "test")
     }
     assert all(ours.values())
@@ -68,7 +73,7 @@ def test_d12_texts_of_an_attack_that_run_out_of_memory_are_an_error():
     with pytest.raises(torch.OutOfMemoryError):
         Victim(Full(), END, 4).losses([[]] * 3, own)
     with pytest.raises(torch.OutOfMemoryError):
-        flip(Victim(Full(), END, 4), own[1], usable(), FlipAttack(candidates=4))
+        FlipSearch(Victim(Full(), END, 4), own[1], usable(), FlipAttack(candidates=4), seed=0).run()
 
 
 def test_d14_hotflip_that_scores_the_tokens_it_wrote():
@@ -79,10 +84,49 @@ def test_d14_hotflip_that_scores_the_tokens_it_wrote():
     old_increase = loss_of_all(victim, old_text) / loss_of_all(victim, text) - 1
     assert old_increase > attack.success_relative_increase, "the old measure calls it a success"
 
-    found = flip(victim, text, harmless(), attack)
-    assert found.loss_sum_nats == pytest.approx(found.clean_loss_sum_nats, rel=1e-6) and not found.succeeded(attack)
-    for control in random_flips(victim, text, harmless(), 4, 3, seed=0):
-        assert control.loss_sum_nats == pytest.approx(control.clean_loss_sum_nats, rel=1e-6)
+    found = FlipSearch(victim, text, harmless(), attack, seed=0).run()
+    assert found.loss_sums[-1] == pytest.approx(found.loss_sums[0], rel=1e-6)
+    scored_L = scored_tokens(text, writable_positions(text, attack, seed=0))
+    for control in random_flips(text, harmless(), attack, seed=0):
+        clean, attacked = (loss_L[scored_L].sum().item() for loss_L in victim.losses([[], []], [text, control]))
+        assert attacked == pytest.approx(clean, rel=1e-6)
+
+
+def test_hotflip_that_lets_each_search_choose_what_is_scored():
+    """All but the tokens that were written: two models of one study shared one of four, and were compared."""
+    attack, text = FlipAttack(flips=2, writable_tokens=6, candidates=8), texts()[0]
+    searches = [
+        FlipSearch(Victim(tiny_model(length=40, vocabulary=40, seed=seed), END, 16), text, usable(), attack, seed=0)
+        for seed in (1, 2)
+    ]
+    written = [set(search.run().positions(text)) for search in searches]
+    assert written[0] != written[1], "the old measure scores other tokens for each"
+    assert torch.equal(searches[0].scored_L, searches[1].scored_L)
+    assert not any(searches[0].scored_L[place] for place in written[0] | written[1])
+
+
+def test_candidates_that_all_stand_at_one_position():
+    """Of the best over position x vocabulary, 30 of 30 stood at one; the best promised +31.4 nats and cost 11.0."""
+    gradient_PD, present = torch.ones(4, 3), [1, 2, 3, 4]
+    gradient_PD[2] *= 100  # a steep place: its estimates are the largest and the least exact
+    effects_PV = estimated_effects(gradient_PD, present, planted().embeddings_VD, usable())
+    old = {place // effects_PV.shape[1] for place in torch.topk(effects_PV.flatten(), 8).indices.tolist()}
+    assert old == {2}
+    ours = best_of_each_position(effects_PV, range(4), 0, 8).replacements
+    assert sorted(position for position, _ in ours) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_gradient_search_that_blind_search_beats():
+    """The rule before lost to random search at equal forwards on every model, beside a control of one random draw."""
+    attack, risen = FlipAttack(flips=3, candidates=30), {True: 0.0, False: 0.0}
+    for with_gradient in risen:
+        victim = planted(vocabulary=3000)
+        for text in texts():
+            search = FlipSearch(victim, text, usable(3000), attack, seed=0, with_gradient=with_gradient)
+            found = search.run()
+            risen[with_gradient] += found.loss_sums[-1] - found.loss_sums[0]
+        risen[with_gradient] /= victim.count.as_forwards
+    assert risen[True] > 4 * risen[False]
 
 
 def test_d14_uat_that_scores_its_trigger():
@@ -103,8 +147,8 @@ def test_d16_a_window_that_keeps_the_end_and_cuts_the_trigger():
     assert len(clean) == len(attacked) == len(own) and (attacked > clean + 1).all()
 
 
-def test_d16_a_configuration_whose_trigger_and_text_do_not_fit_is_refused():
-    study = finished_study().study
+def test_d16_a_configuration_whose_trigger_and_text_do_not_fit_is_refused(tmp_path):
+    study = tiny_study(tmp_path)
     fields = study.model_dump()
     with pytest.raises(ValueError, match=r"uat.trigger_tokens and uat.text_tokens are 17 tokens together"):
         type(study).model_validate(fields | {"uat": fields["uat"] | {"text_tokens": 14}})
@@ -153,6 +197,4 @@ def test_d18_attacks_that_are_decoded_and_encoded_again():
     best = search.best()
     assert all(mask[token] for token in best["trigger_ids"])
     assert best["search_loss_nats_per_token"] == mean_loss(victim, best["trigger_ids"], texts())
-    for told in finished_study().result("uat")["models"].values():
-        assert isinstance(told["trigger_round_trips"], bool), "whether it survives being text is said, not assumed"
     assert not round_trips(tokenizer, next(ids for ids, b in zip(triggers, again, strict=True) if ids != b))

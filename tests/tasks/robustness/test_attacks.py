@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from dataclasses import dataclass
-from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,33 +28,35 @@ from tasks.attacks.texts import attacked_texts
 from tasks.attacks.trigger import TriggerSearch, control_triggers
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.language.model import load, save
+from tasks.robustness import transfer
 from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
 from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig
 from tasks.robustness.study import Study
-from tasks.robustness.transfer import KEY_COLUMNS as TRANSFER_KEY
-from tasks.robustness.transfer import transfer
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
 from tests.records import plain_digest
 from tests.tasks.tiny import Here, tiny_model, tiny_study
 
-MODELS = {"base": 1, "baseline@0.5": 2}
-"""Name -> seed of its weights; the second is a snapshot in a folder of its own."""
+MODELS = {"base": 1, "baseline": 2}
+"""Name -> seed of its weights."""
+
+FOLDERS = {"base": "model", "baseline": "snapshots/1"}
+"""Name -> the folder that is attacked; the stage keeps the same weights in `model`, where transfer looks."""
 
 
 class UntrainedConfig(StageConfiguration):
     """A tiny model."""
 
     init_seed: int = scientific(description="Of its weights.")
-    folder: str = scientific(description="Where it is kept.")
 
 
 def untrained(run: StageRun, config: UntrainedConfig, text: StageInput) -> dict[str, Any]:
     tokenizer = text.path / "text" / "tokenizer"
     vocabulary = len(AutoTokenizer.from_pretrained(tokenizer))
-    with run.publish(config.folder) as folder:
-        save(tiny_model(vocabulary=vocabulary, seed=config.init_seed), tokenizer, folder)
+    for name in sorted(set(FOLDERS.values())):
+        with run.publish(name) as folder:
+            save(tiny_model(vocabulary=vocabulary, seed=config.init_seed), tokenizer, folder)
     return {}
 
 
@@ -93,7 +95,7 @@ class Attacked:
 
     def victim(self, model: str) -> Victim:
         end_of_text = durable.read_json(self.handles["setup"].run.result_file)["end_of_text_id"]
-        return Victim(load(self.path(f"model-{model}") / folder_of(model)), end_of_text, 5)
+        return Victim(load(self.path(f"model-{model}") / FOLDERS[model]), end_of_text, 5)
 
     def texts(self, tokens: int, documents: int | None = None) -> dict[str, list[int]]:
         found = attacked_texts(self.input("setup"), self.tokenizer(), "attack-evaluation", tokens, documents)
@@ -104,23 +106,22 @@ class Attacked:
         return folder
 
 
-def folder_of(model: str) -> str:
-    return "model" if model == "base" else "snapshots/0.5"
-
-
 def attacked(root: Path, study: Study) -> Attacked:
     """Runs what is not finished yet."""
     stage = Here(root, study.name)
     handles = {"setup": stage(SETUP, study.for_setup())}
     text = handles["setup"]
     for name, seed in MODELS.items():
-        given = {"model": name, "folder": folder_of(name), "execution": study.execution, "cell": name}
-        made = UntrainedConfig(init_seed=seed, folder=folder_of(name), execution=study.execution, cell=name)
+        given = {"model": name, "folder": FOLDERS[name], "execution": study.execution, "cell": name}
+        made = UntrainedConfig(init_seed=seed, execution=study.execution, cell=name)
         model = handles[f"model-{name}"] = stage(MODEL, made, text=text)
         uat = UatConfig(attack=study.uat, seed=study.seed, **given)
         hotflip = HotFlipConfig(attack=study.hotflip, seed=study.seed, **given)
         handles[f"uat-{name}"] = stage(UAT, uat, text=text, model=model)
         handles[f"hotflip-{name}"] = stage(HOTFLIP, hotflip, text=text, model=model)
+    found = {name: handle for name, handle in handles.items() if name != "setup"}
+    config = TransferConfig(models=list(MODELS), uat=study.uat, hotflip=study.hotflip, execution=study.execution)
+    handles["transfer"] = stage(TRANSFER, config, text=text, **found)
     return Attacked(root, study, handles)
 
 
@@ -238,19 +239,17 @@ def test_the_curve_of_hotflip_is_that_of_its_records(study):
         assert curve[0] == 0.0 and curve == sorted(curve) and len(curve) == 1 + 2 * 2
         risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
         assert curve[-1] == pytest.approx(risen / sum(row["tokens_scored"] for row in rows), rel=1e-4)
-        steps = {
-            b.forward_sequences - a.forward_sequences for a, b in zip(result.curve, result.curve[1:], strict=False)
-        }
+        steps = {b.forward_sequences - a.forward_sequences for a, b in pairwise(result.curve)}
         assert steps == {blind_candidates(study.study.hotflip)}
         assert len(rows) * result.curve[-1].forward_sequences == result.blind_forward_sequences
 
 
 # ---------------------------------------------------------------------------------------------- kill and go on
 
-REPEATED = ("uat-base", "hotflip-base")
 
-
-@pytest.mark.parametrize(("stage", "interval"), [("uat-base", 1), ("uat-base", 5), ("hotflip-base", 1)])
+@pytest.mark.parametrize(
+    ("stage", "interval"), [("uat-base", 1), ("uat-base", 5), ("hotflip-base", 1), ("transfer", 3)]
+)
 def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
     study, tmp_path, monkeypatch, stage, interval
 ):
@@ -268,6 +267,7 @@ def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
 
     monkeypatch.setattr(TriggerSearch, "step", then_stop(TriggerSearch.step))
     monkeypatch.setattr(FlipSearch, "run", then_stop(FlipSearch.run))
+    monkeypatch.setattr(transfer, "_rows", then_stop(transfer._rows))
     root = study.copy(tmp_path / "runs")
     shutil.rmtree(root / study.path(stage).relative_to(study.root))
     ends = []
@@ -286,13 +286,14 @@ def test_uat_goes_on_within_a_restart_and_after_the_first_search(study, tmp_path
 
     def die(search):
         steps.append(search.with_gradient)
-        if len(steps) in (7, 12):
+        if len(steps) in (7, 18):  # within the gradient search; within the blind one, which the first is saved before
             raise MemoryError("killed")
         real(search)
 
     monkeypatch.setattr(TriggerSearch, "step", die)
     ends = [attacked(root, study.study).handles["uat-base"].outcome.end_state for _ in range(3)]
     assert ends == ["crashed", "crashed", "finished"]
+    assert steps[18:] == [False] * 8, "no gradient was computed again"
     require_same_bytes(study, root, "uat-base")
 
 
@@ -305,31 +306,10 @@ def require_same_bytes(study: Attacked, root: Path, stage: str) -> None:
 # ------------------------------------------------------------------------------------------------------ transfer
 
 
-@pytest.fixture(scope="module")
-def transferred(study, tmp_path_factory) -> SimpleNamespace:
-    """Only models in the folder `model` are tried: base, and baseline copied there."""
-    return tried(study, tmp_path_factory.mktemp("transfer"))
-
-
-def tried(study: Attacked, folder: Path, interval: int | None = None) -> SimpleNamespace:
-    """The stage transfer on both models; stopped after every `interval` pairs, if given."""
-    second = folder / "snapshot"
-    shutil.copytree(study.path("model-baseline@0.5") / "snapshots/0.5", second / "model")
-    inputs = {f"{a}-{m}": study.input(f"{a}-{m}") for a in ("uat", "hotflip") for m in MODELS}
-    inputs |= {"model-base": study.input("model-base"), "model-baseline@0.5": SimpleNamespace(path=second)}
-    config = TransferConfig(
-        models=list(MODELS), uat=study.study.uat, hotflip=study.study.hotflip, execution=study.study.execution
-    )
-    from tests.tasks.tiny import stage_run
-
-    run = stage_run(folder / "run")
-    work = partial(transfer, run, config, study.input("setup"), **inputs)
-    return SimpleNamespace(run=run, work=work, result=work(), inputs=inputs)
-
-
-def test_transfer_tries_what_was_found_for_each_model_on_each(study, transferred):
-    rows = pq.read_table(transferred.run.directory / "records.parquet").to_pylist()
-    assert len(rows) == 4 * (5 + 4) == len({tuple(row[column] for column in TRANSFER_KEY) for row in rows})
+def test_transfer_tries_what_was_found_for_each_model_on_each(study):
+    rows, result = study.rows("transfer"), TransferResult.read(study.input("transfer"))
+    assert len(rows) == 4 * (5 + 4) == len({tuple(row[column] for column in transfer.KEY_COLUMNS) for row in rows})
+    assert result.records_digest == plain_digest(rows, transfer.KEY_COLUMNS)
     texts = {"uat": study.texts(12), "hotflip": study.texts(14, 4)}
     flips = {(r["model"], r["example_id"]): r for model in MODELS for r in study.rows(f"hotflip-{model}")}
     for row in rows:
@@ -349,64 +329,24 @@ def test_transfer_tries_what_was_found_for_each_model_on_each(study, transferred
         assert row["text_clean_loss_sum_nats"] == pytest.approx(clean.sum().item(), rel=1e-5)
 
 
-def test_what_was_found_for_a_model_does_to_it_what_the_attack_said(study, transferred):
-    result: TransferResult = transferred.result
+def test_what_was_found_for_a_model_does_to_it_what_the_attack_said(study):
+    result = TransferResult.read(study.input("transfer"))
     for attack, matrix in (("uat", result.uat), ("hotflip", result.hotflip)):
         assert list(matrix) == [*MODELS] and all(list(tried_on) == [*MODELS] for tried_on in matrix.values())
         for model in MODELS:
             own = study.rows(f"{attack}-{model}")
             risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
             assert matrix[model][model] == pytest.approx(risen / sum(row["tokens_scored"] for row in own), rel=1e-4)
-        assert matrix["base"]["baseline@0.5"] != matrix["base"]["base"]
+        assert matrix["base"]["baseline"] != matrix["base"]["base"]
 
 
-def test_transfer_goes_on_after_any_pair_with_the_same_bytes(study, transferred, tmp_path, monkeypatch):
-    folder, calls = tmp_path / "again", []
-    real = Victim.losses
-
-    def die(victim, *args):
-        calls.append(args)
-        if len(calls) % 5 == 4:
-            raise MemoryError("killed")
-        return real(victim, *args)
-
-    monkeypatch.setattr(Victim, "losses", die)
-    found = None
-    while found is None:
-        assert len(calls) < 60
-        shutil.rmtree(folder / "snapshot", ignore_errors=True)
-        try:
-            found = again(study, folder, transferred.inputs)
-        except MemoryError:
-            continue
-    assert len(calls) > 20 and found == transferred.result
-
-
-def again(study: Attacked, folder: Path, inputs: dict[str, Any]) -> TransferResult:
-    from storage.locks import acquire
-    from storage.run_directory import RunDirectory
-
-    run = RunDirectory(folder, "tiny", "toy", "0" * 64)
-    run.path.mkdir(parents=True, exist_ok=True)
-    lock = acquire(run.path / "locks")
-    try:
-        held = StageRun(run, {"fingerprint": run.fingerprint, "inputs": {}}, lock, folder / "cache")
-        config = TransferConfig(
-            models=list(MODELS), uat=study.study.uat, hotflip=study.study.hotflip, execution=study.study.execution
-        )
-        return transfer(held, config, study.input("setup"), **inputs)
-    finally:
-        lock.release()
-
-
-def test_flips_of_other_documents_are_refused(study, transferred, tmp_path):
-    other = tmp_path / "hotflip"
-    other.mkdir()
-    rows = study.rows("hotflip-base")
-    pq.write_table(pa.Table.from_pylist(rows[::-1]), other / "records.parquet")
-    inputs = transferred.inputs | {"hotflip-base": SimpleNamespace(path=other)}
+def test_flips_of_other_documents_are_refused(study, tmp_path):
+    pq.write_table(pa.Table.from_pylist(study.rows("hotflip-base")[::-1]), tmp_path / "records.parquet")
+    own = study.study
+    config = TransferConfig(models=["base"], uat=own.uat, hotflip=own.hotflip, execution=own.execution)
+    given = {"hotflip-base": SimpleNamespace(path=tmp_path)}
     with pytest.raises(CheckFailed, match="records of hotflip of base"):
-        again(study, tmp_path / "runs", inputs)
+        list(transfer._flips(config, study.input("setup"), given))
 
 
 # --------------------------------------------------------------------------------------------------------- texts
