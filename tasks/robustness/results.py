@@ -10,8 +10,7 @@ from __future__ import annotations
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
 from tasks.monotonic.configuration import By, Signs, Start
-from tasks.monotonic.certificate import Certificate
-from tasks.monotonic.on_text import OrderOnText
+from tasks.monotonic.order_result import Certificate, OrderOnText
 from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
 from tasks.stage.result import Result
 from tasks.statistics.losses import ModelLoss
