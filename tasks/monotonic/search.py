@@ -156,13 +156,13 @@ def _descended(sublayer: FeedForward, starts: list[Fall]) -> Iterator[Fall]:
     into_HD = sublayer.matrices()[0]
     x_SD = torch.from_numpy(np.stack([start.x for start in starts])).to(into_HD).requires_grad_()
     rise_SD = torch.from_numpy(np.stack([start.y - start.x for start in starts])).to(into_HD)
-    outputs_S1 = torch.tensor([[start.output] for start in starts], device=into_HD.device)
+    chosen_SD = torch.eye(sublayer.inputs)[[start.output for start in starts]].to(into_HD)
     adam = torch.optim.Adam([x_SD], lr=RATE / _unit(into_HD))
     best = list(starts)
     for _ in range(STEPS):
         y_SD = x_SD + rise_SD
         falls_SD = sublayer.module(y_SD) - sublayer.module(x_SD)
-        slopes_S = falls_SD.gather(1, outputs_S1)[:, 0] / rise_SD.sum(dim=1).clamp_min(1e-30)
+        slopes_S = (falls_SD * chosen_SD).sum(dim=1) / rise_SD.sum(dim=1).clamp_min(1e-30)
         for number, slope in enumerate(slopes_S.tolist()):
             if slope < best[number].slope:
                 best[number] = _fall(x_SD[number], y_SD[number], best[number].output, slope)

@@ -15,6 +15,7 @@ from storage import durable
 from storage.errors import BadInput, CheckFailed
 from tasks.language import memory
 from tasks.language import model as language
+from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.robustness.base import base
@@ -108,6 +109,36 @@ def test_a_saved_model_loads_with_the_same_bytes_in_fp32(tmp_path):
     for name, tensor in model.state_dict().items():
         assert bytes_are_equal(loaded.state_dict()[name], tensor), name
     assert loaded.dtype == torch.float32
+
+
+@pytest.mark.parametrize("activation", ["relu", "monotone-parts"])
+def test_a_model_with_another_activation_loads_with_it(tmp_path, activation):
+    model = tiny_model(activation=activation)
+    loaded = language.load(save_model(tmp_path / "model", model))
+    tokens = torch.tensor([[3, 60, 0, 7, 9, 2]])
+    with torch.no_grad():
+        assert bytes_are_equal(loaded(tokens).logits, model(tokens).logits)
+        assert not torch.allclose(loaded(tokens).logits, tiny_model()(tokens).logits, atol=1e-4)
+    assert loaded.config.hidden_act == activation
+
+
+def test_the_activation_changes_neither_weights_nor_the_fingerprints_of_models_without_one():
+    config = FromScratch(pretraining=Budget())
+    assert "activation" not in config.scientific()
+    relu = config.model_copy(update={"activation": "relu"})
+    assert relu.scientific() == config.scientific() | {"activation": "relu"}
+    assert tiny_model().config.hidden_act == "gelu"
+    for name, tensor in tiny_model().state_dict().items():
+        assert bytes_are_equal(tiny_model(activation="monotone-parts").state_dict()[name], tensor)
+
+
+def test_monotone_parts_are_convex_concave_and_saturated_units_by_the_place_of_the_unit():
+    z = torch.tensor([-2.0, -0.5, 0.5, 2.0])
+    values = MonotoneParts()(z[:, None].repeat(1, 16)).T.tolist()
+    assert values[:7] == [[0.0, 0.0, 0.5, 2.0]] * 7
+    assert values[7:14] == [[-2.0, -0.5, 0.0, 0.0]] * 7
+    assert values[14:] == [[-1.0, -0.5, 0.5, 1.0]] * 2
+    assert [monotone_parts(units) for units in (8, 32, 512)] == [(4, 4, 0), (14, 14, 4), (224, 224, 64)]
 
 
 def test_the_saved_folder_stands_on_its_own_with_the_tokenizer(tmp_path):

@@ -68,6 +68,14 @@ def test_one_sign_for_each_hidden_unit_certifies_too(activation, certified):
     assert (found.certified == "yes") == bool(certified)
 
 
+def test_a_hidden_unit_that_nothing_reads_may_have_any_weights():
+    model = non_negative(neox("relu"))
+    with torch.no_grad():
+        model.gpt_neox.layers[0].mlp.dense_h_to_4h.weight[4, ::2] *= -1
+        model.gpt_neox.layers[0].mlp.dense_4h_to_h.weight[:, 4] = 0.0
+    assert certify(model, "mlp_both").certified == "yes"
+
+
 def test_sublayers_that_are_switched_off_are_constant_and_so_monotone():
     model = tiny_model()
     with torch.no_grad():

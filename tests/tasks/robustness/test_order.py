@@ -1,0 +1,103 @@
+"""The stage order: every model under its own name, the same inputs for all, and no model twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage import durable
+from storage.errors import Stop
+from tasks.language import model as language
+from tasks.monotonic.constraint import constrained_modules
+from tasks.robustness import order as module
+from tasks.robustness.order import order
+from tasks.robustness.results import OrderResult
+from tasks.robustness.setup import setup
+from tasks.robustness.stages import OrderConfig
+from tasks.stage.run import StageInput, StageRun
+from tests.tasks.tiny import save_model, stage_run, tiny_model, tiny_study
+
+MODELS = ["base", "monotonic", "relu-monotonic"]
+
+
+def network(name: str) -> Any:
+    model = tiny_model(vocabulary=350, activation="relu" if name == "relu-monotonic" else "gelu")
+    if name != "base":
+        with torch.no_grad():
+            for layer in constrained_modules(model, "mlp_both").values():
+                layer.weight.abs_()
+    return model
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory) -> dict[str, StageInput]:
+    """What setup wrote, and a model under each name."""
+    folder = tmp_path_factory.mktemp("given")
+    inputs = {}
+    for name in ["text", *MODELS]:
+        run = stage_run(folder / name)
+        if name == "text":
+            durable.write_json(run.run.result_file, setup(run, tiny_study(folder).for_setup()).as_json())
+        else:
+            save_model(run.directory / "model", network(name))
+        inputs[name] = StageInput(run.run, "0" * 64)
+    return inputs
+
+
+@pytest.fixture
+def config(tmp_path) -> OrderConfig:
+    study = tiny_study(tmp_path)
+    return OrderConfig(models=MODELS, variant="mlp_both", execution=study.execution)
+
+
+def finished(run: StageRun, config: OrderConfig, given: dict[str, StageInput]) -> tuple[OrderResult, bytes]:
+    result = order(run, config, **given)
+    return result, (run.directory / "records.parquet").read_bytes()
+
+
+def test_each_model_has_its_own_answer(tmp_path, config, given):
+    result, _ = finished(stage_run(tmp_path / "run"), config, given)
+    assert list(result.models) == MODELS
+    assert [one.certificate.certified for one in result.models.values()] == ["no", "no", "yes"]
+    assert [one.certificate.activation for one in result.models.values()] == ["gelu", "gelu", "relu"]
+    assert (result.split, result.documents, result.variant) == ("test", 6, "mlp_both")
+    assert {one.on_text.inputs for one in result.models.values()} == {12}
+    free, *monotone = (one.on_text for one in result.models.values())
+    assert 0.3 < free.jacobian.share < 0.7 and 0.3 < free.rises.share < 0.7
+    assert all(one.jacobian.share == one.rises.share == 0.0 for one in monotone)
+
+
+def test_the_result_is_read_back_as_it_was_written(tmp_path, config, given):
+    run = stage_run(tmp_path / "run")
+    result, _ = finished(run, config, given)
+    durable.write_json(run.run.result_file, result.as_json())
+    assert OrderResult.read(StageInput(run.run, "0" * 64)) == result
+
+
+def test_a_continuation_examines_no_model_twice_and_ends_with_the_same_bytes(tmp_path, config, given, monkeypatch):
+    expected = finished(stage_run(tmp_path / "at-once"), config, given)
+    loaded: list[str] = []
+
+    def load(folder: Path) -> Any:
+        loaded.append(next(name for name, source in given.items() if folder.is_relative_to(source.path)))
+        return language_load(folder)
+
+    language_load = language.load
+    monkeypatch.setattr(module.language, "load", load)
+    run = stage_run(tmp_path / "stopped")
+    go_on = iter(range(8))  # asked five times for each model of two sublayers: stopped during the second
+
+    def check() -> None:
+        if next(go_on, None) is None:
+            raise Stop("sigterm", "asked to stop")
+
+    monkeypatch.setattr(run.stop, "check", check)
+    with pytest.raises(Stop):
+        order(run, config, **given)
+    assert loaded == MODELS[:2]
+    run.lock.release()
+    assert finished(stage_run(tmp_path / "stopped"), config, given) == expected
+    assert loaded == [*MODELS[:2], *MODELS[1:]]
