@@ -10,14 +10,8 @@ from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
-<<<<<<< HEAD
-from tasks.monotonic.certificate import Certificate
-from tasks.monotonic.configuration import By, Signs, Start
-from tasks.monotonic.on_text import OrderOnText
-=======
 from tasks.monotonic.configuration import By, Signs, Start
 from tasks.monotonic.order_result import Certificate, OrderOnText
->>>>>>> h-order
 from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
 from tasks.stage.result import Result
 from tasks.statistics.losses import ModelLoss
