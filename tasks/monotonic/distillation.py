@@ -131,7 +131,7 @@ def signed_least_squares(
 
     Accelerated projected gradient (Beck and Teboulle, "FISTA", 2009) with a restart of each row where the momentum
     points uphill (O'Donoghue and Candes, 2015), inputs scaled to equal norm. Rows are problems of their own. It begins
-    at s max(s W, 0) of `start_OI`, and no row ends worse than that.
+    at s max(s W, 0) of `start_OI`.
     """
     scale_I = xx_II.diagonal().clamp_min(0).sqrt()
     scale_I = torch.where(scale_I > 0, scale_I, 1.0)
@@ -150,9 +150,4 @@ def signed_least_squares(
         change_OI, now_OI = next_OI - now_OI, next_OI
         if iteration % CHECK_EVERY_ITERATIONS == 0 and change_OI.norm() <= SMALLEST_CHANGE * now_OI.norm():
             break
-
-    def error_O1(weight_OI: torch.Tensor) -> torch.Tensor:
-        """Of each row, up to |y|^2, which no weight changes."""
-        return (weight_OI * (weight_OI @ gram_II - 2 * target_OI)).sum(1, keepdim=True)
-
-    return torch.where(error_O1(now_OI) < error_O1(start_OI), now_OI, start_OI) / scale_I
+    return now_OI / scale_I

@@ -66,13 +66,31 @@ def test_inputs_that_are_always_zero_and_signs_that_are_off_are_no_harm():
     assert not np.isnan(solved(0 * x_TI, y_TO, signs_OI, np.ones((3, 5)))).any()
 
 
-def test_a_fit_that_is_cut_short_is_not_worse_than_its_start(monkeypatch):
-    monkeypatch.setattr(distillation, "MAX_ITERATIONS", 1)
-    x_TI, y_TO = problem(300, 40, 5)
-    exact = np.stack([nnls(x_TI, y)[0] for y in y_TO.T])
-    found = solved(x_TI, y_TO, np.ones((5, 40)), exact)
-    errors = [np.linalg.norm(x_TI @ w.T - y_TO, axis=0) for w in (exact, found)]
-    assert (errors[1] <= errors[0] * (1 + 1e-12)).all()
+@pytest.mark.parametrize("iterations", [1, 4, 16, 64])
+def test_a_fit_that_is_cut_short_is_not_worse_than_its_start(monkeypatch, iterations):
+    monkeypatch.setattr(distillation, "MAX_ITERATIONS", iterations)
+    for seed in range(5):
+        x_TI, y_TO = problem(200, 15, 4, seed)
+        start_OI = np.linalg.lstsq(x_TI, y_TO, rcond=None)[0].T.clip(0)
+        found_OI = solved(x_TI, y_TO, np.ones((4, 15)), start_OI)
+        errors = [np.linalg.norm(x_TI @ w.T - y_TO, axis=0) for w in (start_OI, found_OI)]
+        assert (errors[1] <= errors[0]).all() and (errors[1] < errors[0]).any()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_are_fitted_beside_the_bias_where_there_is_one(bias):
+    """Far from 0 on average: a fit through 0, with a bias chosen after it, is another."""
+    x_TI, y_TO = problem(300, 10, 3)
+    x_TI, y_TO = x_TI + 5, y_TO + 50
+    layer = torch.nn.Linear(10, 3, bias=bias)
+    moments = distillation.Moments.of(torch.from_numpy(x_TI), torch.from_numpy(y_TO))
+    with torch.no_grad():
+        distillation._fit_layer(layer, moments, torch.ones(3, 10))
+        fitted_TO = layer(torch.from_numpy(x_TI).float()).double().numpy()
+    for row in range(3):
+        means = (x_TI.mean(0), y_TO[:, row].mean()) if bias else (0, 0)
+        norm = nnls(x_TI - means[0], y_TO[:, row] - means[1])[1]
+        assert np.linalg.norm(fitted_TO[:, row] - y_TO[:, row]) == pytest.approx(norm, rel=1e-4)
 
 
 # ---------------------------------------------------------------------------------------------- distilling
