@@ -63,7 +63,8 @@ def test_a_difference_in_every_one_of_many_sources_is_never_certain():
 
 
 def test_equal_differences_count_as_large_whatever_their_last_digits():
-    assert means([0.1] * 3 + [0.3]) == means([1.0] * 3 + [3.0])
+    tenths = [1, 2, 4, 6, -3, -2, 5, 6, -1]
+    assert means([tenth / 10 for tenth in tenths]) == means([float(tenth) for tenth in tenths])
 
 
 @pytest.mark.parametrize("sources", [8, 20])
