@@ -17,7 +17,7 @@ import pytest
 
 from storage.errors import BadInput
 from tasks.language import package_docs, sources, text_cache
-from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
+from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs
 from tasks.language.documents import document
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 
@@ -267,6 +267,32 @@ def test_another_column_is_not_taken_from_the_cache(tmp_path, streamed):
     read(HUB, tmp_path)
     with pytest.raises(BadInput, match="has no column 'body'"):
         read(HUB.model_copy(update={"text_column": "body"}), tmp_path)
+
+
+def test_held_out_text_is_another_stream_and_leaves_the_kept_text_as_it_is(tmp_path, streamed):
+    first = read(HUB, tmp_path)
+    assert sources.held_out_documents(HUB, tmp_path) is None
+    other = HubStream(dataset="some/other", revision="1" * 40, split="test", max_documents=3)
+    both = HubDataset(**HUB.model_dump(exclude={"held_out"}), held_out=other)
+    assert read(both, tmp_path) == first and len(streamed) == 1
+    held_out = [one.text for one in sources.held_out_documents(both, tmp_path)]
+    assert held_out == [f"document {n} of some/other" for n in range(3)]
+    assert (streamed[1]["name"], streamed[1]["revision"], streamed[1]["split"]) == ("some/other", "1" * 40, "test")
+
+
+def test_a_hub_text_without_held_out_text_keeps_its_fingerprint_and_its_file(tmp_path, streamed):
+    assert HUB.scientific().keys() == {"source", "dataset", "revision", "split", "text_column", "max_documents"}
+    read(HUB, tmp_path)
+    assert [file.name for file in hub_files(tmp_path)] == [
+        "some--data-dcde724b147e82cf.parquet"
+    ]  # as before there was held_out
+
+
+def test_held_out_text_that_train_is_read_from_is_refused():
+    same = {"dataset": HUB.dataset, "revision": REVISION, "max_documents": 5}
+    with pytest.raises(ValueError, match="held_out is split train of some/data, which train is read from"):
+        HubDataset(dataset=HUB.dataset, revision="1" * 40, max_documents=10, held_out=same)
+    HubDataset(dataset=HUB.dataset, revision="1" * 40, max_documents=10, held_out={**same, "split": "test"})
 
 
 @pytest.mark.parametrize("damage", ["truncated", "a bit", "fewer rows", "rubbish", "empty"])

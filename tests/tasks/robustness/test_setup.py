@@ -16,8 +16,9 @@ import pytest
 from storage import durable
 from storage.errors import BadInput, Stop
 from tasks.language.blocks import Blocks
-from tasks.language.configuration import LocalFiles, Splits, TrainedTokenizer
-from tasks.language.splits import EVALUATION_SPLITS
+from tasks.language.configuration import HubDataset, HubStream, LocalFiles, Splits, TrainedTokenizer
+from tasks.language.documents import document
+from tasks.language.splits import EVALUATION_SPLITS, split_of
 from tasks.robustness.disk import estimate_disk_bytes
 from tasks.robustness.setup import setup
 from tasks.robustness.study import SetupConfig
@@ -132,12 +133,63 @@ def test_only_the_text_decides_not_where_it_lies(tmp_path, config):
     assert contents(first.directory / "text") == contents(second.directory / "text")
 
 
-@pytest.mark.parametrize("at", [0, 1, 2, 4])
-def test_a_stopped_setup_publishes_nothing(tmp_path, config, at):
-    run = fake_run(tmp_path / "run", stop_at_check=at)
-    with pytest.raises(Stop):
-        setup(run, config)
-    assert [path.name for path in run.directory.iterdir()] == ["preflight.json"]
+def test_a_setup_that_is_stopped_anywhere_publishes_nothing_and_leaves_nothing(tmp_path, config):
+    whole = fake_run(tmp_path / "whole")
+    setup(whole, config)
+    parts = [
+        "reading the text",
+        "comparing train with the evaluation splits",
+        "proving that the splits share nothing",
+        "tokenizer",
+        "training the tokenizer",
+        "packing train",
+        "packing validation",
+        "writing the evaluation splits",
+        "text published",
+    ]
+    assert [note.split(":")[0] for note in whole.notes] == parts
+    for at in range(len(parts) - 1):
+        run = fake_run(tmp_path / f"stopped at {at}", stop_at_check=at)
+        with pytest.raises(Stop):
+            setup(run, config)
+        assert [path.name for path in run.directory.iterdir()] == ["preflight.json"]
+
+
+def test_hub_text_is_evaluated_on_text_that_was_held_out(tmp_path, config, monkeypatch):
+    """The real loader on two folders in place of two data sets, one laid out as EleutherAI/pile_val_test is."""
+    import datasets
+
+    seen = [json.loads(row)["text"] for row in Path(config.text.paths[0]).read_text().splitlines()]
+    evaluated_on = (text for text in seen if split_of(document(None, text).source, config.splits) != "train")
+    again = next(evaluated_on)
+    continued = next(
+        text
+        for text in (f"{seen[7]} and on, {n}" for n in range(99))
+        if split_of(document(None, text).source, config.splits) != "train"
+    )
+    unseen = [again, continued, *(" ".join(reversed(text.split())) for text in seen)]
+    for name, file, texts in (("seen", "train", seen), ("unseen", "val", seen), ("unseen", "test", unseen)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        rows = ({"text": text, "meta": {"pile_set_name": "Pile-CC"}} for text in texts)
+        (tmp_path / name / f"{file}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    load = datasets.load_dataset
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda name, revision, **options: load(str(tmp_path / name.split("/")[1]), **options)
+    )
+
+    held_out = HubStream(dataset="some/unseen", revision="1" * 40, split="test", max_documents=100)
+    text = HubDataset(dataset="some/seen", revision="0" * 40, max_documents=250, held_out=held_out)
+    run = fake_run(tmp_path / "run")
+    result = setup(run, config.model_copy(update={"text": text}))
+
+    found = [
+        pq.read_table(run.directory / "text" / f"{name}.parquet")["text"].to_pylist() for name in EVALUATION_SPLITS
+    ]
+    evaluation = {text for texts in found for text in texts}
+    assert {again, continued} < evaluation <= set(unseen[:100]) and len(evaluation) == 20
+    assert result.duplicates_dropped_documents == 1  # `again`, which train gives up
+    assert result.contaminated_dropped_documents == 1  # the text that `continued` begins with
+    assert result.splits["train"].documents == 250 - 2
 
 
 # -------------------------------------------------------------------------------------------- preflight
