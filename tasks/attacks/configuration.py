@@ -25,7 +25,9 @@ class Search(Configuration):
         "draws a position, and one of its 256 best tokens, at random (GCG).",
     )
     search_precision: Precision = scientific(
-        "fp32", description="Precision of the search's forward and backward passes; what it found is judged in fp32."
+        "fp32",
+        description="Precision of the search's forward and backward passes (tf32: on a GPU only); what it found is "
+        "judged in fp32.",
     )
 
 
