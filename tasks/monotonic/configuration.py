@@ -16,7 +16,7 @@ non-negative: +; own: that of the base model's weight; random: drawn once for ea
 unit, so that rows of the input and columns of the output projection flip together, which keeps the sublayer monotone;
 off: none, the weight is 0.
 """
-Start = Literal["positive-part", "absolute", "distilled"]
+Start = Literal["positive-part", "absolute", "distilled", "shifted"]
 By = Literal["free", "projection", "softplus", "softplus-scaled"]
 """What keeps the signs in training; free: nothing."""
 
@@ -38,7 +38,8 @@ class Constraint(Configuration):
     start: Start = scientific(
         "positive-part",
         description="Where the constrained weights start. positive-part: max(W, 0) of the base model; absolute: |W|; "
-        "distilled: the non-negative weights that reproduce the base model's outputs best on train text.",
+        "distilled: the non-negative weights that reproduce the base model's outputs best on train text; shifted: all "
+        "weights moved up by what the network's LayerNorms take away again, which leaves the function as it is.",
     )
     by: Literal["projection", "softplus", "softplus-scaled"] = scientific(
         "projection",

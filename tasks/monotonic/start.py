@@ -9,6 +9,7 @@ import torch
 from tasks.monotonic.configuration import Start
 from tasks.monotonic.constraint import constrained_modules
 from tasks.monotonic.distillation import distill
+from tasks.monotonic.shift import shift
 from tasks.monotonic.signs import AllowedSigns, project
 
 if TYPE_CHECKING:
@@ -27,8 +28,11 @@ def set_start(
     """Gives the layers of `variant` in the base model `model` weights of their allowed signs s, in place.
 
     positive-part: s max(s W, 0); absolute: s |W|; distilled: those that reproduce the layer's outputs best on
-    `calibration_BL`, token ids of train text, read `batch_examples` at a time.
+    `calibration_BL`, token ids of train text, read `batch_examples` at a time; shifted: W itself, moved up by what the
+    network takes away again (for non-negative weights).
     """
+    if start == "shifted":
+        return shift(model, variant)
     if start == "distilled":
         return distill(model, variant, allowed, calibration_BL, batch_examples)
     layers = constrained_modules(model, variant)

@@ -20,6 +20,7 @@ ArmName = Literal[
     "unconstrained-start",
     "feed-forward-off",
     "earlier-system",
+    "shifted",
 ]
 BASE, BASELINE, MONOTONIC = "base", "baseline", "monotonic"
 
@@ -36,6 +37,8 @@ class Arm:
     """Whether it damages the model as the constraint does, without making anything monotone."""
 
     def started(self, constraint: Constraint) -> Start:
+        if self.start is None and constraint.start == "shifted" and self.signs != "non-negative":
+            return "positive-part"  # no shift gives weights of both signs
         return self.start or constraint.start
 
     def kept(self, constraint: Constraint) -> By:
@@ -65,6 +68,12 @@ ARMS: dict[str, Arm] = {
     ),
     "feed-forward-off": Arm(
         "placebo: the constrained weights are 0 and stay so", "off", "positive-part", "projection", placebo=True
+    ),
+    "shifted": Arm(
+        "non-negative weights at no cost: base moved up by what its LayerNorms take away again, the same function",
+        "non-negative",
+        "shifted",
+        "projection",
     ),
     "earlier-system": Arm(
         "the earlier system's arm: starts from |W|, kept non-negative as softplus(V)",

@@ -61,7 +61,7 @@ class Study(StudyBase):
     arms: list[ArmName] = scientific(
         [BASELINE, MONOTONIC, "random-signs", "earlier-system"],
         description="The trainings that are compared, baseline and monotonic among them; the others are placebos: "
-        "own-signs, random-signs, per-unit-signs, unconstrained-start, feed-forward-off, earlier-system.",
+        "own-signs, random-signs, per-unit-signs, unconstrained-start, feed-forward-off, shifted, earlier-system.",
     )
     constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
     budget: Budget = scientific(description="Training budget, shared by all arms.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -34,6 +35,12 @@ SHAPE = {
     "eos_token_id": 0,
     "use_cache": False,
 }
+
+
+def probe(model: nn.Module) -> torch.Tensor:
+    """The logits of two fixed texts, fp32 [2, 8, V]."""
+    with torch.no_grad():
+        return model(input_ids=torch.arange(16).view(2, 8)).logits
 
 
 def network(architecture: str) -> Any:

@@ -12,17 +12,12 @@ from tasks.language import model as language
 from tasks.monotonic import constraint, keep
 from tasks.monotonic.configuration import VARIANTS
 from tasks.monotonic.signs import AllowedSigns, signs_of
-from tests.tasks.monotonic.architectures import LAYERS, begun, network
+from tests.tasks.monotonic.architectures import LAYERS, begun, network, probe
 from tests.tasks.tiny import bytes_are_equal, save_model, tiny_model
 
 MLP_IN = {f"gpt_neox.layers.{i}.mlp.dense_h_to_4h" for i in range(2)}
 MLP_BOTH = MLP_IN | {f"gpt_neox.layers.{i}.mlp.dense_4h_to_h" for i in range(2)}
 EVERY = pytest.mark.parametrize(("architecture", "variant"), LAYERS)
-
-
-def probe(model: nn.Module) -> torch.Tensor:
-    with torch.no_grad():
-        return model(input_ids=torch.arange(16).view(2, 8)).logits
 
 
 # --------------------------------------------------------------------------------------- which layers
@@ -137,28 +132,6 @@ def test_every_architecture_from_its_start_through_a_step_to_the_disk(architectu
     assert torch.equal(probe(loaded), expected)
     assert (loaded.get_input_embeddings().weight is loaded.get_output_embeddings().weight) == tied
     assert not any("parametrizations" in name or "signs" in name for name in loaded.state_dict())
-
-
-# ------------------------------------------------------------------------------------- what it restricts
-
-
-@torch.no_grad()
-def test_under_layer_norm_non_negative_weights_restrict_no_function():
-    """The same function as an untouched model's, with every weight of both matrices >= 0."""
-    model = tiny_model()
-    for block in model.gpt_neox.layers:
-        norm, into, out_of = block.post_attention_layernorm, block.mlp.dense_h_to_4h, block.mlp.dense_4h_to_h
-        norm.weight.uniform_(0.5, 2.0, generator=torch.Generator().manual_seed(0))
-        norm.bias.normal_(generator=torch.Generator().manual_seed(1))
-    before = probe(model)
-    for block in model.gpt_neox.layers:
-        norm, into, out_of = block.post_attention_layernorm, block.mlp.dense_h_to_4h, block.mlp.dense_4h_to_h
-        shift_H = (-into.weight * norm.weight).amax(1).clamp(min=0)
-        into.weight.add_(shift_H[:, None] / norm.weight).clamp_(min=0)
-        into.bias.sub_(shift_H * (norm.bias / norm.weight).sum())
-        out_of.weight.add_((-out_of.weight).amax(0).clamp(min=0)).clamp_(min=0)
-    assert constraint.verify(model, "mlp_both", signs_of(model, "mlp_both", "non-negative")).min_weight == 0.0
-    assert torch.allclose(probe(model), before, atol=1e-5)
 
 
 # -------------------------------------------------------------------------------------------- verification
