@@ -139,6 +139,12 @@ def test_the_curve_never_falls_and_ends_at_the_loss_of_all_texts_where_every_ite
     assert curve[-1] == pytest.approx(search.best()["search_loss_nats_per_token"], rel=1e-6)
 
 
+def test_a_second_restart_does_not_lower_the_curve():
+    search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61))
+    curve = [point["loss_nats_per_token"] for point in search.state["curve"]]
+    assert len(curve) == 16 and curve == sorted(curve)
+
+
 def test_a_share_of_the_budget_gives_what_a_search_that_ended_there_would_answer():
     attack = ATTACK.model_copy(update={"iterations": 10})  # 20 in all: after 2, 6 and 20
     victim, mask = Victim(tiny_model(length=40, seed=2), 0, 16), usable().new_ones(61)
