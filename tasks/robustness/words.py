@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
 from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero, perplexity
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC, placebos
@@ -123,8 +125,11 @@ def _claim(results: FinalResults) -> str:
 
 
 def the_text(results: FinalResults) -> str:
-    """What kind of text it is, and what a source of it is."""
-    text = results.configuration["text"]
+    """What kind of text it is, what a source of it is, and whether the model may have seen it before."""
+    return f"{_kind_of_text(results.configuration['text'])}{_seen_before(results)}"
+
+
+def _kind_of_text(text: dict[str, Any]) -> str:
     if text["source"] == "package-docs":
         packages = ", ".join(["Python's standard library", *text["packages"]])
         return f"The text: docstrings of {packages}, each a document. A source is a module file, to which they belong."
@@ -133,8 +138,21 @@ def the_text(results: FinalResults) -> str:
             "The text: local files. A text file is one document and one source; in a table each row is a document "
             "and a source of its own."
         )
+    held_out = text.get("held_out")
+    evaluated = f"; evaluated on {held_out['dataset']}, revision {held_out['revision']}" if held_out else ""
     return (
-        f"The text: {text['dataset']} of the Hugging Face hub, revision {text['revision']}; each document is a source."
+        f"The text: {text['dataset']} of the Hugging Face hub, revision {text['revision']}{evaluated}; each document "
+        "is a source."
+    )
+
+
+def _seen_before(results: FinalResults) -> str:
+    """A model that was pretrained elsewhere may know the text by heart, unless it is evaluated on another."""
+    if results.base.source == "from-scratch" or results.configuration["text"].get("held_out"):
+        return ""
+    return (
+        " **The model was pretrained elsewhere, and nothing shows that it has not seen this text before** "
+        "(text.held_out names another to evaluate on)."
     )
 
 
@@ -350,6 +368,9 @@ def verified(results: FinalResults) -> str:
 
 
 LIMITS = (
+    "Under LayerNorm (GPT-NeoX, GPT-2) non-negative feed-forward weights restrict no function: rows of the input and "
+    "columns of the output projection can be moved up by what the network takes away again (the arm shifted). What "
+    "differs between the arms is where training starts and how it moves, not what can be computed.",
     "Weights are verified, and what follows for the function of a sublayer stands in the table on order. GELU "
     "and SiLU fall for inputs below about -0.75 and -1.28, so weights >= 0 alone make no feed-forward layer monotone.",
     "Attention, embeddings, normalisation and residual connections are not constrained: nothing is claimed about the "
