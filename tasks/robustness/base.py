@@ -18,11 +18,10 @@ from tasks.language.memory import require_memory
 from tasks.language.result import Training
 from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.training import train_language_model
-from tasks.robustness.disk import estimate_disk_bytes
+from tasks.robustness.disk import model_bytes
 from tasks.robustness.results import BaseResult, SetupResult
 from tasks.robustness.stages import BaseConfig, snapshot_folder
 from tasks.stage.disk import require_disk
-from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import InitialWeights, load_weights, run_path
@@ -42,7 +41,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
 
     if isinstance(config.model, FromScratch):
         model = language.untrained(config.model, vocabulary_tokens, validation.sequence_length)
-        _require_resources(run, model, validation.sequence_length, config.execution)
+        _require_resources(run, model, validation.sequence_length, config)
         with run.publish("initial") as folder:
             language.save(model, tokenizer, folder)
         losses["untrained"] = language.validation_loss(model, validation, batch_size)
@@ -61,7 +60,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         )
     else:
         model = language.pretrained(config.model, run.cache)
-        _require_resources(run, model, validation.sequence_length, config.execution)
+        _require_resources(run, model, validation.sequence_length, config)
         _require_fit(model, vocabulary_tokens, validation.sequence_length)
 
     losses["base"] = language.validation_loss(model.to(device(config.execution)), validation, batch_size)
@@ -80,15 +79,16 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     )
 
 
-def _require_resources(run: StageRun, model: Any, sequence_length: int, execution: Execution) -> None:
+def _require_resources(run: StageRun, model: Any, sequence_length: int, config: BaseConfig) -> None:
     """Disk and memory for all trainings of this study, now that the size of the model is known.
 
     What was estimated stays in preflight.json, outside the result: it depends on how the work is done.
     """
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    keep = execution.keep_checkpoints
-    require_disk(run.directory, estimate_disk_bytes(characters=0, parameters=parameters, keep_checkpoints=keep))
-    memory = require_memory(model, sequence_length, execution)
+    kept = {"models": config.models_of_study, "trainings": config.trainings_of_study}
+    need = model_bytes(parameters, **kept, keep_checkpoints=config.execution.keep_checkpoints)
+    require_disk(run.directory, need)
+    memory = require_memory(model, sequence_length, config.execution)
     durable.write_json(run.directory / "preflight.json", {"training_memory_bytes_at_least": memory})
 
 

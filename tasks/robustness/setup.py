@@ -25,7 +25,7 @@ from tasks.language.document_store import DocumentStore, document_store
 from tasks.language.documents import Document
 from tasks.language.result import PackedSplit
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
-from tasks.robustness.disk import estimate_disk_bytes
+from tasks.robustness.disk import text_bytes
 from tasks.robustness.results import SetupResult
 from tasks.robustness.stages import SetupConfig
 from tasks.stage.preflight import preflight
@@ -46,7 +46,7 @@ def setup(run: Any, config: SetupConfig) -> SetupResult:
     `text/` are functions of the configuration and the text. Raises BadInput, and CheckFailed when the splits
     share anything.
     """
-    need = estimate_disk_bytes(characters=_expected_characters(config), parameters=0, keep_checkpoints=0)
+    need = text_bytes(_expected_characters(config))
     durable.write_json(run.directory / "preflight.json", preflight(run.directory, need))
 
     with document_store(run.directory) as store:

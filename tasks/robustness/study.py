@@ -207,8 +207,19 @@ class Study(StudyBase):
         )
 
     def for_base(self) -> BaseConfig:
-        snapshots = self.snapshots if isinstance(self.model, FromScratch) else []
-        return BaseConfig(model=self.model, checks=self.base_checks, snapshots=snapshots, execution=self.execution)
+        from_scratch = isinstance(self.model, FromScratch)
+        trials = len(self.learning_rates) or 1
+        chosen = 1 if trials > 1 else 0  # choose keeps a copy
+        of_arms = (len(self.arms) + len(self.snapshots)) * (trials + chosen)  # of baseline, snapshots too
+        before = 1 + (1 + len(self.snapshots)) * from_scratch + len(self.starts())  # base, untrained, snapshots, starts
+        return BaseConfig(
+            model=self.model,
+            checks=self.base_checks,
+            snapshots=self.snapshots if from_scratch else [],
+            models_of_study=before + of_arms,
+            trainings_of_study=from_scratch + len(self.arms) * trials,
+            execution=self.execution,
+        )
 
     def for_trainings(self, arm: ArmName) -> list[TrainConfig]:
         """One training of the arm, or one for each learning rate that is tried."""

@@ -16,10 +16,15 @@ import pytest
 from storage import durable
 from storage.errors import BadInput, Stop
 from tasks.language.blocks import Blocks
+<<<<<<< HEAD
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, Splits, TrainedTokenizer
 from tasks.language.documents import document
 from tasks.language.splits import EVALUATION_SPLITS, split_of
 from tasks.robustness.disk import estimate_disk_bytes
+=======
+from tasks.language.configuration import LocalFiles, Splits, TrainedTokenizer
+from tasks.language.splits import EVALUATION_SPLITS
+>>>>>>> h-tests2
 from tasks.robustness.setup import setup
 from tasks.robustness.study import SetupConfig
 from tasks.stage import preflight as preflight_module
@@ -209,9 +214,3 @@ def test_gpus_are_what_nvidia_smi_says(tmp_path, monkeypatch, script, expected):
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert preflight_module._gpus()[0].startswith(expected)
-
-
-def test_disk_estimate_grows_with_what_is_kept():
-    one, two = (estimate_disk_bytes(characters=0, parameters=10, keep_checkpoints=keep) for keep in (1, 2))
-    assert one == 10 * 4 * (5 + 3 * 3 * (2 + 2))
-    assert two - one == 10 * 4 * 3 * 3 * 2  # one more that is kept, and what was best then

@@ -1,0 +1,50 @@
+"""The room on the disk is estimated from what the study will keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.robustness.disk import model_bytes
+from tasks.robustness.stages import BaseConfig, ChooseConfig, TrainConfig
+from tests.tasks.tiny import finished_study, handles_of, tiny_study
+
+
+def test_the_estimate_grows_with_what_is_kept() -> None:
+    one, two = (model_bytes(10, models=5, trainings=3, keep_checkpoints=keep) for keep in (1, 2))
+    assert one == 10 * 4 * (5 + 3 * 3 * (2 + 2))
+    assert two - one == 10 * 4 * 3 * 3 * 2  # one more that is kept, and what was best then
+    assert model_bytes(10, models=6, trainings=3, keep_checkpoints=1) - one == 10 * 4
+
+
+def test_as_many_models_are_estimated_as_a_finished_study_holds() -> None:
+    study = finished_study()
+    there = [file for file in study.root.rglob("model.safetensors") if "checkpoints" not in file.parts]
+    assert study.study.for_base().models_of_study == len(there) == 9
+
+
+@pytest.mark.parametrize(
+    ("changed", "models"),
+    [
+        ({"arms": ["baseline", "monotonic"], "snapshots": []}, 5),
+        ({"snapshots": [0.25, 0.5, 0.75]}, 13),
+        ({"arms": ["baseline", "monotonic", "random-signs", "earlier-system"]}, 11),
+        ({"learning_rates": [1e-3, 1e-2]}, 17),  # of each arm two trials and a copy of the chosen one
+    ],
+)
+def test_arms_snapshots_and_trials_are_counted(changed: dict[str, Any], models: int, tmp_path: Path) -> None:
+    study = tiny_study(tmp_path, **changed)
+    config, configs = study.for_base(), [handle.config for handle in handles_of(tmp_path, study).values()]
+    assert config.models_of_study == models
+    assert config.trainings_of_study == sum(isinstance(one, TrainConfig | BaseConfig) for one in configs)
+    assert sum(isinstance(one, ChooseConfig) for one in configs) in (0, len(study.arms))
+
+
+def test_a_model_that_is_loaded_has_neither_training_nor_snapshots_of_its_own(tmp_path: Path) -> None:
+    scratch = tiny_study(tmp_path)
+    hub = {"source": "hub", "model": "EleutherAI/pythia-70m", "revision": "0" * 40}
+    config, ours = tiny_study(tmp_path, model=hub).for_base(), scratch.for_base()
+    assert ours.models_of_study - config.models_of_study == 2  # untrained, and the snapshot of the pretraining
+    assert ours.trainings_of_study - config.trainings_of_study == 1
