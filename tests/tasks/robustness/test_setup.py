@@ -16,15 +16,9 @@ import pytest
 from storage import durable
 from storage.errors import BadInput, Stop
 from tasks.language.blocks import Blocks
-<<<<<<< HEAD
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, Splits, TrainedTokenizer
 from tasks.language.documents import document
 from tasks.language.splits import EVALUATION_SPLITS, split_of
-from tasks.robustness.disk import estimate_disk_bytes
-=======
-from tasks.language.configuration import LocalFiles, Splits, TrainedTokenizer
-from tasks.language.splits import EVALUATION_SPLITS
->>>>>>> h-tests2
 from tasks.robustness.setup import setup
 from tasks.robustness.study import SetupConfig
 from tasks.stage import preflight as preflight_module
