@@ -337,7 +337,16 @@ def test_what_was_found_for_a_model_does_to_it_what_the_attack_said(study):
             own = study.rows(f"{attack}-{model}")
             risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
             assert matrix[model][model] == pytest.approx(risen / sum(row["tokens_scored"] for row in own), rel=1e-4)
-        assert matrix["base"]["baseline"] != matrix["base"]["base"]
+        crossed = [
+            row
+            for row in study.rows("transfer")
+            if (row["attack"], row["found_for"], row["model"]) == (attack, "base", "baseline")
+        ]
+        risen = sum(own["loss_sum_nats"] - own["clean_loss_sum_nats"] for own in crossed)
+        assert matrix["base"]["baseline"] == pytest.approx(
+            risen / sum(own["tokens_scored"] for own in crossed), rel=1e-9
+        )
+        assert matrix["base"]["baseline"] != matrix["baseline"]["base"]
 
 
 def test_flips_of_other_documents_are_refused(study, tmp_path):
