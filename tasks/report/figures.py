@@ -55,6 +55,8 @@ SERIES_STYLES = (
 )
 
 _LINES = (*SERIES_STYLES[1:], SERIES_STYLES[0])
+LABEL_HEIGHT = 0.05
+"""Of the name of a point, as a share of the height of what is drawn."""
 LOGARITHMIC_FROM = 8
 """An x axis is logarithmic where its largest value is at least so many times its smallest."""
 
@@ -138,7 +140,8 @@ def levels(
                     label=series if not place else None,
                 )
         _rows(axes, list(rows), x_label)
-        figure.legend(loc="outside lower center", ncols=len(next(iter(rows.values()))), frameon=False)
+        values = len(next(iter(rows.values())))
+        figure.legend(loc="outside lower center", ncols=values if values < 4 else 2, frameon=False)
 
     return _svg(name, described, 1.2 + 0.36 * len(rows), draw)
 
@@ -243,10 +246,16 @@ def against(
         style = SERIES_STYLES[1]
         axes.plot([x for _, x, _ in joined], [y for *_, y in joined], "-o", color=style.colour, markersize=4)
         axes.plot([x for _, x, _ in points], [y for *_, y in points], "s", color=SERIES_STYLES[2].colour, markersize=6)
-        for label, x, y in [*joined, *points]:
-            axes.annotate(label, (x, y), xytext=(4, 4), textcoords="offset points", fontsize=FONT_POINTS - 2)
+        named = sorted([*joined, *points], key=lambda point: point[2])
+        gap = LABEL_HEIGHT * (named[-1][2] - named[0][2])
+        place = -math.inf
+        for label, x, y in named:
+            place = max(y, place + gap)  # names of points that lie close stand above one another
+            axes.annotate(
+                label, (x, place), xytext=(6, -3), textcoords="offset points", fontsize=FONT_POINTS - 2, color=INK
+            )
         _label(axes, x_label, y_label)
-        axes.margins(x=0.2, y=0.15)  # room for the names
+        axes.margins(x=0.25, y=0.15)  # room for the names
 
     return _svg(name, described, 3.3, draw)
 

@@ -60,7 +60,8 @@ def _effect_table(name: str, results: FinalResults, findings: Findings) -> Table
 def _control_table(name: str, results: FinalResults, findings: Findings) -> Table:
     return Table(
         "The two controls, in nats per token: random tokens, and blind search at the same counted cost; what the "
-        "gradient adds to blind search; and the rank correlation of the gradient's estimate with the exact effect.",
+        "gradient adds to blind search (nothing: it misleads); and the rank correlation of the gradient's estimate "
+        "with the exact effect among the candidates that were tried, which are those that it ranks highest.",
         ["model", "random", "blind", "attack - blind", "interval", "correlation", "run"],
         [
             [

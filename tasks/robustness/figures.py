@@ -148,14 +148,16 @@ def _against_clean_loss(attack: str, findings: Findings) -> Figure:
 
 
 def _strength(attack: str, findings: Findings) -> Figure:
-    searched = "all search texts' own batches" if attack == "uat" else "texts"
+    searched = "search documents" if attack == "uat" else "attacked texts, their mean"
     styles = _styles({model: None for model in findings.curves if "@" not in model})
     drawn = [
         Curve(model, style, [[point.forward_sequences, point.loss_nats_per_token] for point in findings.curves[model]])
         for model, style in styles.items()
     ]
     ends = "; ".join(f"{model} {findings.curves[model][-1].loss_nats_per_token:.4f}" for model in styles)
-    caption = f"{attack}: what the search had found after so many sequences through the model, on the {searched}."
+    caption = (
+        f"{attack}: what the search had found after so many forwards (a backward counts as two), on the {searched}."
+    )
     label = "loss (nats per token)" if attack == "uat" else "increase (nats per token)"
     return Figure(curves(f"strength-{attack}", f"{caption} {ends}.", drawn, "forward sequences", label), caption)
 

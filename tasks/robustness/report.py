@@ -22,6 +22,7 @@ from tasks.robustness.words import (
     EARLIER_SYSTEM,
     LIMITS,
     QUESTION,
+    about_order,
     alive,
     attack_cautions,
     cautions,
@@ -48,7 +49,7 @@ def report(results: FinalResults, drawn: dict[str, Figure], sources: dict[str, A
             tables=perplexity_tables(results),
         ),
         *(_attack_section(name, results, drawn) for name in results.attacks.by_name()),
-        Section("Are the layers monotone functions?", tables=order_tables(results)),
+        Section("Are the layers monotone functions?", points=about_order(results), tables=order_tables(results)),
         Section("All comparisons but the primary one", tables=[secondary_table(results)]),
         Section(
             "Training",

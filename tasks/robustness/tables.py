@@ -16,6 +16,7 @@ from tasks.robustness.words import (
     ATTACK_TITLES,
     EARLIER_SYSTEM,
     QUESTION,
+    about_order,
     alive,
     attack_cautions,
     cautions,
@@ -54,6 +55,7 @@ def tables(results: FinalResults) -> str:
             for model, trigger in results.attacks.uat.triggers.items()
         ),
         "## Are the layers monotone functions?",
+        "\n".join(f"- {line}" for line in about_order(results)),
         *(table.markdown() for table in order_tables(results)),
         "## All comparisons but the primary one",
         secondary_table(results).markdown(),
@@ -66,7 +68,7 @@ def tables(results: FinalResults) -> str:
         ),
         run_table(results.runs).markdown(),
     ]
-    return "\n\n".join(blocks) + "\n"
+    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def liveness_table(results: FinalResults) -> Table:

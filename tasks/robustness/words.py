@@ -367,10 +367,18 @@ def verified(results: FinalResults) -> str:
     )
 
 
+def about_order(results: FinalResults) -> list[str]:
+    """What the table on order does not show: that the constraint restricts nothing where a LayerNorm stands before."""
+    if not results.base.architecture.startswith(("GPTNeoX", "GPT2")):
+        return []
+    return [
+        "**Under LayerNorm non-negative feed-forward weights restrict no function:** rows of the input and columns of the "
+        "output projection can be moved up by what the network takes away again (the arm shifted). What differs between "
+        "arms is where training starts and how it moves, not what can be computed."
+    ]
+
+
 LIMITS = (
-    "Under LayerNorm (GPT-NeoX, GPT-2) non-negative feed-forward weights restrict no function: rows of the input and "
-    "columns of the output projection can be moved up by what the network takes away again (the arm shifted). What "
-    "differs between the arms is where training starts and how it moves, not what can be computed.",
     "Weights are verified, and what follows for the function of a sublayer stands in the table on order. GELU "
     "and SiLU fall for inputs below about -0.75 and -1.28, so weights >= 0 alone make no feed-forward layer monotone.",
     "Attention, embeddings, normalisation and residual connections are not constrained: nothing is claimed about the "
