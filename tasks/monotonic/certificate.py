@@ -16,69 +16,22 @@ Method of the first: Archer and Wang 1993; with signs by unit: Daniels and Velik
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from storage.errors import CheckFailed
 from tasks.monotonic.activation import ACTIVATIONS
+from tasks.monotonic.result import ANSWERS, Certificate, Counterexample, Method, SublayerCertificate
 from tasks.monotonic.search import Fall, search
 from tasks.monotonic.sublayer import FeedForward, feed_forward_sublayers
-from tasks.stage.result import Result
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Method = Literal["sign times slope", "interval bound of the Jacobian", "none"]
-Answer = Literal["no", "unknown", "yes"]
-ANSWERS: tuple[Answer, ...] = ("no", "unknown", "yes")
-"""The worst first."""
-
 VERIFIED_AT_MOST = 64
 """So many of the steepest falls are computed again, until one holds: rounding makes falls too, and small ones."""
-
-
-class Counterexample(Result):
-    """Inputs x <= y in every coordinate, and an output that is lower at y by `fall`, in float64."""
-
-    x: list[float]
-    y: list[float]
-    output: int
-    fall: float
-
-
-class SublayerCertificate(Result):
-    """What is known of one sublayer.
-
-    Both violations are slopes, an output's change per unit of |y - x|_1: the bound holds for every pair (None: there
-    is no bound), the other is the steepest that was found and verified. 0.0 is none.
-    """
-
-    sublayer: str
-    certified: Answer
-    method: Method
-    reason: str
-    tensors_checked: int
-    worst_violation_bound: float | None
-    worst_violation_found: float
-    pairs_tried: int
-    counterexample: Counterexample | None
-
-
-class Certificate(Result):
-    """What is known of the feed-forward sublayers of a model.
-
-    `sublayers` has the worst first: `certified` is its answer, and it alone keeps its counterexample.
-    """
-
-    scope: str
-    variant: str
-    activation: str
-    certified: Answer
-    tensors_checked: int
-    pairs_tried: int
-    sublayers: list[SublayerCertificate]
 
 
 def certify(

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.func import jvp, vmap
 
+from tasks.monotonic.result import Negatives, OrderOnText, SublayerOnText
 from tasks.monotonic.sublayer import FeedForward
-from tasks.stage.result import Result
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,32 +31,6 @@ HIDDEN_VALUES = 1 << 22
 SEED = 0
 ROUNDING = 1e-12
 """A change of an output that is smaller, as a share of the largest output, is none."""
-
-
-class Negatives(Result):
-    """Of so many numbers: the share below 0, their share in the sum of sizes (0.0 of no size at all), the lowest."""
-
-    numbers: int
-    share: float
-    share_of_size: float
-    lowest: float
-
-
-class SublayerOnText(Result):
-    """One sublayer at seen inputs: entries of its Jacobian, and changes of its outputs when an input rises."""
-
-    sublayer: str
-    jacobian: Negatives
-    rises: Negatives
-
-
-class OrderOnText(Result):
-    """The same over all sublayers, and for each; every one was looked at for so many seen inputs."""
-
-    inputs: int
-    jacobian: Negatives
-    rises: Negatives
-    sublayers: list[SublayerOnText]
 
 
 @dataclass

@@ -10,10 +10,8 @@ from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
-from tasks.monotonic.certificate import Certificate
 from tasks.monotonic.configuration import By, Signs, Start
-from tasks.monotonic.on_text import OrderOnText
-from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
+from tasks.monotonic.result import Certificate, Liveness, Movement, OrderOnText, VerifiedWeights
 from tasks.stage.result import Result
 from tasks.statistics.losses import ModelLoss
 from tasks.training.initial import InitialWeights
