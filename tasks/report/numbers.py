@@ -13,11 +13,6 @@ NATS, SHARE, RATE = "{:+z.4f}".format, "{:+z.2%}".format, "{:.1%}".format
 """How increases of a loss, relative increases and rates are written; zero has no minus."""
 
 
-def share_points(share: float) -> str:
-    """A difference of relative increases, in percentage points."""
-    return f"{100 * share:+z.2f}"
-
-
 def rate_points(share: float) -> str:
     """A difference of rates, in percentage points."""
     return f"{100 * share:+z.1f}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from storage.errors import CheckFailed
 from tasks.language.tokenizer import encode
@@ -39,7 +39,7 @@ class Document:
 
 def documents(text: StageInput, split: str) -> dict[str, Document]:
     """The documents of a split by example id, in its order, with their lengths in tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
     rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()
     lengths = map(len, encode(tokenizer, (row["text"] for row in rows)))
     return {

@@ -110,6 +110,10 @@ class Study(StudyBase):
             raise ValueError(f"snapshots holds {wrong[0]:g}: each is a share of a training, between 0 and 1")
         if sorted(set(self.snapshots)) != self.snapshots:
             raise ValueError(f"snapshots {self.snapshots}: give each share once, the smallest first")
+        if self.primary.measure == "increase_at_equal_loss" and not self.snapshots:
+            raise ValueError(
+                "primary.measure increase_at_equal_loss needs the baseline on its way: give snapshots, such as [0.5]"
+            )
         return self
 
     @model_validator(mode="after")
@@ -133,6 +137,12 @@ class Study(StudyBase):
             raise ValueError(
                 f"hotflip.text_tokens {self.hotflip.text_tokens} is more than sequence_length {self.sequence_length}"
             )
+        for name in ("flips", "writable_tokens"):
+            if 2 * (getattr(self.hotflip, name) or 0) > self.hotflip.text_tokens:
+                raise ValueError(
+                    f"hotflip.{name} {getattr(self.hotflip, name)} is more than half of hotflip.text_tokens "
+                    f"{self.hotflip.text_tokens}: only tokens that no attack may replace are scored"
+                )
         if self.hotflip.documents > self.splits.attack_evaluation_documents:
             raise ValueError(
                 f"hotflip.documents {self.hotflip.documents} is more than splits.attack_evaluation_documents "

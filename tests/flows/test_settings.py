@@ -12,13 +12,20 @@ from deployments.walk import Walk
 from flows import robustness, settings
 from storage import external
 from storage.errors import BadInput
+from tasks.attacks import configuration as of_attacks
+from tasks.language import configuration as of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
-from tasks.robustness import study as vocabulary
+from tasks.monotonic import configuration as of_monotonic
+from tasks.robustness import stages
+from tasks.robustness import study as of_study
+from tasks.robustness.arm import ArmName
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
+from tasks.statistics import configuration as of_statistics
 from tests.conftest import ROBUSTNESS
 
+VOCABULARY = (of_study, stages, of_attacks, of_language, of_monotonic, of_statistics)
 PROFILES = settings.profile_names(ROBUSTNESS)
 
 # Every field of every configuration with its class: a new field stands here before it can reach a fingerprint.
@@ -30,14 +37,19 @@ EXECUTION_FIELDS = {
     "FromScratch": {"init_from"},
     "PretrainedDirectory": {"path"},
     "SetupConfig": {"cell", "execution"},
-    "BaseConfig": {"cell", "execution"},
+    "BaseConfig": {"cell", "execution", "models_of_study", "trainings_of_study"},
     "ConstrainConfig": {"cell", "execution"},
     "TrainConfig": {"cell", "execution"},
+    "ChooseConfig": {"cell", "execution"},
     "EvaluateConfig": {"cell", "execution"},
+    "OrderConfig": {"cell", "execution"},
+    "AttackConfig": {"cell", "execution"},
     "UatConfig": {"cell", "execution"},
     "HotFlipConfig": {"cell", "execution"},
+    "TransferConfig": {"cell", "execution"},
     "AggregateConfig": {"cell", "execution", "study", "configuration"},
 }
+SEARCH = {"candidates", "candidate_rule", "search_precision"}
 SCIENTIFIC_FIELDS = {
     "StudyBase": {"seed"},
     "Study": {
@@ -47,16 +59,21 @@ SCIENTIFIC_FIELDS = {
         "sequence_length",
         "model",
         "base_checks",
+        "arms",
         "constraint",
         "budget",
+        "learning_rates",
         "unequal_budgets",
+        "snapshots",
         "uat",
         "hotflip",
+        "primary",
         "evaluation",
     },
     "PackageDocs": {"source", "packages", "max_characters"},
     "LocalFiles": {"source", "text_column"},
-    "HubDataset": {"source", "dataset", "revision", "split", "text_column", "max_documents"},
+    "HubStream": {"dataset", "revision", "split", "text_column", "max_documents"},
+    "HubDataset": {"source", "dataset", "revision", "split", "text_column", "max_documents", "held_out"},
     "Splits": {
         "split_seed",
         "evaluation_share",
@@ -94,38 +111,69 @@ SCIENTIFIC_FIELDS = {
         "layers",
         "attention_heads",
         "feed_forward_size",
+        "activation",
         "pretraining",
     },
     "PretrainedDirectory": {"source"},
     "PretrainedHub": {"source", "model", "revision"},
     "BaseChecks": {"max_ratio_to_unigram", "max_ratio_to_untrained"},
-    "Constraint": {"variant"},
+    "Constraint": {"variant", "start", "by"},
+    "Search": SEARCH,
     "TriggerAttack": {
+        *SEARCH,
         "trigger_tokens",
         "restarts",
         "iterations",
-        "candidates",
         "batch_documents",
         "text_tokens",
         "control_triggers",
     },
-    "FlipAttack": {"documents", "flips", "candidates", "success_relative_increase", "text_tokens", "control_draws"},
+    "FlipAttack": {
+        *SEARCH,
+        "documents",
+        "flips",
+        "writable_tokens",
+        "rounds",
+        "success_relative_increase",
+        "text_tokens",
+        "control_draws",
+    },
     "Evaluation": {"bootstrap_resamples", "confidence_level"},
+    "Primary": {"attack", "measure", "margin_nats_per_token"},
     "TrainedTokenizer": {"source", "vocabulary_size"},
     "SetupConfig": {"text", "splits", "sequence_length", "tokenizer"},
-    "BaseConfig": {"model", "checks"},
-    "ConstrainConfig": {"constraint"},
-    "TrainConfig": {"budget", "seed"},
-    "UatConfig": {"attack", "seed"},
-    "HotFlipConfig": {"attack", "seed"},
-    "AggregateConfig": {"seed", "evaluation", "unequal_budgets"},
+    "BaseConfig": {"model", "checks", "snapshots"},
+    "ConstrainConfig": {"variant", "signs", "start"},
+    "TrainConfig": {"budget", "seed", "variant", "by", "required_movement", "snapshots"},
+    "EvaluateConfig": {"snapshots"},
+    "OrderConfig": {"models", "variant"},
+    "AttackConfig": {"model", "folder", "seed"},
+    "UatConfig": {"model", "folder", "seed", "attack"},
+    "HotFlipConfig": {"model", "folder", "seed", "attack"},
+    "TransferConfig": {"models", "uat", "hotflip"},
+    "AggregateConfig": {
+        "seed",
+        "arms",
+        "attacked",
+        "constraint",
+        "uat",
+        "hotflip",
+        "evaluation",
+        "primary",
+        "unequal_budgets",
+    },
 }
+
+
+TRAINED = ("baseline", "monotonic")
+BASE_AND_BASELINE = {f"{attack} ({model})" for attack in ("uat", "hotflip") for model in ("base", "baseline")}
 
 
 def _configurations() -> dict[str, type[Configuration]]:
     return {
         name: kind
-        for name, kind in vars(vocabulary).items()
+        for module in VOCABULARY
+        for name, kind in vars(module).items()
         if isinstance(kind, type) and issubclass(kind, Configuration) and kind is not Configuration
     }
 
@@ -137,7 +185,7 @@ def _smoke(**changes: Any) -> Study:
 def _fingerprints(study: Study) -> dict[str, str]:
     walk = Walk("/nonexistent", study.name)
     robustness.page(study, walk)
-    return {handle.stage.name: handle.run.fingerprint for handle in walk.handles}
+    return {handle.label: handle.run.fingerprint for handle in walk.handles}
 
 
 def test_every_field_is_listed_here_with_its_class() -> None:
@@ -181,7 +229,7 @@ def test_every_profile_is_valid_as_yaml_as_the_ui_form_and_as_python(profile: st
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no stage's configuration holds would be a key that does nothing."""
+    """What changes no stage's configuration would be a key that does nothing."""
     for manifest in ("file_manifest", "model_manifest"):  # assets/ need not be there
         monkeypatch.setattr(external, manifest, lambda _: {"file": "0" * 64})
     study = settings.read_study(ROBUSTNESS, profile, [], None)
@@ -206,7 +254,7 @@ def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
     assert (budget.epochs, budget.learning_rate, budget.warmup_ratio) == (1.0, 1e-5, 0.10)
     assert (budget.weight_decay, budget.max_gradient_norm) == (0.01, 1.0)
     assert study.sweep_seeds == [42, 1337, 2024, 8888, 12345] and study.unequal_budgets is None
-    assert study.for_training("baseline") == study.for_training("monotonic")
+    assert {rate.budget.learning_rate for arm in study.arms for rate in study.for_trainings(arm)} == {1e-5}
     assert (study.uat.trigger_tokens, study.uat.restarts, study.uat.iterations, study.uat.candidates) == (
         10,
         5,
@@ -248,34 +296,62 @@ def test_execution_never_reaches_a_fingerprint() -> None:
     assert _fingerprints(_smoke(**changes)) == _fingerprints(_smoke())
 
 
+MADE_ONCE = {"setup", "base", "constrain (non-negative-positive-part)"}
+UAT, HOTFLIP = ({f"{attack} ({model})" for model in ("base", *TRAINED)} for attack in ("uat", "hotflip"))
+MODELS = MADE_ONCE | {f"train-{arm}" for arm in TRAINED}
+EXAMINED = MODELS | {"evaluate", "order"}
+
+
 @pytest.mark.parametrize(
     ("change", "value", "stays"),
     [
-        ("seed", 7, {"setup", "base", "constrain"}),
-        ("budget.learning_rate", 0.5, {"setup", "base", "constrain"}),
-        ("constraint.variant", "mlp_in", {"setup", "base", "train-baseline"}),
-        (
-            "evaluation.bootstrap_resamples",
-            300,
-            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "uat", "hotflip"},
-        ),
-        (
-            "uat.iterations",
-            4,
-            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "hotflip"},
-        ),
-        (
-            "hotflip.flips",
-            1,
-            {"setup", "base", "constrain", "train-baseline", "train-monotonic", "evaluate", "uat"},
-        ),
+        ("seed", 7, MADE_ONCE),
+        ("budget.learning_rate", 0.5, MADE_ONCE | {"uat (base)", "hotflip (base)"}),
+        ("constraint.variant", "mlp_in", {"setup", "base", "uat (base)", "hotflip (base)"}),
+        ("constraint.start", "absolute", {"setup", "base", "train-baseline", *BASE_AND_BASELINE}),
+        ("arms", "[baseline, monotonic, own-signs]", MODELS | UAT | HOTFLIP),
+        ("snapshots", "[0.5]", {"setup"}),
+        ("evaluation.bootstrap_resamples", 300, EXAMINED | UAT | HOTFLIP | {"transfer"}),
+        ("primary.margin_nats_per_token", 0.1, EXAMINED | UAT | HOTFLIP | {"transfer"}),
+        ("uat.iterations", 4, EXAMINED | HOTFLIP),
+        ("hotflip.flips", 1, EXAMINED | UAT),
         ("model.layers", 3, {"setup"}),
         ("splits.test_documents", 21, set()),
     ],
 )
 def test_a_change_reaches_only_the_stages_that_read_it(change: str, value: object, stays: set[str]) -> None:
     before, after = _fingerprints(_smoke()), _fingerprints(_smoke(**{change: value}))
-    assert {name for name in before if before[name] == after[name]} == stays
+    assert {name for name in before if before[name] == after.get(name)} == stays
+
+
+def test_arms_that_start_alike_share_the_stage_that_makes_their_start() -> None:
+    """Of eight arms with constrained weights six starts are made."""
+    arms = [*get_args(ArmName)]
+    study = _smoke(arms=arms)
+    assert list(study.starts()) == [
+        "non-negative-positive-part",
+        "own-positive-part",
+        "random-positive-part",
+        "per-unit-positive-part",
+        "off-positive-part",
+        "non-negative-absolute",
+    ]
+    assert study.start_of("unconstrained-start") == study.start_of("monotonic")
+    trained = {handle for handle in _fingerprints(study) if handle.startswith("train-")}
+    assert trained == {"train-baseline", "train-monotonic", *(f"train-placebo ({arm})" for arm in arms[2:])}
+
+
+def test_learning_rates_give_every_arm_the_same_trials_and_a_choice() -> None:
+    study = _smoke(learning_rates="[1e-3, 3e-3]", arms="[baseline, monotonic, own-signs]")
+    labels = _fingerprints(study)
+    for arm, trained in (
+        ("baseline", "train-baseline (rate {})"),
+        ("monotonic", "train-monotonic (rate {})"),
+        ("own-signs", "train-placebo (own-signs, rate {})"),
+    ):
+        assert {trained.format(rate) for rate in ("0.001", "0.003")} | {f"choose ({arm})"} <= labels.keys()
+    one = _smoke(learning_rates="[5e-4]")
+    assert [training.budget.learning_rate for training in one.for_trainings("monotonic")] == [5e-4]
 
 
 def test_a_field_added_later_leaves_old_fingerprints_alone_while_it_has_its_default() -> None:
@@ -294,7 +370,7 @@ def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
         _smoke(**{"budget.learning_rat": 1})
     with pytest.raises(BadInput, match=r"model\.hiden_size.*did you mean 'hidden_size'"):
         _smoke(**{"model.hiden_size": 8})
-    with pytest.raises(BadInput, match=r"atacks: unknown key.*valid keys here: base_checks, budget"):
+    with pytest.raises(BadInput, match=r"atacks: unknown key.*valid keys here: arms, base_checks, budget"):
         _smoke(atacks=1)
 
 
@@ -363,6 +439,7 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
         ("uat.text_tokens", 30, "uat.trigger_tokens and uat.text_tokens are 33 tokens together"),
         ("hotflip.text_tokens", 33, "hotflip.text_tokens 33 is more than sequence_length 32"),
         ("hotflip.flips", 13, "hotflip.flips 13 is more than half of hotflip.text_tokens 24"),
+        ("hotflip.writable_tokens", 13, "hotflip.writable_tokens 13 is more than half of hotflip.text_tokens 24"),
         (
             "hotflip.documents",
             11,
@@ -377,8 +454,74 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
     assert len(str(caught.value)) < 250, "it names the keys, and does not recite the whole study"
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arms": "[monotonic, own-signs]"}, "arms lacks baseline: the study compares these two, and placebos beside"),
+        ({"arms": "[]"}, "arms lacks baseline and monotonic: "),
+        ({"arms": "[baseline, monotonic, own-signs, own-signs]"}, "arms names own-signs twice: give each arm once"),
+        (
+            {"arms": "[baseline, monotonic, random]"},
+            r"arms\.2: Input should be 'baseline', .*'random-signs'.* \(it is 'random'\)",
+        ),
+        (
+            {"arms": "[baseline, monotonic, feed-forward-off]", "constraint.variant": "mlp_in_attn_out"},
+            "the arm feed-forward-off would switch attention off too with constraint.variant mlp_in_attn_out: leave it",
+        ),
+        (
+            {
+                "arms": "[baseline, monotonic, earlier-system]",
+                "constraint.start": "absolute",
+                "constraint.by": "softplus",
+            },
+            "the arm earlier-system is the monotonic arm with this constraint: leave it out of arms",
+        ),
+        (
+            {"constraint.by": "softplus"},
+            "constraint.by softplus needs constraint.start absolute: positive-part makes weights 0, and through ",
+        ),
+        ({"constraint.by": "free"}, r"constraint\.by: Input should be 'projection', 'softplus' or 'softplus-scaled'"),
+        ({"snapshots": "[0.5, 1.0]"}, "snapshots holds 1: each is a share of a training, between 0 and 1"),
+        ({"snapshots": "[0.0]"}, "snapshots holds 0: "),
+        ({"snapshots": "[0.5, 0.25]"}, r"snapshots \[0\.5, 0\.25\]: give each share once, the smallest first"),
+        ({"learning_rates": "[0.001, 0.001]"}, r"learning_rates \[0\.001, 0\.001\]: give each rate once"),
+        ({"learning_rates": "[0.0]"}, "learning_rates holds 0: a rate is above 0"),
+        ({"primary.attack": "pgd"}, r"primary\.attack: Input should be 'uat' or 'hotflip' \(it is 'pgd'\)"),
+        ({"primary.measure": "success"}, r"primary\.measure: Input should be 'increase' or 'increase_at_equal_loss'"),
+        (
+            {"primary.margin_nats_per_token": 0},
+            r"primary\.margin_nats_per_token: Input should be greater than 0 \(it is 0",
+        ),
+        (
+            {"primary.measure": "increase_at_equal_loss"},
+            r"primary\.measure increase_at_equal_loss needs the baseline on its way: give snapshots, such as \[0\.5\]",
+        ),
+        (
+            {"hotflip.writable_tokens": 1},
+            "hotflip.writable_tokens 1 is less than hotflip.flips 2: raise it",
+        ),
+    ],
+    ids=lambda value: " ".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else "",
+)
+def test_a_comparison_that_would_mean_nothing_is_refused_before_anything_runs(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        _smoke(**changes)
+
+
+def test_learning_rates_beside_unequal_budgets_are_refused() -> None:
+    unequal = {"reason": "the constraint needs longer", "monotonic": {**_budget(), "epochs": 2.0}}
+    with pytest.raises(BadInput, match="learning_rates gives every arm the same trials: leave it or unequal_budgets "):
+        _smoke(learning_rates="[1e-3]", unequal_budgets=unequal)
+
+
+def _budget() -> dict[str, Any]:
+    return _smoke().budget.model_dump(exclude_none=True)
+
+
 def test_patience_by_which_the_arms_would_train_unequally_long_needs_unequal_budgets() -> None:
-    with pytest.raises(BadInput, match=r"budget\.patience_validations: both arms must train"):
+    with pytest.raises(BadInput, match=r"budget\.patience_validations: all arms must train"):
         _smoke(**{"budget.patience_validations": 3})
     monotonic = _smoke().budget.model_dump(exclude_none=True)
     unequal = {"reason": "each trains until it gets no better", "monotonic": monotonic}
@@ -390,8 +533,8 @@ def test_unequal_budgets_need_a_reason() -> None:
     with pytest.raises(BadInput, match=r"unequal_budgets\.reason"):
         _smoke(unequal_budgets={"monotonic": monotonic})
     study = _smoke(unequal_budgets={"reason": "the constraint needs a warmer start", "monotonic": monotonic})
-    assert study.for_training("monotonic").budget.epochs == 2.0
-    assert study.for_training("baseline").budget == study.budget
+    (monotonic_training,), (baseline_training,) = study.for_trainings("monotonic"), study.for_trainings("baseline")
+    assert monotonic_training.budget.epochs == 2.0 and baseline_training.budget == study.budget
     with pytest.raises(BadInput, match="equal to budget: leave unequal_budgets out"):
         _smoke(
             unequal_budgets={"reason": "none in particular", "monotonic": _smoke().budget.model_dump(exclude_none=True)}
@@ -402,10 +545,11 @@ def test_two_arms_that_are_one_experiment_are_refused() -> None:
     study = _smoke()
     walk = Walk("/nonexistent", "smoke")
     text = walk(robustness.SETUP, study.for_setup())
-    base = walk(robustness.BASE, study.for_base(), text=text)
-    walk(robustness.TRAIN_BASELINE, study.for_training("baseline"), text=text, start=base)
+    base = walk(robustness.BASE_MODEL, study.for_base(), text=text)
+    (training,) = study.for_trainings("baseline")
+    walk(robustness.TRAIN_BASELINE, training, text=text, start=base)
     with pytest.raises(BadInput, match="train-baseline and train-monotonic are called with equal scientific fields"):
-        walk(robustness.TRAIN_MONOTONIC, study.for_training("monotonic"), text=text, start=base)
+        walk(robustness.TRAIN_MONOTONIC, training, text=text, start=base)
 
 
 def test_a_choice_of_sources_is_a_form_in_the_ui_and_not_a_text_box() -> None:
