@@ -23,11 +23,7 @@ import torch
 
 from storage.errors import CheckFailed
 from tasks.monotonic.activation import ACTIVATIONS
-<<<<<<< HEAD
 from tasks.monotonic.order_result import ANSWERS, Certificate, Counterexample, Method, SublayerCertificate
-=======
-from tasks.monotonic.result import ANSWERS, Certificate, Counterexample, Method, SublayerCertificate
->>>>>>> h-tests2
 from tasks.monotonic.search import Fall, search
 from tasks.monotonic.sublayer import FeedForward, feed_forward_sublayers
 

@@ -11,12 +11,8 @@ from pydantic import Field
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
 from tasks.monotonic.configuration import By, Signs, Start
-<<<<<<< HEAD
 from tasks.monotonic.order_result import Certificate, OrderOnText
 from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
-=======
-from tasks.monotonic.result import Certificate, Liveness, Movement, OrderOnText, VerifiedWeights
->>>>>>> h-tests2
 from tasks.stage.result import Result
 from tasks.statistics.losses import ModelLoss
 from tasks.training.initial import InitialWeights
