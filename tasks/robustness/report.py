@@ -7,6 +7,7 @@ from tasks.report.page import Figure, Section, html_page
 from tasks.report.provenance import AttemptFacts, provenance_section
 from tasks.report.table import Table, quoted
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
+from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.order_table import order_tables
 from tasks.robustness.tables import (
@@ -18,16 +19,13 @@ from tasks.robustness.tables import (
     secondary_table,
 )
 from tasks.robustness.words import (
-    ATTACK_TITLES,
     EARLIER_SYSTEM,
     LIMITS,
     QUESTION,
     about_order,
     alive,
-    attack_cautions,
     cautions,
     facts,
-    how_attacked,
     label,
     models,
     primary_answer,

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from tasks.report.cautions import plain
 from tasks.report.plain_text import paragraph, points
+from tasks.robustness.attack_words import attack_cautions, how_attacked
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.words import (
     EARLIER_SYSTEM,
     LIMITS,
     QUESTION,
-    attack_cautions,
     cautions,
     facts,
-    how_attacked,
     models,
     the_text,
     verified,

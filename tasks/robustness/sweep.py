@@ -17,8 +17,9 @@ from tasks.report.provenance import provenance, provenance_section, run_director
 from tasks.report.publish import Published, publish, require_verified
 from tasks.report.table import Table
 from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.attack_words import how_attacked
 from tasks.robustness.final_results import FinalResults, MeanAnswer, SweepResults
-from tasks.robustness.words import MEASURES, QUESTION, cautions, how_attacked, model_and_text, models, the_text, verdict
+from tasks.robustness.words import MEASURES, QUESTION, cautions, model_and_text, models, the_text, verdict
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.effects import EffectWithSuccess
 from tasks.statistics.equivalence import answer

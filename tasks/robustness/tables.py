@@ -10,17 +10,15 @@ from tasks.report.provenance import run_table
 from tasks.report.table import Table, markdown_text, quoted
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
+from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.order_table import order_tables
 from tasks.robustness.words import (
-    ATTACK_TITLES,
     EARLIER_SYSTEM,
     QUESTION,
     about_order,
     alive,
-    attack_cautions,
     cautions,
-    how_attacked,
     label,
     models,
     pair,

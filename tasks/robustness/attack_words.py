@@ -1,0 +1,159 @@
+"""What the attacks' numbers say in words, how they were attacked, and how to read them."""
+
+from __future__ import annotations
+
+from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero
+from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
+from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
+
+ATTACK_TITLES = {
+    "uat": "uat (universal adversarial trigger): one trigger in front of every text",
+    "hotflip": "hotflip: a few tokens of each text replaced",
+}
+
+
+def how_attacked(name: str, results: FinalResults) -> str:
+    """One paragraph on what an attack does, with its settings."""
+    if name == "uat":
+        return _how_uat_attacked(results)
+    return _how_hotflip_attacked(results)
+
+
+def _how_uat_attacked(results: FinalResults) -> str:
+    attack = results.attacks.uat.attack
+    return (
+        f"A universal adversarial trigger (Wallace et al. 2019, arXiv 1908.07125): one of "
+        f"{attack.trigger_tokens} tokens for each model, searched on attack-search "
+        f"(restarts x iterations: {attack.restarts} x {attack.iterations}) and judged on "
+        f"{_judged(results.attacks.uat, results)}. Only the text's own tokens are scored, the first "
+        f"{attack.text_tokens} of each. Two controls: the mean of {attack.control_triggers} random triggers of the "
+        "same length, and blind search, which tries random replacements, without gradients, at the same counted cost."
+    )
+
+
+def _how_hotflip_attacked(results: FinalResults) -> str:
+    attack = results.attacks.hotflip.attack
+    return (
+        f"HotFlip (Ebrahimi et al. 2018, arXiv 1712.06751), for tokens: up to {attack.flips} of each text replaced, "
+        f"searched for each text and model, on {_judged(results.attacks.hotflip, results)}, the first "
+        f"{attack.text_tokens} tokens of each. Where an attacker may write is drawn beforehand, the same for every "
+        "model; all other tokens are scored, and no others. Two controls: the mean of "
+        f"{attack.control_draws} draws of {attack.flips} random replacements, and blind search at the same counted "
+        "cost."
+    )
+
+
+def _judged(findings: Findings, results: FinalResults) -> str:
+    """The documents on which an attack is judged."""
+    split, sources = results.text[findings.split], findings.effects[BASE].sources
+    return f"{findings.documents:,} of the {split.documents:,} documents of {findings.split}, from {sources:,} sources"
+
+
+def masked(results: FinalResults) -> list[str]:
+    """That a gradient search found no more than blind search: its numbers then say nothing about the model."""
+    found = []
+    for name, findings in results.attacks.by_name().items():
+        weak = [
+            model
+            for model, effect in findings.effects.items()
+            if "@" not in model and effect.attack_minus_blind_nats_per_token.value <= 0
+        ]
+        if weak:
+            found.append(
+                f"**{name}: the gradient search does not beat blind search at equal cost on {', '.join(weak)}.** Its "
+                "gradients mislead there (masking): a small effect is no sign that the model withstands attacks."
+            )
+    return found
+
+
+def attack_facts(name: str, findings: Findings) -> list[str]:
+    sentences = [
+        f"{name} on {model}: clean loss {effect.clean_loss_nats_per_token:.4f}, increase "
+        f"{estimate(effect.increase_nats_per_token, NATS)} nats per token, {SHARE(effect.relative_increase.value)}; "
+        f"blind search at equal cost {NATS(effect.blind_increase_nats_per_token.value)}, random tokens "
+        f"{NATS(effect.control_increase_nats_per_token.value)}{_success_fact(findings, model)}."
+        for model, effect in findings.effects.items()
+        if model in (BASE, BASELINE, MONOTONIC)
+    ]
+    (difference,) = [row for row in findings.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
+    sentences.append(
+        f"{name}, monotonic - baseline: increase {estimate(difference.increase_nats_per_token, NATS)} nats per token; "
+        f"beyond blind search {estimate(difference.attack_minus_blind_nats_per_token, NATS)}{_at_equal_loss(findings)}."
+    )
+    return sentences
+
+
+def _at_equal_loss(findings: Findings) -> str:
+    matched = {row.model: row for row in findings.at_equal_loss}[MONOTONIC]
+    if matched.increase_nats_per_token is None:
+        return "; at equal clean loss not known (no snapshot of the baseline's training reaches it)"
+    return f"; at equal clean loss {estimate(matched.increase_nats_per_token, NATS)}"
+
+
+def _success_fact(findings: Findings, model: str) -> str:
+    if not isinstance(findings, HotFlipFindings):
+        return ""
+    effect, threshold = findings.effects[model], findings.attack.success_relative_increase
+    return (
+        f"; more than {threshold:.0%} on {estimate(effect.success_rate, RATE)} of {effect.documents:,} texts, "
+        f"random tokens {RATE(effect.control_success_rate.value)}"
+    )
+
+
+def attack_cautions(results: FinalResults) -> list[str]:
+    """How the attacks' numbers must be read, as far as it follows from these numbers."""
+    found = [
+        "A relative increase and a success divide by the model's own clean loss, so the same nats count less for a "
+        "model that predicts badly to begin with: read them beside the increase in nats per token and the clean loss.",
+    ]
+    for name, findings in results.attacks.by_name().items():
+        found += _strength(name, findings)
+        if any(effect.sources < 2 for effect in findings.effects.values()):
+            found.append(f"All documents of {name} come from one source: its numbers have no interval.")
+        same = [
+            model
+            for model, effect in findings.effects.items()
+            if holds_zero(effect.attack_minus_control_nats_per_token.interval)
+        ]
+        if same:
+            found.append(
+                f"{name} is not told apart from random tokens on {', '.join(same)}: the interval of attack minus "
+                "control holds zero."
+            )
+    if by_ids := [model for model, found_ in results.attacks.uat.triggers.items() if not found_.trigger_round_trips]:
+        found.append(
+            f"The trigger of {', '.join(by_ids)} attacks as token ids: written as text and read again it is other "
+            "tokens."
+        )
+    hotflip = results.attacks.hotflip
+    found.append(
+        "hotflip keeps a replacement only if it raises the loss: tokens replaced in a text on average "
+        + ", ".join(f"{model} {flips.mean:.2f}" for model, flips in hotflip.flips.items())
+        + "; texts in which none was "
+        + ", ".join(f"{model} {flips.unchanged_documents:,}" for model, flips in hotflip.flips.items())
+        + "."
+    )
+    counts = ", ".join(
+        f"{model} {count:,} of {hotflip.documents:,}" for model, count in hotflip.round_trips_documents.items()
+    )
+    found.append(f"hotflip attacks token ids. Texts that stay the same tokens when written and read again: {counts}.")
+    return found
+
+
+STILL_GROWING = 0.05
+
+
+def _strength(name: str, findings: Findings) -> list[str]:
+    """Whether a larger budget would find more."""
+    growing = {}
+    for model, effect in findings.effects.items():
+        *_, before, last = (found.value for found in effect.budget_increases)
+        if last > 0 and (last - before) / last > STILL_GROWING:
+            growing[model] = (last - before) / last
+    if not growing:
+        return []
+    shares = ", ".join(f"{model} {share:.0%}" for model, share in growing.items())
+    return [
+        f"{name} has not converged: the last 70 % of its budget still found this share of the increase: {shares}. A "
+        "larger budget would find more."
+    ]
