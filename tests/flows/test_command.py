@@ -51,13 +51,16 @@ def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys
         "budget.epochs\n    float or null (epochs), default 1.0, > 0",
         "execution.device\n    auto | cpu | cuda, default cpu, ",
         "text.paths\n    list of str, required, length >= 1", "splits.train_documents\n    int or null (documents)",
+        "arms\n    list of baseline | monotonic | own-signs | ", ", default [baseline, monotonic, random-signs, ",
+        "learning_rates\n    list of float, default []\n", "primary.attack\n    uat | hotflip, default hotflip\n",
+        "hotflip.writable_tokens\n    int or null (tokens), default null, >= 1\n",
     ):  # fmt: skip
         assert part in shown, part
 
 
 def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["run", "robustness", "--keys", "bugdet"]) == 2
-    assert "no such key or group; it has base_checks, budget, " in capsys.readouterr().err
+    assert "no such key or group; it has arms, base_checks, budget, " in capsys.readouterr().err
 
 
 def test_the_configuration_that_is_shown_is_the_study_as_a_profile(
@@ -94,7 +97,7 @@ def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[st
 
 def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:
     code, printed = run_here("--root", tmp_path / "runs", "--dry-run")
-    assert code == 0 and printed.count("would run") == 9 and not (tmp_path / "runs").exists()
+    assert code == 0 and printed.count("would run") == 15 and not (tmp_path / "runs").exists()
 
 
 def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> Non
     checkpoint.mkdir(parents=True)
     durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
     _, printed = run_here("--root", tmp_path, "--dry-run")
-    assert printed.count("would run") == 8 and f"{print_}  would go on (step 40 is saved)" in printed
+    assert printed.count("would run") == 14 and f"{print_}  would go on (step 40 is saved)" in printed
 
 
 def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: Path) -> None:

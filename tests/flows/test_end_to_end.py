@@ -20,24 +20,18 @@ from tasks.language.model import weights_digest
 from tests.conftest import REPOSITORY, ROBUSTNESS, RunHere
 from tests.records import plain_digest
 
-STAGES = [
-    "setup",
-    "base",
-    "constrain",
-    "train-baseline",
-    "train-monotonic",
-    "evaluate",
-    "uat",
-    "hotflip",
-    "aggregate",
-]
+ATTACKED = ["base", "baseline", "monotonic"]
+ATTACKS = [f"{attack} ({model})" for attack in ("uat", "hotflip") for model in ATTACKED]
+CONSTRAIN = "constrain (non-negative-positive-part)"
+TRAINED = ["base", "train-baseline", "train-monotonic"]
+STAGES = ["setup", "base", CONSTRAIN, *TRAINED[1:], "evaluate", "order", *ATTACKS, "transfer", "aggregate"]
 
 
 def _handles(root: Path) -> dict[str, Handle]:
     study = settings.read_study(ROBUSTNESS, "smoke", [], None)
     walk = Walk(root, study.name)
     robustness.page(study, walk)
-    return {handle.stage.name: handle for handle in walk.handles}
+    return {handle.label: handle for handle in walk.handles}
 
 
 def _copy(root: Path, to: Path) -> Path:
@@ -55,7 +49,7 @@ def test_every_stage_is_finished_and_fully_verifies(smoke_root: Path) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_run_directory_keeps_its_contract(smoke_root: Path, stage: str) -> None:
     run = _handles(smoke_root)[stage].run
-    assert run.path == smoke_root / "smoke" / stage / run.fingerprint[:12]
+    assert run.path == smoke_root / "smoke" / stage.partition(" ")[0] / run.fingerprint[:12]
     described = durable.read_json(run.stage_file)
     assert (
         described["fingerprint"] == run.fingerprint
@@ -91,15 +85,15 @@ def test_results_hold_no_clock_and_no_machine(smoke_root: Path) -> None:
 
 def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None:
     handles = _handles(smoke_root)
-    for stage in ("base", "constrain", "train-baseline", "train-monotonic"):
+    for stage in (*TRAINED, CONSTRAIN):
         run = handles[stage].run
         assert durable.read_json(run.result_file)["weights_digest"] == weights_digest(run.path / "model")
     shared = {"model", "example_id", "source", "tokens_scored", "loss_sum_nats"}
-    for stage in ("hotflip", "uat", "evaluate"):
+    for stage in ("order", "transfer", *ATTACKS, "evaluate"):
         run = handles[stage].run
         rows = pq.read_table(run.path / "records.parquet").to_pylist()
         assert durable.read_json(run.result_file)["records_digest"] == plain_digest(rows)
-        assert shared <= set(rows[0])
+        assert shared <= set(rows[0]) or stage == "order"
     assert set(rows[0]) == shared
     tokens = {}
     for row in rows:
@@ -108,7 +102,7 @@ def test_models_and_records_are_what_their_digests_say(smoke_root: Path) -> None
 
 
 def test_metrics_carry_their_step_once(smoke_root: Path) -> None:
-    for stage in ("base", "train-baseline", "train-monotonic"):
+    for stage in TRAINED:
         rows = [json.loads(line) for line in _handles(smoke_root)[stage].run.metrics_file.read_text().splitlines()]
         trained = [row["step"] for row in rows if "train_loss" in row]
         assert trained == sorted(set(trained)) and rows[-1]["validation_loss"] > 0
@@ -119,7 +113,7 @@ def test_the_table_shows_every_model_its_run_and_one_seed(smoke_root: Path) -> N
     table = (handles["aggregate"].run.path / "table.md").read_text()
     for model in ("unigram", "untrained", "base", "constrained-untrained", "baseline", "monotonic"):
         assert f"| {model} " in table
-    for stage in ("base", "constrain", "train-baseline", "train-monotonic", "evaluate", "uat", "hotflip"):
+    for stage in (*TRAINED, "evaluate", *ATTACKS):
         assert handles[stage].run.path.relative_to(smoke_root).as_posix() in table
     assert "One seed" in table and "toy size" in table and "same budget" in table
     assert "better" not in table and "robust" not in table
@@ -164,7 +158,8 @@ def test_an_edited_result_runs_again_and_its_dependents_only_if_bytes_differ(
     assert code == 0, printed
     assert durable.read_json(edited.generation_file)["history"][0]["reason"].startswith("the marker was refused")
     after = _handles(copied)
-    assert [len(list(after[stage].run.attempts.glob("*.json"))) for stage in STAGES] == [1, 2, 1, 1, 1, 1, 1, 1, 1]
+    attempts = {stage: len(list(after[stage].run.attempts.glob("*.json"))) for stage in STAGES}
+    assert attempts == dict.fromkeys(STAGES, 1) | {"base": 2}
     digest = durable.read_json(_handles(smoke_root)["base"].run.marker_file)["outputs_digest"]
     assert markers.check_outputs(edited).outputs_digest == digest
 

@@ -184,17 +184,18 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
 ) -> None:
     root = Path(shutil.copytree(smoke_root, tmp_path / "runs"))
     code, printed = run_here("--root", root, "--seeds", "42", "7", module="flows.sweep")
-    assert code == 0 and "over 2 seeds" in printed and "study smoke, seeds 7, 42, in " in printed, printed
+    assert code == 0 and "the arms over 2 trainings of each" in printed and "study smoke, seeds 7, 42, in " in printed, printed
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
     assert runs == {
-        "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "uat": 2,
-        "hotflip": 2, "aggregate": 2, "sweep": 1,
+        "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "order": 2,
+        "uat": 6, "hotflip": 6, "transfer": 2, "aggregate": 2, "sweep": 1,
     }  # fmt: skip
     (sweep,) = root.glob("smoke/sweep/*")
     results = durable.read_json(sweep / "final_results.json")
-    difference = results["monotonic_minus_baseline_nats_per_token"]
-    assert results["seeds"] == [42, 7] and difference["seeds"] == 2
+    difference = results["loss_differences"]["monotonic"]
+    assert results["cells"] == ["seed 42", "seed 7"] and difference["seeds"] == 2
     assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
+    assert len(results["increase_differences"]["hotflip"]["monotonic"]["of_seeds"]) == 2
     assert f"the report, for a browser: {sweep}/report.html" in printed
     assert (sweep / "report.html").read_text().count("<svg") == 1
 
@@ -203,9 +204,10 @@ def test_a_dry_run_says_which_seed_each_stage_belongs_to(
     run_here: RunHere, run_sweep: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     code, printed = run_here("--root", tmp_path, "--seeds", "42", "7", "--dry-run", module="flows.sweep")
-    told = [line.rpartition("  ")[2] for line in printed.splitlines()]
+    told = [line.rpartition("  ")[2].rpartition(", ")[2].strip("()") for line in printed.splitlines()]
     assert code == 0
-    assert Counter(told) == {"(seed 42)": 6, "(seed 7)": 6, "(all cells)": 4}, printed
+    made_once = {"all cells": 3, "non-negative-positive-part": 1}
+    assert Counter(told) == {"seed 42": 12, "seed 7": 12, **made_once}, printed
     code, again = run_sweep("robustness", "--profile", "smoke", "--root", tmp_path, "--over", "seed=42,7", "--dry-run")
     assert code == 0 and again == printed, "the command of before is the same sweep"
 

@@ -17,12 +17,13 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.robustness.study import Budget, TrainConfig
+from tasks.robustness.stages import RobustnessExecution, snapshot_folder
 from tasks.stage.execution import Execution
+from tasks.training.budget import Budget
 from tests.kill.killing import KilledRun, Strike, Victims, begin
 from tests.kill.summary import IN_A_WRITE, SEED
 from tests.kill.toy import WIDE_TOY, trained
-from tests.tasks.tiny import ToyConfig, finished_study, what_must_be_equal
+from tests.tasks.tiny import ToyConfig, files_of, finished_study, what_must_be_equal
 
 AT_A_WRITE = [
     Strike("begun", "checkpoints/*", nth=2),
@@ -152,17 +153,23 @@ def assert_equal(killed: KilledRun, reference: RunDirectory) -> None:
     assert not differing, f"{sorted(differing)} differ after {killed.hits}: {killed.last_log()}"
 
 
+@pytest.mark.parametrize("by", ["projection", pytest.param("softplus", marks=pytest.mark.long)])
 def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
-    victims: Victims, tmp_path: Path
+    by: str, victims: Victims, tmp_path: Path
 ) -> None:
-    """The monotonic arm of the tiny study, trained anew and longer."""
+    """An arm of the tiny study, trained anew and longer, with models kept on the way.
+
+    By softplus the weights that are kept are not those that are trained.
+    """
     study = finished_study()
     handle = study.handles["train-monotonic"]
-    chance = random.Random(f"{SEED} language model")
+    chance = random.Random(f"{SEED} language model {by}")
     budget = Budget(epochs=1.0, effective_batch_examples=16, learning_rate=1e-2, validations_per_epoch=4, ema_decay=0.8)
-    execution = Execution(micro_batch_examples=8, cpu_threads=1, checkpoint_every_steps=7, loader_workers=2)
-    execution = execution.model_copy(update={"gradient_checkpointing": True})
-    config = TrainConfig(budget=budget, seed=42, execution=execution)
+    execution = RobustnessExecution(
+        micro_batch_examples=8, cpu_threads=1, checkpoint_every_steps=7, loader_workers=2, gradient_checkpointing=True
+    )
+    changed = {"budget": budget, "execution": execution, "snapshots": [0.25, 0.75], "by": by, "required_movement": 0.0}
+    config = handle.config.model_copy(update=changed)
     runs = []
     for name in ("undisturbed", "killed"):
         copy = study.copy(tmp_path / name)
@@ -175,20 +182,32 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
     assert victims.run(runs[0].path) == 0
     killed = KilledRun(victims, runs[1], chance, FRESH_EVERY)
     killed.strike(Strike("step done", nth=chance.randint(2, 9), seconds=chance.uniform(0, 0.02)))
+    killed.strike(Strike("synced", snapshot_folder(0.25)))
     killed.strike(Strike("tensors written", "checkpoints/*", nth=chance.randint(1, 8)))
+    killed.strike(Strike("renamed", snapshot_folder(0.75)))
     killed.strike(Strike("renamed", "model"))
     killed.finish()
     assert_equal(killed, runs[0])
+    for share in config.snapshots:
+        ours, theirs = (files_of(run.path / snapshot_folder(share)) for run in (killed.run, runs[0]))
+        assert ours == theirs and len(ours) > 3
 
 
 @pytest.mark.parametrize(
     ("stage", "strikes"),
     [
         ("evaluate", [("written", "records/*.parquet", 2), ("renamed", "records/*.parquet", 3)]),
-        ("uat", [("renamed", "checkpoints/*", 3), ("written", "checkpoints/*", 2), ("synced", "records/*.json", 2)]),
-        pytest.param(
-            *("hotflip", [("renamed", "records/*.json", 5), ("written", "records/*.parquet", 3)]),
-            marks=pytest.mark.long,  # its moments are those of the two above
+        (
+            "uat-monotonic",
+            [("renamed", "checkpoints/*", 3), ("written", "checkpoints/*", 9), ("synced", "records/*.json", 1)],
+        ),
+        *(
+            pytest.param(stage, strikes, marks=pytest.mark.long)  # their moments are those of the two above
+            for stage, strikes in {
+                "hotflip-baseline@0.5": [("renamed", "records/*.json", 2), ("written", "records/*.parquet", 1)],
+                "order": [("renamed", "records/*.json", 1), ("written", "records/*.parquet", 2)],
+                "transfer": [("renamed", "records/*.json", 9), ("written", "records/*.parquet", 12)],
+            }.items()
         ),
     ],
 )
@@ -201,7 +220,10 @@ def test_an_evaluation_or_attack_that_is_killed_again_and_again_ends_with_the_sa
     config = handle.config.model_copy(
         update={"execution": handle.config.execution.model_copy(update={"checkpoint_every_steps": 1})}
     )
-    inputs = {role: copy.handles[given.stage.name].run for role, given in handle.inputs.items()}
+    inputs = {
+        role: RunDirectory(copy.root, copy.study.name, given.stage.name, given.run.fingerprint)
+        for role, given in handle.inputs.items()
+    }
     run = begin(copy.root, copy.study.name, handle.stage, config, inputs)
     for moment, pattern, nth in [*strikes, ("written", "records.parquet", 1), ("synced", "COMPLETE.json", 1)]:
         assert victims.run(run.path, Strike(moment, pattern, nth)) == -signal.SIGKILL, (moment, pattern)
