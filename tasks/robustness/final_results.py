@@ -181,10 +181,10 @@ class MeanAnswer(Result):
     """The answer over the cells of a sweep, their seeds and sources resampled together; or why there is none."""
 
     primary: Primary
-    difference: Estimate | None
+    difference: OverSeeds | Estimate | None
     answer: Answer | None
     unanswered: str | None
-    from_placebos: dict[str, Estimate]
+    from_placebos: dict[str, OverSeeds | Estimate]
 
 
 class SweepResults(Result):

@@ -1,14 +1,25 @@
-"""Several seeds compare the arms: means with Student's t intervals, each seed with its own run."""
+"""Several cells of chance compare the arms: means over them, and intervals that know of cells and of sources.
+
+The cells are copies of the tiny study's aggregate, edited and sealed again: each is one training of every arm.
+"""
 
 from __future__ import annotations
 
 import copy
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from deployments.sweep import SWEEP
+from flows.robustness import SWEEP_SEEDS, sweep_stage
 from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.locks import acquire
@@ -17,169 +28,237 @@ from tasks.robustness import sweep
 from tasks.robustness.final_results import SweepResults
 from tasks.stage.run import StageInput
 from tasks.sweep.configuration import SweepConfig
-from tests.tasks.robustness.synthetic import aggregated, contents, study, written
-from tests.tasks.robustness.test_aggregate import WINNERS
-from tests.tasks.tiny import stage_run
+from tests.tasks.tiny import finished_study, stage_run, tiny_study
 
-SEEDS = (42, 1337)
-T_975_OF_TWO = 12.706204736432095
-
-
-@pytest.fixture(scope="module")
-def of_seed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """final_results.json of two studies that differ in the seed."""
-    found = {}
-    for number, seed in enumerate(SEEDS):
-        configured, folder = study(seed=seed), tmp_path_factory.mktemp(f"seed-{seed}")
-        inputs = written(folder, contents(configured, seed=number))
-        _, path = aggregated(folder / "out", inputs, configured)
-        found[f"seed_{seed}"] = durable.read_json(path / "final_results.json")
-    return found
+T_975_OF_THREE = 4.302652729696142
+ARMS = ("baseline", "monotonic", "random-signs")
+SEEDS = (42, 1337, 2024)
 
 
-def finished(root: Path, of_seed: dict[str, dict[str, Any]]) -> dict[str, StageInput]:
-    """Role -> aggregate of one seed, finished below `root`."""
-    inputs = {}
-    for role, numbers in of_seed.items():
-        run = RunDirectory(root, "quick", "aggregate", durable.sha256_json(role))
-        run.path.mkdir(parents=True)
-        durable.write_json(run.stage_file, {"version": 1, "numerics": {}, "external": {}})
-        durable.write_json(run.path / "final_results.json", numbers)
+@dataclass
+class Cell:
+    """final_results.json and the records of both attacks, to edit."""
+
+    numbers: dict[str, Any]
+    records: dict[str, list[dict[str, Any]]]
+
+    def rows(self, model: str, attack: str = "hotflip") -> list[dict[str, Any]]:
+        return [row for row in self.records[attack] if row["model"] == model]
+
+    def added(self, model: str, attack: str = "hotflip") -> float:
+        """What the attack adds, in nats per scored token."""
+        rows = self.rows(model, attack)
+        risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
+        return risen / sum(row["tokens_scored"] for row in rows)
+
+    def set_added(self, model: str, increase: Callable[[int], float]) -> None:
+        """The number of a document -> what hotflip adds there, in nats per scored token."""
+        for number, row in enumerate(self.rows(model)):
+            row["loss_sum_nats"] = row["clean_loss_sum_nats"] + increase(number) * row["tokens_scored"]
+
+
+@cache
+def _real() -> Cell:
+    folder = finished_study().path("aggregate")
+    rows = {attack: pq.read_table(folder / f"{attack}.parquet").to_pylist() for attack in sweep.ATTACKS}
+    return Cell(durable.read_json(folder / "final_results.json"), rows)
+
+
+def cell(number: int) -> Cell:
+    """Another training of the same: other weights, losses further apart; alive, and with an answer."""
+    made = copy.deepcopy(_real())
+    for place, arm in enumerate(ARMS):
+        facts = made.numbers["arms"][arm]
+        facts["weights_digest"] = durable.sha256_json([arm, number])
+        facts["alive_share"] = 1.0 if arm == "baseline" else 0.5 + 0.1 * number
+        made.numbers["models"][arm]["loss_nats_per_token"] += 0.01 * place * number**2
+        made.set_added(arm, lambda document, place=place: 0.6 + 0.001 * (document % 2) + 0.001 * number * place)
+    made.numbers["primary"] |= {"unanswered": None, "difference": {"value": 0.0, "interval": None}, "answer": None}
+    return made
+
+
+@pytest.fixture
+def cells() -> list[Cell]:
+    return [cell(number) for number in range(3)]
+
+
+def finished(root: Path, cells: list[Cell]) -> dict[str, StageInput]:
+    """Role -> aggregate of one cell, finished below `root`."""
+    real, inputs = finished_study().path("aggregate"), {}
+    for number, made in enumerate(cells):
+        run = RunDirectory(root, "tiny", "aggregate", durable.sha256_json(number))
+        shutil.copytree(real, run.path, ignore=shutil.ignore_patterns("COMPLETE.json", "locks"))
+        durable.write_json(run.path / "final_results.json", made.numbers)
+        for attack, rows in made.records.items():
+            (run.path / f"{attack}.parquet").unlink()
+            pq.write_table(pa.Table.from_pylist(rows), run.path / f"{attack}.parquet")
         lock = acquire(run.path / "locks")
-        inputs[role] = StageInput(run, markers.write(run, ["final_results.json"], {}, lock).outputs_digest)
+        outputs = ["final_results.json", *(f"{attack}.parquet" for attack in made.records)]
+        inputs[f"seed_{SEEDS[number]}"] = StageInput(run, markers.write(run, outputs, {}, lock).outputs_digest)
         lock.release()
     return inputs
 
 
-def swept(folder: Path, inputs: dict[str, StageInput]) -> tuple[dict[str, Any], str]:
+def swept(folder: Path, inputs: dict[str, StageInput], **changed: Any) -> tuple[dict[str, Any], str]:
+    """What the sweep returned, and its table."""
     run = stage_run(folder / "out")
     run.run = SimpleNamespace(root=folder / "runs")
-    cells = {role: [seed] for role, seed in zip((*inputs, "seed 7"), (*SEEDS, 7), strict=True)}
-    config = SweepConfig(study="quick", keys=["seed"], cells=cells, missing=["seed 7"])
+    named = {f"seed {seed}": [seed] for seed, _ in zip(SEEDS, inputs, strict=False)}
+    config = SweepConfig(**({"study": "tiny", "keys": ["seed"], "cells": named} | changed))
     sweep.sweep_seeds(run, config, **inputs)
     assert (run.directory / "report.html").read_text().count("<svg") == 1
     return durable.read_json(run.directory / "final_results.json"), (run.directory / "table.md").read_text()
 
 
-@pytest.fixture
-def both(tmp_path: Path, of_seed: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    return swept(tmp_path, finished(tmp_path / "runs", of_seed))
+def of_cells(folder: Path, cells: list[Cell]) -> tuple[dict[str, Any], str]:
+    return swept(folder, finished(folder / "runs", cells))
 
 
-def require_mean(mean: dict[str, Any], values: list[float]) -> None:
-    half = T_975_OF_TWO * abs(values[0] - values[1]) / 2  # t * s / sqrt(2)
-    assert mean["mean"] == pytest.approx(sum(values) / 2)
-    assert mean["interval"] == pytest.approx([mean["mean"] - half, mean["mean"] + half])
-    assert mean["seeds"] == 2 and values[0] != values[1]
+def test_the_mean_difference_of_the_clean_loss_has_student_s_interval_over_cells(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, cells)
+    losses = [made.numbers["models"] for made in cells]
+    for arm in ("monotonic", "random-signs"):
+        values = [of[arm]["loss_nats_per_token"] - of["baseline"]["loss_nats_per_token"] for of in losses]
+        mean = sum(values) / 3
+        half = T_975_OF_THREE * (sum((value - mean) ** 2 for value in values) / 2 / 3) ** 0.5
+        assert found["loss_differences"][arm]["mean"] == pytest.approx(mean)
+        assert found["loss_differences"][arm]["interval"] == pytest.approx([mean - half, mean + half]) and half > 0.01
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| {arm} ") and "60%" in line]
+        assert f"| {mean:+.4f}" in line and f"{mean - half:+.4f} to {mean + half:+.4f}" in line
+    assert "over 3 trainings of each" in table
 
 
-def test_two_seeds_give_the_mean_difference_with_its_interval(both: tuple[dict[str, Any], str]):
-    found, table = both
-    mean = found["monotonic_minus_baseline_nats_per_token"]
-    require_mean(
-        mean,
-        [
-            result["models"]["monotonic"]["loss_nats_per_token"] - result["models"]["baseline"]["loss_nats_per_token"]
-            for result in found["of_seed"].values()
-        ],
-    )
-    assert found["seeds"] == list(SEEDS)
-    low, high = mean["interval"]
-    assert f"{mean['mean']:+.4f} nats per token, 95% interval {low:+.4f} to {high:+.4f}" in table
-    assert "over 2 seeds" in table and not WINNERS.search(table)
+def test_what_an_attack_adds_is_compared_over_cells_and_sources_together(tmp_path: Path, cells: list[Cell]):
+    found, _ = of_cells(tmp_path, cells)
+    for attack in sweep.ATTACKS:
+        over = found["increase_differences"][attack]["monotonic"]
+        values = [made.added("monotonic", attack) - made.added("baseline", attack) for made in cells]
+        assert over["of_seeds"] == pytest.approx(values) and over["value"] == pytest.approx(sum(values) / 3)
+        assert over["sources"] == len({row["source"] for row in cells[0].rows("base", attack)})
+        errors = over["standard_error_of_seeds"], over["standard_error_of_sources"]
+        assert all(error >= 0 for error in errors)
+    assert errors[0] > 0 and over["interval"][0] < over["value"] < over["interval"][1]
 
 
-@pytest.mark.parametrize(
-    ("attack", "what"),
-    [("uat", "increase_nats_per_token"), ("hotflip", "increase_nats_per_token"), ("hotflip", "success_rate")],
-)
-def test_each_attack_has_the_mean_difference_between_the_arms(both: tuple[dict[str, Any], str], attack: str, what: str):
-    found, table = both
-    effects = [result["attacks"][attack]["effects"] for result in found["of_seed"].values()]
-    values = [effect["monotonic"][what]["value"] - effect["baseline"][what]["value"] for effect in effects]
-    mean = found["attacks_monotonic_minus_baseline"][attack][what]
-    require_mean(mean, values)
-    form, scale = ("{:+.1f}", 100) if what == "success_rate" else ("{:+.4f}", 1)
-    middle, *bounds = [form.format(scale * number) for number in (mean["mean"], *mean["interval"])]
-    (line,) = [line for line in table.splitlines() if line.startswith(f"| {attack} ") and f" {middle} " in line]
-    assert " to ".join(bounds) in line
+def lowered(cells: list[Cell], *arms: str) -> list[Cell]:
+    """The cells where hotflip adds half as much on these arms."""
+    for number, made in enumerate(cells):
+        for arm in arms:
+            made.set_added(arm, lambda document, number=number: 0.3 + 0.001 * (document % 2) + 0.001 * number)
+    return cells
 
 
-def test_a_seed_that_stopped_is_shown_as_missing(both: tuple[dict[str, Any], str]):
-    found, table = both
-    assert found["missing"] == ["seed 7"] and "Missing, because a stage of theirs stopped: seed 7." in table
-    (line,) = [line for line in table.splitlines() if re_seed(line) == "7"]
-    assert line.count("missing") == 5
+def test_a_difference_beyond_every_placebo_is_told_with_its_sign(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, lowered(cells, "monotonic"))
+    assert found["primary"]["answer"]["answer"] == "differs" and found["primary"]["difference"]["value"] < -0.29
+    assert found["primary"]["difference"]["interval"][1] < 0
+    assert "It is less than on every placebo (random-signs)." in table and "no claim" not in table
 
 
-def test_seeds_that_all_gave_the_same_have_no_interval(both: tuple[dict[str, Any], str]):
-    found, _ = both
-    found["attacks_monotonic_minus_baseline"]["hotflip"]["success_rate"] |= {"mean": 0.0, "interval": [0.0, 0.0]}
-    table = sweep.table(SweepResults.model_validate(found))
-    (line,) = [line for line in table.splitlines() if "success rate, percentage points" in line]
-    assert [cell.strip() for cell in line.split("|")[3:5]] == ["+0.0", "-"]
+def test_what_a_placebo_has_as_well_is_no_claim_for_the_constraint(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, lowered(cells, "monotonic", "random-signs"))
+    assert found["primary"]["answer"]["answer"] == "differs"
+    assert "That is no claim for the constraint: monotonic is not told apart from random-signs." in table
 
 
-def test_both_effects_and_the_clean_loss_of_every_seed_and_arm_stand_in_the_table(both: tuple[dict[str, Any], str]):
-    found, table = both
-    for result in found["of_seed"].values():
-        for attack, arms in result["attacks"].items():
-            for arm in ("baseline", "monotonic"):
-                effect = arms["effects"][arm]
-                (line,) = [
-                    line
-                    for line in table.splitlines()
-                    if [cell.strip() for cell in line.split("|")][1:4] == [str(result["seeds"][0]), attack, arm]
-                ]
-                assert f"{effect['increase_nats_per_token']['value']:+.4f}" in line
-                assert f"{effect['clean_loss_nats_per_token']:.4f}" in line
-                assert f"{effect['relative_increase']['value']:+.2%}" in line
+def test_a_difference_within_the_margin_is_equivalent(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, cells)
+    assert found["primary"]["answer"]["answer"] == "equivalent" and abs(found["primary"]["difference"]["value"]) < 0.02
+    assert "So nothing here shows that non-negative weights make the model harder to attack." in table
 
 
-def test_every_row_of_a_seed_names_its_run(both: tuple[dict[str, Any], str], tmp_path: Path):
-    found, table = both
-    for seed, place in zip(SEEDS, found["runs"].values(), strict=True):
+def test_cells_that_disagree_leave_the_question_undecided(tmp_path: Path, cells: list[Cell]):
+    cells[0].set_added("monotonic", lambda _: 0.9)
+    found, _ = of_cells(tmp_path, lowered(cells[:2], "baseline"))
+    assert found["primary"]["answer"]["answer"] == "undecided"
+
+
+def test_a_cell_without_an_answer_leaves_the_sweep_without_one(tmp_path: Path, cells: list[Cell]):
+    cells[1].numbers["primary"] |= {"unanswered": "the constrained layers of monotonic are dead", "difference": None}
+    found, table = of_cells(tmp_path, cells)
+    assert found["primary"]["answer"] is None and found["primary"]["difference"] is None
+    assert "is not answered:** the constrained layers of monotonic are dead." in table
+
+
+def test_an_arm_that_is_dead_in_the_mean_stands_in_bold(tmp_path: Path, cells: list[Cell]):
+    for made, share in zip(cells, (0.01, 0.2, 0.02), strict=True):
+        made.numbers["arms"]["random-signs"]["alive_share"] = share
+    found, table = of_cells(tmp_path, cells)
+    assert found["alive_share"]["random-signs"]["mean"] == pytest.approx(0.0766666)
+    assert "| **random-signs (dead)** |" in table and "**monotonic (dead)**" not in table
+    page = (tmp_path / "out").rglob("report.html")
+    assert "<strong>random-signs (dead)</strong>" in next(page).read_text()
+
+
+def test_a_cell_that_stopped_is_shown_as_missing(tmp_path: Path, cells: list[Cell]):
+    inputs = finished(tmp_path / "runs", cells[:2])
+    named = {f"seed {seed}": [seed] for seed in (*SEEDS[:2], 7)}
+    found, table = swept(tmp_path, inputs, cells=named, missing=["seed 7"])
+    assert found["missing"] == ["seed 7"] and found["cells"] == ["seed 42", "seed 1337"]
+    assert "Missing, because a stage of theirs stopped: seed 7." in table
+    (line,) = [line for line in table.splitlines() if line.startswith("| seed 7 ")]
+    assert line.count("missing") == len(ARMS) + 2
+    assert found["loss_differences"]["monotonic"]["seeds"] == 2
+
+
+def test_every_cell_and_arm_has_its_effects_and_names_its_run(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, cells)
+    lines = [[part.strip() for part in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"]
+    for name, made, place in zip(found["cells"], cells, found["runs"].values(), strict=True):
         assert (tmp_path / "runs" / place / "COMPLETE.json").is_file()
-        lines = [line for line in table.splitlines() if re_seed(line) == str(seed)]
-        assert len(lines) == 6 and all(place.rsplit("/", 1)[-1] in line for line in lines) and place in lines[-1]
-    assert max(len(line) for line in table.splitlines() if line.startswith("|")) <= 120
+        for attack, findings in made.numbers["attacks"].items():
+            for arm in ARMS:
+                (line,) = [line for line in lines if line[:3] == [name, attack, arm]]
+                effect = findings["effects"][arm]
+                assert line[3] == f"{effect['clean_loss_nats_per_token']:.4f}"
+                assert line[4:6] == [
+                    f"{effect[what]['value']:+.4f}"
+                    for what in ("increase_nats_per_token", "blind_increase_nats_per_token")
+                ]
+                assert line[-1] == place.rpartition("/")[2]
 
 
-def re_seed(line: str) -> str:
-    return line.split("|")[1].strip() if line.startswith("|") else ""
+@pytest.mark.parametrize("arm", ARMS)
+def test_two_cells_with_the_same_weights_are_one_training_and_refused(tmp_path: Path, cells: list[Cell], arm: str):
+    weights = cells[0].numbers["arms"][arm]["weights_digest"]
+    cells[2].numbers["arms"][arm]["weights_digest"] = weights
+    with pytest.raises(CheckFailed, match=rf"weights of its own for {arm}: .*seed 42 and seed 2024 have equal"):
+        of_cells(tmp_path, cells)
 
 
-@pytest.mark.parametrize("arm", ["baseline", "monotonic"])
-def test_two_seeds_with_the_same_weights_are_one_training_and_refused(
-    tmp_path: Path, of_seed: dict[str, Any], arm: str
-):
-    copied = copy.deepcopy(of_seed)
-    copied["seed_1337"]["arms"][arm]["weights_digest"] = copied["seed_42"]["arms"][arm]["weights_digest"]
-    with pytest.raises(CheckFailed, match=rf"every seed of train-{arm} .*seed_42 and seed_1337 have equal"):
-        swept(tmp_path, finished(tmp_path / "runs", copied))
-
-
-def test_a_seed_s_results_that_were_edited_are_refused(tmp_path: Path, of_seed: dict[str, Any]):
-    inputs = finished(tmp_path / "runs", of_seed)
-    file = inputs["seed_42"].path / "final_results.json"
-    file.write_text(file.read_text().replace("quick", "quicK"))
-    with pytest.raises(CheckFailed, match=r"final_results\.json was edited"):
+@pytest.mark.parametrize("file", ["final_results.json", "hotflip.parquet"])
+def test_a_cell_s_results_that_were_edited_are_refused(tmp_path: Path, cells: list[Cell], file: str):
+    inputs = finished(tmp_path / "runs", cells)
+    edited = inputs["seed_1337"].path / file
+    edited.write_bytes(edited.read_bytes().replace(b"monotonic", b"monotonix", 1))
+    with pytest.raises(CheckFailed, match=rf"{file} was edited"):
         swept(tmp_path, inputs)
 
 
-def test_the_table_says_what_was_studied_and_calls_a_toy_a_toy(both: tuple[dict[str, Any], str]):
-    _, table = both
-    assert "toy size" in table and "GPTNeoXForCausalLM" in table and "random triggers of the same length" in table
-    assert "- constrained-untrained: base with" in table and "docstrings of Python's standard library" in table
-    assert "attack - control, nats per token" in table and "relative increase" in table
+def test_the_table_carries_the_cautions_of_every_cell_once(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, cells)
+    assert "toy size" in table and "GPTNeoXForCausalLM" in table
+    found["of_cell"]["seed_1337"]["unequal_budgets_reason"] = "a warmer start"
+    found["of_cell"]["seed_2024"]["numerics_changes"] = {"train-monotonic": [{}]}
+    table = sweep.table(SweepResults.model_validate(found))
+    assert table.count("a warmer start") == 1 and table.count("changed between attempts of train-monotonic") == 1
 
 
-def test_the_table_carries_the_cautions_of_each_seed_and_says_what_seeds_vary(both: tuple[dict[str, Any], str]):
-    found, text = both
-    assert "Both arms had the same budget." in text and "order of the training examples" in text
-    assert "one base model, one initialisation, one text" in text
-    found["of_seed"]["seed_1337"]["unequal_budgets_reason"] = "a warmer start"
-    found["of_seed"]["seed_1337"]["numerics_changes"] = {"train-monotonic": [{}]}
-    text = sweep.table(SweepResults.model_validate(found))
-    assert "unequal budgets:** a warmer start" in text
-    assert "Numerics changed between attempts of train-monotonic" in text
+@pytest.mark.parametrize(
+    ("keys", "missing", "stage"),
+    [
+        (["seed"], [], SWEEP_SEEDS),
+        (["model.init_seed"], [], SWEEP_SEEDS),
+        (["seed", "model.init_seed"], [], SWEEP_SEEDS),
+        (["constraint.variant"], [], SWEEP),
+        (["seed", "constraint.variant"], [], SWEEP),
+        (["seed"], ["b"], SWEEP),
+    ],
+)
+def test_cells_of_chance_alone_compare_the_arms_and_all_others_stand_side_by_side(
+    keys: list[str], missing: list[str], stage: object, tmp_path: Path
+):
+    study = tiny_study(tmp_path, evaluation={"bootstrap_resamples": 100, "confidence_level": 0.9})
+    config = SweepConfig(study="tiny", keys=keys, cells={"a": [1], "b": [2]}, missing=missing)
+    taken, given = sweep_stage(study, config)
+    assert taken is stage and given.confidence_level == 0.9
