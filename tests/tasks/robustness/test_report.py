@@ -11,16 +11,13 @@ import pytest
 from storage import durable
 from tasks.report import provenance
 from tests.tasks.report.test_page import Reader
-from tests.tasks.robustness.synthetic import NUMERICS, TRIGGERS, aggregated, changed, contents, study, written
-
-STUDY = study()
-STAGES = contents(STUDY)
+from tests.tasks.robustness.edited import aggregated, contents, written
+from tests.tasks.tiny import finished_study
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    return aggregated(folder / "out", written(folder, STAGES), STUDY)[1]
+def path() -> Path:
+    return finished_study().path("aggregate")
 
 
 @pytest.fixture(scope="module")
@@ -35,17 +32,12 @@ def numbers(path: Path) -> dict[str, Any]:
 
 def test_every_figure_stands_in_the_page(path: Path, html: str):
     files = sorted((path / "figures").glob("*.svg"))
-    assert len(files) == 9 and all(file.read_text() in html for file in files)
+    assert len(files) == 13 and all(file.read_text() in html for file in files)
 
 
-def test_triggers_are_shown_as_text_with_visible_escapes(html: str):
-    reader = Reader(html)
-    assert not [tag for tag, _ in reader.tags if tag == "script"]
-    assert r'"\u202enoisrev\n<script>alert(1)</script>"' in reader.text
-    assert r'" self</td>\x1b[31m|"' in reader.text and '" *the* `array` &amp; café"' in reader.text
-    for _, ids in TRIGGERS.values():
-        assert " ".join(map(str, ids)) in reader.text
-    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", html)
+def test_it_says_first_whether_the_layers_live_and_then_what_the_answer_is(html: str):
+    titles = re.findall(r"<h2>([^<]*)</h2>", html)
+    assert titles[:3] == ["Do the constrained layers live?", "The answer", "What the constraint costs"]
 
 
 def test_nothing_is_asked_from_outside(html: str):
@@ -58,7 +50,7 @@ def test_nothing_is_asked_from_outside(html: str):
 def test_every_table_of_the_table_file_is_in_the_report(path: Path, html: str):
     text = Reader(html).text
     cells = {
-        cell.strip()
+        cell.strip().replace("**", "")
         for line in (path / "table.md").read_text().splitlines()
         if line.startswith("| ") and "---" not in line
         for cell in line.split("|")[1:-1]
@@ -71,18 +63,12 @@ def test_all_ids_of_the_page_are_different(html: str):
     assert len(ids) == len(set(ids)) > 50
 
 
-def test_provenance_names_runs_fingerprints_commits_versions_numerics_and_configuration(html: str, numbers: Any):
+def test_provenance_names_runs_fingerprints_and_configuration(html: str, numbers: Any):
     text = Reader(html).text
     for stage, place in numbers["runs"].items():
         assert place in text and numbers["provenance"][stage]["fingerprint"] in text
         assert numbers["provenance"][stage]["outputs_digest"] in text
-    assert text.count("cbb315000000") >= 8 and "3.11.11" in text and "CPU with AVX2" in text
-    assert '"trigger_tokens": 5' in text and '"success_relative_increase": 0.15' in text
-
-
-def test_what_was_read_from_outside_is_shown_by_version(html: str):
-    text = Reader(html).text
-    assert "packages by version, files by digest" in text and "2.4.6" in text and "3.0.1" in text
+    assert '"trigger_tokens": 3' in text and '"success_relative_increase": 0.15' in text
 
 
 def test_many_files_are_shown_by_one_digest():
@@ -91,22 +77,24 @@ def test_many_files_are_shown_by_one_digest():
     assert provenance._named({"a.txt": "b" * 64}) == [["a.txt", "b" * 12]]
 
 
-def test_numerics_that_differ_between_stages_are_shown_by_stage(tmp_path: Path):
-    stages = changed(STAGES)
-    stages["uat"]["numerics"] = NUMERICS | {"device_model": "NVIDIA H100"}
-    _, path = aggregated(tmp_path / "out", written(tmp_path, stages), STUDY)
-    rows = re.findall(
-        r"<tr><td>device model</td><td>([^<]*)</td><td[^>]*>([^<]*)</td></tr>", (path / "report.html").read_text()
-    )
-    assert rows[1] == ("NVIDIA H100", "uat") and rows[0][0] == "CPU with AVX2" and "uat" not in rows[0][1].split(", ")
+def test_numerics_that_differ_between_stages_are_shown_by_stage_and_between_arms_in_bold(tmp_path: Path):
+    stages = contents()
+    for role in ("uat-base", "monotonic"):
+        stages[role]["described"]["numerics"]["device_model"] = "NVIDIA H100"
+    _, path = aggregated(tmp_path / "out", written(tmp_path, stages), finished_study().study)
+    page = (path / "report.html").read_text()
+    rows = dict(re.findall(r"<tr><td>device model</td><td>([^<]*)</td><td[^>]*>([^<]*)</td></tr>", page))
+    assert rows.pop("NVIDIA H100").split(", ") == ["train-monotonic", "uat-base"]
+    assert "<strong>The arms ran on different numerics</strong>" in page
 
 
 def test_the_limits_are_stated(html: str):
     text = Reader(html).text
     for limit in (
-        "GELU and SiLU, the activations of GPT-NeoX and of Llama, are not monotone",
-        "nothing is claimed about functions",
+        "Under LayerNorm non-negative feed-forward weights restrict no function",
+        "nothing is claimed about the model as a function",
         "Only these two attacks were run",
+        "a perplexity of 6.72 without and 37.68 with the constraint",
     ):
         assert limit in text
 
@@ -115,21 +103,20 @@ def test_no_time_of_day_or_duration_is_shown(html: str):
     assert not re.search(r"started_at|\d\d:\d\d:\d\d|seconds\b(?!\":)", Reader(html).text.split("The configuration")[0])
 
 
-def test_the_curves_and_distributions_are_those_of_the_stages(path: Path):
-    last = [row for row in STAGES["train-monotonic"]["metrics"] if "validation_loss" in row][-1]["validation_loss"]
+def test_the_curves_and_points_are_those_of_the_stages(path: Path, numbers: Any):
+    last = [row for row in contents()["monotonic"]["metrics"] if "validation_loss" in row][-1]["validation_loss"]
     arms = (path / "figures" / "training-arms.svg").read_text()
     assert f"monotonic ends at a validation loss of {last:.4f} nats per token" in arms
-    rows = [row for row in STAGES["uat"]["rows"] if row["model"] == "baseline"]
-    rises = sorted((row["loss_sum_nats"] - row["clean_loss_sum_nats"]) / row["tokens_scored"] for row in rows)
-    assert (
-        len(rises) == 60
-        and f"baseline: median {(rises[29] + rises[30]) / 2:+.4f}" in (path / "figures" / "effects-uat.svg").read_text()
-    )
+    effect = numbers["attacks"]["uat"]["effects"]["random-signs"]
+    clean, risen = effect["clean_loss_nats_per_token"], effect["increase_nats_per_token"]["value"]
+    assert f"random-signs {clean:.4f}, {risen:+.4f}" in (path / "figures" / "equal-loss-uat.svg").read_text()
+    found = numbers["attacks"]["hotflip"]["curves"]["base"][-1]["loss_nats_per_token"]
+    assert f"base {found:.4f}" in (path / "figures" / "strength-hotflip.svg").read_text()
 
 
 def test_the_summary_is_plain_text_for_an_email(path: Path, numbers: Any):
     text = (path / "experiment_summary.txt").read_text()
-    assert max(map(len, text.splitlines())) <= 78 and "**" not in text and "|" not in text.replace("m|", "")
+    assert max(map(len, text.splitlines())) <= 78 and "**" not in text
     for place in numbers["runs"].values():
         assert place in text
-    assert "+0." in text and "interval" in text and "report.html" in text
+    assert "interval" in text and "report.html" in text

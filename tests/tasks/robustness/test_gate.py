@@ -1,0 +1,199 @@
+"""The last gate: aggregate recomputes from records and text, and refuses by name what a stage only says of itself.
+
+Every case is sealed again with real markers after it was edited, so that nothing but the gate can refuse it. R3 to R12
+are replicas of what the earlier system, or a person in a hurry, would have handed over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.errors import CheckFailed
+from tests.tasks.robustness.edited import Stages, aggregated, contents, written
+from tests.tasks.tiny import finished_study
+
+ATTACKED = ("base", "baseline", "monotonic", "random-signs", "base@0.5", "baseline@0.5")
+
+
+def refused(folder: Path, edit: Callable[[Stages], None], match: str) -> None:
+    stages = contents()
+    edit(stages)
+    with pytest.raises(CheckFailed, match=match):
+        aggregated(folder / "out", written(folder, stages), finished_study().study)
+
+
+def every_row(stages: Stages, attack: str, change: Callable[[dict[str, Any]], None]) -> None:
+    for model in ATTACKED:
+        for row in stages[f"{attack}-{model}"]["rows"]:
+            change(row)
+
+
+def test_what_was_not_edited_is_accepted(tmp_path: Path):
+    result, folder = aggregated(tmp_path / "out", written(tmp_path, contents()), finished_study().study)
+    assert result.report == "report.html" and (folder / "table.md").is_file()
+
+
+@pytest.mark.parametrize("attack", ["uat", "hotflip"])
+def test_r3_tokens_of_the_attacker_that_are_scored_in_every_model(tmp_path: Path, attack: str):
+    def more(row: dict[str, Any]) -> None:
+        row["tokens_scored"] += 2
+
+    refused(tmp_path, lambda stages: every_row(stages, attack, more), "scored the text's own tokens alone")
+
+
+def test_r3_positions_that_no_attacker_may_write(tmp_path: Path):
+    def elsewhere(stages: Stages) -> None:
+        row = stages["hotflip-base"]["rows"][0]
+        row["positions"] = [next(place for place in range(99) if place not in row["writable"])]
+
+    refused(tmp_path, elsewhere, "wrote where it may write")
+
+
+def test_r4_a_trigger_that_is_judged_on_what_it_was_learned_on(tmp_path: Path):
+    def learned(stages: Stages) -> None:
+        stages["uat-monotonic"]["result"]["split"] = "attack-search"
+
+    refused(tmp_path, learned, "uat on monotonic is judged on attack-evaluation")
+
+
+@pytest.mark.parametrize("attack", ["uat", "hotflip"])
+def test_r4_documents_of_another_split_under_the_right_name(tmp_path: Path, attack: str):
+    def renamed(row: dict[str, Any]) -> None:
+        row["example_id"] = "f" * 64 if row["example_id"] < "8" else row["example_id"]
+
+    refused(tmp_path, lambda stages: every_row(stages, attack, renamed), "attacked the documents of attack-evaluation")
+
+
+def test_r5_and_r9_a_loss_that_its_own_records_contradict(tmp_path: Path):
+    def better(stages: Stages) -> None:
+        stages["evaluation"]["result"]["models"]["monotonic"] |= {"loss_nats_per_token": 1.5, "perplexity": 4.48}
+
+    refused(tmp_path, better, "what evaluate says of monotonic follows from its records")
+
+
+@pytest.mark.parametrize(("role", "named"), [("evaluation", "evaluate"), ("uat-base", "uat on base")])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_r7_a_loss_that_is_no_number_is_named_with_its_document(tmp_path: Path, role: str, named: str, value: float):
+    def broken(stages: Stages) -> None:
+        stages[role]["rows"][0]["loss_sum_nats"] = value
+
+    document = contents()[role]["rows"][0]["example_id"]
+    refused(tmp_path, broken, rf"every loss of {named} is a finite number: measured .*{document}")
+
+
+def test_r8_an_arm_with_twice_the_steps(tmp_path: Path):
+    def longer(stages: Stages) -> None:
+        stages["monotonic"]["result"]["training"]["steps"] *= 2
+
+    refused(tmp_path, longer, "all arms had the same budget: measured .?monotonic")
+
+
+def test_r8_a_model_that_was_attacked_for_less(tmp_path: Path):
+    def cheaper(stages: Stages) -> None:
+        stages["uat-monotonic"]["result"]["gradient"]["forward_sequences"] -= 10
+
+    refused(tmp_path, cheaper, "uat")
+
+
+def test_r8_costs_that_the_records_do_not_add_up_to(tmp_path: Path):
+    def counted(stages: Stages) -> None:
+        for row in stages["hotflip-base"]["rows"]:
+            row["forward_sequences"] = 1
+
+    refused(tmp_path, counted, "forward_sequences of hotflip on base is the sum of its records'")
+
+
+def test_r10_a_model_that_was_scored_on_half_the_tokens(tmp_path: Path):
+    def half(stages: Stages) -> None:
+        for row in stages["evaluation"]["rows"]:
+            if row["model"] == "constrained-untrained":
+                row["tokens_scored"] //= 2
+
+    refused(tmp_path, half, "evaluate scored constrained-untrained on every token of the test split")
+
+
+def test_r10_documents_that_one_model_lost(tmp_path: Path):
+    def lost(stages: Stages) -> None:
+        del stages["hotflip-monotonic"]["rows"][0]
+
+    refused(tmp_path, lost, "hotflip on monotonic attacked the documents of attack-evaluation: measured 3 records")
+
+
+def test_r11_draws_of_the_control_that_nobody_kept(tmp_path: Path):
+    def fewer(stages: Stages) -> None:
+        stages["hotflip-base"]["rows"][0]["control_losses_sum_nats"].pop()
+
+    refused(tmp_path, fewer, "every draw of the control of hotflip on base is kept")
+
+
+def test_r11_a_success_that_its_losses_do_not_show(tmp_path: Path):
+    def claimed(stages: Stages) -> None:
+        row = stages["hotflip-base"]["rows"][0]
+        row["success"] = not row["success"]
+
+    refused(tmp_path, claimed, "successes of hotflip on base follow from the losses")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"layers_checked": 0, "layers": []}, {"weights_checked": 0}, {"layers": ["one"]}],
+    ids=["no layer", "no weight", "layers without name"],
+)
+def test_r12_a_constraint_that_nobody_looked_at(tmp_path: Path, said: dict[str, Any]):
+    def unseen(stages: Stages) -> None:
+        stages["monotonic"]["result"]["constraint"] |= said
+
+    refused(tmp_path, unseen, "constrained weights of monotonic were looked at")
+
+
+@pytest.mark.parametrize("said", [{"variant": "mlp_in"}, {"signs": "random"}])
+def test_r12_other_weights_than_the_study_constrains(tmp_path: Path, said: dict[str, Any]):
+    def other(stages: Stages) -> None:
+        stages["monotonic"]["result"]["constraint"] |= said
+
+    refused(tmp_path, other, "the weights that monotonic constrains are those of the study")
+
+
+@pytest.mark.parametrize("said", [{"largest_violation": 1e-9}, {"min_weight": -1e-9}])
+def test_a_sign_that_was_violated(tmp_path: Path, said: dict[str, Any]):
+    def violated(stages: Stages) -> None:
+        stages["monotonic"]["result"]["constraint"] |= said
+
+    refused(tmp_path, violated, "the constrained weights of monotonic have the signs they may have")
+
+
+def test_an_arm_that_was_trained_another_way(tmp_path: Path):
+    def softplus(stages: Stages) -> None:
+        stages["monotonic"]["result"]["by"] = "softplus"
+
+    refused(tmp_path, softplus, "monotonic was trained as its name says")
+
+
+def test_two_arms_with_the_same_weights(tmp_path: Path):
+    def copied(stages: Stages) -> None:
+        stages["random-signs"]["result"]["weights_digest"] = stages["monotonic"]["result"]["weights_digest"]
+
+    refused(tmp_path, copied, "every arm has weights of its own")
+
+
+@pytest.mark.parametrize("attack", ["uat", "hotflip"])
+def test_an_attack_with_other_settings_than_the_study_s(tmp_path: Path, attack: str):
+    def stronger(stages: Stages) -> None:
+        stages[f"{attack}-base"]["result"]["attack"]["candidates"] += 1
+
+    refused(tmp_path, stronger, f"{attack} on base attacked as this study is configured")
+
+
+def test_positions_that_only_one_model_opens_to_the_attacker(tmp_path: Path):
+    def moved(stages: Stages) -> None:
+        row = stages["hotflip-monotonic"]["rows"][0]
+        free = next(place for place in range(99) if place not in row["writable"])
+        row["writable"] = sorted([*row["writable"][1:], free])
+        row["positions"], row["blind_positions"] = [], []
+
+    refused(tmp_path, moved, "hotflip scored the same tokens for every model")
