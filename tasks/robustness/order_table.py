@@ -15,7 +15,8 @@ def order_tables(results: FinalResults) -> list[Table]:
     return [
         Table(
             f"{scope[0].upper()}{scope[1:]}. Monotone: proved, refuted by a verified pair of inputs, or unknown. "
-            "Steepest fall found: of an output, per unit of the rise of the inputs, and what it can be at most (- where no bound is known).",
+            "Steepest fall found: of an output, per unit of the rise of the inputs, and what it can be at most (- "
+            "where no bound is known).",
             ["model", "activation", "monotone", "method", "falls by", "at most", "pairs tried", "run"],
             [
                 [
