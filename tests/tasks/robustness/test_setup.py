@@ -19,7 +19,7 @@ from tasks.language.blocks import Blocks
 from tasks.language.configuration import LocalFiles, Splits, TrainedTokenizer
 from tasks.language.splits import EVALUATION_SPLITS
 from tasks.robustness.setup import setup
-from tasks.robustness.study import SetupConfig
+from tasks.robustness.stages import SetupConfig
 from tasks.stage import preflight as preflight_module
 from tasks.stage.execution import Execution
 from tasks.stage.preflight import preflight
