@@ -7,7 +7,7 @@ start and what keeps them there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from tasks.monotonic.configuration import By, Constraint, Signs, Start
 
@@ -22,7 +22,9 @@ ArmName = Literal[
     "earlier-system",
     "shifted",
 ]
-BASE, BASELINE, MONOTONIC = "base", "baseline", "monotonic"
+BASE: Final = "base"
+BASELINE: Final = "baseline"
+MONOTONIC: Final = "monotonic"
 
 
 @dataclass(frozen=True)

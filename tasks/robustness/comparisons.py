@@ -163,7 +163,7 @@ def _known(found: Estimate | None) -> Estimate:
 
 def secondary(asked: Primary, test: Sequence[LossDifference], attacks: Attacks) -> dict[str, Tested]:
     """Every comparison with a p-value but the primary one, adjusted together for their number."""
-    p_values = {f"test loss, {row.model} - {row.reference}": row.p_value for row in test}
+    p_values: dict[str, float | None] = {f"test loss, {row.model} - {row.reference}": row.p_value for row in test}
     for name, findings in attacks.by_name().items():
         for row in findings.differences:
             pair = f"{row.model} - {row.reference}"

@@ -64,15 +64,15 @@ def _combined(config: SweepConfig, cells: list[Cell], runs: dict[str, str]) -> S
     arms = list(found[0].arms)
     others = [arm for arm in arms if arm != BASELINE]
 
-    def mean(value: Callable[[FinalResults], float]) -> MeanOverSeeds:
-        return mean_over_seeds([value(one) for one in found], level)
+    def means(value: Callable[[FinalResults, str], float], arms: list[str]) -> dict[str, MeanOverSeeds]:
+        return {arm: mean_over_seeds([value(one, arm) for one in found], level) for arm in arms}
 
     return SweepResults(
         study=config.study,
         cells=list(config.present),
-        loss_nats_per_token={arm: mean(lambda one, m=arm: one.models[m].loss_nats_per_token) for arm in arms},
-        alive_share={arm: mean(lambda one, m=arm: one.arms[m].alive_share) for arm in arms},
-        loss_differences={arm: mean(lambda one, m=arm: _clean_difference(one, m)) for arm in others},
+        loss_nats_per_token=means(lambda one, arm: one.models[arm].loss_nats_per_token, arms),
+        alive_share=means(lambda one, arm: one.arms[arm].alive_share, arms),
+        loss_differences=means(_clean_difference, others),
         increase_differences={
             attack: {arm: _increase(cells, attack, arm, BASELINE, level) for arm in others} for attack in ATTACKS
         },

@@ -184,7 +184,8 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
 ) -> None:
     root = Path(shutil.copytree(smoke_root, tmp_path / "runs"))
     code, printed = run_here("--root", root, "--seeds", "42", "7", module="flows.sweep")
-    assert code == 0 and "the arms over 2 trainings of each" in printed and "study smoke, seeds 7, 42, in " in printed, printed
+    assert code == 0 and "the arms over 2 trainings of each" in printed, printed
+    assert "study smoke, seeds 7, 42, in " in printed
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
     assert runs == {
         "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "order": 2,

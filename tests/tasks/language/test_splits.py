@@ -18,7 +18,7 @@ from tasks.language.documents import Document, document
 from tasks.language.result import SplitsProof
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, split_of
 from tasks.robustness import setup as stage
-from tasks.robustness.study import SetupConfig
+from tasks.robustness.stages import SetupConfig
 from tasks.stage.execution import Execution
 from tests.tasks.robustness.test_setup import fake_run
 

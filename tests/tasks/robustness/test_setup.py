@@ -20,7 +20,7 @@ from tasks.language.configuration import HubDataset, HubStream, LocalFiles, Spli
 from tasks.language.documents import document
 from tasks.language.splits import EVALUATION_SPLITS, split_of
 from tasks.robustness.setup import setup
-from tasks.robustness.study import SetupConfig
+from tasks.robustness.stages import SetupConfig
 from tasks.stage import preflight as preflight_module
 from tasks.stage.execution import Execution
 from tasks.stage.preflight import preflight

@@ -161,6 +161,12 @@ def test_what_a_placebo_has_as_well_is_no_claim_for_the_constraint(tmp_path: Pat
     assert "That is no claim for the constraint: monotonic is not told apart from random-signs." in table
 
 
+def test_a_model_that_is_easier_to_attack_supports_no_claim(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, lowered(cells, "baseline", "random-signs"))
+    assert found["primary"]["answer"]["answer"] == "differs" and found["primary"]["difference"]["value"] > 0.29
+    assert "So nothing here shows that non-negative weights make the model harder to attack." in table
+
+
 def test_a_difference_within_the_margin_is_equivalent(tmp_path: Path, cells: list[Cell]):
     found, table = of_cells(tmp_path, cells)
     assert found["primary"]["answer"]["answer"] == "equivalent" and abs(found["primary"]["difference"]["value"]) < 0.02
