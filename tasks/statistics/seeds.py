@@ -106,14 +106,8 @@ def over_seeds(statistic: Statistic, columns: Sequence[Sequence[np.ndarray]], co
     variances = np.square([of_seed_error, source_error])
     error = float(np.sqrt(variances.sum()))
     if error <= NO_SPREAD * max(1.0, abs(mean)):
-<<<<<<< HEAD
-        return OverSeeds(
-            **known, interval=[mean, mean], standard_error_of_sources=source_error, degrees_of_freedom=None
-        )
-=======
         alike: dict[str, Any] = {"standard_error_of_sources": source_error, "degrees_of_freedom": None}
         return OverSeeds(**known, **alike, interval=[mean, mean])
->>>>>>> h-tests2
     freedom = float(variances.sum() ** 2 / (variances**2 / [len(of_seeds) - 1, sources - 1]).sum())
     half = error * float(t.ppf((1 + confidence_level) / 2, freedom))
     return OverSeeds(
