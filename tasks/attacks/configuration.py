@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import model_validator
@@ -13,6 +14,11 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 BUDGET_SHARES = (0.1, 0.3, 1.0)
 """What an attack had found after these shares of what it may spend is judged too: more must not help less."""
+
+
+def steps_after(share: float, steps: int) -> int:
+    """How many of a search's steps are this share of its budget: rounded up, and so at least one."""
+    return math.ceil(share * steps - 1e-9)
 
 
 class Search(Configuration):

@@ -10,7 +10,6 @@ spends as much, and is the same otherwise: it is what an attacker does who can o
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
-from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack
+from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, steps_after
 from tasks.attacks.scoring import Victim, replaced
 
 WRITABLE, CONTROL, DRAWS = 0, 1, 2
@@ -67,7 +66,7 @@ class FlipSearch:
         found = Flipped(list(self.text), [self._sums([list(self.text)])[0]])
         rounds = self.attack.rounds_on_a_text
         for number in range(rounds + 1):
-            found.after_shares += [found.tokens for s in BUDGET_SHARES if math.floor(s * rounds + 1e-9) == number]
+            found.after_shares += [found.tokens for s in BUDGET_SHARES if steps_after(s, rounds) == number]
             if number < rounds:
                 self._improve(found, number)
         return found

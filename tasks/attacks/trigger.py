@@ -8,7 +8,6 @@ what an attacker does who can only ask for losses, and what a gradient must beat
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 
 from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
-from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
+from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack, steps_after
 from tasks.attacks.scoring import Victim, replaced
 from tasks.training.order import example_at
 
@@ -62,7 +61,7 @@ class TriggerSearch:
         total = self.attack.restarts * self.attack.iterations
         done = len(self.state["restarts"]) * self.attack.iterations + self.state["iteration"]
         for share in BUDGET_SHARES:
-            if math.floor(share * total + 1e-9) == done:
+            if steps_after(share, total) == done:
                 self.state["budgets"][f"{share:g}"] = self._found()
         self._improve(done)
         self.state["iteration"] += 1

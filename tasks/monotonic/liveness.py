@@ -22,7 +22,8 @@ CONSTANT = 1e-12
 class _OutputMoments:
     """Sums over the tokens of a sublayer's outputs, float64: their number, sum [D] and products [D, D]."""
 
-    def __init__(self) -> None:
+    def __init__(self, mean_is_read: bool) -> None:
+        self.mean_is_read = mean_is_read
         self.tokens, self.sum_D, self.products_DD = 0, torch.zeros(()), torch.zeros(())
 
     def add(self, output: torch.Tensor) -> None:
@@ -39,6 +40,9 @@ class _OutputMoments:
         mean_D = self.mean_D()
         square = self.products_DD.diagonal().sum() / self.tokens
         covariance_DD = self.products_DD / self.tokens - torch.outer(mean_D, mean_D)
+        if not self.mean_is_read:  # over coordinates: every LayerNorm that reads the output takes it away
+            covariance_DD = covariance_DD - covariance_DD.mean(0, keepdim=True)
+            covariance_DD = covariance_DD - covariance_DD.mean(1, keepdim=True)
         variances_D = torch.linalg.eigvalsh(covariance_DD.cpu()).clamp_min(0)
         total = variances_D.sum()
         if total <= CONSTANT * square.cpu():
@@ -54,7 +58,8 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
     The means are over the tokens of that same text. Memory: two [D, D] for each sublayer, D its width.
     """
     sublayers = constrained_sublayers(model, variant)
-    moments = {name: _OutputMoments() for name in sublayers}
+    mean_is_read = not any(isinstance(module, nn.LayerNorm) for module in model.modules())
+    moments = {name: _OutputMoments(mean_is_read) for name in sublayers}
 
     def collect(name: str) -> Callable[..., None]:
         return lambda _module, _inputs, output: moments[name].add(output)

@@ -106,6 +106,7 @@ class Read:
         checks.require_equal_budgets(arms, unequal=config.unequal_budgets is not None)
         for name, arm in arms.items():
             checks.require_constrained(name, arm, config.constraint)
+        checks.require_same_layers(arms)
 
         evaluation, rows = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
         checks.require_evaluation(evaluation, rows, checks.documents(stages["setup"], "test"))
@@ -120,6 +121,11 @@ class Read:
                 settings = getattr(config, attack)
                 checks.require_attack(attack, model, result, records[attack][model], judged, settings)
             checks.require_comparable(attack, found, records[attack])
+        transfer = TransferResult.read(stages["transfer"])
+        compared = [BASE, *config.arms]
+        checks.require_transfer(
+            transfer, _records(stages["transfer"]), {name: records[name] for name in ("uat", "hotflip")}, compared
+        )
         return cls(
             SetupResult.read(stages["setup"]),
             BaseResult.read(stages["base"]),
@@ -128,7 +134,7 @@ class Read:
             OrderResult.read(stages["order"]),
             uat,
             hotflip,
-            TransferResult.read(stages["transfer"]),
+            transfer,
             records,
         )
 
@@ -146,7 +152,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
-        primary=primary(config.primary, read.records, arms, how),
+        primary=primary(config.primary, read.records, attacks, arms, read.transfer, how),
         arms=arms,
         models=read.evaluation.models,
         differences=differences,
@@ -169,7 +175,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
             contaminated_dropped_documents=read.text.contaminated_dropped_documents,
         ),
         numerics_changes={stage: given.numerics_changes for stage, given in stages.items() if given.numerics_changes},
-        numerics={arm: origins[f"train-{arm}"].numerics for arm in config.arms},
+        numerics={arm: read.arms[arm].numerics or origins[f"train-{arm}"].numerics for arm in config.arms},
         runs=run_directories(stages, root),
         provenance=origins,
         configuration=config.configuration,

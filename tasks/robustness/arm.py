@@ -36,7 +36,8 @@ class Arm:
     start: Start | None = None
     by: By | None = None
     placebo: bool = False
-    """Whether it damages the model as the constraint does, without making anything monotone."""
+    """Whether an effect on monotonic must exceed the one on it: it does the same damage without the constraint, or
+    has the constraint without restricting anything."""
 
     def started(self, constraint: Constraint) -> Start:
         if self.start is None and constraint.start == "shifted" and self.signs != "non-negative":
@@ -76,6 +77,7 @@ ARMS: dict[str, Arm] = {
         "non-negative",
         "shifted",
         "projection",
+        placebo=True,
     ),
     "earlier-system": Arm(
         "the earlier system's arm: starts from |W|, kept non-negative as softplus(V)",

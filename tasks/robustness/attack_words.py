@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero
 from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
+from tasks.robustness.comparisons import missed_by_own_attack
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
 
 ATTACK_TITLES = {
@@ -100,6 +101,21 @@ def _success_fact(findings: Findings, model: str) -> str:
     )
 
 
+def _missed(name: str, results: FinalResults) -> list[str]:
+    """Models on which an attack that was found for another one does more than their own."""
+    margin = results.primary.primary.margin_nats_per_token
+    missed = missed_by_own_attack(getattr(results.transfer, name))
+    weak = {model: gap for model, gap in missed.items() if gap >= margin}
+    if not weak:
+        return []
+    gaps = ", ".join(f"{model} {gap:+.4f}" for model, gap in weak.items())
+    return [
+        f"**{name} is weaker than what was found for other models** on {', '.join(weak)}: the best of the transferred "
+        f"attacks adds so much more there, in nats per token, as the margin or more: {gaps}. Differences of that size "
+        "are differences between searches."
+    ]
+
+
 def attack_cautions(results: FinalResults) -> list[str]:
     """How the attacks' numbers must be read, as far as it follows from these numbers."""
     found = [
@@ -107,7 +123,7 @@ def attack_cautions(results: FinalResults) -> list[str]:
         "model that predicts badly to begin with: read them beside the increase in nats per token and the clean loss.",
     ]
     for name, findings in results.attacks.by_name().items():
-        found += _strength(name, findings)
+        found += _missed(name, results) + _strength(name, findings)
         if any(effect.sources < 2 for effect in findings.effects.values()):
             found.append(f"All documents of {name} come from one source: its numbers have no interval.")
         same = [

@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerFast
 
 from storage.errors import CheckFailed
+from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.language.tokenizer import encode
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.arm import ARMS, BASELINE
-from tasks.robustness.results import ArmResult, EvaluateResult, HotFlipResult, UatResult
+from tasks.robustness.results import ArmResult, EvaluateResult, HotFlipResult, TransferResult, UatResult
 from tasks.stage.run import StageInput
 from tasks.statistics.effects import succeeded
 from tasks.statistics.losses import summary
@@ -26,6 +27,9 @@ from tasks.statistics.losses import summary
 Rows = list[dict[str, Any]]
 JUDGED = "attack-evaluation"
 """The split on which attacks are judged; what they learn from is attack-search."""
+
+BACKWARD_FORWARDS = 2
+"""What a backward pass counts for, in forwards, when blind search is given as much as a search with gradients."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,27 @@ def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> No
         raise CheckFailed(f"the constrained weights of {name} have the signs they may have", measured, "no violation")
 
 
+def require_same_layers(arms: Mapping[str, ArmResult]) -> None:
+    """All arms that keep signs keep them in the same layers, and liveness was measured in the same sublayers."""
+    layers = {name: arm.constraint.layers for name, arm in arms.items() if arm.constraint}
+    sublayers = {name: sorted(arm.sublayers.effective_rank) for name, arm in arms.items()}
+    for what, found in (("constrained layers", layers), ("sublayers", sublayers)):
+        first = next(iter(found))
+        if different := [name for name, names in found.items() if names != found[first]]:
+            raise CheckFailed(f"all arms have the same {what}", f"{different[0]}: {found[different[0]]}", found[first])
+    for name, arm in arms.items():
+        live = arm.sublayers
+        rise = live.loss_with_means_nats_per_token - live.loss_nats_per_token
+        if not math.isclose(rise, live.rise_nats_per_token, abs_tol=1e-9):
+            raise CheckFailed(f"the rise of {name} follows from its two losses", live.rise_nats_per_token, rise)
+
+
 def require_evaluation(found: EvaluateResult, rows: Rows, test: Mapping[str, Document]) -> None:
     """Every model was scored on every token of every test document, and the result says what its records say."""
+    if (found.split, found.documents) != ("test", len(test)):
+        raise CheckFailed(
+            "evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test"
+        )
     _require_finite("evaluate", rows)
     for name, stated in found.models.items():
         own = [row for row in rows if row["model"] == name]
@@ -146,35 +169,84 @@ def require_attack(
     _require_finite(what, rows)
     expected = list(judged.values())[: given.documents if isinstance(found, HotFlipResult) else None]
     attacked = sorted((row["example_id"], row["source"]) for row in rows)
-    if attacked != sorted((document.example_id, document.source) for document in expected):
+    if attacked != sorted((document.example_id, document.source) for document in expected) or (
+        found.documents != len(rows)
+    ):
         raise CheckFailed(
             f"{what} attacked the documents of {JUDGED}",
-            f"{len(attacked)} records",
+            f"{len(attacked)} records, {found.documents} in the result",
             f"the first {len(expected)} documents, each once",
         )
     for row in rows:
-        tokens = min(judged[row["example_id"]].tokens, given.text_tokens)
-        written = row["writable"] if isinstance(found, HotFlipResult) else []
-        if (row["text_tokens"], row["tokens_scored"] + len(written)) != (tokens, tokens):
-            raise CheckFailed(
-                f"{what} scored the text's own tokens alone",
-                f"document {row['example_id']}: {row['tokens_scored']} scored, {len(written)} open to the attacker, "
-                f"text of {row['text_tokens']}",
-                f"together the {tokens} tokens of the text",
-            )
+        _require_own_tokens(what, row, min(judged[row["example_id"]].tokens, given.text_tokens))
     if isinstance(found, HotFlipResult):
         _require_flips(what, found, rows)
-    _require_control(what, rows, given.control_draws if isinstance(found, HotFlipResult) else given.control_triggers)
+        _require_control(what, rows, given.control_draws)
+    else:
+        _require_triggers(what, found)
+        _require_control(what, rows, given.control_triggers)
+    forwards, backwards, blind = cost_of(found)
+    if blind != (allowed := forwards + BACKWARD_FORWARDS * backwards):
+        raise CheckFailed(f"blind search spent as much as {what}", f"{blind} forwards", f"{allowed}")
+
+
+def _require_own_tokens(what: str, row: dict[str, Any], tokens: int) -> None:
+    """Of a text of so many tokens: all but those that an attacker may write are scored, the same before and after."""
+    written = row.get("writable", [])
+    where = f"document {row['example_id']}"
+    if (row["text_tokens"], row["tokens_scored"] + len(written)) != (tokens, tokens):
+        raise CheckFailed(
+            f"{what} scored the text's own tokens alone",
+            f"{where}: {row['tokens_scored']} scored, {len(written)} open to the attacker, text of "
+            f"{row['text_tokens']}",
+            f"together the {tokens} tokens of the text",
+        )
+    if not written and row["clean_loss_sum_nats"] != row["text_clean_loss_sum_nats"]:
+        raise CheckFailed(
+            f"{what} was compared with the clean loss of the same tokens",
+            f"{where}: {row['clean_loss_sum_nats']} of the scored tokens, {row['text_clean_loss_sum_nats']} of all",
+            "equal, all are scored",
+        )
+    shares = row["budget_losses_sum_nats"]
+    if len(shares) != len(BUDGET_SHARES) or not math.isclose(shares[-1], row["loss_sum_nats"], rel_tol=1e-6):
+        raise CheckFailed(
+            f"{what} kept what it had found at each share of its budget",
+            f"{where}: {shares}",
+            f"{len(BUDGET_SHARES)} losses, the last {row['loss_sum_nats']}",
+        )
+
+
+def _require_triggers(what: str, found: UatResult) -> None:
+    for trigger in (found.gradient, found.blind):
+        if len(trigger.trigger_ids) != found.attack.trigger_tokens:
+            raise CheckFailed(
+                f"the trigger of {what} is as long as configured", len(trigger.trigger_ids), found.attack.trigger_tokens
+            )
+        if not trigger.curve or trigger.curve[-1].loss_nats_per_token < trigger.curve[0].loss_nats_per_token:
+            raise CheckFailed(
+                f"the search of {what} kept its curve", f"{len(trigger.curve)} points", "one an iteration"
+            )
 
 
 def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
     for row in rows:
-        where = f"document {row['example_id']}"
-        if len(set(row["writable"])) != len(row["writable"]):
-            raise CheckFailed(f"{what}: positions open to the attacker are counted once", where, "no repetition")
+        where, tokens = f"document {row['example_id']}", row["text_tokens"]
+        open_to_all = row["writable"]
+        if len(set(open_to_all)) != len(open_to_all) or not set(open_to_all) <= set(range(tokens)):
+            raise CheckFailed(
+                f"{what}: positions open to the attacker are of the text", f"{where}: {open_to_all}", "each once"
+            )
+        if 2 * len(open_to_all) > tokens:
+            raise CheckFailed(
+                f"{what} scored at least half of the text", f"{where}: {len(open_to_all)} open", tokens // 2
+            )
         for kind in ("positions", "blind_positions"):
-            if outside := sorted(set(row[kind]) - set(row["writable"])):
+            if outside := sorted(set(row[kind]) - set(open_to_all)):
                 raise CheckFailed(f"{what} wrote where it may write", f"{where}: {kind} {outside}", "none outside")
+            if len(row[kind]) > min(found.attack.flips, tokens // 2):
+                raise CheckFailed(f"{what} wrote as much as it may", f"{where}: {len(row[kind])}", found.attack.flips)
+        if row["flips"] != len(row["positions"]):
+            raise CheckFailed(f"the flips of {what} are counted", f"{where}: {row['flips']}", len(row["positions"]))
         if row["success"] != succeeded(row, found.attack.success_relative_increase):
             raise CheckFailed(
                 f"successes of {what} follow from the losses in its records",
@@ -199,7 +271,7 @@ def _require_control(what: str, rows: Rows, draws: int) -> None:
 def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[str, Rows]) -> None:
     """Every model was attacked at the same counted cost, on the same tokens of the same documents."""
     reference = next(iter(found))
-    costs = {model: _cost(result) for model, result in found.items()}
+    costs = {model: cost_of(result) for model, result in found.items()}
     tokens = {model: {row["example_id"]: _scored(row) for row in rows} for model, rows in records.items()}
     for model in found:
         if costs[model] != costs[reference]:
@@ -216,7 +288,7 @@ def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[s
             )
 
 
-def _cost(found: UatResult | HotFlipResult) -> tuple[int, ...]:
+def cost_of(found: UatResult | HotFlipResult) -> tuple[int, int, int]:
     """Forwards and backwards of the gradient search, and forwards of the blind one."""
     if isinstance(found, UatResult):
         gradient = found.gradient
@@ -226,6 +298,35 @@ def _cost(found: UatResult | HotFlipResult) -> tuple[int, ...]:
 
 def _scored(row: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
     return row["tokens_scored"], tuple(row.get("writable", ()))
+
+
+def require_transfer(
+    found: TransferResult, rows: Rows, effects: Mapping[str, Mapping[str, Rows]], models: list[str]
+) -> None:
+    """The matrix follows from its records, and on its diagonal every attack does what it did on its own model."""
+    for attack, own in effects.items():
+        matrix = getattr(found, attack)
+        if list(matrix) != models or any(list(row) != models for row in matrix.values()):
+            raise CheckFailed(f"transfer tried {attack} on every model of the study", sorted(matrix), sorted(models))
+        for found_for in models:
+            for model in models:
+                tried = [
+                    row for row in rows if (row["attack"], row["found_for"], row["model"]) == (attack, found_for, model)
+                ]
+                computed = increase_over(tried if found_for != model else own[model])
+                if not math.isclose(matrix[found_for][model], computed, rel_tol=1e-4, abs_tol=1e-5):
+                    raise CheckFailed(
+                        f"transfer of {attack} from {found_for} to {model} follows from the records",
+                        matrix[found_for][model],
+                        computed,
+                    )
+
+
+def increase_over(rows: Rows) -> float:
+    """What an attack adds to the loss, in nats per scored token; of no record, not a number."""
+    tokens = sum(row["tokens_scored"] for row in rows)
+    risen = math.fsum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
+    return risen / tokens if tokens else math.nan
 
 
 def _require_finite(what: str, rows: Rows) -> None:

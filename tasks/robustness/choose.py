@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from storage import durable
+from storage.errors import CheckFailed
 from tasks.robustness.results import ArmResult
 from tasks.robustness.stages import ChooseConfig, snapshot_folder
 from tasks.stage.run import StageInput, StageRun
@@ -16,6 +18,15 @@ from tasks.stage.run import StageInput, StageRun
 def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResult:
     """Publishes the chosen training's `model/`, snapshots and metrics as its own; of equals the first."""
     found = {role: ArmResult.read(given) for role, given in trials.items()}
+    numerics = {role: durable.read_json(given.run.stage_file)["numerics"] for role, given in trials.items()}
+    first = next(iter(trials))
+    for role, given in trials.items():
+        if numerics[role] != numerics[first] or given.numerics_changes:
+            raise CheckFailed(
+                "all trials of an arm ran on the same numerics",
+                f"{given.run.path}: {numerics[role]}, changes {given.numerics_changes}",
+                f"as {trials[first].run.path}: {numerics[first]}, none",
+            )
     best = min(found, key=lambda role: found[role].training.best_validation_loss_nats_per_token)
     for name in ["model", *(snapshot_folder(float(share)) for share in found[best].snapshots)]:
         with run.publish(name) as folder:
@@ -24,10 +35,11 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
         shutil.copyfile(trials[best].run.metrics_file, file)
     return found[best].model_copy(
         update={
+            "numerics": numerics[first],
             "trials": {
                 f"{arm.training.budget['learning_rate']:g}": arm.training.best_validation_loss_nats_per_token
                 for arm in found.values()
-            }
+            },
         }
     )
 

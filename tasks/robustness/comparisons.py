@@ -16,7 +16,7 @@ from tasks.robustness.final_results import (
     Tested,
     UatFindings,
 )
-from tasks.robustness.results import HotFlipResult, UatResult
+from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
 from tasks.statistics.configuration import Evaluation, Primary
 from tasks.statistics.effects import attack_effect, paired_effects
 from tasks.statistics.equivalence import answer
@@ -89,7 +89,7 @@ def attack_findings(
 
 
 def line_of_training(models: Mapping[str, Any]) -> list[str]:
-    """The models of one training without constraint, from the beginning of pretraining to the baseline."""
+    """The models of one training without constraint, from its beginning to the baseline."""
     before = [model for model in models if model.startswith(f"{BASE}@")]
     after = [model for model in models if model.startswith(f"{BASELINE}@")]
     return [*before, BASE, *after, BASELINE]
@@ -109,7 +109,12 @@ def _flips_made(rows: Rows) -> FlipsMade:
 
 
 def primary(
-    asked: Primary, records: Mapping[str, Mapping[str, Rows]], arms: Mapping[str, ArmFacts], how: Evaluation
+    asked: Primary,
+    records: Mapping[str, Mapping[str, Rows]],
+    attacks: Attacks,
+    arms: Mapping[str, ArmFacts],
+    transfer: TransferResult,
+    how: Evaluation,
 ) -> PrimaryFinding:
     """The answer to the study's question, from the one comparison that was named before the study ran."""
     of_models = records[asked.attack]
@@ -123,7 +128,7 @@ def primary(
         return matched_difference(rows, MONOTONIC, line, how.bootstrap_resamples, level).increase_nats_per_token
 
     found = difference(BASELINE, how.confidence_level)
-    unanswered = _unanswered(arms[MONOTONIC].alive_share, found)
+    unanswered = unanswerable(asked, found, attacks, arms, transfer)
     return PrimaryFinding(
         primary=asked,
         difference=found,
@@ -136,24 +141,55 @@ def primary(
         from_placebos={
             arm: _known(difference(arm, how.confidence_level))
             for arm in placebos(list(arms))
-            if asked.measure == "increase"
+            if asked.measure == "increase" and arms[arm].alive_share >= ALIVE_SHARE
         },
     )
 
 
-def _unanswered(alive_share: float, difference: Estimate | None) -> str | None:
+LEAST_RISE = 0.01
+"""Nats per token: if the baseline's own sublayers do less than this, no share of it says that others live."""
+
+
+def unanswerable(
+    asked: Primary,
+    difference: Estimate | None,
+    attacks: Attacks,
+    arms: Mapping[str, ArmFacts],
+    transfer: TransferResult,
+) -> str | None:
     """Why the question cannot be answered by what was measured; None where it can."""
-    if alive_share < ALIVE_SHARE:
+    rise, share = arms[BASELINE].sublayers.rise_nats_per_token, arms[MONOTONIC].alive_share
+    if rise < LEAST_RISE:
+        return (
+            f"the sublayers in question do nothing in the baseline either (they are good for {rise:.4f} nats per token)"
+        )
+    if share < ALIVE_SHARE:
         return (
             "the constrained layers of the monotonic arm are dead: replacing them by their mean output costs "
-            f"{alive_share:.1%} of what it costs the baseline"
+            f"{share:.1%} of what it costs the baseline"
         )
     if difference is None:
         return (
             "no moment of the unconstrained model's training that was kept has a clean loss as high, or as low, as the "
             "monotonic arm's: more snapshots are needed"
         )
+    effects = attacks.by_name()[asked.attack].effects
+    if masked := [
+        model for model in (BASELINE, MONOTONIC) if effects[model].attack_minus_blind_nats_per_token.value <= 0
+    ]:
+        return f"{asked.attack}'s gradient search finds no more than blind search on {' and '.join(masked)}"
+    missed = missed_by_own_attack(getattr(transfer, asked.attack))
+    if weak := [model for model in (BASELINE, MONOTONIC) if missed[model] >= asked.margin_nats_per_token]:
+        return (
+            f"{asked.attack} is too weak on {' and '.join(weak)}: what was found for another model adds "
+            f"{max(missed[model] for model in weak):.4f} nats per token more there, which is no less than the margin"
+        )
     return None
+
+
+def missed_by_own_attack(matrix: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Model -> how much more than its own attack the best attack of all models adds to its loss, in nats per token."""
+    return {model: max(row[model] for row in matrix.values()) - matrix[model][model] for model in matrix}
 
 
 def _known(found: Estimate | None) -> Estimate:

@@ -6,6 +6,8 @@ test split also unigram, untrained (of a model from scratch) and constrained-unt
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
@@ -64,7 +66,8 @@ class ArmResult(Result):
     """train-baseline, train-monotonic, train-placebo: what one arm spent, and what its constrained layers became.
 
     `constraint` is None for an arm that was trained without. `snapshots`: share of the training -> validation loss.
-    `trials`, where learning rates were tried out: each rate -> the lowest validation loss with it.
+    `trials`, where learning rates were tried out: each rate -> the lowest validation loss with it; then `numerics` are
+    those of the trials.
     """
 
     by: By
@@ -75,6 +78,7 @@ class ArmResult(Result):
     snapshots: dict[str, float]
     weights_digest: str
     trials: dict[str, float] = Field(default_factory=dict)
+    numerics: dict[str, Any] = Field(default_factory=dict)
 
 
 class EvaluateResult(Result):

@@ -7,6 +7,7 @@ retrain a model.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,9 @@ class Study(StudyBase):
     base_checks: BaseChecks = scientific(BaseChecks(), description="When the base model counts as trained.")
     arms: list[ArmName] = scientific(
         [BASELINE, MONOTONIC, "random-signs", "earlier-system"],
-        description="The trainings that are compared, baseline and monotonic among them; the others are placebos: "
-        "own-signs, random-signs, per-unit-signs, unconstrained-start, feed-forward-off, shifted, earlier-system.",
+        description="The trainings that are compared, baseline and monotonic among them; beside them placebos "
+        "(own-signs, random-signs, unconstrained-start, feed-forward-off, shifted) and other ways to constrain "
+        "(per-unit-signs, earlier-system).",
     )
     constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
     budget: Budget = scientific(description="Training budget, shared by all arms.")
@@ -75,8 +77,8 @@ class Study(StudyBase):
     )
     snapshots: list[float] = scientific(
         [],
-        description="Shares (between 0 and 1) of the base model's pretraining and of the baseline's training after "
-        "which the model is kept and attacked too, so that arms are compared with it at equal clean loss.",
+        description="Shares (between 0 and 1) of the base model's pretraining, or, where it was loaded, of the "
+        "baseline's training, after which the model is kept and attacked too: arms are compared at equal clean loss.",
     )
     uat: TriggerAttack = scientific(TriggerAttack(), description="The universal trigger attack.")
     hotflip: FlipAttack = scientific(FlipAttack(), description="The token flip attack.")
@@ -97,6 +99,16 @@ class Study(StudyBase):
                 "the arm feed-forward-off would switch attention off too with constraint.variant mlp_in_attn_out: "
                 "leave it out of arms"
             )
+        variant = self.constraint.variant
+        if "per-unit-signs" in self.arms and variant != "mlp_both":
+            raise ValueError(
+                f"the arm per-unit-signs needs constraint.variant mlp_both, not {variant}: leave it out of arms"
+            )
+        if ("shifted" in self.arms or self.constraint.start == "shifted") and variant not in ("mlp_in", "mlp_both"):
+            raise ValueError(
+                f"a shifted start exists for constraint.variant mlp_in and mlp_both, not {variant}: leave the arm shifted "
+                "out of arms, and take another constraint.start"
+            )
         equal = [arm for arm in self.arms if arm != MONOTONIC and ARMS[arm].equals_monotonic(self.constraint)]
         if equal:
             raise ValueError(
@@ -108,8 +120,16 @@ class Study(StudyBase):
     def _snapshots_fit(self) -> Study:
         if wrong := [share for share in self.snapshots if not 0 < share < 1]:
             raise ValueError(f"snapshots holds {wrong[0]:g}: each is a share of a training, between 0 and 1")
-        if sorted(set(self.snapshots)) != self.snapshots:
+        if sorted(set(self.snapshots)) != self.snapshots or len({f"{share:g}" for share in self.snapshots}) < len(
+            self.snapshots
+        ):
             raise ValueError(f"snapshots {self.snapshots}: give each share once, the smallest first")
+        pretraining = self.model.pretraining if isinstance(self.model, FromScratch) else None
+        if self.snapshots and pretraining and pretraining.patience_validations is not None:
+            raise ValueError(
+                "snapshots are shares of a training whose length is known, and with "
+                "model.pretraining.patience_validations it is not: leave one of them out"
+            )
         if self.primary.measure == "increase_at_equal_loss" and not self.snapshots:
             raise ValueError(
                 "primary.measure increase_at_equal_loss needs the baseline on its way: give snapshots, such as [0.5]"
@@ -118,8 +138,8 @@ class Study(StudyBase):
 
     @model_validator(mode="after")
     def _rates_are_tried_once(self) -> Study:
-        if wrong := [rate for rate in self.learning_rates if rate <= 0]:
-            raise ValueError(f"learning_rates holds {wrong[0]:g}: a rate is above 0")
+        if wrong := [rate for rate in self.learning_rates if not 0 < rate < math.inf]:
+            raise ValueError(f"learning_rates holds {wrong[0]:g}: a rate is a finite number above 0")
         if len(set(self.learning_rates)) < len(self.learning_rates):
             raise ValueError(f"learning_rates {self.learning_rates}: give each rate once")
         if self.learning_rates and self.unequal_budgets:
@@ -180,11 +200,15 @@ class Study(StudyBase):
 
     def attacked(self) -> dict[str, tuple[str, str]]:
         """Name of each attacked model -> (the model whose stage keeps it, its folder there), as tables show them."""
-        trained_here = [BASE, BASELINE] if isinstance(self.model, FromScratch) else [BASELINE]
         kept = {
-            f"{model}@{share:g}": (model, snapshot_folder(share)) for model in trained_here for share in self.snapshots
+            f"{self._snapshots_of}@{share:g}": (self._snapshots_of, snapshot_folder(share)) for share in self.snapshots
         }
         return {model: (model, "model") for model in self._compared()} | kept
+
+    @property
+    def _snapshots_of(self) -> str:
+        """Whose training is looked at in between: one line, on which the clean loss falls from moment to moment."""
+        return BASE if isinstance(self.model, FromScratch) else BASELINE
 
     def _compared(self) -> list[str]:
         return [BASE, *self.arms]
@@ -244,7 +268,7 @@ class Study(StudyBase):
                 variant=self.constraint.variant,
                 by=ARMS[arm].kept(self.constraint),
                 required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
-                snapshots=self.snapshots if arm == BASELINE else [],
+                snapshots=self.snapshots if arm == self._snapshots_of else [],
                 execution=self.execution,
                 cell=", ".join(filter(None, [name, f"rate {rate:g}" if len(rates) > 1 else ""])),
             )

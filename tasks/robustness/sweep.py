@@ -16,10 +16,10 @@ from tasks.report.page import Figure, Section, html_page
 from tasks.report.provenance import provenance, provenance_section, run_directories, run_name, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.report.table import Table
-from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attack_words import how_attacked
 from tasks.robustness.final_results import FinalResults, MeanAnswer, SweepResults
-from tasks.robustness.words import MEASURES, QUESTION, cautions, model_and_text, models, the_text, verdict
+from tasks.robustness.words import MEASURES, QUESTION, cautions, claim, model_and_text, models, the_text, verdict
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.effects import EffectWithSuccess
 from tasks.statistics.equivalence import answer
@@ -86,26 +86,30 @@ def _combined(config: SweepConfig, cells: list[Cell], runs: dict[str, str]) -> S
 def _answer(cells: Sequence[Cell], level: float) -> MeanAnswer:
     """The primary comparison over the cells; not answered where in one of them it could not be.
 
-    At equal clean loss each cell has its own line of training: there the cells' values count, and no source by itself.
+    Over cells only the increase itself is compared: at equal clean loss each cell has a line of training of its own.
     """
     found = [cell.results.primary for cell in cells]
     asked = found[0].primary
     if unanswered := [one.unanswered for one in found if one.unanswered]:
         return MeanAnswer(primary=asked, difference=None, answer=None, unanswered=unanswered[0], from_placebos={})
 
+    if asked.measure != "increase":
+        wanted = "over cells the measure increase is compared; at equal clean loss see the report of each cell"
+        return MeanAnswer(primary=asked, difference=None, answer=None, unanswered=wanted, from_placebos={})
+
     def difference(reference: str, at: float) -> Estimate:
-        if asked.measure == "increase":
-            return _increase(cells, asked.attack, MONOTONIC, reference, at)
-        values = [one.difference.value for one in found if one.difference]
-        over = mean_over_seeds(values, at)
-        return Estimate(value=over.mean, interval=over.interval)
+        return _increase(cells, asked.attack, MONOTONIC, reference, at)
 
     return MeanAnswer(
         primary=asked,
         difference=difference(BASELINE, level),
         answer=answer(lambda at: difference(BASELINE, at), asked.margin_nats_per_token, level),
         unanswered=None,
-        from_placebos={arm: difference(arm, level) for arm in found[0].from_placebos},
+        from_placebos={
+            arm: difference(arm, level)
+            for arm in found[0].from_placebos
+            if all(arm in one.from_placebos for one in found)
+        },
     )
 
 
@@ -161,12 +165,11 @@ def _answer_in_words(results: SweepResults) -> list[str]:
         f"**{measured}: {estimate(found.difference, NATS)} nats per token over {len(results.cells)} cells: "
         f"{verdict(found.answer)}.**"
     )
-    if found.answer.answer != "differs" or found.difference.value >= 0:
-        return [said, "So nothing here shows that non-negative weights make the model harder to attack."]
-    beyond = [arm for arm, row in found.from_placebos.items() if row.interval and row.interval[1] < 0]
-    if wanting := [arm for arm in placebos(list(_first(results).arms)) if arm not in beyond]:
-        return [said, f"That is no claim for the constraint: monotonic is not told apart from {', '.join(wanting)}."]
-    return [said, f"It is less than on every placebo ({', '.join(beyond)})."]
+    one_base = [] if len({cell.provenance["base"].fingerprint for cell in results.of_cell.values()}) > 1 else [ONE_BASE]
+    return [said, claim(found.answer, found.difference, found.from_placebos), *one_base]
+
+
+ONE_BASE = "All cells train from one base model: another one may answer otherwise (vary model.init_seed)."
 
 
 def _differences(results: SweepResults) -> Figure:

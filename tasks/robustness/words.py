@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
 from tasks.report.numbers import NATS, estimate, perplexity
-from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attack_words import attack_facts, masked
 from tasks.robustness.final_results import FinalResults
 from tasks.statistics.equivalence import Answer
+from tasks.statistics.resampling import Estimate
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
@@ -85,7 +87,8 @@ def primary_answer(results: FinalResults) -> list[str]:
         return [f"**{measured}, is not answered:** {found.unanswered}."]
     assert found.answer is not None and found.difference is not None, "answered"
     said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict(found.answer)}.**"
-    return [said, _claim(results)]
+    claimed = claim(found.answer, found.difference, found.from_placebos)
+    return [said, f"{claimed} This is one seed: several of the base model must show it again before it is a finding."]
 
 
 def verdict(given: Answer) -> str:
@@ -99,25 +102,16 @@ def verdict(given: Answer) -> str:
     }[given.answer]
 
 
-def _claim(results: FinalResults) -> str:
-    """Whether the constraint may be said to protect: only for what exceeds every placebo."""
-    found = results.primary
-    assert found.answer is not None and found.difference is not None, "answered"
-    protects = found.answer.answer == "differs" and found.difference.value < 0
-    if not protects:
+def claim(given: Answer, difference: Estimate, from_placebos: Mapping[str, Estimate]) -> str:
+    """Whether the constraint may be said to protect: only for what exceeds every placebo whose layers live."""
+    if given.answer != "differs" or difference.value >= 0:
         return "So nothing here shows that non-negative weights make the model harder to attack."
-    beyond = {arm: row for arm, row in found.from_placebos.items() if row.interval and row.interval[1] < 0}
-    if missing := [arm for arm in placebos(list(results.arms)) if arm not in beyond]:
-        return (
-            "That is no claim for the constraint: monotonic is not told apart from "
-            f"{', '.join(missing)}, which damages the model without making anything monotone."
-        )
-    if not found.from_placebos:
-        return "That is no claim for the constraint: no placebo was compared by this measure."
-    return (
-        f"It is less than on every placebo of this study ({', '.join(beyond)}), on one seed: several seeds of the base "
-        "model must show it again before it is a finding."
-    )
+    if not from_placebos:
+        return "That is no claim for the constraint: no placebo with living layers was compared by this measure."
+    beyond = [arm for arm, row in from_placebos.items() if row.interval and row.interval[1] < 0]
+    if missing := [arm for arm in from_placebos if arm not in beyond]:
+        return f"That is no claim for the constraint: monotonic is not told apart from {', '.join(missing)}."
+    return f"It is less than on every placebo with living layers ({', '.join(beyond)})."
 
 
 def the_text(results: FinalResults) -> str:
@@ -258,8 +252,9 @@ def about_order(results: FinalResults) -> list[str]:
     if not results.base.architecture.startswith(("GPTNeoX", "GPT2")):
         return []
     return [
-        "**Under LayerNorm non-negative feed-forward weights restrict no function:** rows of the input and columns of "
-        "the output projection can be moved up by what the network takes away again (the arm shifted). What differs "
+        "**Under LayerNorm non-negative feed-forward weights restrict no function** (where its scales are above 0): rows "
+        "of the input and columns of the output projection can be moved up by what the network takes away again (the arm "
+        "shifted). What differs "
         "between arms is where training starts and how it moves, not what can be computed."
     ]
 

@@ -86,6 +86,21 @@ def interval(
     return [float(bound) for bound in method(statistic, columns, value, left_out, resamples, tails)]
 
 
+def percentile(
+    statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, confidence_level: float
+) -> list[float] | None:
+    """Percentile interval [low, high] as of `interval`, for a statistic with kinks, of which a jackknife knows nothing.
+
+    (Efron and Tibshirani 1993.) None for fewer than two sources.
+    """
+    if len(columns[0]) < 2:
+        return None
+    parts = _resampled_counts(len(columns[0]), resamples)
+    values = np.concatenate([statistic(*_totals(counts, columns)) for counts in parts])
+    tail = (1 - confidence_level) / 2
+    return [float(bound) for bound in np.quantile(values, [tail, 1 - tail])]
+
+
 def standard_error(left_out: np.ndarray) -> float:
     """The jackknife's standard error, from the values without one source each, float64 [sources]."""
     sources = len(left_out)
