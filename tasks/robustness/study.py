@@ -106,8 +106,8 @@ class Study(StudyBase):
             )
         if ("shifted" in self.arms or self.constraint.start == "shifted") and variant not in ("mlp_in", "mlp_both"):
             raise ValueError(
-                f"a shifted start exists for constraint.variant mlp_in and mlp_both, not {variant}: leave the arm shifted "
-                "out of arms, and take another constraint.start"
+                f"a shifted start exists for constraint.variant mlp_in and mlp_both, not {variant}: leave the arm "
+                "shifted out of arms, and take another constraint.start"
             )
         equal = [arm for arm in self.arms if arm != MONOTONIC and ARMS[arm].equals_monotonic(self.constraint)]
         if equal:

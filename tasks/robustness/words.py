@@ -252,10 +252,10 @@ def about_order(results: FinalResults) -> list[str]:
     if not results.base.architecture.startswith(("GPTNeoX", "GPT2")):
         return []
     return [
-        "**Under LayerNorm non-negative feed-forward weights restrict no function** (where its scales are above 0): rows "
-        "of the input and columns of the output projection can be moved up by what the network takes away again (the arm "
-        "shifted). What differs "
-        "between arms is where training starts and how it moves, not what can be computed."
+        "**Under LayerNorm non-negative feed-forward weights restrict no function** (where its scales are above 0): "
+        "rows of the input and columns of the output projection can be moved up by what the network takes away again "
+        "(the arm shifted). What differs between arms is where training starts and how it moves, not what can be "
+        "computed."
     ]
 
 

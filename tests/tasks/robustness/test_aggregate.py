@@ -16,7 +16,7 @@ from tasks.robustness.tables import tables
 from tasks.robustness.words import cautions, facts, primary_answer, worse_than_frequencies
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.holm import holm
-from tests.tasks.robustness.edited import Stages, aggregated, contents, typed, written
+from tests.tasks.robustness.edited import Stages, aggregated, contents, set_rise, typed, written
 from tests.tasks.tiny import files_of, finished_study
 
 WINNERS = re.compile(
@@ -149,9 +149,7 @@ def of_liveness(arm: str, share: float) -> Edit:
     """An arm whose constrained layers do `share` of what the baseline's do."""
 
     def edit(stages: Stages) -> None:
-        rise = stages["baseline"]["result"]["sublayers"]["rise_nats_per_token"]
-        assert rise > 0
-        stages[arm]["result"]["sublayers"]["rise_nats_per_token"] = share * rise
+        set_rise(stages, arm, share)
 
     return edit
 
@@ -206,8 +204,27 @@ def of_difference(nats: dict[str, float]) -> Edit:
                 clean = row["text_clean_loss_sum_nats"] / row["text_tokens"]
                 share = result["attack"]["success_relative_increase"] * clean
                 row["success"] = (risen - row["clean_loss_sum_nats"]) / tokens > share
+            keep_consistent(stages, "hotflip", model)
 
     return edit
+
+
+def keep_consistent(stages: Stages, attack: str, model: str) -> None:
+    """What else says the attacked losses of a model: its search, blind search below it, and transfer."""
+    rows = stages[f"{attack}-{model}"]["rows"]
+    for row in rows:
+        row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
+        row["blind_loss_sum_nats"] = row["loss_sum_nats"] - 0.01 * row["tokens_scored"]
+    matrix = stages["transfer"]["result"][attack]
+    for found_for in matrix:
+        for tried_on in matrix[found_for]:
+            own = stages[f"{attack}-{tried_on}"]["rows"]
+            tokens = sum(row["tokens_scored"] for row in own)
+            risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
+            matrix[found_for][tried_on] = risen / tokens
+            for row in stages["transfer"]["rows"]:
+                if (row["attack"], row["found_for"], row["model"]) == (attack, found_for, tried_on):
+                    row["loss_sum_nats"] = row["clean_loss_sum_nats"] + row["tokens_scored"] * risen / tokens
 
 
 @pytest.mark.parametrize(
@@ -220,7 +237,7 @@ def of_difference(nats: dict[str, float]) -> Edit:
         (
             {"monotonic": -0.5, "random-signs": 0.0},
             "differs",
-            "less than on every placebo of this study (random-signs)",
+            "less than on every placebo with living layers (random-signs)",
         ),
     ],
 )
@@ -240,6 +257,7 @@ def test_a_difference_with_a_wide_interval_is_undecided(tmp_path: Path):
             share = finished_study().study.hotflip.success_relative_increase
             clean = row["text_clean_loss_sum_nats"] / row["text_tokens"]
             row["success"] = (row["loss_sum_nats"] - row["clean_loss_sum_nats"]) / row["tokens_scored"] > share * clean
+        keep_consistent(stages, "hotflip", "monotonic")
 
     assert Made(tmp_path, wide).numbers["primary"]["answer"]["answer"] == "undecided"
 
@@ -249,6 +267,7 @@ def test_an_arm_whose_clean_loss_no_snapshot_reaches_is_not_compared_at_equal_lo
         for row in stages["uat-monotonic"]["rows"]:
             for column in ("clean_loss_sum_nats", "text_clean_loss_sum_nats", "loss_sum_nats"):
                 row[column] += 5.0 * row["text_tokens"]
+        keep_consistent(stages, "uat", "monotonic")
 
     made = Made(tmp_path, far)
     found = {row["model"]: row for row in made.numbers["attacks"]["uat"]["at_equal_loss"]}
@@ -274,7 +293,11 @@ def test_a_search_that_still_grows_is_said_to_find_more_with_more(tmp_path: Path
     def growing(stages: Stages) -> None:
         for row in stages["uat-base"]["rows"]:
             clean, last = row["clean_loss_sum_nats"], row["clean_loss_sum_nats"] + 10.0
-            row["loss_sum_nats"], row["budget_losses_sum_nats"] = last, [clean, clean + 1.0, last]
+            row["loss_sum_nats"] = last
+        keep_consistent(stages, "uat", "base")
+        for row in stages["uat-base"]["rows"]:
+            clean, last = row["clean_loss_sum_nats"], row["loss_sum_nats"]
+            row["budget_losses_sum_nats"] = [clean, clean + 1.0, last]
 
     said = " ".join(attack_cautions(typed(Made(tmp_path, growing).numbers)))
     assert re.search(r"uat has not converged: .*base 90%", said)
@@ -286,3 +309,32 @@ def test_the_facts_give_both_effects_with_intervals_and_the_clean_loss(made: Mad
     assert all(
         "clean loss" in fact and "nats per token" in fact and "blind search at equal cost" in fact for fact in said
     )
+
+
+def test_an_attack_that_another_model_s_beats_by_the_margin_answers_nothing(tmp_path: Path):
+    def beaten(stages: Stages) -> None:
+        of_difference({"monotonic": 0.0})(stages)
+        stages["transfer"]["result"]["hotflip"]["base"]["baseline"] += 0.05
+        for row in stages["transfer"]["rows"]:
+            if (row["attack"], row["found_for"], row["model"]) == ("hotflip", "base", "baseline"):
+                row["loss_sum_nats"] += 0.05 * row["tokens_scored"]
+
+    made = Made(tmp_path, beaten)
+    assert "hotflip is too weak on baseline" in made.numbers["primary"]["unanswered"]
+    assert "**hotflip is weaker than what was found for other models** on baseline" in made.table
+
+
+def test_a_masked_search_answers_nothing(tmp_path: Path):
+    def masked(stages: Stages) -> None:
+        for row in stages["hotflip-monotonic"]["rows"]:
+            row["blind_loss_sum_nats"] = row["loss_sum_nats"] + 1.0
+
+    assert "no more than blind search on monotonic" in Made(tmp_path, masked).numbers["primary"]["unanswered"]
+
+
+def test_sublayers_that_do_nothing_in_the_baseline_answer_nothing(tmp_path: Path):
+    def idle(stages: Stages) -> None:
+        for arm in ("baseline", "monotonic", "random-signs"):
+            set_rise(stages, arm, 0.001)
+
+    assert "do nothing in the baseline either" in Made(tmp_path, idle).numbers["primary"]["unanswered"]

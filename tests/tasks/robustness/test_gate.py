@@ -17,7 +17,7 @@ from storage.errors import CheckFailed
 from tests.tasks.robustness.edited import Stages, aggregated, contents, written
 from tests.tasks.tiny import finished_study
 
-ATTACKED = ("base", "baseline", "monotonic", "random-signs", "base@0.5", "baseline@0.5")
+ATTACKED = ("base", "baseline", "monotonic", "random-signs", "base@0.5")
 
 
 def refused(folder: Path, edit: Callable[[Stages], None], match: str) -> None:
@@ -194,6 +194,83 @@ def test_positions_that_only_one_model_opens_to_the_attacker(tmp_path: Path):
         row = stages["hotflip-monotonic"]["rows"][0]
         free = next(place for place in range(99) if place not in row["writable"])
         row["writable"] = sorted([*row["writable"][1:], free])
-        row["positions"], row["blind_positions"] = [], []
+        row["positions"] = row["writable"][: len(row["positions"])]
+        row["blind_positions"] = []
 
     refused(tmp_path, moved, "hotflip scored the same tokens for every model")
+
+
+# ------------------------------------------------------------------------- what a reviewer got past the first gate
+
+
+def flips_of_all(stages: Stages, change: Callable[[dict[str, Any]], None]) -> None:
+    every_row(stages, "hotflip", change)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda row: row.update(positions=row["writable"], flips=len(row["writable"])), "wrote as much as it may"),
+        (lambda row: row.update(flips=0), "the flips of hotflip on base are counted"),
+        (
+            lambda row: row.update(
+                writable=[1000 + place for place in row["writable"]], positions=[], blind_positions=[]
+            ),
+            "positions open to the attacker are of the text",
+        ),
+        (lambda row: row.update(writable=list(range(row["text_tokens"] - 1)), tokens_scored=1), "scored at least half"),
+        (lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]]), "kept what it had found at each share"),
+    ],
+    ids=["more flips than allowed", "flips uncounted", "positions beyond the text", "one token scored", "budgets lost"],
+)
+def test_flips_that_the_configuration_does_not_allow(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], match: str
+):
+    refused(tmp_path, lambda stages: flips_of_all(stages, change), match)
+
+
+def test_a_clean_loss_of_other_tokens(tmp_path: Path):
+    def halved(row: dict[str, Any]) -> None:
+        row["clean_loss_sum_nats"] /= 2
+
+    refused(
+        tmp_path, lambda stages: every_row(stages, "uat", halved), "was compared with the clean loss of the same tokens"
+    )
+
+
+def test_a_blind_search_that_spent_next_to_nothing(tmp_path: Path):
+    def idle(stages: Stages) -> None:
+        for model in ATTACKED:
+            stages[f"uat-{model}"]["result"]["blind"]["forward_sequences"] = 0
+
+    refused(tmp_path, idle, "blind search spent as much as uat on base")
+
+
+def test_a_trigger_that_is_longer_than_configured(tmp_path: Path):
+    def longer(stages: Stages) -> None:
+        stages["uat-base"]["result"]["gradient"]["trigger_ids"] *= 9
+
+    refused(tmp_path, longer, "the trigger of uat on base is as long as configured")
+
+
+@pytest.mark.parametrize("found_for", ["monotonic", "base"])
+def test_a_transfer_that_its_records_contradict(tmp_path: Path, found_for: str):
+    def claimed(stages: Stages) -> None:
+        stages["transfer"]["result"]["uat"][found_for]["monotonic"] += 0.5
+
+    refused(tmp_path, claimed, f"transfer of uat from {found_for} to monotonic follows from the records")
+
+
+def test_layers_of_another_arm(tmp_path: Path):
+    def renamed(stages: Stages) -> None:
+        found = stages["random-signs"]["result"]["constraint"]
+        found["layers"] = [f"{name}.other" for name in found["layers"]]
+
+    refused(tmp_path, renamed, "all arms have the same constrained layers")
+
+
+def test_a_rise_that_its_own_losses_contradict(tmp_path: Path):
+    def risen(stages: Stages) -> None:
+        stages["monotonic"]["result"]["sublayers"]["rise_nats_per_token"] = 3.0
+
+    refused(tmp_path, risen, "the rise of monotonic follows from its two losses")
