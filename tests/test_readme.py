@@ -67,7 +67,10 @@ def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None
 
     shown = tables(README[README.index("**quick: ") : README.index("## Running a study")])
     made = tables(file.read_text())
-    assert len(shown) >= 5 and all(table in made for table in shown)
+    # the quick study has more arms than the smoke study: its tables have the rows of these, and further ones
+    assert len(shown) >= 5
+    for header, *rows in shown:
+        assert any(header == there and set(names) <= set(rows) for there, *names in made), header
 
 
 def test_every_named_file_exists() -> None:
