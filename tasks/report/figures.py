@@ -140,8 +140,8 @@ def levels(
                     label=series if not place else None,
                 )
         _rows(axes, list(rows), x_label)
-        series = len(next(iter(rows.values())))
-        figure.legend(loc="outside lower center", ncols=series if series < 4 else 2, frameon=False)
+        kinds = len(next(iter(rows.values())))
+        figure.legend(loc="outside lower center", ncols=kinds if kinds < 4 else 2, frameon=False)
 
     return _svg(name, described, 1.2 + 0.36 * len(rows), draw)
 
