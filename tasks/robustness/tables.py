@@ -73,8 +73,9 @@ def liveness_table(results: FinalResults) -> Table:
     """First of all: what the constrained layers do, and how far their weights moved."""
     return Table(
         "What the constrained sublayers do on the validation split: what their replacement by their mean output adds "
-        "to the loss (nats per token), as a share of the baseline's; effective rank of their outputs, mean over "
-        "layers; median relative movement of their weights in training, and that as a multiple of the baseline's.",
+        "to the loss (nats per token), as a share of the baseline's; effective rank of their outputs without what a "
+        "LayerNorm takes away, mean over layers; median relative movement of their weights in training, and that as a "
+        "multiple of the baseline's; share of these weights that are 0.",
         ["arm", "start", "kept by", "rise", "of baseline's", "rank", "moved", "x baseline", "zeros", "run"],
         [
             [

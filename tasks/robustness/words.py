@@ -43,9 +43,8 @@ EARLIER_SYSTEM = (
 def models(results: FinalResults) -> list[str]:
     """A line for each model of this study: what its name means."""
     named = [f"{name}: {MODELS[name]}" for name in results.models if "@" not in name]
-    if any("@" in name for name in results.models):
-        named.append("base@0.5, baseline@0.5: the same model after that share of its training")
-    return named
+    kept = [name for name in results.models if "@" in name]
+    return named + [f"{name}: {name.split('@')[0]} after that share of its training" for name in kept]
 
 
 def dead_arms(results: FinalResults) -> list[str]:
