@@ -244,8 +244,9 @@ class Study(StudyBase):
         from_scratch = isinstance(self.model, FromScratch)
         trials = len(self.learning_rates) or 1
         chosen = 1 if trials > 1 else 0  # choose keeps a copy
-        of_arms = (len(self.arms) + len(self.snapshots)) * (trials + chosen)  # of baseline, snapshots too
-        before = 1 + (1 + len(self.snapshots)) * from_scratch + len(self.starts())  # base, untrained, snapshots, starts
+        snapshots = len(self.snapshots)
+        of_arms = (len(self.arms) + (0 if from_scratch else snapshots)) * (trials + chosen)
+        before = 1 + (1 + snapshots if from_scratch else 0) + len(self.starts())  # base, untrained, snapshots, starts
         return BaseConfig(
             model=self.model,
             checks=self.base_checks,

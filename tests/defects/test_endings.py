@@ -12,7 +12,8 @@ import pytest
 from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.records import RecordParts
-from tasks.robustness.sweep import _require_distinct_seeds
+from tasks.robustness.final_results import FinalResults
+from tasks.robustness.sweep import Cell, _require_distinct_seeds
 from tests.tasks.tiny import (
     ToyConfig,
     finished_study,
@@ -74,7 +75,10 @@ def test_d10_the_variant_is_not_in_the_path(tmp_path):
 
     def ours(variant: str) -> set[str]:
         handles = handles_of(tmp_path, tiny_study(tmp_path, constraint={"variant": variant}))
-        return {str(handles[name].run.path) for name in ("constrain", "train-monotonic", "evaluate")}
+        return {
+            str(handles[name].run.path)
+            for name in ("constrain-non-negative-positive-part", "train-monotonic", "evaluate")
+        }
 
     def apart(places) -> bool:
         return not places("mlp_in") & places("mlp_both")
@@ -165,11 +169,10 @@ def test_a_marker_that_was_only_touched(tmp_path):
 
 def test_two_seeds_with_equal_weights():
     """Identical files were reported as "identical across all three seeds, confirming stability"."""
-    digests = {"seed_42": "a" * 64, "seed_1337": "b" * 64, "seed_2024": "a" * 64}
-
-    with pytest.raises(CheckFailed, match="seed_42 and seed_2024 have equal weights_digest"):
-        _require_distinct_seeds("baseline", digests)
-    _require_distinct_seeds("baseline", {"seed_42": "a" * 64, "seed_1337": "b" * 64})
+    results = FinalResults.read_file(finished_study().path("aggregate") / "final_results.json")
+    with pytest.raises(CheckFailed, match="seed 42 and seed 2024 have equal weights_digest"):
+        _require_distinct_seeds({"seed 42": Cell(results, {}), "seed 2024": Cell(results, {})})
+    _require_distinct_seeds({"seed 42": Cell(results, {})})
 
 
 def test_a_result_that_was_edited_after_its_stage_finished(tmp_path):

@@ -20,7 +20,7 @@ from tasks.robustness.tables import tables
 from tasks.robustness.words import facts, worse_than_frequencies
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.losses import summary
-from tests.tasks.robustness.edited import aggregated, contents, typed, written
+from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, typed, written
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_study
 
 WINNER = re.compile(r"\b(most robust|more robust|winner|wins|better|worse|outperforms?)\b", re.IGNORECASE)
@@ -103,6 +103,7 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
                 row["text_clean_loss_sum_nats"] = row["text_tokens"] * own
                 row["loss_sum_nats"] = row["tokens_scored"] * (own + rise)
                 row["success"] = rise / own > 0.15
+            keep_consistent(stages, "hotflip", model)
 
     def ours() -> str:
         return report_of(tmp_path, edit)[1]

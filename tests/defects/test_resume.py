@@ -181,7 +181,7 @@ def test_d07_training_time_of_the_last_run_and_samples_that_count_validation(tmp
 
 def test_d07_no_result_holds_what_a_clock_said_and_timing_is_outside_every_digest():
     study = finished_study()
-    clock = re.compile(r"second|hour|minute|elapsed|_time\b|timestamp|started|duration", re.IGNORECASE)
+    clock = re.compile(r"seconds|hour|minute|elapsed|_time\b|timestamp|started|duration", re.IGNORECASE)
     for stage in study.handles:
         marker = durable.read_json(study.path(stage) / "COMPLETE.json")
         assert "timing.jsonl" not in marker["outputs"] and "progress.json" not in marker["outputs"]

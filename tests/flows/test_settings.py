@@ -485,7 +485,7 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
         ({"snapshots": "[0.0]"}, "snapshots holds 0: "),
         ({"snapshots": "[0.5, 0.25]"}, r"snapshots \[0\.5, 0\.25\]: give each share once, the smallest first"),
         ({"learning_rates": "[0.001, 0.001]"}, r"learning_rates \[0\.001, 0\.001\]: give each rate once"),
-        ({"learning_rates": "[0.0]"}, "learning_rates holds 0: a rate is above 0"),
+        ({"learning_rates": "[0.0]"}, "learning_rates holds 0: a rate is a finite number above 0"),
         ({"primary.attack": "pgd"}, r"primary\.attack: Input should be 'uat' or 'hotflip' \(it is 'pgd'\)"),
         ({"primary.measure": "success"}, r"primary\.measure: Input should be 'increase' or 'increase_at_equal_loss'"),
         (

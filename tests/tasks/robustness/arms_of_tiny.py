@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from deployments.walk import Handle, Walk
+from tasks.robustness.arm import ARMS as every_arm
 from tasks.robustness.stages import BaseConfig, ConstrainConfig, SetupConfig, TrainConfig
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
@@ -29,19 +30,22 @@ def arms_study(folder: Path, **changed: object) -> Study:
     return tiny_study(folder, arms=ARMS, snapshots=[0.33, 0.66], **changed)
 
 
+def training_of(study: Study, arm: str) -> TrainConfig:
+    """How an arm is trained; the baseline also keeps snapshots, as one does whose base was loaded."""
+    (config,) = study.for_trainings(arm)
+    return config.model_copy(update={"snapshots": study.snapshots if arm == "baseline" else []})
+
+
 def arms_page(study: Study, stage: Walk) -> dict[str, Handle]:
     """text, base, `<arm> start` and each arm -> handle."""
     text = stage(SETUP, study.for_setup())
     base = stage(BASE, study.for_base(), text=text)
     handles = {"text": text, "base": base}
-    starts: dict[tuple[str, str], Handle] = {}  # arms share them: two equal stages on one page are an error
+    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in study.starts().items()}
     for arm in study.arms:
-        start = base
-        if config := study.starts.get(arm):
-            key = (config.signs, config.start)
-            start = starts[key] = starts.get(key) or stage(CONSTRAIN, config, text=text, base=base)
+        start = starts[study.start_of(arm)] if every_arm[arm].signs else base
         handles[f"{arm} start"] = start
-        handles[arm] = stage(TRAIN, study.for_training(arm), text=text, start=start)
+        handles[arm] = stage(TRAIN, training_of(study, arm), text=text, start=start)
     return handles
 
 

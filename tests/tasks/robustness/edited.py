@@ -63,6 +63,24 @@ def set_rise(stages: Stages, arm: str, nats: float) -> None:
     live["rise_nats_per_token"] = live["loss_with_means_nats_per_token"] - live["loss_nats_per_token"]
 
 
+def keep_consistent(stages: Stages, attack: str, model: str) -> None:
+    """What else says the attacked losses of a model: its search, blind search below it, and transfer."""
+    rows = stages[f"{attack}-{model}"]["rows"]
+    for row in rows:
+        row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
+        row["blind_loss_sum_nats"] = row["loss_sum_nats"] - 0.01 * row["tokens_scored"]
+    matrix = stages["transfer"]["result"][attack]
+    for found_for in matrix:
+        for tried_on in matrix[found_for]:
+            own = stages[f"{attack}-{tried_on}"]["rows"]
+            tokens = sum(row["tokens_scored"] for row in own)
+            risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
+            matrix[found_for][tried_on] = risen / tokens
+            for row in stages["transfer"]["rows"]:
+                if (row["attack"], row["found_for"], row["model"]) == (attack, found_for, tried_on):
+                    row["loss_sum_nats"] = row["clean_loss_sum_nats"] + row["tokens_scored"] * risen / tokens
+
+
 def written(folder: Path, stages: Stages) -> dict[str, StageInput]:
     """Role -> finished stage, below `folder`/runs, as `stages` says and sealed again."""
     real, inputs = finished_study().handles["aggregate"].inputs, {}

@@ -16,7 +16,7 @@ from tasks.robustness.tables import tables
 from tasks.robustness.words import cautions, facts, primary_answer, worse_than_frequencies
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.holm import holm
-from tests.tasks.robustness.edited import Stages, aggregated, contents, set_rise, typed, written
+from tests.tasks.robustness.edited import Stages, aggregated, contents, keep_consistent, set_rise, typed, written
 from tests.tasks.tiny import files_of, finished_study
 
 WINNERS = re.compile(
@@ -207,24 +207,6 @@ def of_difference(nats: dict[str, float]) -> Edit:
             keep_consistent(stages, "hotflip", model)
 
     return edit
-
-
-def keep_consistent(stages: Stages, attack: str, model: str) -> None:
-    """What else says the attacked losses of a model: its search, blind search below it, and transfer."""
-    rows = stages[f"{attack}-{model}"]["rows"]
-    for row in rows:
-        row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
-        row["blind_loss_sum_nats"] = row["loss_sum_nats"] - 0.01 * row["tokens_scored"]
-    matrix = stages["transfer"]["result"][attack]
-    for found_for in matrix:
-        for tried_on in matrix[found_for]:
-            own = stages[f"{attack}-{tried_on}"]["rows"]
-            tokens = sum(row["tokens_scored"] for row in own)
-            risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
-            matrix[found_for][tried_on] = risen / tokens
-            for row in stages["transfer"]["rows"]:
-                if (row["attack"], row["found_for"], row["model"]) == (attack, found_for, tried_on):
-                    row["loss_sum_nats"] = row["clean_loss_sum_nats"] + row["tokens_scored"] * risen / tokens
 
 
 @pytest.mark.parametrize(

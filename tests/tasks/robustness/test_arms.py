@@ -14,7 +14,7 @@ from tasks.monotonic.constraint import verify
 from tasks.monotonic.signs import AllowedSigns
 from tasks.robustness.results import ArmResult, BaseResult
 from tasks.stage.attempt import attempt
-from tests.tasks.robustness.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms
+from tests.tasks.robustness.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms, training_of
 from tests.tasks.tiny import files_of, what_must_be_equal
 
 
@@ -26,7 +26,7 @@ def loaded(name: str):
 def test_each_arm_keeps_the_signs_that_it_should_and_measures_the_model_on_disk(arm):
     study, _, handles = finished_arms()
     result, model = ArmResult.read(handles[arm].as_input()), loaded(arm)
-    assert result.by == study.for_training(arm).by
+    assert result.by == training_of(study, arm).by
     if arm in KEPT:
         allowed = AllowedSigns.load(handles[f"{arm} start"].run.path / "signs")
         assert result.constraint == verify(model, "mlp_both", allowed)
@@ -82,7 +82,7 @@ def test_snapshots_of_base_and_baseline_are_models_on_the_way_and_listed_as_outp
 def begun_again(tmp_path, arm: str, snapshots=None, **execution):
     """A fresh run directory for an arm on the finished inputs, and a function that makes one attempt."""
     study, _, handles = finished_arms()
-    config = study.for_training(arm)
+    config = training_of(study, arm)
     settings = config.execution.model_copy(update=execution)
     config = config.model_copy(update={"execution": settings} | ({} if snapshots is None else {"snapshots": snapshots}))
     inputs = {"text": handles["text"].as_input(), "start": handles[f"{arm} start"].as_input()}
@@ -150,7 +150,7 @@ def test_a_snapshot_through_softplus_holds_the_effective_weights(tmp_path):
 
 def test_training_starts_from_the_signs_and_weights_on_disk_and_refuses_others(tmp_path):
     study, _, handles = finished_arms()
-    config = study.for_training("monotonic").model_copy(update={"variant": "mlp_in"})
+    config = training_of(study, "monotonic").model_copy(update={"variant": "mlp_in"})
     inputs = {"text": handles["text"].as_input(), "start": handles["monotonic start"].as_input()}
     prints = {role: given.run.fingerprint for role, given in inputs.items()}
     run = RunDirectory(tmp_path, "tiny", TRAIN.name, fingerprint(TRAIN.name, 1, config.scientific(), {}, prints))

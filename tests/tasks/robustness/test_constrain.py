@@ -59,7 +59,7 @@ def test_only_the_named_weights_differ_from_the_base_model():
 def test_a_distilled_start_is_the_same_twice_and_nearer_to_the_base_model_than_the_positive_part(tmp_path):
     study, _, handles = finished_arms()
     inputs = {role: handles[role].as_input() for role in ("text", "base")}
-    config = study.starts["monotonic"].model_copy(update={"start": "distilled"})
+    config = study.starts()[study.start_of("monotonic")].model_copy(update={"start": "distilled"})
     runs = [RunDirectory(tmp_path / name, "tiny", "constrain", "0" * 64) for name in ("a", "b")]
     for run in runs:
         work = StageRun(run, {"fingerprint": run.fingerprint, "inputs": {}}, acquire(run.path / "locks"), tmp_path)

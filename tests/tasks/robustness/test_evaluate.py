@@ -20,7 +20,16 @@ from tests.records import plain_digest
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_model
 
 LENGTH = 16
-MODELS = ["unigram", "untrained", "base", "constrained-untrained", "baseline", "monotonic"]
+MODELS = [
+    "unigram",
+    "untrained",
+    "base",
+    "baseline",
+    "monotonic",
+    "random-signs",
+    "constrained-untrained",
+    "base@0.5",
+]
 
 
 def documents(count: int = 12) -> list[list[int]]:
@@ -103,9 +112,11 @@ def test_perplexities_are_those_of_the_models_on_disk(study):
     folders = {
         "untrained": study.path("base") / "initial",
         "base": study.path("base") / "model",
-        "constrained-untrained": study.path("constrain") / "model",
+        "constrained-untrained": study.path("constrain-non-negative-positive-part") / "model",
         "baseline": study.path("train-baseline") / "model",
         "monotonic": study.path("train-monotonic") / "model",
+        "random-signs": study.path("train-placebo-random-signs") / "model",
+        "base@0.5": study.path("base") / "snapshots" / "0.5",
     }
     found = study.result("evaluate")["models"]
     assert list(found) == MODELS

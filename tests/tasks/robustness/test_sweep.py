@@ -152,7 +152,7 @@ def test_a_difference_beyond_every_placebo_is_told_with_its_sign(tmp_path: Path,
     found, table = of_cells(tmp_path, lowered(cells, "monotonic"))
     assert found["primary"]["answer"]["answer"] == "differs" and found["primary"]["difference"]["value"] < -0.29
     assert found["primary"]["difference"]["interval"][1] < 0
-    assert "It is less than on every placebo (random-signs)." in table and "no claim" not in table
+    assert "It is less than on every placebo with living layers (random-signs)." in table and "no claim" not in table
 
 
 def test_what_a_placebo_has_as_well_is_no_claim_for_the_constraint(tmp_path: Path, cells: list[Cell]):
