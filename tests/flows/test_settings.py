@@ -325,7 +325,7 @@ def test_a_change_reaches_only_the_stages_that_read_it(change: str, value: objec
 
 
 def test_arms_that_start_alike_share_the_stage_that_makes_their_start() -> None:
-    """Of eight arms with constrained weights six starts are made."""
+    """Of eight arms with constrained weights seven starts are made."""
     arms = [*get_args(ArmName)]
     study = _smoke(arms=arms)
     assert list(study.starts()) == [
@@ -335,6 +335,7 @@ def test_arms_that_start_alike_share_the_stage_that_makes_their_start() -> None:
         "per-unit-positive-part",
         "off-positive-part",
         "non-negative-absolute",
+        "non-negative-shifted",
     ]
     assert study.start_of("unconstrained-start") == study.start_of("monotonic")
     trained = {handle for handle in _fingerprints(study) if handle.startswith("train-")}
