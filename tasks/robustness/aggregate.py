@@ -29,6 +29,7 @@ from tasks.robustness.results import (
     TransferResult,
     UatResult,
 )
+from tasks.robustness.search_checks import require_read, require_search
 from tasks.robustness.stages import AggregateConfig
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
@@ -101,15 +102,18 @@ class Read:
 
     @classmethod
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
+        text = SetupResult.read(stages["setup"])
         arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
         checks.require_distinct_arms(arms)
         checks.require_equal_budgets(arms, unequal=config.unequal_budgets is not None)
         for name, arm in arms.items():
             checks.require_constrained(name, arm, config.constraint)
+            checks.require_best_trial(name, arm)
         checks.require_same_layers(arms)
 
         evaluation, rows = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
-        checks.require_evaluation(evaluation, rows, checks.documents(stages["setup"], "test"))
+        scored = ["unigram", *config.attacked]
+        checks.require_evaluation(evaluation, rows, checks.documents(stages["setup"], "test"), scored)
         records = {"evaluate": {name: [row for row in rows if row["model"] == name] for name in evaluation.models}}
 
         judged = checks.documents(stages["setup"], checks.JUDGED)
@@ -117,21 +121,26 @@ class Read:
         hotflip = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in config.attacked}
         for attack, found in (("uat", uat), ("hotflip", hotflip)):
             records[attack] = {model: _records(stages[f"{attack}-{model}"]) for model in found}
+            settings = getattr(config, attack)
             for model, result in found.items():
-                settings = getattr(config, attack)
                 checks.require_attack(attack, model, result, records[attack][model], judged, settings)
             checks.require_comparable(attack, found, records[attack])
+            for model, result in found.items():
+                require_search(attack, model, result, settings, text.splits["attack-search"].documents)
+            require_read(attack, records[attack])
         transfer = TransferResult.read(stages["transfer"])
         compared = [BASE, *config.arms]
         checks.require_transfer(
             transfer, _records(stages["transfer"]), {name: records[name] for name in ("uat", "hotflip")}, compared
         )
+        order = OrderResult.read(stages["order"])
+        checks.require_order(order, _records(stages["order"]), compared, config.constraint.variant)
         return cls(
-            SetupResult.read(stages["setup"]),
+            text,
             BaseResult.read(stages["base"]),
             arms,
             evaluation,
-            OrderResult.read(stages["order"]),
+            order,
             uat,
             hotflip,
             transfer,

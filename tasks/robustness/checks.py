@@ -7,7 +7,7 @@ and what does not agree is refused by name: what was measured, and what is requi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,15 @@ from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.language.tokenizer import encode
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.arm import ARMS, BASELINE
-from tasks.robustness.results import ArmResult, EvaluateResult, HotFlipResult, TransferResult, UatResult
+from tasks.robustness.results import (
+    ArmResult,
+    EvaluateResult,
+    HotFlipResult,
+    ModelOrder,
+    OrderResult,
+    TransferResult,
+    UatResult,
+)
 from tasks.stage.run import StageInput
 from tasks.statistics.effects import succeeded
 from tasks.statistics.losses import summary
@@ -86,6 +94,13 @@ def _spent(arm: ArmResult) -> dict[str, Any]:
     }
 
 
+def require_best_trial(name: str, arm: ArmResult) -> None:
+    """Of the learning rates that were tried the one with the lowest validation loss was kept."""
+    rate, loss = f"{arm.training.budget['learning_rate']:g}", arm.training.best_validation_loss_nats_per_token
+    if arm.trials and not arm.trials.get(rate) == loss == min(arm.trials.values()):
+        raise CheckFailed(f"{name} kept the best of its trials", f"rate {rate}, loss {loss}", arm.trials)
+
+
 def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> None:
     """The arm kept the signs that its name says, in layers that the study names, and these were looked at."""
     kept = ARMS[name].kept(constraint)
@@ -126,8 +141,15 @@ def require_same_layers(arms: Mapping[str, ArmResult]) -> None:
             raise CheckFailed(f"the rise of {name} follows from its two losses", live.rise_nats_per_token, rise)
 
 
-def require_evaluation(found: EvaluateResult, rows: Rows, test: Mapping[str, Document]) -> None:
-    """Every model was scored on every token of every test document, and the result says what its records say."""
+def require_evaluation(
+    found: EvaluateResult, rows: Rows, test: Mapping[str, Document], models: Collection[str]
+) -> None:
+    """Every model was scored on every token of every test document, and the result says what its records say.
+
+    `models` are those that must be there; what was not trained may stand beside them.
+    """
+    if missing := sorted(set(models) - found.models.keys()):
+        raise CheckFailed("evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
     if (found.split, found.documents) != ("test", len(test)):
         raise CheckFailed(
             "evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test"
@@ -148,6 +170,27 @@ def require_evaluation(found: EvaluateResult, rows: Rows, test: Mapping[str, Doc
             raise CheckFailed(f"what evaluate says of {name} follows from its records", stated, computed)
     if unknown := {row["model"] for row in rows} - found.models.keys():
         raise CheckFailed("evaluate's records are of its models", sorted(unknown)[0], sorted(found.models))
+
+
+def require_order(found: OrderResult, rows: Rows, models: list[str], variant: str) -> None:
+    """Every model was asked about the sublayers that the study names, and the result says what its records say."""
+    if (list(found.models), found.variant) != (models, variant):
+        raise CheckFailed(
+            "order examined every model of the study",
+            f"{', '.join(found.models)}, {found.variant}",
+            f"{', '.join(models)}, {variant}",
+        )
+    if {row["model"]: ModelOrder.model_validate_json(row["order"]) for row in rows} != found.models:
+        raise CheckFailed("what order says follows from its records", "another answer", "that of the records")
+    for name, order in found.models.items():
+        certificate = order.certificate
+        tensors = sum(sublayer.tensors_checked for sublayer in certificate.sublayers)
+        if certificate.variant != variant or not certificate.tensors_checked == tensors > 0:
+            raise CheckFailed(
+                f"weights of {name} were looked at for its order",
+                f"{certificate.tensors_checked} tensors ({certificate.variant}), {tensors} in its sublayers",
+                f"those of {variant}, and more than none",
+            )
 
 
 def require_attack(

@@ -97,7 +97,7 @@ def _restart_table(results: FinalResults) -> Table:
         ["model", "restart", "clean", "with trigger", "ids", "run"],
         [
             [
-                model,
+                label(results, model),
                 number,
                 f"{trigger.search_loss_clean_nats_per_token:.4f}",
                 f"{restart.search_loss_nats_per_token:.4f}",

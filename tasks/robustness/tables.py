@@ -19,6 +19,7 @@ from tasks.robustness.words import (
     about_order,
     alive,
     cautions,
+    compared,
     label,
     models,
     pair,
@@ -49,7 +50,8 @@ def tables(results: FinalResults) -> str:
         blocks += [table.markdown() for table in attack_tables(name, results)]
     blocks += [
         "\n".join(
-            f"- trigger of {model}: {markdown_text(quoted(trigger.trigger_text))} (ids {ids_of(trigger)})"
+            f"- trigger of {label(results, model)}: {markdown_text(quoted(trigger.trigger_text))} "
+            f"(ids {ids_of(trigger)})"
             for model, trigger in results.attacks.uat.triggers.items()
         ),
         "## Are the layers monotone functions?",
@@ -160,7 +162,10 @@ def secondary_table(results: FinalResults) -> Table:
         f"The {len(results.secondary)} secondary comparisons: p by permutation over sources, and adjusted for their "
         "number (Holm 1979). They are no answer to the study's question.",
         ["comparison", "p", "adjusted"],
-        [[name, p_value(row.p_value), p_value(row.adjusted_p_value)] for name, row in results.secondary.items()],
+        [
+            [compared(results, name), p_value(row.p_value), p_value(row.adjusted_p_value)]
+            for name, row in results.secondary.items()
+        ],
     )
 
 
@@ -170,7 +175,7 @@ def arm_table(results: FinalResults) -> Table:
         ["arm", "steps", "tokens trained", "best step", "peak rate", "run"],
         [
             [
-                name,
+                label(results, name),
                 f"{arm.steps:,}",
                 f"{arm.tokens_trained:,}",
                 f"{arm.best_step:,}",

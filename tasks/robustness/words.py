@@ -62,6 +62,12 @@ def pair(results: FinalResults, model: str, reference: str) -> str:
     return f"**{model} - {reference} (dead: {', '.join(dead)})**" if dead else f"{model} - {reference}"
 
 
+def compared(results: FinalResults, comparison: str) -> str:
+    """The name of a secondary comparison, such as `test loss, monotonic - baseline`, in a table."""
+    dead = [name for name in comparison.rsplit(", ", 1)[1].split(" - ") if name in dead_arms(results)]
+    return f"**{comparison} (dead: {', '.join(dead)})**" if dead else comparison
+
+
 def alive(results: FinalResults) -> list[str]:
     """Whether the constrained layers do anything: first of all that is said."""
     found = []

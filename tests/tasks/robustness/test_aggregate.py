@@ -154,13 +154,17 @@ def of_liveness(arm: str, share: float) -> Edit:
     return edit
 
 
-def test_a_placebo_with_dead_layers_is_called_dead_in_bold_in_every_table_and_in_the_report(tmp_path: Path):
+def test_every_row_of_a_placebo_with_dead_layers_says_so_in_bold(tmp_path: Path):
+    """In every table of both texts, those of differences too; names of run directories are none."""
     made = Made(tmp_path, of_liveness("random-signs", 0.05))
-    tables_of_models = [line for line in made.table.splitlines() if re.match(r"\| \**random-signs", line)]
-    trained = [line for line in tables_of_models if "tokens trained" not in line]
-    assert len(trained) > 10
-    assert all("**random-signs (dead)**" in line or "dead: random-signs" in line for line in trained[:-1])
-    assert "<strong>random-signs (dead)</strong>" in made.html
+    rows = [line for line in made.table.splitlines() if line.startswith("|") and "random-signs" in line.split("|")[1]]
+    bold = [line for line in rows if re.match(r"\| +\*\*[^*|]*dead[^*|]*\*\* +\|", line)]
+    runs = [line for line in rows if re.match(r"\| +(train|uat|hotflip)-random", line)]
+    assert len(bold) > 20 and len(runs) == 3
+    assert [line for line in rows if line not in bold and line not in runs] == []
+    cells = re.findall(r"<tr><td[^>]*>(.*?)</td>", made.html)
+    named = [cell for cell in cells if "random-signs" in cell and not re.match(r"(train|uat|hotflip)-", cell)]
+    assert len(named) > 20 and [cell for cell in named if not cell.startswith("<strong>")] == []
     assert "**The constrained layers of random-signs are dead:**" in made.table
 
 
