@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from tasks.attacks.configuration import Search
-from tasks.attacks.scoring import BACKWARD_FORWARDS
+from tasks.attacks.configuration import BACKWARD_FORWARDS, Search
 
 SAMPLED_FROM = 256
 """The best tokens of a position among which `sampled` draws: top-k of Zou et al. (2023)."""

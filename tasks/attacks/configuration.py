@@ -12,6 +12,9 @@ from tasks.stage.configuration import Configuration, scientific
 CandidateRule = Literal["per-position", "sampled"]
 Precision = Literal["fp32", "tf32", "bf16"]
 
+BACKWARD_FORWARDS = 2
+"""So many forwards a backward counts as: the rule for training. Here it takes less, as no weight has a gradient."""
+
 BUDGET_SHARES = (0.1, 0.3, 1.0)
 """What an attack had found after these shares of what it may spend is judged too: more must not help less."""
 

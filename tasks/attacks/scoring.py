@@ -13,11 +13,8 @@ import torch
 from torch import nn
 
 from storage.errors import CheckFailed
-from tasks.attacks.configuration import Precision
+from tasks.attacks.configuration import BACKWARD_FORWARDS, Precision
 from tasks.language.model import token_losses
-
-BACKWARD_FORWARDS = 2
-"""So many forwards a backward counts as: the rule for training. Here it takes less, as no weight has a gradient."""
 
 
 @dataclass

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.report.numbers import NATS, RATE, SHARE, rate_points, value_and_span
 from tasks.report.provenance import run_name
 from tasks.report.table import Table
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
 from tasks.robustness.results import Restart, Trigger
 from tasks.robustness.words import label, pair
+from tasks.statistics.effects import EffectDifferenceWithSuccess
 
 
 def attack_tables(name: str, results: FinalResults) -> list[Table]:
@@ -100,7 +102,11 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
                 pair(results, row.model, row.reference),
                 *value_and_span(row.increase_nats_per_token, NATS),
                 *value_and_span(row.attack_minus_blind_nats_per_token, NATS),
-                *(value_and_span(row.success_rate, rate_points) if hasattr(row, "success_rate") else []),
+                *(
+                    value_and_span(row.success_rate, rate_points)
+                    if isinstance(row, EffectDifferenceWithSuccess)
+                    else []
+                ),
             ]
             for row in findings.differences
         ],
@@ -130,8 +136,9 @@ def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
 
 def _strength_table(name: str, results: FinalResults, findings: Findings) -> Table:
     return Table(
-        "Strength: the increase that 10 %, 30 % and all of the attack's budget found, in nats per token.",
-        ["model", "10 %", "30 %", "100 %", "run"],
+        "Strength: the increase that shares of the attack's budget found, in nats per token; a share is rounded up to "
+        "whole steps of the search.",
+        ["model", *(f"{share:.0%}" for share in BUDGET_SHARES), "run"],
         [
             [
                 label(results, model),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero
 from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
-from tasks.robustness.comparisons import missed_by_own_attack
+from tasks.robustness.comparisons import beaten_by_blind_search, missed_by_own_attack
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
 
 ATTACK_TITLES = {
@@ -54,12 +55,7 @@ def masked(results: FinalResults) -> list[str]:
     """That a gradient search found no more than blind search: its numbers then say nothing about the model."""
     found = []
     for name, findings in results.attacks.by_name().items():
-        weak = [
-            model
-            for model, effect in findings.effects.items()
-            if "@" not in model and effect.attack_minus_blind_nats_per_token.value <= 0
-        ]
-        if weak:
+        if weak := beaten_by_blind_search(findings.effects):
             found.append(
                 f"**{name}: the gradient search does not beat blind search at equal cost on {', '.join(weak)}.** Its "
                 "gradients mislead there (masking): a small effect is no sign that the model withstands attacks."
@@ -170,6 +166,6 @@ def _strength(name: str, findings: Findings) -> list[str]:
         return []
     shares = ", ".join(f"{model} {share:.0%}" for model, share in growing.items())
     return [
-        f"{name} has not converged: the last 70 % of its budget still found this share of the increase: {shares}. A "
-        "larger budget would find more."
+        f"{name} has not converged: the last {1 - BUDGET_SHARES[-2]:.0%} of its budget still found this share of the "
+        f"increase: {shares}. A larger budget would find more."
     ]

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerFast
 
 from storage.errors import CheckFailed
-from tasks.attacks.configuration import BUDGET_SHARES
+from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES
 from tasks.language.tokenizer import encode
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.arm import ARMS, BASELINE
@@ -35,9 +35,6 @@ from tasks.statistics.losses import summary
 Rows = list[dict[str, Any]]
 JUDGED = "attack-evaluation"
 """The split on which attacks are judged; what they learn from is attack-search."""
-
-BACKWARD_FORWARDS = 2
-"""What a backward pass counts for, in forwards, when blind search is given as much as a search with gradients."""
 
 
 @dataclass(frozen=True)

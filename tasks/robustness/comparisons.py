@@ -18,7 +18,7 @@ from tasks.robustness.final_results import (
 )
 from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
 from tasks.statistics.configuration import Evaluation, Primary
-from tasks.statistics.effects import attack_effect, paired_effects
+from tasks.statistics.effects import Effect, attack_effect, paired_effects
 from tasks.statistics.equivalence import answer
 from tasks.statistics.holm import holm
 from tasks.statistics.losses import LossDifference, paired_difference
@@ -174,9 +174,7 @@ def unanswerable(
             "monotonic arm's: more snapshots are needed"
         )
     effects = attacks.by_name()[asked.attack].effects
-    if masked := [
-        model for model in (BASELINE, MONOTONIC) if effects[model].attack_minus_blind_nats_per_token.value <= 0
-    ]:
+    if masked := [model for model in beaten_by_blind_search(effects) if model in (BASELINE, MONOTONIC)]:
         return f"{asked.attack}'s gradient search finds no more than blind search on {' and '.join(masked)}"
     missed = missed_by_own_attack(getattr(transfer, asked.attack))
     if weak := [model for model in (BASELINE, MONOTONIC) if missed[model] >= asked.margin_nats_per_token]:
@@ -185,6 +183,11 @@ def unanswerable(
             f"{max(missed[model] for model in weak):.4f} nats per token more there, which is no less than the margin"
         )
     return None
+
+
+def beaten_by_blind_search(effects: Mapping[str, Effect]) -> list[str]:
+    """Models on which the gradient search found no more than blind search at equal cost."""
+    return [model for model, effect in effects.items() if effect.attack_minus_blind_nats_per_token.value <= 0]
 
 
 def missed_by_own_attack(matrix: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -118,7 +118,8 @@ class ArmFacts(Result):
 class PrimaryFinding(Result):
     """The answer to the study's question, or why there is none.
 
-    `difference` is that of the primary measure, monotonic - baseline; `from_placebos` the same against each placebo.
+    `difference` is that of the primary measure, monotonic - baseline; `from_placebos` the same against each placebo
+    whose constrained layers live.
     """
 
     primary: Primary

@@ -105,13 +105,13 @@ def primary_table(results: FinalResults) -> Table:
     rows |= {pair(results, MONOTONIC, placebo): row for placebo, row in found.from_placebos.items()}
     return Table(
         f"The primary comparison ({asked.attack}, {asked.measure.replace('_', ' ')}), nats per token; margin "
-        f"{asked.margin_nats_per_token:g}. Below it the same against every placebo.",
+        f"{asked.margin_nats_per_token:g}. Below it the same against every placebo whose layers live.",
         ["difference", "value", "interval", "run"],
         [
             [
                 name,
                 *(["unknown", "-"] if row is None else value_and_span(row, NATS)),
-                *(run_of(results, f"{asked.attack}-{MONOTONIC}"),),
+                run_of(results, f"{asked.attack}-{MONOTONIC}"),
             ]
             for name, row in rows.items()
         ],

@@ -204,7 +204,7 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
         *(
             pytest.param(stage, strikes, marks=pytest.mark.long)  # their moments are those of the two above
             for stage, strikes in {
-                "hotflip-baseline@0.5": [("renamed", "records/*.json", 2), ("written", "records/*.parquet", 1)],
+                "hotflip-base@0.5": [("renamed", "records/*.json", 2), ("written", "records/*.parquet", 1)],
                 "order": [("renamed", "records/*.json", 1), ("written", "records/*.parquet", 2)],
                 "transfer": [("renamed", "records/*.json", 9), ("written", "records/*.parquet", 12)],
             }.items()

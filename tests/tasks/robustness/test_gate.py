@@ -203,10 +203,6 @@ def test_positions_that_only_one_model_opens_to_the_attacker(tmp_path: Path):
 # ------------------------------------------------------------------------- what a reviewer got past the first gate
 
 
-def flips_of_all(stages: Stages, change: Callable[[dict[str, Any]], None]) -> None:
-    every_row(stages, "hotflip", change)
-
-
 @pytest.mark.parametrize(
     ("change", "match"),
     [
@@ -226,7 +222,7 @@ def flips_of_all(stages: Stages, change: Callable[[dict[str, Any]], None]) -> No
 def test_flips_that_the_configuration_does_not_allow(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], match: str
 ):
-    refused(tmp_path, lambda stages: flips_of_all(stages, change), match)
+    refused(tmp_path, lambda stages: every_row(stages, "hotflip", change), match)
 
 
 def test_a_clean_loss_of_other_tokens(tmp_path: Path):
