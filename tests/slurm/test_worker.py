@@ -61,7 +61,7 @@ def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_i
 
 def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench, tmp_path: Path) -> None:
     study, root = toy_study("attaches", steps=240, step_seconds=0.25), tmp_path / "runs"
-    worker = bench.ensure_worker("ratchet")
+    bench.ensure_worker("ratchet")
     flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
 
     def of_stage(name: str) -> list[Run]:
@@ -70,9 +70,15 @@ def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench,
     bench.until("the training runs", lambda: [one for one in of_stage("toy-training") if one.state == "Running"])
     os.kill(int(flow.read()["infrastructure_pid"].rpartition(":")[2]), signal.SIGKILL)
     # Prefect tells of it twice, the process's keeper at once and the worker up to half a minute later; a retry between
-    # the two can be lost. The second ends with this advice.
-    late = "prefect.flow_runs.worker - Check whether the flow run exceeded its memory"
-    bench.until("the worker told of it", lambda: late in worker.told())
+    # the two can be lost. The second ends with this advice, in the log of this flow run.
+    late = ("prefect.flow_runs.worker", "Check whether the flow run exceeded its memory")
+    of_flow = {"logs": {"flow_run_id": {"any_": [flow.id]}}}
+
+    def told() -> bool:
+        lines = bench.api("POST", "/logs/filter", of_flow)
+        return any(line["name"] == late[0] and line["message"].startswith(late[1]) for line in lines)
+
+    bench.until("the worker told of it", told)
     flow.retry()
     flow.wait("Completed")
     for stage, job in {"toy-training": "attaches-s3-toy-training.", "toy-report": "attaches-s3-toy-report."}.items():
