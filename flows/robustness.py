@@ -45,9 +45,9 @@ EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate
 ORDER = Stage("order", OrderConfig, "tasks.robustness.order:order", version=1, needs="gpu")
 UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=2, needs="gpu")
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
-TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=1, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=2, needs="cpu")
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=3, needs="cpu")
+TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=3, needs="cpu")
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=4, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 
@@ -80,10 +80,8 @@ def page(study: Study, stage: Dispatcher) -> Handle:
         f"hotflip-{name}": stage(HOTFLIP, study.for_hotflip(name), text=text, model=models[trained])
         for name, (trained, _) in attacked.items()
     }
-    named = {f"model-{name}": model for name, model in models.items()}
-    found = {f"uat-{name}": uat[f"uat-{name}"] for name in models}
-    found |= {f"hotflip-{name}": hotflip[f"hotflip-{name}"] for name in models}
-    transfer = stage(TRANSFER, study.for_transfer(), text=text, **named, **found)
+    victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
+    transfer = stage(TRANSFER, study.for_transfer(), text=text, **victims, **uat, **hotflip)
 
     return stage(
         AGGREGATE,

@@ -30,12 +30,15 @@ from tasks.robustness.results import (
     UatResult,
 )
 from tasks.robustness.search_checks import require_read, require_search
-from tasks.robustness.stages import AggregateConfig
+from tasks.robustness.stages import JUDGED, SEARCHED, AggregateConfig
+from tasks.robustness.strongest import strongest
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
+from tasks.robustness.transfer_checks import require_transfer
 from tasks.stage.run import StageInput, StageRun
 
 Rows = list[dict[str, Any]]
+ATTACKS = ("uat", "hotflip")
 
 
 def aggregate(
@@ -70,7 +73,7 @@ def aggregate(
         "experiment_summary.txt": summary(results),
         "report.html": report(results, drawn, sources(stages)),
     }
-    for attack in ("uat", "hotflip"):  # for whoever compares several studies: a sweep resamples their sources together
+    for attack in ATTACKS:  # for whoever compares several studies: a sweep resamples their sources together
         rows = [row for own in study.records[attack].values() for row in own]
         with run.publish_file(f"{attack}.parquet") as file:
             pq.write_table(pa.Table.from_pylist(rows), file)
@@ -98,7 +101,7 @@ class Read:
     hotflip: dict[str, HotFlipResult]
     transfer: TransferResult
     records: dict[str, dict[str, Rows]]
-    """Stage -> model -> its records."""
+    """Stage -> model -> its records; of an attack with what the strongest of all attacks on the model did."""
 
     @classmethod
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
@@ -116,7 +119,7 @@ class Read:
         checks.require_evaluation(evaluation, rows, checks.documents(stages["setup"], "test"), scored)
         records = {"evaluate": {name: [row for row in rows if row["model"] == name] for name in evaluation.models}}
 
-        judged = checks.documents(stages["setup"], checks.JUDGED)
+        judged = checks.documents(stages["setup"], JUDGED)
         uat = {model: UatResult.read(stages[f"uat-{model}"]) for model in config.attacked}
         hotflip = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in config.attacked}
         for attack, found in (("uat", uat), ("hotflip", hotflip)):
@@ -126,15 +129,14 @@ class Read:
                 checks.require_attack(attack, model, result, records[attack][model], judged, settings)
             checks.require_comparable(attack, found, records[attack])
             for model, result in found.items():
-                require_search(attack, model, result, settings, text.splits["attack-search"].documents)
+                require_search(attack, model, result, settings, text.splits[SEARCHED].documents)
             require_read(attack, records[attack])
-        transfer = TransferResult.read(stages["transfer"])
-        compared = [BASE, *config.arms]
-        checks.require_transfer(
-            transfer, _records(stages["transfer"]), {name: records[name] for name in ("uat", "hotflip")}, compared
-        )
+        transfer, tried = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
+        searched = checks.documents(stages["setup"], SEARCHED)
+        require_transfer(transfer, tried, records, list(searched.values()), config.uat.text_tokens)
+        records |= {name: strongest(name, records[name], tried, transfer) for name in ATTACKS}
         order = OrderResult.read(stages["order"])
-        checks.require_order(order, _records(stages["order"]), compared, config.constraint.variant)
+        checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
         return cls(
             text,
             BaseResult.read(stages["base"]),
@@ -161,7 +163,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
-        primary=primary(config.primary, read.records, attacks, arms, read.transfer, how),
+        primary=primary(config.primary, read.records, attacks, arms, how),
         arms=arms,
         models=read.evaluation.models,
         differences=differences,

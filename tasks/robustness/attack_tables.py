@@ -9,7 +9,7 @@ from tasks.report.numbers import NATS, RATE, SHARE, rate_points, value_and_span
 from tasks.report.provenance import run_name
 from tasks.report.table import Table
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
-from tasks.robustness.results import Restart, Trigger
+from tasks.robustness.results import Restart, Transferred, Trigger
 from tasks.robustness.words import label, pair
 from tasks.statistics.effects import EffectDifferenceWithSuccess
 
@@ -42,9 +42,10 @@ def run_of(results: FinalResults, stage: str) -> str:
 def _effect_table(name: str, results: FinalResults, findings: Findings) -> Table:
     level = f"{next(iter(findings.effects.values())).confidence_level:.0%}"
     return Table(
-        f"The attack: clean loss of the whole texts in nats per token, its increase where nothing was written, also as "
-        f"a share of the clean loss; {level} intervals. Attacked = clean + increase.",
-        ["model", "clean", "attacked", "increase", "interval", "relative", "interval", "run"],
+        "The attack: clean loss of the whole texts in nats per token, its increase where nothing was written under "
+        f"the strongest attack, also as a share of the clean loss; {level} intervals. Attacked = clean + increase. "
+        f"{FOUND_FOR[name]}",
+        ["model", "clean", "attacked", "increase", "interval", "relative", "interval", "found for", "run"],
         [
             [
                 label(results, model),
@@ -52,25 +53,43 @@ def _effect_table(name: str, results: FinalResults, findings: Findings) -> Table
                 f"{effect.attacked_loss_nats_per_token:.4f}",
                 *value_and_span(effect.increase_nats_per_token, NATS),
                 *value_and_span(effect.relative_increase, SHARE),
-                run_of(results, f"{name}-{model}"),
+                _found_for(findings.attacked_by[model]),
+                run_of(results, "transfer"),
             ]
             for model, effect in findings.effects.items()
         ],
     )
 
 
+FOUND_FOR = {
+    "uat": "Last, the model that the trigger was found for.",
+    "hotflip": "Last, the models that most of the flips were found for, with the number of texts.",
+}
+SHOWN = 2
+"""So many models are named for which flips were found."""
+
+
+def _found_for(texts: Mapping[str, int]) -> str:
+    if len(texts) == 1:
+        return next(iter(texts))
+    named = ", ".join(f"{model} {count}" for model, count in list(texts.items())[:SHOWN])
+    return f"{named}, others {sum(list(texts.values())[SHOWN:])}" if len(texts) > SHOWN else named
+
+
 def _control_table(name: str, results: FinalResults, findings: Findings) -> Table:
     return Table(
-        "The two controls, in nats per token: random tokens, and blind search at the same counted cost; what the "
-        "gradient adds to blind search (nothing: it misleads); and the rank correlation of the gradient's estimate "
-        "with the exact effect among the candidates that were tried, which are those that it ranks highest.",
-        ["model", "random", "blind", "attack - blind", "interval", "correlation", "run"],
+        "The search on each model alone beside two controls, in nats per token: random tokens, and blind search at "
+        "the same counted cost; what the gradient adds to blind search (nothing: it misleads); and the rank "
+        "correlation of the gradient's estimate with the exact effect among the candidates that were tried, which are "
+        "those that it ranks highest.",
+        ["model", "random", "blind", "search", "search - blind", "interval", "correlation", "run"],
         [
             [
                 label(results, model),
                 NATS(effect.control_increase_nats_per_token.value),
                 NATS(effect.blind_increase_nats_per_token.value),
-                *value_and_span(effect.attack_minus_blind_nats_per_token, NATS),
+                NATS(effect.search_increase_nats_per_token.value),
+                *value_and_span(effect.search_minus_blind_nats_per_token, NATS),
                 _correlation(findings.rank_correlation[model]),
                 run_of(results, f"{name}-{model}"),
             ]
@@ -86,22 +105,14 @@ def _correlation(value: float | None) -> str:
 def _difference_table(results: FinalResults, findings: Findings) -> Table:
     rates = isinstance(findings, HotFlipFindings)
     return Table(
-        "Differences between models of the increase and of attack - blind, in nats per token"
+        "Differences between models of the increase under the strongest attack, in nats per token"
         + (", and of the success rate in percentage points" if rates else "")
         + "; paired by document, sources resampled, one seed.",
-        [
-            "difference",
-            "increase",
-            "interval",
-            "attack - blind",
-            "interval",
-            *(["success", "interval"] if rates else []),
-        ],
+        ["difference", "increase", "interval", *(["success", "interval"] if rates else [])],
         [
             [
                 pair(results, row.model, row.reference),
                 *value_and_span(row.increase_nats_per_token, NATS),
-                *value_and_span(row.attack_minus_blind_nats_per_token, NATS),
                 *(
                     value_and_span(row.success_rate, rate_points)
                     if isinstance(row, EffectDifferenceWithSuccess)
@@ -136,8 +147,8 @@ def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
 
 def _strength_table(name: str, results: FinalResults, findings: Findings) -> Table:
     return Table(
-        "Strength: the increase that shares of the attack's budget found, in nats per token; a share is rounded up to "
-        "whole steps of the search.",
+        "Strength: the increase that the search on each model found with shares of its budget, in nats per token; a "
+        "share is rounded up to whole steps of the search.",
         ["model", *(f"{share:.0%}" for share in BUDGET_SHARES), "run"],
         [
             [
@@ -172,12 +183,13 @@ def _success_table(name: str, results: FinalResults, findings: HotFlipFindings) 
 
 def _transfer_table(name: str, results: FinalResults) -> Table:
     """Rows: the model that the attack was found for; columns: the model that it was tried on."""
-    matrix: Mapping[str, Mapping[str, float]] = getattr(results.transfer, name)
+    matrix: Transferred = getattr(results.transfer, name)
     return Table(
-        "Transfer: what was found for one model (row) tried on another (column); increase in nats per token.",
-        ["found for", *(f"on {model}" for model in matrix), "run"],
+        "Transfer: what a search found for one model (row) tried on another (column); increase in nats per token.",
+        ["found for", "search", *(f"on {model}" for model in matrix["gradient"]), "run"],
         [
-            [label(results, found_for), *(NATS(row[model]) for model in matrix), run_of(results, "transfer")]
-            for found_for, row in matrix.items()
+            [label(results, found_for), search, *map(NATS, row.values()), run_of(results, "transfer")]
+            for search, of_search in matrix.items()
+            for found_for, row in of_search.items()
         ],
     )

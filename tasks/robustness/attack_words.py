@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero
 from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
-from tasks.robustness.comparisons import beaten_by_blind_search, missed_by_own_attack
+from tasks.robustness.comparisons import beaten_by_blind_search
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
 
 ATTACK_TITLES = {
@@ -29,7 +29,9 @@ def _how_uat_attacked(results: FinalResults) -> str:
         f"(restarts x iterations: {attack.restarts} x {attack.iterations}) and judged on "
         f"{_judged(results.attacks.uat, results)}. Only the text's own tokens are scored, the first "
         f"{attack.text_tokens} of each. Two controls: the mean of {attack.control_triggers} random triggers of the "
-        "same length, and blind search, which tries random replacements, without gradients, at the same counted cost."
+        "same length, and blind search, which tries random replacements, without gradients, at the same counted cost. "
+        "Every model faces what both searches found for every model; what counts is the one trigger that does most "
+        "to it on attack-search."
     )
 
 
@@ -41,7 +43,8 @@ def _how_hotflip_attacked(results: FinalResults) -> str:
         f"{attack.text_tokens} tokens of each. Where an attacker may write is drawn beforehand, the same for every "
         "model; all other tokens are scored, and no others. Two controls: the mean of "
         f"{attack.control_draws} draws of {attack.flips} random replacements, and blind search at the same counted "
-        "cost."
+        "cost. Every model faces what both searches found for every model; what counts, in each text, are the flips "
+        "that do most to it."
     )
 
 
@@ -67,15 +70,16 @@ def attack_facts(name: str, findings: Findings) -> list[str]:
     sentences = [
         f"{name} on {model}: clean loss {effect.clean_loss_nats_per_token:.4f}, increase "
         f"{estimate(effect.increase_nats_per_token, NATS)} nats per token, {SHARE(effect.relative_increase.value)}; "
-        f"blind search at equal cost {NATS(effect.blind_increase_nats_per_token.value)}, random tokens "
+        f"the search on this model alone {NATS(effect.search_increase_nats_per_token.value)}, blind search at equal "
+        f"cost {NATS(effect.blind_increase_nats_per_token.value)}, random tokens "
         f"{NATS(effect.control_increase_nats_per_token.value)}{_success_fact(findings, model)}."
         for model, effect in findings.effects.items()
         if model in (BASE, BASELINE, MONOTONIC)
     ]
     (difference,) = [row for row in findings.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
     sentences.append(
-        f"{name}, monotonic - baseline: increase {estimate(difference.increase_nats_per_token, NATS)} nats per token; "
-        f"beyond blind search {estimate(difference.attack_minus_blind_nats_per_token, NATS)}{_at_equal_loss(findings)}."
+        f"{name}, monotonic - baseline: increase {estimate(difference.increase_nats_per_token, NATS)} nats per "
+        f"token{_at_equal_loss(findings)}."
     )
     return sentences
 
@@ -100,15 +104,17 @@ def _success_fact(findings: Findings, model: str) -> str:
 def _missed(name: str, results: FinalResults) -> list[str]:
     """Models on which an attack that was found for another one does more than their own."""
     margin = results.primary.primary.margin_nats_per_token
-    missed = missed_by_own_attack(getattr(results.transfer, name))
-    weak = {model: gap for model, gap in missed.items() if gap >= margin}
+    gaps = {
+        model: effect.increase_nats_per_token.value - effect.search_increase_nats_per_token.value
+        for model, effect in results.attacks.by_name()[name].effects.items()
+    }
+    weak = ", ".join(f"{model} {gap:+.4f}" for model, gap in gaps.items() if gap >= margin)
     if not weak:
         return []
-    gaps = ", ".join(f"{model} {gap:+.4f}" for model, gap in weak.items())
     return [
-        f"**{name} is weaker than what was found for other models** on {', '.join(weak)}: the best of the transferred "
-        f"attacks adds so much more there, in nats per token, as the margin or more: {gaps}. Differences of that size "
-        "are differences between searches."
+        f"{name}: what was found for other models does more than the search on the model itself, by the margin or "
+        f"more, in nats per token: {weak}. So the search depends on luck, and even the strongest attack may miss as "
+        "much."
     ]
 
 

@@ -25,16 +25,14 @@ from tasks.robustness.results import (
     HotFlipResult,
     ModelOrder,
     OrderResult,
-    TransferResult,
     UatResult,
 )
+from tasks.robustness.stages import JUDGED
 from tasks.stage.run import StageInput
 from tasks.statistics.effects import succeeded
 from tasks.statistics.losses import summary
 
 Rows = list[dict[str, Any]]
-JUDGED = "attack-evaluation"
-"""The split on which attacks are judged; what they learn from is attack-search."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,7 @@ def require_evaluation(
         raise CheckFailed(
             "evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test"
         )
-    _require_finite("evaluate", rows)
+    require_finite("evaluate", rows)
     for name, stated in found.models.items():
         own = [row for row in rows if row["model"] == name]
         scored = {(row["example_id"], row["source"], row["tokens_scored"]) for row in own}
@@ -206,7 +204,7 @@ def require_attack(
         )
     if found.attack.scientific() != given.scientific():
         raise CheckFailed(f"{what} attacked as this study is configured", found.attack.scientific(), given.scientific())
-    _require_finite(what, rows)
+    require_finite(what, rows)
     expected = list(judged.values())[: given.documents if isinstance(found, HotFlipResult) else None]
     attacked = sorted((row["example_id"], row["source"]) for row in rows)
     if attacked != sorted((document.example_id, document.source) for document in expected) or (
@@ -340,36 +338,7 @@ def _scored(row: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
     return row["tokens_scored"], tuple(row.get("writable", ()))
 
 
-def require_transfer(
-    found: TransferResult, rows: Rows, effects: Mapping[str, Mapping[str, Rows]], models: list[str]
-) -> None:
-    """The matrix follows from its records, and on its diagonal every attack does what it did on its own model."""
-    for attack, own in effects.items():
-        matrix = getattr(found, attack)
-        if list(matrix) != models or any(list(row) != models for row in matrix.values()):
-            raise CheckFailed(f"transfer tried {attack} on every model of the study", sorted(matrix), sorted(models))
-        for found_for in models:
-            for model in models:
-                tried = [
-                    row for row in rows if (row["attack"], row["found_for"], row["model"]) == (attack, found_for, model)
-                ]
-                computed = increase_over(tried if found_for != model else own[model])
-                if not math.isclose(matrix[found_for][model], computed, rel_tol=1e-4, abs_tol=1e-5):
-                    raise CheckFailed(
-                        f"transfer of {attack} from {found_for} to {model} follows from the records",
-                        matrix[found_for][model],
-                        computed,
-                    )
-
-
-def increase_over(rows: Rows) -> float:
-    """What an attack adds to the loss, in nats per scored token; of no record, not a number."""
-    tokens = sum(row["tokens_scored"] for row in rows)
-    risen = math.fsum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
-    return risen / tokens if tokens else math.nan
-
-
-def _require_finite(what: str, rows: Rows) -> None:
+def require_finite(what: str, rows: Rows) -> None:
     for row in rows:
         for column, value in row.items():
             numbers = value if isinstance(value, list) else [value]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
@@ -16,7 +17,7 @@ from tasks.robustness.final_results import (
     Tested,
     UatFindings,
 )
-from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
+from tasks.robustness.results import HotFlipResult, UatResult
 from tasks.statistics.configuration import Evaluation, Primary
 from tasks.statistics.effects import Effect, attack_effect, paired_effects
 from tasks.statistics.equivalence import answer
@@ -50,7 +51,10 @@ def attack_findings(
 def attack_findings(
     found: Mapping[str, Any], records: Mapping[str, Rows], pairs: Pairs, how: Evaluation
 ) -> UatFindings | HotFlipFindings:
-    """What an attack did to each model, the differences between models, and what it cost."""
+    """What an attack did to each model, the differences between models, and what it cost.
+
+    `records` are those of the strongest attack on each model (`tasks.robustness.strongest`).
+    """
     rows, settings = [row for own in records.values() for row in own], (how.bootstrap_resamples, how.confidence_level)
     first = next(iter(found.values()))
     threshold = first.attack.success_relative_increase if isinstance(first, HotFlipResult) else None
@@ -59,6 +63,7 @@ def attack_findings(
         "split": first.split,
         "documents": first.documents,
         "attack": first.attack,
+        "attacked_by": {model: _attacked_by(records[model]) for model in found},
         "effects": {model: attack_effect(rows, model, *settings, threshold) for model in found},
         "differences": [paired_effects(rows, *pair, *settings, threshold) for pair in pairs],
         "at_equal_loss": [matched_difference(rows, arm, line_of_training(found), *settings) for arm in arms],
@@ -103,6 +108,12 @@ def _uat_cost(found: UatResult) -> Cost:
     )
 
 
+def _attacked_by(rows: Rows) -> dict[str, int]:
+    """For which model, and by which search where it was not by gradients, what counts was found -> documents."""
+    by = [row["attacked_by"] for row in rows]
+    return dict(Counter(model if search == "gradient" else f"{model} ({search})" for search, model in by).most_common())
+
+
 def _flips_made(rows: Rows) -> FlipsMade:
     made = [row["flips"] for row in rows]
     return FlipsMade(mean=sum(made) / len(made), unchanged_documents=made.count(0))
@@ -113,7 +124,6 @@ def primary(
     records: Mapping[str, Mapping[str, Rows]],
     attacks: Attacks,
     arms: Mapping[str, ArmFacts],
-    transfer: TransferResult,
     how: Evaluation,
 ) -> PrimaryFinding:
     """The answer to the study's question, from the one comparison that was named before the study ran."""
@@ -128,7 +138,7 @@ def primary(
         return matched_difference(rows, MONOTONIC, line, how.bootstrap_resamples, level).increase_nats_per_token
 
     found = difference(BASELINE, how.confidence_level)
-    unanswered = unanswerable(asked, found, attacks, arms, transfer)
+    unanswered = unanswerable(asked, found, attacks, arms)
     return PrimaryFinding(
         primary=asked,
         difference=found,
@@ -155,7 +165,6 @@ def unanswerable(
     difference: Estimate | None,
     attacks: Attacks,
     arms: Mapping[str, ArmFacts],
-    transfer: TransferResult,
 ) -> str | None:
     """Why the question cannot be answered by what was measured; None where it can."""
     rise, share = arms[BASELINE].sublayers.rise_nats_per_token, arms[MONOTONIC].alive_share
@@ -176,23 +185,12 @@ def unanswerable(
     effects = attacks.by_name()[asked.attack].effects
     if masked := [model for model in beaten_by_blind_search(effects) if model in (BASELINE, MONOTONIC)]:
         return f"{asked.attack}'s gradient search finds no more than blind search on {' and '.join(masked)}"
-    missed = missed_by_own_attack(getattr(transfer, asked.attack))
-    if weak := [model for model in (BASELINE, MONOTONIC) if missed[model] >= asked.margin_nats_per_token]:
-        return (
-            f"{asked.attack} is too weak on {' and '.join(weak)}: what was found for another model adds "
-            f"{max(missed[model] for model in weak):.4f} nats per token more there, which is no less than the margin"
-        )
     return None
 
 
 def beaten_by_blind_search(effects: Mapping[str, Effect]) -> list[str]:
     """Models on which the gradient search found no more than blind search at equal cost."""
-    return [model for model, effect in effects.items() if effect.attack_minus_blind_nats_per_token.value <= 0]
-
-
-def missed_by_own_attack(matrix: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Model -> how much more than its own attack the best attack of all models adds to its loss, in nats per token."""
-    return {model: max(row[model] for row in matrix.values()) - matrix[model][model] for model in matrix}
+    return [model for model, effect in effects.items() if effect.search_minus_blind_nats_per_token.value <= 0]
 
 
 def _known(found: Estimate | None) -> Estimate:

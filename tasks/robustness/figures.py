@@ -104,8 +104,8 @@ def _losses(attack: str, findings: Findings) -> Figure:
         for model, values in rows.items()
     )
     caption = (
-        f"{attack}: loss of each model clean, beside random tokens, after blind search at equal cost, and attacked "
-        "(increases added to the clean loss)."
+        f"{attack}: loss of each model clean, beside random tokens, after blind search on it, and under the strongest "
+        "attack (increases added to the clean loss)."
     )
     return Figure(
         levels(f"losses-{attack}", f"{caption} {numbers}.", rows, LEVEL_STYLES, "loss (nats per token)"), caption
@@ -117,7 +117,7 @@ def _effects(attack: str, records: Mapping[str, list[dict[str, Any]]]) -> Figure
         return [(row[column] - row["clean_loss_sum_nats"]) / row["tokens_scored"] for row in records[model]]
 
     panels = [
-        Panel("attack", {model: increases(model, "loss_sum_nats") for model in MAIN_STYLES}),
+        Panel("strongest attack", {model: increases(model, "loss_sum_nats") for model in MAIN_STYLES}),
         Panel("blind search", {model: increases(model, "blind_loss_sum_nats") for model in MAIN_STYLES}),
     ]
     medians = "; ".join(f"{model}: median {median(values):+.4f}" for model, values in panels[0].samples.items())
@@ -140,8 +140,8 @@ def _against_clean_loss(attack: str, findings: Findings) -> Figure:
     arms = [point(model) for model in findings.effects if model not in {name for name, *_ in line}]
     numbers = "; ".join(f"{model} {clean:.4f}, {increase:+.4f}" for model, clean, increase in [*line, *arms])
     caption = (
-        f"{attack}: increase against clean loss. The line joins the unconstrained model at moments of its training; "
-        "an arm off the line does something that its clean loss does not explain."
+        f"{attack}: increase under the strongest attack against clean loss. The line joins the unconstrained model "
+        "at moments of its training; an arm off the line does something that its clean loss does not explain."
     )
     labels = ("clean loss of the attacked texts (nats per token)", "increase (nats per token)")
     return Figure(against(f"equal-loss-{attack}", f"{caption} {numbers}.", line, arms, *labels), caption)
@@ -156,7 +156,8 @@ def _strength(attack: str, findings: Findings) -> Figure:
     ]
     ends = "; ".join(f"{model} {findings.curves[model][-1].loss_nats_per_token:.4f}" for model in styles)
     caption = (
-        f"{attack}: what the search had found after so many forwards (a backward counts as two), on the {searched}."
+        f"{attack}: what the search on each model had found after so many forwards (a backward counts as two), on the "
+        f"{searched}."
     )
     label = "loss (nats per token)" if attack == "uat" else "increase (nats per token)"
     return Figure(curves(f"strength-{attack}", f"{caption} {ends}.", drawn, "forward sequences", label), caption)
@@ -175,7 +176,7 @@ def _attack_differences(attack: str, findings: Findings) -> Figure:
         (_pair(row), row.increase_nats_per_token.value, row.increase_nats_per_token.interval)
         for row in findings.differences
     ]
-    caption = f"{attack}: differences of the increase, with intervals over sources; one seed."
+    caption = f"{attack}: differences of the increase (strongest attack), with intervals over sources; one seed."
     return _forest(f"differences-{attack}", caption, rows, "difference (nats per token)")
 
 

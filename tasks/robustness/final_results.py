@@ -40,12 +40,16 @@ class Cost(Result):
 
 
 class UatFindings(Result):
-    """What the triggers did to each model, the differences between models, and what they cost."""
+    """What the triggers did to each model, the differences between models, and what they cost.
+
+    Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents.
+    """
 
     split: str
     documents: int
     attack: TriggerAttack
     triggers: dict[str, Trigger]
+    attacked_by: dict[str, dict[str, int]]
     effects: dict[str, Effect]
     differences: list[EffectDifference]
     at_equal_loss: list[MatchedDifference]
@@ -63,11 +67,12 @@ class FlipsMade(Result):
 
 
 class HotFlipFindings(Result):
-    """What the flips did to each model, the differences between models, and what they cost."""
+    """What the flips did to each model, the differences between models, and what they cost; effects as with uat."""
 
     split: str
     documents: int
     attack: FlipAttack
+    attacked_by: dict[str, dict[str, int]]
     effects: dict[str, EffectWithSuccess]
     differences: list[EffectDifferenceWithSuccess]
     at_equal_loss: list[MatchedDifference]

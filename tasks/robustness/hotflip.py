@@ -15,7 +15,7 @@ from tasks.attacks.scoring import Count, Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.vocabulary import round_trips, usable_tokens
 from tasks.robustness.results import HotFlipResult, SearchPoint, SetupResult
-from tasks.robustness.stages import KEY_COLUMNS, HotFlipConfig
+from tasks.robustness.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
 from tasks.stage.run import StageInput, StageRun
 
 
@@ -25,7 +25,7 @@ def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: Stage
     Writes one record for each text, each a part of its own: a continuation loses at most one text.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
-    texts = attacked_texts(text, tokenizer, "attack-evaluation", attack.text_tokens, attack.documents)
+    texts = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens, attack.documents)
     keys = [f"{number:05d}" for number in range(len(texts))]
     with run.watched(settings.stall_minutes):
         folder, end_of_text = model.path / config.folder, SetupResult.read(text).end_of_text_id
@@ -113,7 +113,7 @@ def _result(config: HotFlipConfig, rows: list[dict[str, Any]], digest: str) -> H
     increases = ((sums_after_rounds - sums_after_rounds[0]) / tokens).tolist()
     return HotFlipResult(
         model=config.model,
-        split="attack-evaluation",
+        split=JUDGED,
         documents=len(rows),
         attack=config.attack,
         **{name: sum(row[name] for row in rows) for name in counted},

@@ -167,12 +167,18 @@ class HotFlipResult(Result):
     records_digest: str
 
 
+Transferred = dict[str, dict[str, dict[str, float]]]
+"""Search (gradient, blind) -> model that it found something for -> model that this was tried on -> increase of the loss
+in nats per token."""
+
+
 class TransferResult(Result):
-    """transfer: found for (first key) and tried on (second key): increase of the loss in nats per token."""
+    """transfer: what every search found for every model, tried on every model; `uat_on_search` on attack-search."""
 
     split: str
-    uat: dict[str, dict[str, float]]
-    hotflip: dict[str, dict[str, float]]
+    uat_on_search: Transferred
+    uat: Transferred
+    hotflip: Transferred
     records_digest: str
 
 

@@ -27,6 +27,9 @@ from tasks.training.budget import Budget
 KEY_COLUMNS = ("model", "example_id")
 """The columns that identify a record: there is one for each model and document."""
 
+SEARCHED, JUDGED = "attack-search", "attack-evaluation"
+"""The split that universal attacks learn from, and the one that attacks are judged on."""
+
 REQUIRED_MOVEMENT = 0.1
 """Of the monotonic arm: how far its constrained weights must move, as a share of how far its free matrices do."""
 
@@ -148,7 +151,7 @@ class TransferConfig(StageConfiguration):
 
     numerics: ClassVar = ATTACK
 
-    models: list[str] = scientific(description="Names of the models.")
+    models: dict[str, str] = scientific(description="Name of each model, and the folder of its stage that holds it.")
     uat: TriggerAttack = scientific(description="How the triggers were found.")
     hotflip: FlipAttack = scientific(description="How the flips were found.")
     execution: RobustnessExecution = execution(description="How the work is done.")

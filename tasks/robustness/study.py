@@ -293,7 +293,8 @@ class Study(StudyBase):
         return {"model": model, "folder": folder, "execution": self.execution, "cell": model}
 
     def for_transfer(self) -> TransferConfig:
-        return TransferConfig(models=self._compared(), uat=self.uat, hotflip=self.hotflip, execution=self.execution)
+        folders = {name: folder for name, (_, folder) in self.attacked().items()}
+        return TransferConfig(models=folders, uat=self.uat, hotflip=self.hotflip, execution=self.execution)
 
     def for_order(self) -> OrderConfig:
         return OrderConfig(models=self._compared(), variant=self.constraint.variant, execution=self.execution)

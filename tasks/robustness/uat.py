@@ -13,7 +13,7 @@ from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.robustness.results import Restart, SearchPoint, SetupResult, Trigger, UatResult
-from tasks.robustness.stages import KEY_COLUMNS, UatConfig
+from tasks.robustness.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
 
@@ -27,8 +27,8 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
     each document. The budget is counted and the same for every model. A continuation goes on within a restart.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
-    search_texts = [t.tokens for t in attacked_texts(text, tokenizer, "attack-search", attack.text_tokens)]
-    judged = attacked_texts(text, tokenizer, "attack-evaluation", attack.text_tokens)
+    search_texts = [t.tokens for t in attacked_texts(text, tokenizer, SEARCHED, attack.text_tokens)]
+    judged = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens)
     ledger = _Ledger(run, settings, 2 * attack.restarts * attack.iterations)
 
     with run.watched(settings.stall_minutes):
@@ -55,7 +55,7 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
         digest = run.records.merge(keys, file, KEY_COLUMNS)
     return UatResult(
         model=config.model,
-        split="attack-evaluation",
+        split=JUDGED,
         documents=len(judged),
         attack=attack,
         **triggers,

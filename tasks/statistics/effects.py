@@ -1,9 +1,10 @@
 """What an attack did: losses before and after, absolute and relative, beside random tokens and blind search.
 
-A record is a dictionary with `model`, `example_id`, `source`; `tokens_scored`, `loss_sum_nats` (attacked) and
-`clean_loss_sum_nats`; on the same tokens `blind_loss_sum_nats` (blind search at equal cost),
-`control_losses_sum_nats` (of each random draw) and `budget_losses_sum_nats` (of the search at shares of its cost);
-`text_tokens` and `text_clean_loss_sum_nats` of the whole text, of which no attacker chooses a part.
+A record is a dictionary with `model`, `example_id`, `source`; `tokens_scored`, `loss_sum_nats` (attacked, by whichever
+attack) and `clean_loss_sum_nats`; on the same tokens `budget_losses_sum_nats` (of the gradient search on this model at
+shares of its cost, the last of all of it), `blind_loss_sum_nats` (blind search at equal cost) and
+`control_losses_sum_nats` (of each random draw); `text_tokens` and `text_clean_loss_sum_nats` of the whole text, of
+which no attacker chooses a part.
 
 A relative increase divides by the model's own clean loss, so the same nats are a smaller share for a model that
 predicts badly to begin with. Every effect is therefore given in nats per token too, with the clean loss beside it.
@@ -30,9 +31,9 @@ LISTS = ("control_losses_sum_nats", "budget_losses_sum_nats")
 class Effect(Result):
     """What an attack did to one model, beside its controls; losses in nats per token, weighted by tokens.
 
-    `control` is the mean of the random draws, `blind` a blind search of equal cost; `budget_increases`, in nats per
-    token, are those of the search at shares of its cost. `attacked_loss` and `control_loss` are the clean loss of the
-    whole texts plus the increase of the tokens that were scored.
+    `control` is the mean of the random draws, `search` the gradient search on this model, `blind` a blind search of
+    equal cost; `budget_increases`, in nats per token, are those of `search` at shares of its cost. `attacked_loss` and
+    `control_loss` are the clean loss of the whole texts plus the increase of the tokens that were scored.
     """
 
     model: str
@@ -47,8 +48,9 @@ class Effect(Result):
     control_increase_nats_per_token: Estimate
     control_relative_increase: Estimate
     attack_minus_control_nats_per_token: Estimate
+    search_increase_nats_per_token: Estimate
     blind_increase_nats_per_token: Estimate
-    attack_minus_blind_nats_per_token: Estimate
+    search_minus_blind_nats_per_token: Estimate
     budget_increases: list[Estimate]
     confidence_level: float
 
@@ -74,7 +76,6 @@ class EffectDifference(Result):
     increase_nats_per_token: Estimate
     relative_increase: Estimate
     attack_minus_control_nats_per_token: Estimate
-    attack_minus_blind_nats_per_token: Estimate
     confidence_level: float
 
 
@@ -98,7 +99,6 @@ MEASURES: dict[str, tuple[Statistic, tuple[str, ...]]] = {
     "increase_nats_per_token": (increase, ("tokens_scored", "loss", "clean")),
     "relative_increase": (relative_increase, ("tokens_scored", "loss", "clean", "text_tokens", "text_clean")),
     "attack_minus_control_nats_per_token": (increase, ("tokens_scored", "loss", "control")),
-    "attack_minus_blind_nats_per_token": (increase, ("tokens_scored", "loss", "blind")),
 }
 """Field of Effect and EffectDifference -> statistic of the totals of these columns of `effect_sums`."""
 CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
@@ -107,7 +107,9 @@ CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
         relative_increase,
         ("tokens_scored", "control", "clean", "text_tokens", "text_clean"),
     ),
+    "search_increase_nats_per_token": (increase, ("tokens_scored", "search", "clean")),
     "blind_increase_nats_per_token": (increase, ("tokens_scored", "blind", "clean")),
+    "search_minus_blind_nats_per_token": (increase, ("tokens_scored", "search", "blind")),
 }
 """The same, of Effect alone."""
 
@@ -259,7 +261,7 @@ def records_of(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
     if not chosen:
         raise ValueError(f"{model} was attacked on no document")
     for row in chosen:
-        if row["tokens_scored"] < 1 or not row["control_losses_sum_nats"]:
+        if row["tokens_scored"] < 1 or not all(row[column] for column in LISTS):
             raise ValueError(f"nothing was scored of document {row['example_id']} for {model}")
         for column in LISTS:
             if len(row[column]) != (expected := len(chosen[0][column])):
@@ -304,6 +306,7 @@ def _columns(row: dict[str, Any], success_threshold: float | None) -> dict[str, 
         "clean": row["clean_loss_sum_nats"],
         "loss": row["loss_sum_nats"],
         "control": sum(draws) / len(draws),
+        "search": row["budget_losses_sum_nats"][-1],
         "blind": row["blind_loss_sum_nats"],
     }
     columns |= {f"budget {number}": loss for number, loss in enumerate(row["budget_losses_sum_nats"])}

@@ -103,7 +103,7 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
                 row["text_clean_loss_sum_nats"] = row["text_tokens"] * own
                 row["loss_sum_nats"] = row["tokens_scored"] * (own + rise)
                 row["success"] = rise / own > 0.15
-            keep_consistent(stages, "hotflip", model)
+        keep_consistent(stages, "hotflip")
 
     def ours() -> str:
         return report_of(tmp_path, edit)[1]
@@ -114,7 +114,7 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
             for line in said[said.find("## hotflip") : said.find("## Are the layers")].splitlines()
             if line.startswith("| ")
         ]
-        increases = {line[0]: line[3] for line in numbers if line[0] in clean and len(line) == 8}
+        increases = {line[0]: line[3] for line in numbers if line[0] in clean and len(line) == 9 and line[3][0] == "+"}
         losses = {line[0]: line[1] for line in numbers if line[0] in clean and line[2:3] and "%" in line[2]}
         between = [line[1] for line in numbers if line[0] == "monotonic - baseline"]
         return (

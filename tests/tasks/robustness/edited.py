@@ -23,7 +23,9 @@ from storage.run_directory import RunDirectory
 from tasks.report.publish import Published
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.final_results import FinalResults
+from tasks.robustness.stages import JUDGED
 from tasks.robustness.study import Study
+from tasks.robustness.transfer import increases_of
 from tasks.stage.run import StageInput
 from tests.tasks.tiny import finished_study, stage_run
 
@@ -63,22 +65,30 @@ def set_rise(stages: Stages, arm: str, nats: float) -> None:
     live["rise_nats_per_token"] = live["loss_with_means_nats_per_token"] - live["loss_nats_per_token"]
 
 
-def keep_consistent(stages: Stages, attack: str, model: str) -> None:
-    """What else says the attacked losses of a model: its search, blind search below it, and transfer."""
-    rows = stages[f"{attack}-{model}"]["rows"]
+def keep_consistent(stages: Stages, attack: str) -> None:
+    """What else says the attacked losses of a model: shares of its search, blind search below it, and transfer."""
+    for role, stage in stages.items():
+        for row in stage["rows"] if role.startswith(f"{attack}-") else []:
+            row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
+            row["blind_loss_sum_nats"] = row["loss_sum_nats"] - 0.01 * row["tokens_scored"]
+    transfer_again(stages, attack)
+
+
+def transfer_again(stages: Stages, attack: str) -> None:
+    """Whatever was found for any model does to a model what its own search, or blind search, does: as edited."""
+    own = {
+        (row["model"], row["example_id"]): row
+        for role, stage in stages.items()
+        if role.startswith(f"{attack}-")
+        for row in stage["rows"]
+    }
+    rows = stages["transfer"]["rows"]
     for row in rows:
-        row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
-        row["blind_loss_sum_nats"] = row["loss_sum_nats"] - 0.01 * row["tokens_scored"]
-    matrix = stages["transfer"]["result"][attack]
-    for found_for in matrix:
-        for tried_on in matrix[found_for]:
-            own = stages[f"{attack}-{tried_on}"]["rows"]
-            tokens = sum(row["tokens_scored"] for row in own)
-            risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
-            matrix[found_for][tried_on] = risen / tokens
-            for row in stages["transfer"]["rows"]:
-                if (row["attack"], row["found_for"], row["model"]) == (attack, found_for, tried_on):
-                    row["loss_sum_nats"] = row["clean_loss_sum_nats"] + row["tokens_scored"] * risen / tokens
+        if (row["attack"], row["split"]) == (attack, JUDGED):
+            theirs = own[row["model"], row["example_id"]]
+            row |= {name: theirs[name] for name in ("clean_loss_sum_nats", "text_clean_loss_sum_nats")}
+            row["loss_sum_nats"] = theirs["loss_sum_nats" if row["search"] == "gradient" else "blind_loss_sum_nats"]
+    stages["transfer"]["result"][attack] = increases_of(rows)[attack, JUDGED]
 
 
 def written(folder: Path, stages: Stages) -> dict[str, StageInput]:

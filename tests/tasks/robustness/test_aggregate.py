@@ -13,10 +13,20 @@ from storage import durable
 from storage.errors import CheckFailed
 from tasks.robustness.attack_words import attack_cautions
 from tasks.robustness.tables import tables
+from tasks.robustness.transfer import increases_of
 from tasks.robustness.words import cautions, facts, primary_answer, worse_than_frequencies
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.holm import holm
-from tests.tasks.robustness.edited import Stages, aggregated, contents, keep_consistent, set_rise, typed, written
+from tests.tasks.robustness.edited import (
+    Stages,
+    aggregated,
+    contents,
+    keep_consistent,
+    set_rise,
+    transfer_again,
+    typed,
+    written,
+)
 from tests.tasks.tiny import files_of, finished_study
 
 WINNERS = re.compile(
@@ -208,7 +218,7 @@ def of_difference(nats: dict[str, float]) -> Edit:
                 clean = row["text_clean_loss_sum_nats"] / row["text_tokens"]
                 share = result["attack"]["success_relative_increase"] * clean
                 row["success"] = (risen - row["clean_loss_sum_nats"]) / tokens > share
-            keep_consistent(stages, "hotflip", model)
+        keep_consistent(stages, "hotflip")
 
     return edit
 
@@ -243,7 +253,7 @@ def test_a_difference_with_a_wide_interval_is_undecided(tmp_path: Path):
             share = finished_study().study.hotflip.success_relative_increase
             clean = row["text_clean_loss_sum_nats"] / row["text_tokens"]
             row["success"] = (row["loss_sum_nats"] - row["clean_loss_sum_nats"]) / row["tokens_scored"] > share * clean
-        keep_consistent(stages, "hotflip", "monotonic")
+        keep_consistent(stages, "hotflip")
 
     assert Made(tmp_path, wide).numbers["primary"]["answer"]["answer"] == "undecided"
 
@@ -253,7 +263,7 @@ def test_an_arm_whose_clean_loss_no_snapshot_reaches_is_not_compared_at_equal_lo
         for row in stages["uat-monotonic"]["rows"]:
             for column in ("clean_loss_sum_nats", "text_clean_loss_sum_nats", "loss_sum_nats"):
                 row[column] += 5.0 * row["text_tokens"]
-        keep_consistent(stages, "uat", "monotonic")
+        keep_consistent(stages, "uat")
 
     made = Made(tmp_path, far)
     found = {row["model"]: row for row in made.numbers["attacks"]["uat"]["at_equal_loss"]}
@@ -268,6 +278,7 @@ def test_gradients_that_mislead_are_told_in_bold(tmp_path: Path):
     def masked(stages: Stages) -> None:
         for row in stages["uat-monotonic"]["rows"]:
             row["blind_loss_sum_nats"] = row["loss_sum_nats"] + 1.0
+        transfer_again(stages, "uat")
 
     made = Made(tmp_path, masked)
     assert "**uat: the gradient search does not beat blind search at equal cost on" in " ".join(
@@ -280,7 +291,7 @@ def test_a_search_that_still_grows_is_said_to_find_more_with_more(tmp_path: Path
         for row in stages["uat-base"]["rows"]:
             clean, last = row["clean_loss_sum_nats"], row["clean_loss_sum_nats"] + 10.0
             row["loss_sum_nats"] = last
-        keep_consistent(stages, "uat", "base")
+        keep_consistent(stages, "uat")
         for row in stages["uat-base"]["rows"]:
             clean, last = row["clean_loss_sum_nats"], row["loss_sum_nats"]
             row["budget_losses_sum_nats"] = [clean, clean + 1.0, last]
@@ -297,23 +308,32 @@ def test_the_facts_give_both_effects_with_intervals_and_the_clean_loss(made: Mad
     )
 
 
-def test_an_attack_that_another_model_s_beats_by_the_margin_answers_nothing(tmp_path: Path):
-    def beaten(stages: Stages) -> None:
-        of_difference({"monotonic": 0.0})(stages)
-        stages["transfer"]["result"]["hotflip"]["base"]["baseline"] += 0.05
-        for row in stages["transfer"]["rows"]:
-            if (row["attack"], row["found_for"], row["model"]) == ("hotflip", "base", "baseline"):
-                row["loss_sum_nats"] += 0.05 * row["tokens_scored"]
+def test_a_search_that_was_luckier_on_one_model_makes_no_difference_between_models(tmp_path: Path):
+    """The search on monotonic finds 0.3 nats less; what was found for base does as much to it as to the baseline."""
 
-    made = Made(tmp_path, beaten)
-    assert "hotflip is too weak on baseline" in made.numbers["primary"]["unanswered"]
-    assert "**hotflip is weaker than what was found for other models** on baseline" in made.table
+    def unlucky(stages: Stages) -> None:
+        of_difference({"monotonic": -0.3})(stages)
+        lucky = {row["example_id"]: row["loss_sum_nats"] for row in stages["hotflip-baseline"]["rows"]}
+        rows = stages["transfer"]["rows"]
+        for row in rows:
+            found_for = tuple(row[name] for name in ("attack", "search", "found_for", "model"))
+            if found_for == ("hotflip", "gradient", "base", "monotonic"):
+                row["loss_sum_nats"] = lucky[row["example_id"]]
+        stages["transfer"]["result"]["hotflip"] = increases_of(rows)["hotflip", "attack-evaluation"]
+
+    made = Made(tmp_path, unlucky)
+    primary = made.numbers["primary"]
+    assert primary["difference"]["value"] == pytest.approx(0.0, abs=1e-9)
+    assert primary["answer"]["answer"] == "equivalent"
+    assert made.numbers["attacks"]["hotflip"]["attacked_by"]["monotonic"] == {"base": 4}
+    assert re.search(r"hotflip: what was found for other models does more .* monotonic \+0\.3", made.table)
 
 
 def test_a_masked_search_answers_nothing(tmp_path: Path):
     def masked(stages: Stages) -> None:
         for row in stages["hotflip-monotonic"]["rows"]:
             row["blind_loss_sum_nats"] = row["loss_sum_nats"] + 1.0
+        transfer_again(stages, "hotflip")
 
     assert "no more than blind search on monotonic" in Made(tmp_path, masked).numbers["primary"]["unanswered"]
 

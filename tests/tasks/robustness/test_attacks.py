@@ -31,6 +31,7 @@ from tasks.language.model import load, save
 from tasks.robustness import transfer
 from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
 from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig
+from tasks.robustness.strongest import strongest
 from tasks.robustness.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageInput, StageRun
@@ -42,7 +43,7 @@ MODELS = {"base": 1, "baseline": 2}
 """Name -> seed of its weights."""
 
 FOLDERS = {"base": "model", "baseline": "snapshots/1"}
-"""Name -> the folder that is attacked; the stage keeps the same weights in `model`, where transfer looks."""
+"""Name -> the folder that is attacked."""
 
 
 class UntrainedConfig(StageConfiguration):
@@ -97,8 +98,10 @@ class Attacked:
         end_of_text = durable.read_json(self.handles["setup"].run.result_file)["end_of_text_id"]
         return Victim(load(self.path(f"model-{model}") / FOLDERS[model]), end_of_text, 5)
 
-    def texts(self, tokens: int, documents: int | None = None) -> dict[str, list[int]]:
-        found = attacked_texts(self.input("setup"), self.tokenizer(), "attack-evaluation", tokens, documents)
+    def texts(
+        self, tokens: int, documents: int | None = None, split: str = "attack-evaluation"
+    ) -> dict[str, list[int]]:
+        found = attacked_texts(self.input("setup"), self.tokenizer(), split, tokens, documents)
         return {text.example_id: text.tokens for text in found}
 
     def copy(self, folder: Path) -> Path:
@@ -120,7 +123,7 @@ def attacked(root: Path, study: Study) -> Attacked:
         handles[f"uat-{name}"] = stage(UAT, uat, text=text, model=model)
         handles[f"hotflip-{name}"] = stage(HOTFLIP, hotflip, text=text, model=model)
     found = {name: handle for name, handle in handles.items() if name != "setup"}
-    config = TransferConfig(models=list(MODELS), uat=study.uat, hotflip=study.hotflip, execution=study.execution)
+    config = TransferConfig(models=FOLDERS, uat=study.uat, hotflip=study.hotflip, execution=study.execution)
     handles["transfer"] = stage(TRANSFER, config, text=text, **found)
     return Attacked(root, study, handles)
 
@@ -308,18 +311,24 @@ def require_same_bytes(study: Attacked, root: Path, stage: str) -> None:
 
 def test_transfer_tries_what_was_found_for_each_model_on_each(study):
     rows, result = study.rows("transfer"), TransferResult.read(study.input("transfer"))
-    assert len(rows) == 4 * (5 + 4) == len({tuple(row[column] for column in transfer.KEY_COLUMNS) for row in rows})
+    texts = {(a, "attack-evaluation"): study.texts(*how) for a, how in {"uat": (12,), "hotflip": (14, 4)}.items()}
+    texts["uat", "attack-search"] = study.texts(12, split="attack-search")
+    assert (
+        len(rows)
+        == 2 * 4 * (len(texts["uat", "attack-search"]) + 5 + 4)
+        == len({tuple(row[column] for column in transfer.KEY_COLUMNS) for row in rows})
+    )
     assert result.records_digest == plain_digest(rows, transfer.KEY_COLUMNS)
-    texts = {"uat": study.texts(12), "hotflip": study.texts(14, 4)}
     flips = {(r["model"], r["example_id"]): r for model in MODELS for r in study.rows(f"hotflip-{model}")}
     for row in rows:
-        own = texts[row["attack"]][row["example_id"]]
+        own = texts[row["attack"], row["split"]][row["example_id"]]
         prefix, tokens, kept = [], list(own), list(range(len(own)))
         if row["attack"] == "uat":
-            prefix = study.uat(row["found_for"]).gradient.trigger_ids
+            prefix = getattr(study.uat(row["found_for"]), row["search"]).trigger_ids
         else:
             made = flips[row["found_for"], row["example_id"]]
-            for position, token in zip(made["positions"], made["replacements"], strict=True):
+            of = {"gradient": "", "blind": "blind_"}[row["search"]]
+            for position, token in zip(made[f"{of}positions"], made[f"{of}replacements"], strict=True):
                 tokens[position] = token
             kept = [i for i in kept if i not in made["writable"]]
         clean, changed = study.victim(row["model"]).losses([[], prefix], [own, tokens])
@@ -331,28 +340,55 @@ def test_transfer_tries_what_was_found_for_each_model_on_each(study):
 
 def test_what_was_found_for_a_model_does_to_it_what_the_attack_said(study):
     result = TransferResult.read(study.input("transfer"))
-    for attack, matrix in (("uat", result.uat), ("hotflip", result.hotflip)):
-        assert list(matrix) == [*MODELS] and all(list(tried_on) == [*MODELS] for tried_on in matrix.values())
+    for attack, found in (("uat", result.uat), ("hotflip", result.hotflip)):
+        for search, column in (("gradient", "loss_sum_nats"), ("blind", "blind_loss_sum_nats")):
+            matrix = found[search]
+            assert list(matrix) == [*MODELS] and all(list(tried_on) == [*MODELS] for tried_on in matrix.values())
+            for model in MODELS:
+                own = study.rows(f"{attack}-{model}")
+                risen = sum(row[column] - row["clean_loss_sum_nats"] for row in own)
+                assert matrix[model][model] == pytest.approx(risen / sum(row["tokens_scored"] for row in own), rel=1e-4)
+            assert matrix["base"]["baseline"] != matrix["baseline"]["base"]
+
+
+def test_a_trigger_does_on_attack_search_what_its_search_said(study):
+    matrix = TransferResult.read(study.input("transfer")).uat_on_search
+    for search, of_search in matrix.items():
         for model in MODELS:
-            own = study.rows(f"{attack}-{model}")
-            risen = sum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in own)
-            assert matrix[model][model] == pytest.approx(risen / sum(row["tokens_scored"] for row in own), rel=1e-4)
-        crossed = [
-            row
-            for row in study.rows("transfer")
-            if (row["attack"], row["found_for"], row["model"]) == (attack, "base", "baseline")
-        ]
-        risen = sum(own["loss_sum_nats"] - own["clean_loss_sum_nats"] for own in crossed)
-        assert matrix["base"]["baseline"] == pytest.approx(
-            risen / sum(own["tokens_scored"] for own in crossed), rel=1e-9
-        )
-        assert matrix["base"]["baseline"] != matrix["baseline"]["base"]
+            found = getattr(study.uat(model), search)
+            risen = found.search_loss_nats_per_token - found.search_loss_clean_nats_per_token
+            assert of_search[model][model] == pytest.approx(risen, rel=1e-4)
+
+
+@pytest.mark.parametrize("attack", ["uat", "hotflip"])
+def test_each_model_is_judged_by_the_strongest_attack_that_was_found_for_any(study, attack):
+    own = {model: study.rows(f"{attack}-{model}") for model in MODELS}
+    tried, matrix = study.rows("transfer"), TransferResult.read(study.input("transfer"))
+    chosen = strongest(attack, own, tried, matrix)
+    assert list(chosen) == [*MODELS]
+    everything = [(search, found_for) for search in ("gradient", "blind") for found_for in MODELS]
+    for model, rows in chosen.items():
+        for row, before in zip(rows, own[model], strict=True):
+            losses = {
+                (one["search"], one["found_for"]): one["loss_sum_nats"]
+                for one in tried
+                if (one["attack"], one["split"], one["model"]) == (attack, "attack-evaluation", model)
+                and one["example_id"] == row["example_id"]
+            }
+            assert set(losses) == set(everything)
+            assert row["loss_sum_nats"] == losses[tuple(row["attacked_by"])]
+            assert {**row, "loss_sum_nats": 0, "attacked_by": 0} == {**before, "loss_sum_nats": 0, "attacked_by": 0}
+            if attack == "hotflip":  # who attacks a text sees its loss
+                assert row["loss_sum_nats"] == max(losses.values())
+            else:  # one trigger for all texts, chosen where it was learned
+                on_search = {by: matrix.uat_on_search[by[0]][by[1]][model] for by in everything}
+                assert on_search[tuple(row["attacked_by"])] == max(on_search.values())
 
 
 def test_flips_of_other_documents_are_refused(study, tmp_path):
     pq.write_table(pa.Table.from_pylist(study.rows("hotflip-base")[::-1]), tmp_path / "records.parquet")
     own = study.study
-    config = TransferConfig(models=["base"], uat=own.uat, hotflip=own.hotflip, execution=own.execution)
+    config = TransferConfig(models={"base": "model"}, uat=own.uat, hotflip=own.hotflip, execution=own.execution)
     given = {"hotflip-base": SimpleNamespace(path=tmp_path)}
     with pytest.raises(CheckFailed, match="records of hotflip of base"):
         list(transfer._flips(config, study.input("setup"), given))

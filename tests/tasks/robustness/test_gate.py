@@ -250,11 +250,56 @@ def test_a_trigger_that_is_longer_than_configured(tmp_path: Path):
 
 
 @pytest.mark.parametrize("found_for", ["monotonic", "base"])
-def test_a_transfer_that_its_records_contradict(tmp_path: Path, found_for: str):
+@pytest.mark.parametrize("kind", ["uat", "uat_on_search", "hotflip"])
+def test_a_transfer_that_its_records_contradict(tmp_path: Path, kind: str, found_for: str):
     def claimed(stages: Stages) -> None:
-        stages["transfer"]["result"]["uat"][found_for]["monotonic"] += 0.5
+        stages["transfer"]["result"][kind]["gradient"][found_for]["monotonic"] += 0.5
 
-    refused(tmp_path, claimed, f"transfer of uat from {found_for} to monotonic follows from the records")
+    attack = kind.split("_")[0]
+    said = rf"transfer of {attack} \(gradient search\) from {found_for} to monotonic .* follows from the records"
+    refused(tmp_path, claimed, said)
+
+
+def test_a_transfer_that_left_out_a_model(tmp_path: Path):
+    def left_out(stages: Stages) -> None:
+        del stages["transfer"]["result"]["uat"]["blind"]["random-signs"]
+
+    refused(tmp_path, left_out, "transfer tried uat of every model on every model")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "match"),
+    [
+        ("tokens_scored", 1, "scored the same tokens as the attack"),
+        ("example_id", "0" * 64, "scored the same tokens as the attack"),
+        ("clean_loss_sum_nats", 99.0, "measured what the attack measured"),
+        ("text_clean_loss_sum_nats", 99.0, "measured what the attack measured"),
+        ("loss_sum_nats", 99.0, "measured what the attack measured"),
+        ("loss_sum_nats", math.nan, "every loss of transfer is a finite number"),
+        ("search", "of somebody else", "scored the same tokens as the attack"),
+    ],
+)
+@pytest.mark.parametrize("attack", ["uat", "hotflip"])
+@pytest.mark.parametrize("search", ["gradient", "blind"])
+def test_a_transfer_record_that_is_not_what_the_attack_says(
+    tmp_path: Path, attack: str, search: str, column: str, value: Any, match: str
+):
+    def other(stages: Stages) -> None:
+        for row in stages["transfer"]["rows"]:
+            wanted = (attack, "attack-evaluation", search, "monotonic", "monotonic")
+            if tuple(row[name] for name in ("attack", "split", "search", "found_for", "model")) == wanted:
+                row[column] = value
+                break
+
+    refused(tmp_path, other, match)
+
+
+def test_a_transfer_of_something_else(tmp_path: Path):
+    def more(stages: Stages) -> None:
+        rows = stages["transfer"]["rows"]
+        rows.append({**rows[0], "found_for": "an arm of my own"})
+
+    refused(tmp_path, more, "transfer tried the attacks of the study")
 
 
 def test_layers_of_another_arm(tmp_path: Path):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.tasks.robustness.edited import Stages
+from tests.tasks.robustness.edited import Stages, transfer_again
 from tests.tasks.robustness.test_aggregate import Made
 from tests.tasks.robustness.test_gate import ATTACKED, every_row, refused
 from tests.tasks.tiny import finished_study
@@ -86,8 +86,7 @@ def test_r4_what_no_model_reads(tmp_path: Path, attack: str, what: str):
     def edit(stages: Stages) -> None:
         every_row(stages, attack, cut)
         if what == "search":  # transfer says the same of every model's own attack
-            for model in finished_study().study.for_transfer().models:
-                stages["transfer"]["result"][attack][model][model] = 0.0
+            transfer_again(stages, attack)
 
     refused(tmp_path, edit, f"the models read what the {what} of {attack} wrote")
 
@@ -97,7 +96,7 @@ def test_one_model_that_reads_nothing_is_told_in_bold_and_not_refused(tmp_path: 
         for row in stages["uat-random-signs"]["rows"]:
             clean = row["clean_loss_sum_nats"]
             row |= {"loss_sum_nats": clean, "blind_loss_sum_nats": clean, "budget_losses_sum_nats": [clean] * 3}
-        stages["transfer"]["result"]["uat"]["random-signs"]["random-signs"] = 0.0
+        transfer_again(stages, "uat")
 
     table = Made(tmp_path, blinded).table
     (bold,) = re.findall(

@@ -43,17 +43,17 @@ def test_every_number_is_the_one_that_is_computed_by_hand():
             2.0,
             3.0,
             tokens_scored=5,
-            loss_sum_nats=15.0,
+            loss_sum_nats=15.0,  # of another attack than the search on this model, which led to 14
             clean_loss_sum_nats=10.0,
             control_losses_sum_nats=[10.0, 12.0],
             blind_loss_sum_nats=13.0,
-            budget_losses_sum_nats=[12.5, 15.0],
+            budget_losses_sum_nats=[12.5, 14.0],
         ),
         row("a", 1, 4.0, 4.4, control_losses_sum_nats=[40.0, 44.0], blind_loss_sum_nats=43.0),
     ]
     found = effect(rows)
     # attacked 15 + 44 = 59, clean 10 + 40 = 50, 15 tokens; control 11 + 42 = 53, blind 13 + 43 = 56;
-    # budgets 12.5 + 42 = 54.5 and 59; of the whole texts 20 + 40 = 60, 20 tokens
+    # search 12.5 + 42 = 54.5 and 14 + 44 = 58; of the whole texts 20 + 40 = 60, 20 tokens
     assert found.clean_loss_nats_per_token == pytest.approx(3.0)
     assert found.attacked_loss_nats_per_token == pytest.approx(3.6)
     assert found.increase_nats_per_token.value == pytest.approx(9 / 15)
@@ -63,8 +63,9 @@ def test_every_number_is_the_one_that_is_computed_by_hand():
     assert found.control_relative_increase.value == pytest.approx(0.2 / 3.0)
     assert found.attack_minus_control_nats_per_token.value == pytest.approx(9 / 15 - 0.2)
     assert found.blind_increase_nats_per_token.value == pytest.approx(6 / 15)
-    assert found.attack_minus_blind_nats_per_token.value == pytest.approx(3 / 15)
-    assert [budget.value for budget in found.budget_increases] == pytest.approx([4.5 / 15, 9 / 15])
+    assert found.search_increase_nats_per_token.value == pytest.approx(8 / 15)
+    assert found.search_minus_blind_nats_per_token.value == pytest.approx(2 / 15)
+    assert [budget.value for budget in found.budget_increases] == pytest.approx([4.5 / 15, 8 / 15])
     assert found.success_rate.value == 0.5  # 1.0 and 0.4 nats, of which 0.3 and 0.6 are needed
     assert found.control_success_rate.value == 0.25  # one of two draws on the first text
     assert found.success_rate_minus_control.value == 0.25
