@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
@@ -66,8 +66,10 @@ class AllowedSigns:
 
 
 @torch.no_grad()
-def signs_of(model: PreTrainedModel, variant: str, kind: Signs) -> AllowedSigns:
+def signs_of(model: PreTrainedModel, variant: str, kind: Signs, seeds: Sequence[int] = ()) -> AllowedSigns:
     """The signs that `kind` gives the layers of `variant`; `model` is the base model, with its own weights.
+
+    `seeds` are those of random signs, and nothing to others.
 
     BadInput where `kind` is per-unit and the variant has no sublayer with both of its matrices constrained.
     """
@@ -79,7 +81,7 @@ def signs_of(model: PreTrainedModel, variant: str, kind: Signs) -> AllowedSigns:
         own = {name: torch.where(layer.weight.detach().cpu() < 0, -one, one) for name, layer in layers.items()}
         return AllowedSigns(kind, own)
     if kind == "random":
-        return AllowedSigns(kind, {name: _drawn(name, layer.weight.shape) for name, layer in layers.items()})
+        return AllowedSigns(kind, {name: _drawn(name, layer.weight.shape, seeds) for name, layer in layers.items()})
     return AllowedSigns(kind, {name: torch.tensor(0 if kind == "off" else 1, dtype=torch.int8) for name in layers})
 
 
@@ -89,9 +91,10 @@ def project(weight: torch.Tensor, signs: torch.Tensor) -> None:
     weight.mul_(signs).clamp_(min=0).mul_(signs)
 
 
-def _drawn(name: str, shape: torch.Size) -> torch.Tensor:
-    """-1 or +1 for each weight, from the layer's name alone: bits of Philox, the same on every machine."""
-    key = np.frombuffer(hashlib.sha256(f"random signs of {name}".encode()).digest()[:16], dtype="<u8")
+def _drawn(name: str, shape: torch.Size, seeds: Sequence[int]) -> torch.Tensor:
+    """-1 or +1 for each weight, from the layer's name and the seeds: bits of Philox, the same on every machine."""
+    said = f"random signs of {name}, {', '.join(map(str, seeds))}"
+    key = np.frombuffer(hashlib.sha256(said.encode()).digest()[:16], dtype="<u8")
     words = np.random.Philox(key=key).random_raw(-(-shape.numel() // 64)).astype("<u8")
     bits = np.unpackbits(words.view(np.uint8), count=shape.numel()).astype(np.int8)
     return torch.from_numpy(2 * bits - 1).view(shape)

@@ -25,7 +25,7 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
     model = language.load(base.path / "model").to(device(config.execution))
     before = language.validation_loss(model, validation, batch_size, run.progress.touch)
 
-    allowed = signs_of(model, variant, config.signs)
+    allowed = signs_of(model, variant, config.signs, config.seeds)
     set_start(model, variant, allowed, config.start, _calibration(text), batch_size)
     verified = verify(model, variant, allowed)
     after = language.validation_loss(model, validation, batch_size, run.progress.touch)

@@ -91,6 +91,7 @@ class ConstrainConfig(StageConfiguration):
     variant: Variant = scientific(description="Which weights are constrained.")
     signs: Signs = scientific(description="Which sign each of them may have.")
     start: Start = scientific(description="Where they start.")
+    seeds: list[int] = scientific([], description="Seeds of random signs, of the study and of its base model.")
 
 
 class TrainConfig(StageConfiguration):

@@ -220,9 +220,19 @@ class Study(StudyBase):
             if signs := ARMS[arm].signs:
                 name, start = self.start_of(arm), ARMS[arm].started(self.constraint)
                 configs[name] = ConstrainConfig(
-                    variant=self.constraint.variant, signs=signs, start=start, execution=self.execution, cell=name
+                    variant=self.constraint.variant,
+                    signs=signs,
+                    start=start,
+                    seeds=self._seeds if signs == "random" else [],
+                    execution=self.execution,
+                    cell=name,
                 )
         return configs
+
+    @property
+    def _seeds(self) -> list[int]:
+        """Of the study, and of a base model from scratch: what chance alone varies with."""
+        return [self.seed, *([self.model.init_seed] if isinstance(self.model, FromScratch) else [])]
 
     def start_of(self, arm: ArmName) -> str:
         """The name of the start of an arm with constrained weights, such as `non-negative-positive-part`."""

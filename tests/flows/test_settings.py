@@ -143,7 +143,7 @@ SCIENTIFIC_FIELDS = {
     "TrainedTokenizer": {"source", "vocabulary_size"},
     "SetupConfig": {"text", "splits", "sequence_length", "tokenizer"},
     "BaseConfig": {"model", "checks", "snapshots"},
-    "ConstrainConfig": {"variant", "signs", "start"},
+    "ConstrainConfig": {"variant", "signs", "start", "seeds"},
     "TrainConfig": {"budget", "seed", "variant", "by", "required_movement", "snapshots"},
     "EvaluateConfig": {"snapshots"},
     "OrderConfig": {"models", "variant"},
@@ -322,6 +322,15 @@ EXAMINED = MODELS | {"evaluate", "order"}
 def test_a_change_reaches_only_the_stages_that_read_it(change: str, value: object, stays: set[str]) -> None:
     before, after = _fingerprints(_smoke()), _fingerprints(_smoke(**{change: value}))
     assert {name for name in before if before[name] == after.get(name)} == stays
+
+
+@pytest.mark.parametrize(("change", "value"), [("seed", 7), ("model.init_seed", 7)])
+def test_other_seeds_draw_other_random_signs(change: str, value: int) -> None:
+    arms = ["baseline", "monotonic", "random-signs"]
+    before, after = _smoke(arms=arms).starts(), _smoke(arms=arms, **{change: value}).starts()
+    assert list(before) == ["non-negative-positive-part", "random-positive-part"]
+    assert before["non-negative-positive-part"] == after["non-negative-positive-part"]
+    assert before["random-positive-part"].seeds != after["random-positive-part"].seeds
 
 
 def test_arms_that_start_alike_share_the_stage_that_makes_their_start() -> None:
