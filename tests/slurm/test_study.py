@@ -7,37 +7,49 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from storage import attempts, durable
-from tests.slurm.harness import Bench
+from tests.slurm import toy
+from tests.slurm.harness import Bench, toy_study
+from tests.tasks.tiny import Here
 
 
+def test_a_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench: Bench, tmp_path: Path) -> None:
+    study, here, there = toy_study("through"), tmp_path / "here", tmp_path / "there"
+    toy.page(study, Here(here, study.name))
+    bench.ensure_worker("ratchet")
+    bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(there)).wait("Completed")
+    _require_jobs_of_equal_digests(bench, here / study.name, there / study.name, stages=2)
+
+
+@pytest.mark.slurm_long
 def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     bench: Bench, smoke_root: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "runs"
     shutil.copytree(smoke_root / ".cache", root / ".cache")
     bench.ensure_worker("ratchet")
-    study = bench.run_deployment("robustness/smoke", root=str(root))
-    study.wait("Completed", seconds=900)
+    bench.run_deployment("robustness/smoke", root=str(root)).wait("Completed", seconds=900)
+    _require_jobs_of_equal_digests(bench, smoke_root / "smoke", root / "smoke", stages=15)
 
-    stages = bench.runs_of("smoke ")
-    assert len(stages) == len(_results(smoke_root)) == 15, bench.told()
-    for run in stages:  # the study believes the marker, which is there before the worker's next look
+
+def _require_jobs_of_equal_digests(bench: Bench, here: Path, there: Path, stages: int) -> None:
+    """Every stage of the study in `there` was a job of its own, and came to what the same came to in `here`."""
+    runs = bench.runs_of(f"{there.name} ")
+    assert len(runs) == len(_results(here)) == stages, bench.told()
+    for run in runs:  # the study believes the marker, which is there before the worker's next look
         run.wait("Completed")
-    here, there = _results(smoke_root), _results(root)
-    assert here.keys() == there.keys()
-    assert {name: dict(_digests(result)) for name, result in there.items()} == {
-        name: dict(_digests(result)) for name, result in here.items()
-    }
-    records = [attempts.newest(root / "smoke" / name / "attempts") or {} for name in there]
-    assert len({record["slurm_job_id"] for record in records}) == 15, "a job of its own for each stage"
+    assert _results(there) == _results(here)
+    records = [attempts.newest(there / name / "attempts") or {} for name in _results(there)]
+    assert len({record["slurm_job_id"] for record in records}) == stages, "a job of its own for each stage"
     assert all(record["end_state"] == "finished" for record in records)
 
 
-def _results(root: Path) -> dict[str, Any]:
-    """Stage and fingerprint -> result of every finished stage."""
-    found = [file.parent for file in (root / "smoke").glob("*/*/COMPLETE.json")]
-    return {str(run.relative_to(root / "smoke")): durable.read_json(run / "result.json") for run in found}
+def _results(study: Path) -> dict[str, dict[str, str]]:
+    """Stage and fingerprint -> digests in the result of every finished stage."""
+    found = [file.parent for file in study.glob("*/*/COMPLETE.json")]
+    return {str(run.relative_to(study)): dict(_digests(durable.read_json(run / "result.json"))) for run in found}
 
 
 def _digests(result: Any, path: str = "") -> Iterator[tuple[str, str]]:
