@@ -99,10 +99,7 @@ class Victim:
         batch = min(self.batch, max(SMALLEST_BATCH, math.ceil(len(variants) / SHARED_BATCHES)))
         if self.head is None or _share_read(common, len(text), batch) > SHARING_PAYS:
             return self.losses([[]] * len(variants), variants, [scored_L] * len(variants))
-        own_1L, scored_1L = (
-            torch.tensor([[self.end_of_text, *text]], device=self.device),
-            scored_L.to(self.device)[None],
-        )
+        own_1L, scored_1L = self._read([0], [[]], [text]), scored_L.to(self.device)[None]
         cache = DynamicCache()
         with self._searching():
             own_N = _finite(self._losses_at(self._states(cache, input_ids=own_1L[:, :-1]), own_1L[:, 1:], scored_1L))
@@ -115,8 +112,9 @@ class Victim:
             with self._searching():
                 states_BLD = self._states(_first_of(cache, start, len(rows)), input_ids=tokens_BL[:, :-1])
                 losses_N = self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL)
-            before_N = own_N[: int(scored_L[:start].sum())]
-            return [torch.cat([before_N, later_N]) for later_N in _finite(losses_N).view(len(rows), -1)]
+            before = int(scored_L[:start].sum())
+            later_BN = _finite(losses_N).view(len(rows), len(own_N) - before)
+            return [torch.cat([own_N[:before], later_N]) for later_N in later_BN]
 
         self.count.forward_sequences += len(variants)
         return self._in_batches(of, common, batch)

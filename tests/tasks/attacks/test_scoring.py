@@ -125,6 +125,14 @@ def test_variants_of_a_scored_token_are_judged_by_their_own():
         assert losses.tolist() == pytest.approx(alone(victim, [], variant), rel=1e-6)
 
 
+def test_variants_that_differ_behind_the_last_scored_token_cost_what_the_text_does():
+    scored_L = torch.arange(len(TEXT)) < 6
+    for count in (1, 30):
+        late = [[*TEXT[:9], token, *TEXT[10:]] for token in range(1, 1 + count)]
+        for losses in (victim := Victim(tiny_model(), 0, 64)).variant_losses(TEXT, late, scored_L):
+            assert losses.tolist() == pytest.approx(alone(victim, [], TEXT)[:6], rel=1e-5)
+
+
 def test_few_variants_and_those_that_differ_early_are_read_whole():
     for few in (variants(2), [[7, *TEXT[1:]], [8, *TEXT[1:]]] * 20):
         victim = Victim(tiny_model(), 0, 64)
