@@ -112,9 +112,8 @@ class Victim:
             with self._searching():
                 states_BLD = self._states(_first_of(cache, start, len(rows)), input_ids=tokens_BL[:, :-1])
                 losses_N = self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL)
-            before = int(scored_L[:start].sum())
-            later_BN = _finite(losses_N).view(len(rows), len(own_N) - before)
-            return [torch.cat([own_N[:before], later_N]) for later_N in later_BN]
+            before_N = own_N[: int(scored_L[:start].sum())]
+            return [torch.cat([before_N, later_N]) for later_N in _finite(losses_N).view(len(rows), -1)]
 
         self.count.forward_sequences += len(variants)
         return self._in_batches(of, common, batch)
