@@ -33,7 +33,7 @@ from tasks.attacks.trigger import TriggerSearch, random_tokens
 from tasks.language.model import block_losses, load
 from tests.benchmarks import attack_peers, language
 
-END, TRAINING_STEPS, BATCH = 0, 400, 64
+END, TRAINING_STEPS, BATCH = 0, 200, 64
 PEERS = Path(__file__).parents[2] / ".venv-peers"
 
 
