@@ -6,6 +6,7 @@
 #   make test-long               thousands of histories and corruptions, 200 killed trainings: `make test` has a few of each
 #   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
+#   make .venv-peers          nanoGCG for tests/benchmarks/attacks.py; it runs on our torch and transformers
 #   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -50,5 +51,9 @@ assets: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
+# Without what it asks for: it pins a transformers of 2024, which would bring an older torch with it.
+.venv-peers: .venv/installed
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ nanogcg==0.3.0
+
 clean:
-	rm -rf .venv .prefect
+	rm -rf .venv .venv-peers .prefect

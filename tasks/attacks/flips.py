@@ -63,7 +63,7 @@ class FlipSearch:
 
     def run(self) -> Flipped:
         """All rounds; in each at most one token is replaced, if that raises the loss of the scored tokens."""
-        found = Flipped(list(self.text), [self._sums([list(self.text)])[0]])
+        found = Flipped(list(self.text), [self._sums(self.text, [list(self.text)])[0]])
         rounds = self.attack.rounds_on_a_text
         for number in range(rounds + 1):
             found.after_shares += [found.tokens for s in BUDGET_SHARES if steps_after(s, rounds) == number]
@@ -74,7 +74,7 @@ class FlipSearch:
     def _improve(self, found: Flipped, number: int) -> None:
         candidates = self._candidates(found, number)
         tried = [replaced(found.tokens, *replacement) for replacement in candidates.replacements]
-        sums, before = self._sums(tried), found.loss_sums[-1]
+        sums, before = self._sums(found.tokens, tried), found.loss_sums[-1]
         best = int(np.argmax(sums))
         if sums[best] > before:
             found.tokens, self.skip = tried[best], 0
@@ -101,8 +101,9 @@ class FlipSearch:
         written = found.positions(self.text)
         return written if len(written) == flips_of(self.text, self.attack) else self.writable
 
-    def _sums(self, texts: list[list[int]]) -> list[float]:
-        return [loss_L[self.scored_L].sum().item() for loss_L in self.victim.losses([[]] * len(texts), texts)]
+    def _sums(self, near: Sequence[int], texts: list[list[int]]) -> list[float]:
+        """The summed loss of the scored tokens of each text, in nats; most of them begin as `near` does."""
+        return [loss_N.sum().item() for loss_N in self.victim.variant_losses(near, texts, self.scored_L)]
 
 
 def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack, seed: int) -> list[list[int]]:

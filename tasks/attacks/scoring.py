@@ -1,20 +1,32 @@
 """The loss of attacked texts: on the text's own tokens, never on what the attacker wrote.
 
-Shape suffixes: B sequences, L tokens of the longest, V vocabulary, D width of an embedding.
+Shape suffixes: B sequences, L tokens of the longest, N tokens that are scored, V vocabulary, D width of an embedding.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
+from transformers import DynamicCache
 
 from storage.errors import CheckFailed
 from tasks.attacks.configuration import BACKWARD_FORWARDS, Precision
-from tasks.language.model import token_losses
+
+SPLIT_ARCHITECTURES = frozenset({"gpt_neox", "gpt2", "llama", "qwen2", "qwen3"})
+"""Networks whose logits are the output embeddings times the last hidden states and nothing else (no scale, no cap),
+and whose every layer keeps keys and values of all tokens. Any other is run whole, every logit of every token."""
+
+ROWS_OF_LOGITS = 2048
+"""Tokens whose logits exist at a time: enough to fill a GPU, and 0.4 GB with a vocabulary of 50,000."""
+
+SHARED_BATCHES, SMALLEST_BATCH, SHARING_PAYS = 8, 4, 0.75
+"""Variants of one text run in so many batches, each from where its first one differs; no batch is smaller than that;
+and only where at most this share of the tokens is left to read: more and smaller passes cost something themselves."""
 
 
 @dataclass
@@ -46,28 +58,65 @@ class Victim:
         self.model.eval().requires_grad_(False)
         self.device = next(self.model.parameters()).device
         self.embeddings_VD = self.model.get_input_embeddings().weight
+        self.head = _head(self.model)
 
     @torch.no_grad()
-    def losses(self, prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[torch.Tensor]:
-        """-log p of every token of each text behind its prefix, in nats, float64 [tokens of the text], on the CPU.
+    def losses(
+        self,
+        prefixes: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[int]],
+        scored: Sequence[torch.Tensor] | None = None,
+    ) -> list[torch.Tensor]:
+        """-log p of every scored token of each text behind its prefix, in nats, float64 [N of the text], on the CPU.
 
-        What the model reads is an end-of-text token, the prefix, the text. Nothing is ever cut: a sequence longer
-        than the model's window is a mistake of the caller. Padding stands on the right, which causal attention
-        never reads, so a text's losses depend on its batch only by rounding. CheckFailed for one that is not finite.
+        `scored` says which tokens of each text count, bool [tokens of the text]; None: all. What the model reads is
+        an end-of-text token, the prefix, the text. Nothing is ever cut: a sequence longer than the model's window is
+        a mistake of the caller. Padding stands on the right, which causal attention never reads, so a text's losses
+        depend on its batch only by rounding. CheckFailed for one that is not finite.
         """
 
         def of(rows: Sequence[int]) -> list[torch.Tensor]:
             tokens_BL = self._read(rows, prefixes, texts)
+            wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
             with self._searching():
-                losses_BL = token_losses(self.model, tokens_BL).double().cpu()
-            if not losses_BL.isfinite().all():
-                raise CheckFailed("every loss under attack is a finite number", "infinite or not a number", "finite")
-            starts = [len(prefixes[row]) for row in rows]
-            ends = [start + len(texts[row]) for start, row in zip(starts, rows, strict=True)]
-            return [losses_L[a:b] for losses_L, a, b in zip(losses_BL, starts, ends, strict=True)]
+                losses_N = self._losses_at(self._states(input_ids=tokens_BL[:, :-1]), tokens_BL[:, 1:], wanted_BL)
+            return _finite(losses_N).split(wanted_BL.sum(1).tolist())
 
         self.count.forward_sequences += len(texts)
-        return self._in_batches(of, [len(p) + len(t) for p, t in zip(prefixes, texts, strict=True)])
+        return self._in_batches(of, _lengths(prefixes, texts))
+
+    @torch.no_grad()
+    def variant_losses(
+        self, text: Sequence[int], variants: Sequence[Sequence[int]], scored_L: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """As `losses` of `variants`, which are of the length of `text` and begin as it does: faster, and else the same.
+
+        Attention is causal: up to the first token that differs, a variant's hidden states, keys and values are those
+        of `text`, which is read once. Every variant counts as a forward sequence all the same, however little of it
+        is run anew, and the reading of `text` as none: a budget is what was asked, not how cleverly it was answered.
+        """
+        common = [_common_tokens(text, variant) for variant in variants]
+        batch = min(self.batch, max(SMALLEST_BATCH, math.ceil(len(variants) / SHARED_BATCHES)))
+        if self.head is None or _share_read(common, len(text), batch) > SHARING_PAYS:
+            return self.losses([[]] * len(variants), variants, [scored_L] * len(variants))
+        own_1L, scored_1L = self._read([0], [[]], [text]), scored_L.to(self.device)[None]
+        cache = DynamicCache()
+        with self._searching():
+            own_N = _finite(self._losses_at(self._states(cache, input_ids=own_1L[:, :-1]), own_1L[:, 1:], scored_1L))
+
+        def of(rows: Sequence[int]) -> list[torch.Tensor]:
+            # the token before the first that differs is read anew, which predicts it
+            start = min(common[row] for row in rows)
+            tokens_BL = self._read(rows, [[]] * len(variants), variants)[:, start:]
+            wanted_BL = scored_1L[:, start:].expand(len(rows), -1)
+            with self._searching():
+                states_BLD = self._states(_first_of(cache, start, len(rows)), input_ids=tokens_BL[:, :-1])
+                losses_N = self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL)
+            before_N = own_N[: int(scored_L[:start].sum())]
+            return [torch.cat([before_N, later_N]) for later_N in _finite(losses_N).view(len(rows), -1)]
+
+        self.count.forward_sequences += len(variants)
+        return self._in_batches(of, common, batch)
 
     def gradients(
         self,
@@ -82,17 +131,11 @@ class Victim:
 
         def of(rows: Sequence[int]) -> list[torch.Tensor]:
             tokens_BL = self._read(rows, prefixes, texts)
-            weights_BL = torch.zeros(tokens_BL.shape[0], tokens_BL.shape[1] - 1)
-            for place, row in enumerate(rows):
-                start = len(prefixes[row])
-                weights_BL[place, start : start + len(scored[row])] = scored[row].float()
+            wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
             embedded_BLD = self.embeddings_VD[tokens_BL[:, :-1]].detach().requires_grad_()
             with self._searching():
-                logits_BLV = self.model(inputs_embeds=embedded_BLD).logits.float()
-                losses = nn.functional.cross_entropy(
-                    logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none"
-                )
-                (losses * weights_BL.flatten().to(self.device)).sum().backward()
+                states_BLD = self._states(inputs_embeds=embedded_BLD)
+                self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL).sum().backward()
             # the last token is read by no prediction, so its gradient is zero and no part of the input
             gradient_BLD = nn.functional.pad(embedded_BLD.grad, (0, 0, 0, 1))
             ends = [1 + len(prefixes[row]) + len(texts[row]) for row in rows]
@@ -100,16 +143,41 @@ class Victim:
 
         self.count.forward_sequences += len(texts)
         self.count.backward_sequences += len(texts)
-        return self._in_batches(of, [len(p) + len(t) for p, t in zip(prefixes, texts, strict=True)])
+        return self._in_batches(of, _lengths(prefixes, texts))
 
-    def _in_batches(self, of: Callable[[list[int]], list[torch.Tensor]], lengths: list[int]) -> list[torch.Tensor]:
-        """`of` the numbers of all sequences, a batch at a time, in their order; batches are of like lengths."""
-        order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    def _states(self, cache: DynamicCache | None = None, **read: torch.Tensor) -> torch.Tensor:
+        """What the head makes logits of, [B, L, D]: the last hidden states; of a network that is run whole, its logits.
+
+        What is read stands behind the tokens of `cache`, and is added to it.
+        """
+        if self.head is None:
+            return self.model(**read).logits
+        return self.model.base_model(**read, past_key_values=cache, use_cache=cache is not None).last_hidden_state
+
+    def _losses_at(self, states_BLD: torch.Tensor, targets_BL: torch.Tensor, wanted_BL: torch.Tensor) -> torch.Tensor:
+        """-log p of the wanted targets, fp32 [N], row after row. Few logits exist at a time."""
+        targets_N = targets_BL[wanted_BL]
+        weight_VD = None if self.head is None else self.head.weight
+        if weight_VD is not None and self.precision == "bf16":
+            weight_VD = weight_VD.bfloat16()  # once, and not for every few rows
+        parts = []
+        some = zip(states_BLD[wanted_BL].split(ROWS_OF_LOGITS), targets_N.split(ROWS_OF_LOGITS), strict=True)
+        for states_ND, own_N in some:
+            logits_NV = states_ND if weight_VD is None else nn.functional.linear(states_ND, weight_VD)
+            parts.append(nn.functional.cross_entropy(logits_NV.float(), own_N, reduction="none"))
+        return torch.cat(parts)
+
+    def _in_batches(
+        self, of: Callable[[list[int]], Sequence[torch.Tensor]], sizes: list[int], batch: int | None = None
+    ) -> list[torch.Tensor]:
+        """`of` the numbers of all sequences, a batch at a time, in their order; batches are of like sizes."""
+        batch = batch or self.batch
+        order = sorted(range(len(sizes)), key=sizes.__getitem__)
         found: dict[int, torch.Tensor] = {}
-        for start in range(0, len(order), self.batch):
-            rows = order[start : start + self.batch]
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
             found |= zip(rows, halved_until_it_fits(of, rows), strict=True)
-        return [found[row] for row in range(len(lengths))]
+        return [found[row] for row in range(len(sizes))]
 
     def _read(
         self, rows: Sequence[int], prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
@@ -131,7 +199,66 @@ class Victim:
             torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def halved_until_it_fits(of: Callable[[list[int]], list[torch.Tensor]], rows: list[int]) -> list[torch.Tensor]:
+def _head(model: nn.Module) -> nn.Linear | None:
+    """The output embeddings, where logits may be computed by them alone; None: the network is run whole."""
+    if getattr(getattr(model, "config", None), "model_type", None) not in SPLIT_ARCHITECTURES:
+        return None
+    head = model.get_output_embeddings()
+    return head if type(head) is nn.Linear and head.bias is None else None
+
+
+def _wanted(
+    tokens_BL: torch.Tensor,
+    rows: Sequence[int],
+    prefixes: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
+    scored: Sequence[torch.Tensor] | None,
+) -> torch.Tensor:
+    """Which predictions are scored, bool [B, L - 1]: never one of a prefix or of the padding."""
+    wanted_BL = torch.zeros(tokens_BL.shape[0], tokens_BL.shape[1] - 1, dtype=torch.bool)
+    for place, row in enumerate(rows):
+        start = len(prefixes[row])
+        wanted_BL[place, start : start + len(texts[row])] = True if scored is None else scored[row]
+    return wanted_BL.to(tokens_BL.device)
+
+
+def _finite(losses_N: torch.Tensor) -> torch.Tensor:
+    """The same on the CPU, float64; CheckFailed where one is not finite."""
+    if not losses_N.isfinite().all():
+        raise CheckFailed("every loss under attack is a finite number", "infinite or not a number", "finite")
+    return losses_N.double().cpu()
+
+
+def _lengths(prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[int]:
+    return [len(prefix) + len(text) for prefix, text in zip(prefixes, texts, strict=True)]
+
+
+def _common_tokens(text: Sequence[int], variant: Sequence[int]) -> int:
+    """So many tokens both begin with; at most all but the last."""
+    pairs = zip(text[:-1], variant[:-1], strict=True)
+    return next((place for place, (own, other) in enumerate(pairs) if own != other), len(text) - 1)
+
+
+def _share_read(common: Sequence[int], length: int, batch: int) -> float:
+    """Tokens to read, as a share of all: one text whole, each batch of variants from where its first one differs."""
+    ordered = sorted(common)
+    read = sum(length - ordered[place - place % batch] for place in range(len(ordered)))
+    return (length + read) / (length * len(ordered))
+
+
+def _first_of(cache: DynamicCache, tokens: int, sequences: int) -> DynamicCache | None:
+    """Keys and values of the first `tokens` of one sequence, for so many sequences; None of none."""
+    if tokens == 0:
+        return None
+    return DynamicCache(
+        [
+            tuple(part[:, :, :tokens].expand(sequences, -1, -1, -1) for part in (keys, values))
+            for keys, values, _ in cache
+        ]
+    )
+
+
+def halved_until_it_fits(of: Callable[[list[int]], Sequence[torch.Tensor]], rows: list[int]) -> Sequence[torch.Tensor]:
     """`of(rows)`, in halves where the GPU's memory does not hold all; torch's OutOfMemoryError where one does not fit.
 
     A batch is tried whole every time and never remembered as too large, so that how it is cut, and with it rounding,

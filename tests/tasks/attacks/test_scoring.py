@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from storage.errors import CheckFailed
+from tasks.attacks import scoring
 from tasks.attacks.scoring import Count, Victim
 from tasks.language.model import load, token_losses
 from tests.tasks.attacks.planted import POISON, Gullible, planted, texts
+from tests.tasks.monotonic.architectures import network
 from tests.tasks.tiny import save_model, tiny_model
 
 
@@ -65,6 +69,127 @@ def test_gradients_are_those_of_each_sequence_alone(batch):
         losses[len(prefix) :][counted].sum().backward()
         assert torch.allclose(gradient_LD, embedded.grad[0, 1:], atol=1e-5, rtol=1e-4)
     assert victim.count.forward_sequences == victim.count.backward_sequences == len(own)
+
+
+ARCHITECTURES = pytest.mark.parametrize("architecture", ["gpt_neox", "gpt2", "llama", "qwen2", "qwen3"])
+TEXT = [5, 9, 31, 2, 60, 17, 8, 44, 3, 12, 7, 29]
+
+
+def scored_of(text: list[int]) -> torch.Tensor:
+    return torch.tensor([place % 3 != 1 for place in range(len(text))])
+
+
+def variants(count: int = 40) -> list[list[int]]:
+    """Of TEXT, each with another token at one or two of the places that are not scored; and TEXT itself."""
+    chance = np.random.default_rng(5)
+    made = [list(TEXT)]
+    for number in range(count):
+        made.append(list(TEXT))
+        for place in chance.choice([1, 4, 7, 10], size=1 + number % 2, replace=False):
+            made[-1][place] = int(chance.integers(1, 61))
+    return made
+
+
+@ARCHITECTURES
+def test_only_scored_tokens_are_answered_for_and_the_losses_are_those_of_a_plain_pass(architecture):
+    victim, (prefixes, own) = Victim(network(architecture).double(), 0, 4), uneven()
+    prefixes, own = [prefix[:3] for prefix in prefixes], [text[:12] for text in own]
+    scored = [scored_of(text) for text in own]
+    for prefix, text, counted, losses in zip(prefixes, own, scored, victim.losses(prefixes, own, scored), strict=True):
+        plain = torch.tensor(alone(victim, prefix, text))[counted]
+        assert losses.tolist() == pytest.approx(plain.tolist(), rel=1e-6)
+    assert victim.head is not None, "the network is not run whole"
+
+
+@ARCHITECTURES
+def test_what_variants_share_is_read_once_and_their_losses_are_those_of_a_plain_pass(architecture, monkeypatch):
+    victim, read = Victim(network(architecture).double(), 0, 64), []
+    states = Victim._states
+
+    def counted(self, cache=None, **given):
+        read.append(given["input_ids"].numel())
+        return states(self, cache, **given)
+
+    monkeypatch.setattr(Victim, "_states", counted)
+    found = victim.variant_losses(TEXT, variants(), scored_of(TEXT))
+    for variant, losses in zip(variants(), found, strict=True):
+        plain = torch.tensor(alone(victim, [], variant))[scored_of(TEXT)]
+        assert losses.tolist() == pytest.approx(plain.tolist(), rel=1e-6)
+    assert victim.count == Count(41, 0), "a variant is a forward sequence, however little of it is read"
+    assert sum(read) < 0.75 * 41 * len(TEXT)
+
+
+def test_variants_of_a_scored_token_are_judged_by_their_own():
+    victim, everything = Victim(tiny_model().double(), 0, 64), torch.ones(len(TEXT), dtype=torch.bool)
+    for variant, losses in zip(variants(), victim.variant_losses(TEXT, variants(), everything), strict=True):
+        assert losses.tolist() == pytest.approx(alone(victim, [], variant), rel=1e-6)
+
+
+def test_variants_that_differ_behind_the_last_scored_token_cost_what_the_text_does():
+    scored_L = torch.arange(len(TEXT)) < 6
+    for count in (1, 30):
+        late = [[*TEXT[:9], token, *TEXT[10:]] for token in range(1, 1 + count)]
+        for losses in (victim := Victim(tiny_model(), 0, 64)).variant_losses(TEXT, late, scored_L):
+            assert losses.tolist() == pytest.approx(alone(victim, [], TEXT)[:6], rel=1e-5)
+
+
+def test_few_variants_and_those_that_differ_early_are_read_whole():
+    for few in (variants(2), [[7, *TEXT[1:]], [8, *TEXT[1:]]] * 20):
+        victim = Victim(tiny_model(), 0, 64)
+        victim.model.base_model.register_forward_pre_hook(
+            lambda _, __, given: pytest.fail("a cache") if given["use_cache"] else None, with_kwargs=True
+        )
+        assert len(victim.variant_losses(TEXT, few, scored_of(TEXT))) == len(few) == victim.count.forward_sequences
+
+
+def test_a_network_whose_logits_are_more_than_a_product_is_run_whole():
+    model = network("llama")
+    model.config.model_type = "granite"  # which divides its logits
+    plain = model.forward
+    model.forward = lambda *read, **given: SimpleNamespace(logits=plain(*read, **given).logits / 8)
+    victim = Victim(model, 0, 4)
+    assert victim.head is None
+    for variant, losses in zip(variants(), victim.variant_losses(TEXT, variants(), scored_of(TEXT)), strict=True):
+        plain_losses = torch.tensor(alone(victim, [], variant))[scored_of(TEXT)]
+        assert losses.tolist() == pytest.approx(plain_losses.tolist(), rel=1e-5)
+
+
+@ARCHITECTURES
+def test_variants_under_bf16_are_near_fp32(architecture):
+    exact, rough = (Victim(network(architecture), 0, 64, precision) for precision in ("fp32", "bf16"))
+    answers = [victim.variant_losses(TEXT, variants(), scored_of(TEXT)) for victim in (exact, rough)]
+    for fp32, bf16 in zip(*answers, strict=True):
+        assert bf16.tolist() == pytest.approx(fp32.tolist(), rel=0.03)
+    assert any(not torch.equal(fp32, bf16) for fp32, bf16 in zip(*answers, strict=True))
+
+
+def test_variants_that_do_not_fit_are_halved_and_nothing_is_lost(monkeypatch):
+    whole, victim = Victim(tiny_model(), 0, 64), Victim(tiny_model(), 0, 64)
+    expected, states = whole.variant_losses(TEXT, variants(), scored_of(TEXT)), Victim._states
+
+    def small(self, cache=None, **given):
+        if given["input_ids"].shape[0] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return states(self, cache, **given)
+
+    monkeypatch.setattr(Victim, "_states", small)
+    found = victim.variant_losses(TEXT, variants(), scored_of(TEXT))
+    assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True))
+    assert victim.count == whole.count == Count(41, 0)
+
+
+def test_logits_are_computed_of_scored_tokens_only_and_of_a_few_at_a_time(monkeypatch):
+    monkeypatch.setattr(scoring, "ROWS_OF_LOGITS", 4)
+    victim, rows, linear = tiny_victim(), [], torch.nn.functional.linear
+
+    def counted(input, weight, bias=None):
+        rows.extend([len(input)] if weight is victim.head.weight else [])
+        return linear(input, weight, bias)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", counted)
+    scored = scored_of(TEXT)
+    victim.losses([[3, 4, 5]] * 2, [TEXT] * 2, [scored] * 2)
+    assert sum(rows) == 2 * int(scored.sum()) and max(rows) <= 4
 
 
 def test_a_loss_that_is_no_number_is_an_error_and_never_the_best_candidate():
