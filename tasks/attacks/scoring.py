@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from storage.errors import CheckFailed
+from storage.errors import BadInput, CheckFailed
 from tasks.attacks.configuration import BACKWARD_FORWARDS, Precision
 
 SPLIT_ARCHITECTURES = frozenset({"gpt_neox", "gpt2", "llama", "qwen2", "qwen3"})
@@ -51,12 +51,14 @@ class Victim:
     batch: int
     """Sequences in one forward pass."""
     precision: Precision = "fp32"
-    """bf16 by autocast; tf32 has a meaning on a GPU only."""
+    """bf16 by autocast; tf32 on a GPU only, BadInput elsewhere."""
     count: Count = field(default_factory=Count)
 
     def __post_init__(self) -> None:
         self.model.eval().requires_grad_(False)
         self.device = next(self.model.parameters()).device
+        if self.precision == "tf32" and self.device.type != "cuda":
+            raise BadInput("search_precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
         self.embeddings_VD = self.model.get_input_embeddings().weight
         self.head = _head(self.model)
 
