@@ -174,6 +174,13 @@ def test_an_arm_that_was_trained_another_way(tmp_path: Path):
     refused(tmp_path, softplus, "monotonic was trained as its name says")
 
 
+def test_a_baseline_that_was_constrained(tmp_path: Path):
+    def constrained(stages: Stages) -> None:
+        stages["baseline"]["result"]["constraint"] = stages["monotonic"]["result"]["constraint"]
+
+    refused(tmp_path, constrained, "baseline was trained without constraint")
+
+
 def test_two_arms_with_the_same_weights(tmp_path: Path):
     def copied(stages: Stages) -> None:
         stages["random-signs"]["result"]["weights_digest"] = stages["monotonic"]["result"]["weights_digest"]
