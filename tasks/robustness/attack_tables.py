@@ -25,7 +25,7 @@ def attack_tables(name: str, results: FinalResults) -> list[Table]:
         _strength_table(name, results, findings),
     ]
     if isinstance(findings, HotFlipFindings):
-        found.insert(2, _success_table(name, results, findings))
+        found.insert(2, _success_table(results, findings))
     return [*found, _transfer_table(name, results)]
 
 
@@ -161,10 +161,10 @@ def _strength_table(name: str, results: FinalResults, findings: Findings) -> Tab
     )
 
 
-def _success_table(name: str, results: FinalResults, findings: HotFlipFindings) -> Table:
+def _success_table(results: FinalResults, findings: HotFlipFindings) -> Table:
     threshold = findings.attack.success_relative_increase
     return Table(
-        f"Successes: texts whose loss per token rose by more than {threshold:.0%} of the clean loss that the model has "
+        f"Successes: texts whose loss per token the strongest attack raised by more than {threshold:.0%} of the clean loss that the model has "
         "on the whole text (its mean in the second column); excess is success - control, in percentage points.",
         ["model", "clean", "success", "interval", "control", "interval", "excess", "interval", "run"],
         [
@@ -174,7 +174,7 @@ def _success_table(name: str, results: FinalResults, findings: HotFlipFindings) 
                 *value_and_span(effect.success_rate, RATE),
                 *value_and_span(effect.control_success_rate, RATE),
                 *value_and_span(effect.success_rate_minus_control, rate_points),
-                run_of(results, f"{name}-{model}"),
+                run_of(results, "transfer"),
             ]
             for model, effect in findings.effects.items()
         ],

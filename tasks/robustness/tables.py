@@ -111,7 +111,7 @@ def primary_table(results: FinalResults) -> Table:
             [
                 name,
                 *(["unknown", "-"] if row is None else value_and_span(row, NATS)),
-                run_of(results, f"{asked.attack}-{MONOTONIC}"),
+                run_of(results, "transfer"),
             ]
             for name, row in rows.items()
         ],
