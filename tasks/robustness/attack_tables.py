@@ -164,8 +164,9 @@ def _strength_table(name: str, results: FinalResults, findings: Findings) -> Tab
 def _success_table(results: FinalResults, findings: HotFlipFindings) -> Table:
     threshold = findings.attack.success_relative_increase
     return Table(
-        f"Successes: texts whose loss per token the strongest attack raised by more than {threshold:.0%} of the clean loss that the model has "
-        "on the whole text (its mean in the second column); excess is success - control, in percentage points.",
+        f"Successes: texts whose loss per token the strongest attack raised by more than {threshold:.0%} of the clean "
+        "loss that the model has on the whole text (its mean in the second column); excess is success - control, in "
+        "percentage points.",
         ["model", "clean", "success", "interval", "control", "interval", "excess", "interval", "run"],
         [
             [
