@@ -31,7 +31,7 @@ from tasks.robustness.results import (
 )
 from tasks.robustness.search_checks import require_read, require_search
 from tasks.robustness.stages import JUDGED, SEARCHED, AggregateConfig
-from tasks.robustness.strongest import strongest
+from tasks.robustness.strongest import Tried
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
 from tasks.robustness.transfer_checks import require_transfer
@@ -100,8 +100,10 @@ class Read:
     uat: dict[str, UatResult]
     hotflip: dict[str, HotFlipResult]
     transfer: TransferResult
+    tried: dict[str, Tried]
+    """Attack -> everything that was found, tried on every model."""
     records: dict[str, dict[str, Rows]]
-    """Stage -> model -> its records; of an attack with what the strongest of all attacks on the model did."""
+    """Stage -> model -> its records; of an attack under the strongest of all that was found."""
 
     @classmethod
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
@@ -131,10 +133,10 @@ class Read:
             for model, result in found.items():
                 require_search(attack, model, result, settings, text.splits[SEARCHED].documents)
             require_read(attack, records[attack])
-        transfer, tried = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
+        transfer, transferred = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
         searched = checks.documents(stages["setup"], SEARCHED)
-        require_transfer(transfer, tried, records, list(searched.values()), config.uat.text_tokens)
-        records |= {name: strongest(name, records[name], tried, transfer) for name in ATTACKS}
+        require_transfer(transfer, transferred, records, uat, list(searched.values()))
+        tried = {name: Tried.of(name, records.pop(name), transferred, transfer) for name in ATTACKS}
         order = OrderResult.read(stages["order"])
         checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
         return cls(
@@ -146,7 +148,8 @@ class Read:
             uat,
             hotflip,
             transfer,
-            records,
+            tried,
+            records | {name: found.strongest() for name, found in tried.items()},
         )
 
 
@@ -156,14 +159,14 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
     pairs = compared_pairs(config.arms)
     differences = test_differences(read.records["evaluate"], pairs, how)
     attacks = Attacks(
-        uat=attack_findings(read.uat, read.records["uat"], pairs, how),
-        hotflip=attack_findings(read.hotflip, read.records["hotflip"], pairs, how),
+        uat=attack_findings(read.uat, read.tried["uat"], pairs, how),
+        hotflip=attack_findings(read.hotflip, read.tried["hotflip"], pairs, how),
     )
     arms = {name: _arm(name, read, config) for name in read.arms}
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
-        primary=primary(config.primary, read.records, attacks, arms, how),
+        primary=primary(config.primary, read.tried[config.primary.attack], attacks, arms, how),
         arms=arms,
         models=read.evaluation.models,
         differences=differences,

@@ -12,6 +12,7 @@ from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindin
 from tasks.robustness.results import Restart, Transferred, Trigger
 from tasks.robustness.words import label, pair
 from tasks.statistics.effects import EffectDifferenceWithSuccess
+from tasks.statistics.matched import MatchedDifference
 
 
 def attack_tables(name: str, results: FinalResults) -> list[Table]:
@@ -127,21 +128,26 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
 def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
     return Table(
         "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
-        "same clean loss, read off the line between two moments of its training, in nats per token.",
-        ["arm", "clean", "increase", "between", "difference", "interval"],
+        "same clean loss, read off the line between two moments of its training, in nats per token; last, with the "
+        "search on each model alone. Where the two disagree, the difference is one between searches.",
+        ["arm", "clean", "increase", "between", "difference", "interval", "own search", "interval"],
         [
             [
                 label(results, row.model),
                 f"{row.clean_loss_nats_per_token:.4f}",
                 NATS(findings.effects[row.model].increase_nats_per_token.value),
-                *(
-                    [f"beyond {row.between[0]}", "not known", "-"]
-                    if row.increase_nats_per_token is None
-                    else [" and ".join(row.between), *value_and_span(row.increase_nats_per_token, NATS)]
-                ),
+                " and ".join(row.between) if row.covered else f"beyond {row.between[0]}",
+                *_known(row),
+                *_known(alone),
             ]
-            for row in findings.at_equal_loss
+            for row, alone in zip(findings.at_equal_loss, findings.at_equal_loss_alone, strict=True)
         ],
+    )
+
+
+def _known(row: MatchedDifference) -> list[str]:
+    return (
+        ["not known", "-"] if row.increase_nats_per_token is None else value_and_span(row.increase_nats_per_token, NATS)
     )
 
 

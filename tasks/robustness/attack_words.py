@@ -102,7 +102,7 @@ def _success_fact(findings: Findings, model: str) -> str:
 
 
 def _missed(name: str, results: FinalResults) -> list[str]:
-    """Models on which an attack that was found for another one does more than their own."""
+    """Models on which what another search found does more than their own gradient search."""
     margin = results.primary.primary.margin_nats_per_token
     gaps = {
         model: effect.increase_nats_per_token.value - effect.search_increase_nats_per_token.value
@@ -112,9 +112,8 @@ def _missed(name: str, results: FinalResults) -> list[str]:
     if not weak:
         return []
     return [
-        f"{name}: what was found for other models does more than the search on the model itself, by the margin or "
-        f"more, in nats per token: {weak}. So the search depends on luck, and even the strongest attack may miss as "
-        "much."
+        f"{name}: what other searches found does more than the gradient search on the model itself, by the margin or "
+        f"more, in nats per token: {weak}. So a search depends on luck, and even the strongest attack may miss as much."
     ]
 
 
@@ -140,12 +139,13 @@ def attack_cautions(results: FinalResults) -> list[str]:
             )
     if by_ids := [model for model, found_ in results.attacks.uat.triggers.items() if not found_.trigger_round_trips]:
         found.append(
-            f"The trigger of {', '.join(by_ids)} attacks as token ids: written as text and read again it is other "
-            "tokens."
+            f"The trigger of the search on {', '.join(by_ids)} attacks as token ids: written as text and read again it "
+            "is other tokens."
         )
     hotflip = results.attacks.hotflip
     found.append(
-        "hotflip keeps a replacement only if it raises the loss: tokens replaced in a text on average "
+        "hotflip keeps a replacement only if it raises the loss: tokens replaced in a text on average, by the search "
+        "on "
         + ", ".join(f"{model} {flips.mean:.2f}" for model, flips in hotflip.flips.items())
         + "; texts in which none was "
         + ", ".join(f"{model} {flips.unchanged_documents:,}" for model, flips in hotflip.flips.items())
@@ -154,7 +154,10 @@ def attack_cautions(results: FinalResults) -> list[str]:
     counts = ", ".join(
         f"{model} {count:,} of {hotflip.documents:,}" for model, count in hotflip.round_trips_documents.items()
     )
-    found.append(f"hotflip attacks token ids. Texts that stay the same tokens when written and read again: {counts}.")
+    found.append(
+        "hotflip attacks token ids. Texts that stay the same tokens when written and read again, after the search on "
+        f"{counts}."
+    )
     return found
 
 

@@ -18,6 +18,7 @@ from tasks.robustness.final_results import (
     UatFindings,
 )
 from tasks.robustness.results import HotFlipResult, UatResult
+from tasks.robustness.strongest import Tried
 from tasks.statistics.configuration import Evaluation, Primary
 from tasks.statistics.effects import Effect, attack_effect, paired_effects
 from tasks.statistics.equivalence import answer
@@ -30,32 +31,33 @@ Rows = list[dict[str, Any]]
 Pairs = Sequence[tuple[str, str]]
 
 
+def flat(records: Mapping[str, Rows]) -> Rows:
+    """The records of all models."""
+    return [row for own in records.values() for row in own]
+
+
 def test_differences(records: Mapping[str, Rows], pairs: Pairs, how: Evaluation) -> list[LossDifference]:
     """Differences of the clean loss on the test split."""
-    rows = [row for own in records.values() for row in own]
+    rows = flat(records)
     return [paired_difference(rows, *pair, how.bootstrap_resamples, how.confidence_level) for pair in pairs]
 
 
 @overload
-def attack_findings(
-    found: Mapping[str, UatResult], records: Mapping[str, Rows], pairs: Pairs, how: Evaluation
-) -> UatFindings: ...
+def attack_findings(found: Mapping[str, UatResult], tried: Tried, pairs: Pairs, how: Evaluation) -> UatFindings: ...
 
 
 @overload
 def attack_findings(
-    found: Mapping[str, HotFlipResult], records: Mapping[str, Rows], pairs: Pairs, how: Evaluation
+    found: Mapping[str, HotFlipResult], tried: Tried, pairs: Pairs, how: Evaluation
 ) -> HotFlipFindings: ...
 
 
 def attack_findings(
-    found: Mapping[str, Any], records: Mapping[str, Rows], pairs: Pairs, how: Evaluation
+    found: Mapping[str, Any], tried: Tried, pairs: Pairs, how: Evaluation
 ) -> UatFindings | HotFlipFindings:
-    """What an attack did to each model, the differences between models, and what it cost.
-
-    `records` are those of the strongest attack on each model (`tasks.robustness.strongest`).
-    """
-    rows, settings = [row for own in records.values() for row in own], (how.bootstrap_resamples, how.confidence_level)
+    """What an attack did to each model, the differences between models, and what it cost."""
+    records, settings = tried.strongest(), (how.bootstrap_resamples, how.confidence_level)
+    rows, alone = flat(records), flat(tried.alone())
     first = next(iter(found.values()))
     threshold = first.attack.success_relative_increase if isinstance(first, HotFlipResult) else None
     arms = [model for model in found if "@" not in model and model not in (BASE, BASELINE)]
@@ -67,6 +69,7 @@ def attack_findings(
         "effects": {model: attack_effect(rows, model, *settings, threshold) for model in found},
         "differences": [paired_effects(rows, *pair, *settings, threshold) for pair in pairs],
         "at_equal_loss": [matched_difference(rows, arm, line_of_training(found), *settings) for arm in arms],
+        "at_equal_loss_alone": [matched_difference(alone, arm, line_of_training(found), *settings) for arm in arms],
         "rank_correlation": {model: result.rank_correlation for model, result in found.items()},
         "records_digests": {model: result.records_digest for model, result in found.items()},
     }
@@ -74,6 +77,7 @@ def attack_findings(
         return UatFindings(
             **shared,
             triggers={model: result.gradient for model, result in found.items()},
+            blind_triggers={model: result.blind for model, result in found.items()},
             costs={model: _uat_cost(result) for model, result in found.items()},
             curves={model: result.gradient.curve for model, result in found.items()},
         )
@@ -88,7 +92,7 @@ def attack_findings(
             for model, result in found.items()
         },
         curves={model: result.curve for model, result in found.items()},
-        flips={model: _flips_made(records[model]) for model in found},
+        flips={model: _flips_made(tried.own[model]) for model in found},
         round_trips_documents={model: result.round_trips for model, result in found.items()},
     )
 
@@ -121,20 +125,19 @@ def _flips_made(rows: Rows) -> FlipsMade:
 
 def primary(
     asked: Primary,
-    records: Mapping[str, Mapping[str, Rows]],
+    tried: Tried,
     attacks: Attacks,
     arms: Mapping[str, ArmFacts],
     how: Evaluation,
 ) -> PrimaryFinding:
     """The answer to the study's question, from the one comparison that was named before the study ran."""
-    of_models = records[asked.attack]
-    rows = [row for own in of_models.values() for row in own]
+    everything, line = flat(tried.strongest()), line_of_training(tried.own)
+    compared = [MONOTONIC, *([BASELINE] if asked.measure == "increase" else line)]
 
-    def difference(reference: str, level: float) -> Estimate | None:
+    def difference(reference: str, level: float, rows: Rows = everything) -> Estimate | None:
         if asked.measure == "increase":
             found = paired_effects(rows, MONOTONIC, reference, how.bootstrap_resamples, level)
             return found.increase_nats_per_token
-        line = line_of_training(of_models)
         return matched_difference(rows, MONOTONIC, line, how.bootstrap_resamples, level).increase_nats_per_token
 
     found = difference(BASELINE, how.confidence_level)
@@ -148,6 +151,13 @@ def primary(
             lambda level: _known(difference(BASELINE, level)), asked.margin_nats_per_token, how.confidence_level
         ),
         unanswered=unanswered,
+        by_fewer_attacks={
+            name: difference(BASELINE, how.confidence_level, flat(rows))
+            for name, rows in {
+                "with what was found for these models alone": tried.strongest(compared),
+                "with the search on each model alone": tried.alone(),
+            }.items()
+        },
         from_placebos={
             arm: _known(difference(arm, how.confidence_level))
             for arm in placebos(list(arms))

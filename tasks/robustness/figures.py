@@ -141,7 +141,7 @@ def _against_clean_loss(attack: str, findings: Findings) -> Figure:
     numbers = "; ".join(f"{model} {clean:.4f}, {increase:+.4f}" for model, clean, increase in [*line, *arms])
     caption = (
         f"{attack}: increase under the strongest attack against clean loss. The line joins the unconstrained model "
-        "at moments of its training; an arm off the line does something that its clean loss does not explain."
+        "at moments of its training: an arm on it is attacked as its clean loss would have it."
     )
     labels = ("clean loss of the attacked texts (nats per token)", "increase (nats per token)")
     return Figure(against(f"equal-loss-{attack}", f"{caption} {numbers}.", line, arms, *labels), caption)

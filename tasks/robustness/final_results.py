@@ -42,17 +42,20 @@ class Cost(Result):
 class UatFindings(Result):
     """What the triggers did to each model, the differences between models, and what they cost.
 
-    Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents.
+    Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
+    `at_equal_loss_alone`: by the gradient search on each model alone.
     """
 
     split: str
     documents: int
     attack: TriggerAttack
     triggers: dict[str, Trigger]
+    blind_triggers: dict[str, Trigger]
     attacked_by: dict[str, dict[str, int]]
     effects: dict[str, Effect]
     differences: list[EffectDifference]
     at_equal_loss: list[MatchedDifference]
+    at_equal_loss_alone: list[MatchedDifference]
     rank_correlation: dict[str, float | None]
     costs: dict[str, Cost]
     curves: dict[str, list[SearchPoint]]
@@ -76,6 +79,7 @@ class HotFlipFindings(Result):
     effects: dict[str, EffectWithSuccess]
     differences: list[EffectDifferenceWithSuccess]
     at_equal_loss: list[MatchedDifference]
+    at_equal_loss_alone: list[MatchedDifference]
     rank_correlation: dict[str, float | None]
     costs: dict[str, Cost]
     curves: dict[str, list[SearchPoint]]
@@ -123,14 +127,16 @@ class ArmFacts(Result):
 class PrimaryFinding(Result):
     """The answer to the study's question, or why there is none.
 
-    `difference` is that of the primary measure, monotonic - baseline; `from_placebos` the same against each placebo
-    whose constrained layers live.
+    `difference` is that of the primary measure, monotonic - baseline, under everything that was found;
+    `by_fewer_attacks` the same under less, which shows how far it hangs on what the other arms found;
+    `from_placebos` against each placebo whose constrained layers live.
     """
 
     primary: Primary
     difference: Estimate | None
     answer: Answer | None
     unanswered: str | None
+    by_fewer_attacks: dict[str, Estimate | None]
     from_placebos: dict[str, Estimate]
 
 

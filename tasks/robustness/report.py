@@ -75,17 +75,22 @@ def _attack_section(name: str, results: FinalResults, drawn: dict[str, Figure]) 
 
 def _trigger_table(results: FinalResults) -> Table:
     return Table(
-        "The triggers as text (escapes stand for characters that do not show) and as token ids.",
-        ["model", "trigger", "ids", "same tokens when read again", "run"],
+        "The triggers of every search as text (escapes stand for characters that do not show) and as token ids.",
+        ["model", "search", "trigger", "ids", "same tokens when read again", "run"],
         [
             [
                 label(results, model),
+                search,
                 quoted(trigger.trigger_text),
                 ids_of(trigger),
                 "yes" if trigger.trigger_round_trips else "no",
                 run_of(results, f"uat-{model}"),
             ]
-            for model, trigger in results.attacks.uat.triggers.items()
+            for search, triggers in {
+                "gradient": results.attacks.uat.triggers,
+                "blind": results.attacks.uat.blind_triggers,
+            }.items()
+            for model, trigger in triggers.items()
         ],
     )
 

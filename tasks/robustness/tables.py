@@ -50,9 +50,13 @@ def tables(results: FinalResults) -> str:
         blocks += [table.markdown() for table in attack_tables(name, results)]
     blocks += [
         "\n".join(
-            f"- trigger of {label(results, model)}: {markdown_text(quoted(trigger.trigger_text))} "
+            f"- trigger of {label(results, model)}{how}: {markdown_text(quoted(trigger.trigger_text))} "
             f"(ids {ids_of(trigger)})"
-            for model, trigger in results.attacks.uat.triggers.items()
+            for how, triggers in {
+                "": results.attacks.uat.triggers,
+                " (blind)": results.attacks.uat.blind_triggers,
+            }.items()
+            for model, trigger in triggers.items()
         ),
         "## Are the layers monotone functions?",
         "\n".join(f"- {line}" for line in about_order(results)),
@@ -101,11 +105,13 @@ def primary_table(results: FinalResults) -> Table:
     """The one comparison that was named beforehand, and the same against every placebo."""
     found = results.primary
     asked = found.primary
-    rows = {pair(results, MONOTONIC, BASELINE): found.difference}
+    rows = {(same := pair(results, MONOTONIC, BASELINE)): found.difference}
+    rows |= {f"{same}, {how}": row for how, row in found.by_fewer_attacks.items()}
     rows |= {pair(results, MONOTONIC, placebo): row for placebo, row in found.from_placebos.items()}
     return Table(
         f"The primary comparison ({asked.attack}, {asked.measure.replace('_', ' ')}), nats per token; margin "
-        f"{asked.margin_nats_per_token:g}. Below it the same against every placebo whose layers live.",
+        f"{asked.margin_nats_per_token:g}. Below it the same by fewer attacks, and against every placebo whose layers "
+        "live.",
         ["difference", "value", "interval", "run"],
         [
             [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: S
                     run.records.write(keys[-1], _rows(model, judge, clean[kind], attacked))
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file, KEY_COLUMNS)
-    increases = increases_of(list(read_records(run.directory / "records.parquet")))
+    increases = increases_of(read_records(run.directory / "records.parquet"))
     return TransferResult(
         split=JUDGED,
         uat_on_search=increases["uat", SEARCHED],
@@ -130,7 +130,7 @@ def _rows(model: str, judge: Victim, clean: list[torch.Tensor], found: _Found) -
     ]
 
 
-def increases_of(rows: list[dict[str, Any]]) -> dict[tuple[str, str], Transferred]:
+def increases_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Transferred]:
     """(attack, split) -> increases of the loss, in nats per scored token, of these records."""
     tokens: dict[tuple[str, ...], int] = defaultdict(int)
     risen: dict[tuple[str, ...], float] = defaultdict(float)

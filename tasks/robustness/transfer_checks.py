@@ -13,49 +13,62 @@ from typing import Any
 
 from storage.errors import CheckFailed
 from tasks.robustness.checks import Document, require_finite
-from tasks.robustness.results import Transferred, TransferResult
+from tasks.robustness.results import Transferred, TransferResult, UatResult
 from tasks.robustness.stages import JUDGED, SEARCHED
 
 Rows = list[dict[str, Any]]
-SEARCHES = {"gradient": "loss_sum_nats", "blind": "blind_loss_sum_nats"}
+LOSS_OF = {"gradient": "loss_sum_nats", "blind": "blind_loss_sum_nats"}
 """Search -> where a record of an attack keeps the loss that it led to."""
+WRITTEN_BY = {"gradient": "positions", "blind": "blind_positions"}
+"""Search -> where a record of hotflip keeps what it replaced."""
 ROUNDING = 1e-4
 """Relative: a loss in another batch differs by less."""
+ROUNDING_OF_SEARCH = {"fp32": ROUNDING, "tf32": 0.02, "bf16": 0.02}
+"""The same of a loss that a search saw, by its precision."""
 
 
 def require_transfer(
     found: TransferResult,
     rows: Rows,
     own: Mapping[str, Mapping[str, Rows]],
+    uat: Mapping[str, UatResult],
     searched: Sequence[Document],
-    trigger_text_tokens: int,
 ) -> None:
     """`own` are the records of each attack and model; `searched` the documents of attack-search."""
     require_finite("transfer", rows)
     tried: dict[tuple[str, ...], Rows] = defaultdict(list)
     for row in rows:
         tried[row["attack"], row["split"], row["search"], row["found_for"], row["model"]].append(row)
-    of_search = {one.example_id: (one.source, min(one.tokens, trigger_text_tokens)) for one in searched}
+    length = next(iter(uat.values())).attack.text_tokens
+    of_search = {one.example_id: (one.source, min(one.tokens, length)) for one in searched}
     for attack, split, matrix in (
         ("uat", SEARCHED, found.uat_on_search),
         ("uat", JUDGED, found.uat),
         ("hotflip", JUDGED, found.hotflip),
     ):
         models = list(own[attack])
-        if _shape(matrix) != {search: {model: models for model in models} for search in SEARCHES}:
+        if _shape(matrix) != {search: {model: models for model in models} for search in LOSS_OF}:
             raise CheckFailed(f"transfer tried {attack} of every model on every model", _shape(matrix), models)
-        for search, found_for, model in product(SEARCHES, models, models):
-            what = f"transfer of {attack} ({search} search) from {found_for} to {model} on {split}"
-            rows = tried.pop((attack, split, search, found_for, model), [])
+        clean: dict[str, dict[str, float]] = {}
+        for search, found_for in product(LOSS_OF, models):
+            of_models: dict[str, Rows] = {}
+            for model in models:
+                what = f"transfer of {attack} ({search} search) from {found_for} to {model} on {split}"
+                of_pair = of_models[model] = tried.pop((attack, split, search, found_for, model), [])
+                if split == SEARCHED:
+                    _require_documents(what, of_pair, of_search)
+                    _require_one_clean_loss(what, of_pair, clean.setdefault(model, {}))
+                else:
+                    attacked = {row["example_id"]: row for row in own[attack][model]}
+                    scored = {id_: (row["source"], row["tokens_scored"]) for id_, row in attacked.items()}
+                    _require_documents(what, of_pair, scored)
+                    _require_own(what, of_pair, attacked, LOSS_OF[search] if found_for == model else None)
+                _require_increase(what, matrix[search][found_for][model], of_pair)
             if split == SEARCHED:
-                _require_documents(what, rows, of_search)
-            else:
-                attacked = {row["example_id"]: row for row in own[attack][model]}
-                _require_documents(
-                    what, rows, {id_: (row["source"], row["tokens_scored"]) for id_, row in attacked.items()}
-                )
-                _require_own(what, rows, attacked, SEARCHES[search] if found_for == model else None)
-            _require_increase(what, matrix[search][found_for][model], rows)
+                _require_as_searched(search, found_for, uat[found_for], matrix[search][found_for][found_for])
+            written = attack == "uat" or any(row[WRITTEN_BY[search]] for row in own[attack][found_for])
+            if written:
+                _require_read(f"{attack} ({search} search) on {found_for}", found_for, of_models)
     if tried:
         raise CheckFailed("transfer tried the attacks of the study", f"also {', '.join(map(str, tried))}", "no others")
 
@@ -80,12 +93,46 @@ def _require_own(what: str, rows: Rows, attacked: Mapping[str, dict[str, Any]], 
     columns |= {"loss_sum_nats": loss} if loss else {}
     for row in rows:
         for column, theirs in columns.items():
-            if not math.isclose(row[column], attacked[row["example_id"]][theirs], rel_tol=ROUNDING):
+            expected, few = attacked[row["example_id"]][theirs], ROUNDING * row["tokens_scored"]
+            if not math.isclose(row[column], expected, rel_tol=ROUNDING, abs_tol=few):
                 raise CheckFailed(
                     f"{what} measured what the attack measured",
                     f"document {row['example_id']}: {column} is {row[column]}",
-                    f"{attacked[row['example_id']][theirs]}",
+                    f"{expected}",
                 )
+
+
+def _require_one_clean_loss(what: str, rows: Rows, known: dict[str, float]) -> None:
+    """A text has one clean loss, whatever is tried on it beside; `known`: document -> the one that was seen first."""
+    for row in rows:
+        clean = known.setdefault(row["example_id"], row["clean_loss_sum_nats"])
+        if not math.isclose(row["clean_loss_sum_nats"], clean, rel_tol=ROUNDING):
+            raise CheckFailed(
+                f"{what} compares with one clean loss of each text",
+                f"document {row['example_id']}: {row['clean_loss_sum_nats']}",
+                clean,
+            )
+
+
+def _require_as_searched(search: str, model: str, found: UatResult, said: float) -> None:
+    """A trigger does on attack-search to its own model what its search saw there: by this the strongest is chosen."""
+    trigger = found.gradient if search == "gradient" else found.blind
+    seen = trigger.search_loss_nats_per_token - trigger.search_loss_clean_nats_per_token
+    rounding = ROUNDING_OF_SEARCH[found.attack.search_precision] * trigger.search_loss_nats_per_token
+    if not math.isclose(said, seen, rel_tol=0, abs_tol=rounding):
+        raise CheckFailed(f"the trigger of the {search} search on {model} does on {SEARCHED} what it saw", said, seen)
+
+
+def _require_read(what: str, found_for: str, of_models: Mapping[str, Rows]) -> None:
+    """What was written was read by some model that it was not found for."""
+    others = [row for model, rows in of_models.items() if model != found_for for row in rows]
+    if all(row["loss_sum_nats"] == row["clean_loss_sum_nats"] for row in others):
+        raise CheckFailed(
+            f"other models read what {what} wrote",
+            f"the clean loss on all {len(others)} texts, in every bit",
+            "another on one of them",
+            "Find what leaves out the prefix or the flips in transfer: no number of this attack means anything",
+        )
 
 
 def _require_increase(what: str, said: float, rows: Rows) -> None:

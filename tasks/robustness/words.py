@@ -270,6 +270,9 @@ LIMITS = (
     "Attention, embeddings, normalisation and residual connections are not constrained: nothing is claimed about the "
     "model as a function.",
     "Only these two attacks were run, with the budget shown. A stronger search can find more.",
+    "The strongest attack is the strongest of two searches on every model. What was found for a model helps against "
+    "those that are like it, so one that has few of its kind (an early snapshot) gains less from the others, and its "
+    "effect is rather too small beside theirs. Random tokens stand beside as one mean draw, not as the best of many.",
     "Intervals resample the sources of the documents. They do not hold the variation between trainings, or between "
     "searches for an attack, which needs several seeds; nor that between draws of the random control.",
     "Every text is read behind the tokenizer's end-of-text token, in all models and before every trigger.",

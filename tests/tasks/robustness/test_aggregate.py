@@ -326,7 +326,7 @@ def test_a_search_that_was_luckier_on_one_model_makes_no_difference_between_mode
     assert primary["difference"]["value"] == pytest.approx(0.0, abs=1e-9)
     assert primary["answer"]["answer"] == "equivalent"
     assert made.numbers["attacks"]["hotflip"]["attacked_by"]["monotonic"] == {"base": 4}
-    assert re.search(r"hotflip: what was found for other models does more .* monotonic \+0\.3", made.table)
+    assert re.search(r"hotflip: what other searches found does more .* monotonic \+0\.3", made.table)
 
 
 def test_a_masked_search_answers_nothing(tmp_path: Path):

@@ -31,7 +31,7 @@ from tasks.language.model import load, save
 from tasks.robustness import transfer
 from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
 from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig
-from tasks.robustness.strongest import strongest
+from tasks.robustness.strongest import Tried
 from tasks.robustness.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageInput, StageRun
@@ -360,29 +360,49 @@ def test_a_trigger_does_on_attack_search_what_its_search_said(study):
             assert of_search[model][model] == pytest.approx(risen, rel=1e-4)
 
 
+@pytest.mark.parametrize("among", [(), ("base",)])
 @pytest.mark.parametrize("attack", ["uat", "hotflip"])
-def test_each_model_is_judged_by_the_strongest_attack_that_was_found_for_any(study, attack):
+def test_each_model_is_judged_by_the_strongest_attack_that_was_found_for_any(study, attack, among):
     own = {model: study.rows(f"{attack}-{model}") for model in MODELS}
-    tried, matrix = study.rows("transfer"), TransferResult.read(study.input("transfer"))
-    chosen = strongest(attack, own, tried, matrix)
+    rows, matrix = study.rows("transfer"), TransferResult.read(study.input("transfer"))
+    chosen = Tried.of(attack, own, rows, matrix).strongest(among)
     assert list(chosen) == [*MODELS]
-    everything = [(search, found_for) for search in ("gradient", "blind") for found_for in MODELS]
-    for model, rows in chosen.items():
-        for row, before in zip(rows, own[model], strict=True):
+    everything = {(search, found_for) for search in ("gradient", "blind") for found_for in among or MODELS}
+    for model, judged in chosen.items():
+        for row, before in zip(judged, own[model], strict=True):
             losses = {
                 (one["search"], one["found_for"]): one["loss_sum_nats"]
-                for one in tried
+                for one in rows
                 if (one["attack"], one["split"], one["model"]) == (attack, "attack-evaluation", model)
                 and one["example_id"] == row["example_id"]
             }
-            assert set(losses) == set(everything)
-            assert row["loss_sum_nats"] == losses[tuple(row["attacked_by"])]
-            assert {**row, "loss_sum_nats": 0, "attacked_by": 0} == {**before, "loss_sum_nats": 0, "attacked_by": 0}
+            by = tuple(row["attacked_by"])
+            assert by in everything
+            assert row["loss_sum_nats"] == losses[by]
+            assert {**before, **row} == {**before, "loss_sum_nats": losses[by], "attacked_by": list(by)}
+            assert not {"success", "flips", "positions", "round_trips"} & set(row), "of another attack"
             if attack == "hotflip":  # who attacks a text sees its loss
-                assert row["loss_sum_nats"] == max(losses.values())
+                assert losses[by] == max(losses[one] for one in everything)
             else:  # one trigger for all texts, chosen where it was learned
-                on_search = {by: matrix.uat_on_search[by[0]][by[1]][model] for by in everything}
-                assert on_search[tuple(row["attacked_by"])] == max(on_search.values())
+                on_search = {one: matrix.uat_on_search[one[0]][one[1]][model] for one in everything}
+                assert on_search[by] == max(on_search.values())
+
+
+def test_of_equal_attacks_the_model_s_own_counts(study):
+    own = {model: study.rows(f"hotflip-{model}") for model in MODELS}
+    rows = [{**row, "loss_sum_nats": 1.0} for row in study.rows("transfer")]
+    chosen = Tried.of("hotflip", own, rows, TransferResult.read(study.input("transfer"))).strongest()
+    assert {(model, *row["attacked_by"]) for model in MODELS for row in chosen[model]} == {
+        (model, "gradient", model) for model in MODELS
+    }
+
+
+def test_each_model_alone_is_judged_by_its_own_gradient_search(study):
+    own = {model: study.rows(f"uat-{model}") for model in MODELS}
+    alone = Tried.of("uat", own, study.rows("transfer"), TransferResult.read(study.input("transfer"))).alone()
+    for model in MODELS:
+        assert [row["loss_sum_nats"] for row in alone[model]] == [row["loss_sum_nats"] for row in own[model]]
+        assert all(row["attacked_by"] == ["gradient", model] for row in alone[model])
 
 
 def test_flips_of_other_documents_are_refused(study, tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from storage.errors import CheckFailed
+from tasks.robustness.transfer import increases_of
 from tests.tasks.robustness.edited import Stages, aggregated, contents, written
 from tests.tasks.tiny import finished_study
 
@@ -299,6 +300,82 @@ def test_a_transfer_record_that_is_not_what_the_attack_says(
                 break
 
     refused(tmp_path, other, match)
+
+
+def test_an_evaluation_of_another_split(tmp_path: Path):
+    def renamed(stages: Stages) -> None:
+        stages["evaluation"]["result"]["split"] = "validation"
+
+    refused(tmp_path, renamed, "evaluate scored the test split")
+
+
+def test_an_evaluation_with_records_of_a_stranger(tmp_path: Path):
+    def more(stages: Stages) -> None:
+        rows = stages["evaluation"]["rows"]
+        rows.append({**rows[0], "model": "an arm of my own"})
+
+    refused(tmp_path, more, "evaluate's records are of its models")
+
+
+def test_a_search_without_its_curve(tmp_path: Path):
+    def lost(stages: Stages) -> None:
+        stages["uat-base"]["result"]["gradient"]["curve"] = []
+
+    refused(tmp_path, lost, "the search of uat on base kept its curve")
+
+
+def test_r8_one_model_that_was_searched_for_longer(tmp_path: Path):
+    def longer(stages: Stages) -> None:
+        for search in ("gradient", "blind"):
+            stages["uat-monotonic"]["result"][search]["forward_sequences"] += 6
+
+    refused(tmp_path, longer, "uat spent the same on every model")
+
+
+def rows_of_transfer(stages: Stages, attack: str, split: str) -> list[dict[str, Any]]:
+    return [row for row in stages["transfer"]["rows"] if (row["attack"], row["split"]) == (attack, split)]
+
+
+def computed_again(stages: Stages) -> None:
+    """The matrices of transfer say what its records say."""
+    found = increases_of(stages["transfer"]["rows"])
+    stages["transfer"]["result"] |= {
+        "uat_on_search": found["uat", "attack-search"],
+        "uat": found["uat", "attack-evaluation"],
+        "hotflip": found["hotflip", "attack-evaluation"],
+    }
+
+
+def test_a_trigger_that_is_made_to_look_weak_where_the_strongest_is_chosen(tmp_path: Path):
+    def weak(stages: Stages) -> None:
+        for row in rows_of_transfer(stages, "uat", "attack-search"):
+            if row["model"] == "monotonic" == row["found_for"]:
+                row["loss_sum_nats"] -= 0.5 * row["tokens_scored"]
+        computed_again(stages)
+
+    refused(tmp_path, weak, "the trigger of the gradient search on monotonic does on attack-search what it saw")
+
+
+def test_clean_losses_that_differ_from_trigger_to_trigger(tmp_path: Path):
+    def moved(stages: Stages) -> None:
+        for row in rows_of_transfer(stages, "uat", "attack-search"):
+            if (row["model"], row["found_for"], row["search"]) == ("monotonic", "base", "blind"):
+                row["clean_loss_sum_nats"] += 0.5 * row["tokens_scored"]
+        computed_again(stages)
+
+    refused(tmp_path, moved, "from base to monotonic on attack-search compares with one clean loss of each text")
+
+
+@pytest.mark.parametrize("search", ["gradient", "blind"])
+@pytest.mark.parametrize("attack", ["uat", "hotflip"])
+def test_r4_what_was_found_for_a_model_and_never_written_for_the_others(tmp_path: Path, attack: str, search: str):
+    def left_out(stages: Stages) -> None:
+        for row in rows_of_transfer(stages, attack, "attack-evaluation"):
+            if (row["search"], row["found_for"]) == (search, "base") and row["model"] != "base":
+                row["loss_sum_nats"] = row["clean_loss_sum_nats"]
+        computed_again(stages)
+
+    refused(tmp_path, left_out, rf"other models read what {attack} \({search} search\) on base wrote")
 
 
 def test_a_transfer_of_something_else(tmp_path: Path):
