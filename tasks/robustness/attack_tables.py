@@ -64,17 +64,14 @@ def _effect_table(name: str, results: FinalResults, findings: Findings) -> Table
 
 FOUND_FOR = {
     "uat": "Last, the model that the trigger was found for.",
-    "hotflip": "Last, the models that most of the flips were found for, with the number of texts.",
+    "hotflip": "Last, the model that the flips of most texts were found for, and how many.",
 }
-SHOWN = 2
-"""So many models are named for which flips were found."""
 
 
 def _found_for(texts: Mapping[str, int]) -> str:
-    if len(texts) == 1:
-        return next(iter(texts))
-    named = ", ".join(f"{model} {count}" for model, count in list(texts.items())[:SHOWN])
-    return f"{named}, others {sum(list(texts.values())[SHOWN:])}" if len(texts) > SHOWN else named
+    """`texts`: model -> texts whose attack was found for it, most first."""
+    model, count = next(iter(texts.items()))
+    return model if len(texts) == 1 else f"{model}, {count} of {sum(texts.values())}"
 
 
 def _control_table(name: str, results: FinalResults, findings: Findings) -> Table:
