@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from deployments import sweep
 from deployments.sources import ROOMS, digest_of, require_usable, sources
+from deployments.syntax import parsed
 from deployments.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput
@@ -243,7 +244,7 @@ def _line_of_field(model: type[StudyBase], name: str) -> str:
     declaring = next((one for one in model.__mro__ if name in vars(one).get("__annotations__", {})), model)
     try:
         lines, first = inspect.getsourcelines(declaring)
-        (body,) = ast.parse(textwrap.dedent("".join(lines))).body
+        (body,) = parsed(textwrap.dedent("".join(lines))).body
     except (OSError, TypeError, SyntaxError):
         return getattr(sys.modules.get(model.__module__), "__file__", None) or model.__module__
     assert isinstance(body, ast.ClassDef)
@@ -342,7 +343,7 @@ def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
     if found is None or found.origin is None:
         raise BadInput(f"{page}: stage {stage.name}: work {stage.work!r}: there is no module {module!r}")
     try:
-        tree = ast.parse(Path(found.origin).read_text(), found.origin)
+        tree = parsed(Path(found.origin).read_text(), found.origin)
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -355,4 +356,4 @@ def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
 
 
 def _defines_page(file: Path) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in ast.parse(file.read_text()).body)
+    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in parsed(file.read_text()).body)

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployments.syntax import parsed
 from storage.errors import BadInput
 
 ROOMS = ("flows", "tasks", "deployments", "storage")
@@ -72,7 +73,7 @@ def _collect(module: str, folder: Path, seen: set[Path]) -> None:
 def _imports(file: Path, folder: Path) -> Iterator[_Import]:
     """What a file imports, wherever in it; of `from a import b`, a and a.b, which may be no module."""
     try:
-        tree = ast.parse(file.read_text(), str(file))
+        tree = parsed(file.read_text(), str(file))
     except SyntaxError as error:
         raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
     guarded = {inner for node in ast.walk(tree) if _guards(node) for inner in ast.walk(node)}

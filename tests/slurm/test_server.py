@@ -83,8 +83,10 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     runs = bench.dispatch(tmp_path / "runs", steps=100, step_seconds=0.25, pauses_while=str(pause))
     runs.training_began()
     pause.touch()  # however slow this machine is, it runs until `advance` has looked at it
-    dies = bench.dispatch(tmp_path / "dies", steps=100, step_seconds=0.25)
+    lives = tmp_path / "lives"
+    dies = bench.dispatch(tmp_path / "dies", steps=100, step_seconds=0.25, pauses_while=str(lives))
     dies.training_began()
+    lives.touch()  # nor does it end before it is killed
     bench.cluster.hold()
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
@@ -93,6 +95,7 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     with server.away():
         server.lose_database()
         os.kill(dies.record()["pid"], signal.SIGKILL)
+        lives.unlink()
     bench.deploy()
     bench.ensure_worker()
 
