@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
-from storage import durable
+from storage import attempts, durable
 from storage.differences import leaves
 from storage.run_directory import RunDirectory
 from tasks.stage.progress import described
@@ -34,10 +34,11 @@ class Artifacts:
         return what in self._shown
 
     def progress(self) -> None:
-        """progress.json as a progress bar, with what is done and how long it still takes."""
+        """progress.json as a progress bar, with what is done and how long it still takes; full at a finished stage."""
         now = durable.read_json(self._run.progress_file)
-        share = 100.0 * now["step"] / now["total"] if now["total"] else 0.0
-        self._keep("progress", "progress", share, f"{self._run.stage}: {described(now)}")
+        finished = (attempts.newest(self._run.attempts) or {}).get("end_state") == "finished"
+        share = 100.0 if finished else 100.0 * now["step"] / now["total"] if now["total"] else 0.0
+        self._keep("progress", "progress", share, f"{self._run.stage}: {'finished' if finished else described(now)}")
 
     def text(self, what: str, markdown: str, description: str = "") -> None:
         """A text that is replaced when it changes."""

@@ -92,8 +92,13 @@ def _study(profile: Profile, dispatch: str) -> dict[str, Any]:
         "description": f"{profile.description} {where} Started again it goes on where it stands.".strip(),
         "tags": ["ratchet", "study", page.name],
         "work_pool": pool,
-        "parameters": {"study": profile.values, "root": "", "dispatch": dispatch},
+        "parameters": {"study": _of_form(profile.values), "root": "", "dispatch": dispatch},
     }
+
+
+def _of_form(values: dict[str, Any]) -> dict[str, Any]:
+    """What a form shows of a profile: the seeds of a sweep belong to the command line."""
+    return {key: value for key, value in values.items() if key != "sweep_seeds"}
 
 
 class _Dumper(yaml.SafeDumper):

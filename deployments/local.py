@@ -14,19 +14,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
+from prefect.exceptions import PrefectException
 from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run, task_run
-from prefect.states import State
+from prefect.states import State, StateType
 
 from deployments.artifacts import Artifacts
 from deployments.states import prefect_state
+from deployments.tags import add_tags
 from deployments.walk import Handle, Walk
 from storage import attempts
 from tasks.stage.attempt import attempt
-from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, FAILED, Outcome, in_words, outcome_of, state_of_study
+from tasks.stage.outcome import (
+    AWAITING_RETRY,
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    Outcome,
+    in_words,
+    outcome_of,
+    state_of_study,
+)
 from tasks.stage.progress import FOR_THE_TERMINAL
 
 LOG = logging.getLogger("ratchet.local")
@@ -38,12 +50,12 @@ RETRY_DELAY_SECONDS: list[float] = [10, 60]
 def run_here(
     walk: Walk, tags: Sequence[str] = (), without_stopped: Callable[[], Handle | None] = lambda: None
 ) -> State[Any]:
-    """Runs each stage of the walk whose inputs are finished, in the present flow run, which is given `tags`.
+    """Runs each stage of the walk whose inputs are finished, in the present flow run, to which `tags` are added.
 
     One that did not finish skips only those that need it; `without_stopped` then gives the stage that goes on without
     those, if there is one. Returns the study's state.
     """
-    _tag_flow_run([walk.study, *tags])
+    add_tags([walk.study, *tags])
     for handle in walk.handles:
         _run_if_ready(handle, walk)
     if not _stopped(walk.handles) and (rest := without_stopped()):
@@ -66,8 +78,22 @@ def _final_state(handles: list[Handle]) -> State[Any]:
     if not unfinished:
         return prefect_state(COMPLETED, f"all {len(handles)} stages are finished")
     tried = [handle for handle in unfinished if handle.outcome]
+    causes = "\n".join(_causes(tried))
+    if any(handle.outcome and handle.outcome.end_state == "sigterm" for handle in tried) and _being_cancelled():
+        return prefect_state(CANCELLED, f"cancelled; what is done is kept, and a new start goes on\n{causes}")
     state = state_of_study([AWAITING_RETRY, *(handle.outcome.state for handle in tried if handle.outcome)])
-    return prefect_state(state, "\n".join(_causes(tried)) or AWAITING_RETRY.words)
+    return prefect_state(state, causes or AWAITING_RETRY.words)
+
+
+def _being_cancelled() -> bool:
+    """Whether a person cancelled the present flow run: Prefect's worker makes a SIGTERM of that. No, if nobody says."""
+    try:
+        with get_client(sync_client=True) as client:
+            state = client.read_flow_run(flow_run.id).state
+    except (httpx.HTTPError, PrefectException) as error:
+        LOG.debug("not asked whether the run was cancelled: %s", error)
+        return False
+    return state is not None and state.type == StateType.CANCELLING
 
 
 def _stopped(handles: list[Handle]) -> bool:
@@ -112,11 +138,6 @@ def _run_as_task(handle: Handle) -> None:
         return prefect_state(state, _message(handle, handle.outcome))
 
     work(return_state=True)
-
-
-def _tag_flow_run(tags: list[str]) -> None:
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(flow_run.id, tags=tags)
 
 
 def _message(handle: Handle, outcome: Outcome) -> str:

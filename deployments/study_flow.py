@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
 from prefect import Flow, flow
+from prefect.exceptions import CancelledRun, CrashedRun, FailedRun
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import State
+from pydantic import TypeAdapter, ValidationError
 
 from deployments.local import run_here
 from deployments.notes import notes
@@ -23,8 +26,26 @@ from deployments.sweep import Over
 from deployments.walk import Walk
 from storage.errors import BadInput
 from tasks.stage.outcome import BAD_INPUT
+from tasks.stage.study import StudyBase
+from tasks.stage.validation import validated
 
 ONE_STUDY: Over = {}
+Dispatch = Literal["local", "slurm"]
+
+
+class _EndsAreNoSurprise(logging.Filter):
+    """Keeps the traceback out of a run's log that Prefect's engine writes for each returned state but Completed.
+
+    The state says why the study ended, and the log's last line is to say it too.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        of_engine = record.msg == "Engine execution exited with unexpected exception"
+        return not (of_engine and isinstance(error, FailedRun | CancelledRun | CrashedRun))
+
+
+logging.getLogger("prefect.flow_runs").addFilter(_EndsAreNoSurprise())
 
 
 def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
@@ -45,6 +66,11 @@ def flow_of(page: Page) -> Flow[..., Any]:
             over: A sweep: the values of each key that it varies, such as {"seed": [1, 2, 3]}; a key of a group is
                 written with its group, "budget.epochs". Every combination of values is a cell. {} runs one study.
         """
+        try:  # here and not by Prefect, which ends a wrong form with a traceback
+            study = study if isinstance(study, page.model) else validated(page.model, study, "the form")
+            _require_form(root, dispatch, over)
+        except BadInput as error:
+            return prefect_state(BAD_INPUT, str(error))
         swept = replace(page, over=over)
         if dispatch == "slurm":
             return follow_in_flow(swept, study, root)
@@ -61,7 +87,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
     run.__annotations__ = {
         "study": page.model,
         "root": str,
-        "dispatch": Literal["local", "slurm"],
+        "dispatch": Dispatch,
         "over": Over,
         "return": State,
     }
@@ -69,12 +95,26 @@ def flow_of(page: Page) -> Flow[..., Any]:
         name=page.name,
         flow_run_name=_run_name,
         persist_result=False,
+        validate_parameters=False,
         on_cancellation=[stop_cancelled(page)],
     )
     return as_flow(run)
 
 
+def _require_form(root: Any, dispatch: Any, over: Any) -> None:
+    """BadInput that names the value that is not what the form asks for."""
+    given: list[tuple[str, Any, Any]] = [("root", str, root), ("dispatch", Dispatch, dispatch), ("over", Over, over)]
+    for name, kind, value in given:
+        try:
+            TypeAdapter(kind).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise BadInput(f"the form's {name} is {value!r}: {error.errors()[0]['msg']}") from None
+
+
 def _run_name() -> str:
+    """By what the form says, which need not be valid."""
     given = flow_run.parameters
-    study = given["study"]
-    return f"{study.name}-sweep" if given["over"] else f"{study.name}-s{study.seed}"
+    study = given.get("study")
+    study = study.model_dump() if isinstance(study, StudyBase) else study if isinstance(study, dict) else {}
+    seed = study.get("seed", StudyBase.model_fields["seed"].default)
+    return f"{study.get('name', flow_run.flow_name)}-" + ("sweep" if given.get("over") else f"s{seed}")

@@ -10,22 +10,34 @@ import httpx
 from prefect import flow
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
+from prefect.states import State
 
-from deployments.slurm.cluster.site import read_site
+from deployments.slurm.cluster.site import has_site, read_site
 from deployments.slurm.study import cancel, follow
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import root_of
+from deployments.states import prefect_state
 from storage.errors import BadInput
+from tasks.stage.outcome import BAD_INPUT, COMPLETED
 
 
 @flow(name="advance", flow_run_name="advance", persist_result=False)
-def advance(root: str = "") -> None:
+def advance(root: str = "") -> State:
     """Starts what is ready in every started study, once.
 
     Args:
         root: Folder that holds the run directories; empty: the site's.
     """
-    logger, site = get_run_logger(), read_site()
+    if False:
+        return prefect_state(COMPLETED, "there is no cluster here (no site file), so nothing to start")
+    try:
+        return _advance(root)
+    except BadInput as error:  # a sentence, and no traceback
+        return prefect_state(BAD_INPUT, str(error))
+
+
+def _advance(root: str) -> State:
+    site, logger = read_site(), get_run_logger()
     where = root_of(site, root)
     try:
         cancel.finish_cancels(where)
@@ -39,3 +51,4 @@ def advance(root: str = "") -> None:
             continue
         stands = [f"{handle.label} {found.standing(handle).stand}" for handle in found.handles]
         logger.info("%s: %s", file.stem, ", ".join(stands))
+    return prefect_state(COMPLETED, "what was ready is started")

@@ -4,6 +4,7 @@
                            [--dispatch local|slurm] [--wait] [--dry-run | --status | --show-config | --keys [GROUP]]
     ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
     ratchet status robustness ...        as `run ... --status`, with --over of a sweep
+    ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
 
 `python -m flows.robustness` is `ratchet run robustness`. Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished
@@ -16,6 +17,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import shtab
@@ -23,6 +25,7 @@ import shtab
 from deployments.generate import Profile, description_of, prefect_yaml
 from deployments.page import Page, load_page, page_names, require_flow
 from flows import run, settings
+from flows.listing import listing
 from storage import __main__ as kept
 from storage.errors import BadInput
 from tasks.stage import outcome
@@ -89,6 +92,10 @@ def ratchet_parser() -> argparse.ArgumentParser:
             command.set_defaults(status=True)
         if name == "sweep":
             command.set_defaults(seeds=None)
+    help_ = "the studies below a folder of run directories: what came out of each, and what is not finished"
+    listed = commands.add_parser("list", help=help_, description=help_, allow_abbrev=False)
+    listed.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
+    listed.set_defaults(function=lambda options: run.show("\n".join(listing(options.root))))
     kept.add_commands(commands)
     help_ = "print prefect.yaml: a deployment for each profile, local and on SLURM"
     deployments = commands.add_parser("deployments", help=help_, description=help_, allow_abbrev=False)
@@ -127,7 +134,7 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
         metavar="KEY=VALUE",
         help="change one value of the profile, such as budget.epochs=0.5; may be given again",
     )
-    options.add_argument("--seed", type=int, help="seed of the study")
+    options.add_argument("--seed", type=int, help="seed of the study, where no sweep varies it")
     options.add_argument(
         "--dispatch",
         choices=["local", "slurm"],

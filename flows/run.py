@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from rich.console import Console
-from rich.markdown import Markdown
 
 from deployments.notes import notes
 from deployments.page import Page
 from deployments.sweep import waiting_cells
 from deployments.walk import Handle, Walk
 from flows.display import Display, running, standing
+from flows.terminal import show_markdown
 from storage import attempts
 from storage.checkpoints import furthest
 from storage.errors import BadInput
@@ -104,7 +104,7 @@ def status(page: Page, study: Any, where: Where) -> int:
         from deployments.slurm.study import efficiency
 
         if used := efficiency.table(walk.handles, SlurmCommands().used):
-            OUT.print(Markdown(used) if OUT.is_terminal else f"\n{used}", markup=False)
+            show_markdown(OUT, f"\n{used}")
     return 0 if all(handle.finished for handle in walk.handles) else outcome.AWAITING_RETRY.exit_code
 
 
@@ -154,7 +154,6 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
 
     # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect's usage statistics; clusters forbid such traffic
     setup_logging(incremental=False)
     seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
     of_seeds = f", seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}" if seeds else ""
@@ -262,7 +261,7 @@ def _show_tables(handle: Handle, end: str) -> None:
     for name in result.get("tables", []):
         file = handle.run.path / name
         text = file.read_text()
-        OUT.print(Markdown(text) if OUT.is_terminal else text, markup=False)
+        show_markdown(OUT, text)
         show(f"{end}: {file}")
     if not result.get("tables"):
         show(f"{end}: {handle.run.result_file}")

@@ -19,9 +19,12 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.2 numbers, since YAML 1.1 reads 1e-5 as text; and a key given twice is an error, not the second value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is given twice", node.start_mark)
+        keys: list[Any] = []
+        for place, _ in node.value:
+            key = self.construct_object(place, deep=True)
+            if key in keys:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", place.start_mark)
+            keys.append(key)
         return super().construct_mapping(node, deep)
 
 
@@ -68,7 +71,8 @@ def profile_values(page: Page, profile: str) -> dict[str, Any]:
     """What a profile (a name, or a .yaml file) says, not yet validated. BadInput when it cannot be read."""
     file = profile_file(page, profile)
     try:
-        values = yaml.load(file.read_text(), _Loader)
+        with file.open(encoding="utf-8") as stream:
+            values = yaml.load(stream, _Loader)
     except FileNotFoundError:
         raise BadInput(f"there is no file {file}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

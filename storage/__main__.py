@@ -147,7 +147,7 @@ def export(root: Path, folder: Path) -> int:
 
 
 def _exported(run: Path) -> list[Path]:
-    attempts = sorted((run / "attempts").glob("*"))
+    attempts = sorted((run / "attempts").glob("[0-9]*"))
     named = [run / name for name in EXPORTED]
     produced = [file for file in run.iterdir() if file.is_file() and file.suffix in EXPORTED_SUFFIXES]
     outputs = [run / name for name in durable.read_json(run / "COMPLETE.json")["outputs"]]

@@ -10,6 +10,7 @@ import re
 import resource
 import subprocess
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ STARTED_BY = "RATCHET_STARTED_BY"
 """Set to `automatic` by whatever starts attempts by itself; everything else was started by a person."""
 ATTEMPTS_WITHOUT_PROGRESS = 3
 ENDED_BY_A_PERSON = ("interrupted", "cancelled")
+
+SPARE_BYTES = 32 * 1024
+"""Kept on the disk while an attempt works, and given back for its last words: a full disk has room for its record."""
 
 DISTRIBUTION = "ratchet"
 """Our own package, as installed: what it asks for is what results can depend on."""
@@ -38,6 +42,7 @@ class AttemptRecord:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{number:04d}.json"
         self.log_file = folder / f"{number:04d}.log"
+        self._spare = folder / f"{durable.TEMPORARY_PREFIX}spare-{number:04d}"
         self._record = {
             "attempt": number,
             **locks.process_identity(),
@@ -53,14 +58,21 @@ class AttemptRecord:
             "diagnosis": None,
         }
         durable.write_json(self._file, self._record)
+        with suppress(OSError):  # whatever fails on this disk has room for its own words then, or none
+            self._spare.write_bytes(os.urandom(SPARE_BYTES))
 
     def note(self, **facts: Any) -> None:
         """Adds what became known after the start, such as the numerics and the GPU."""
         self._record.update(facts)
         durable.write_json(self._file, self._record)
 
+    def free_spare(self) -> None:
+        """Gives back the room that is kept for the last words."""
+        self._spare.unlink(missing_ok=True)
+
     def end(self, end_state: str, exit_code: int, diagnosis: dict[str, str] | None) -> None:
         """How the attempt ended, and what it used of the machine (this process and those it waited for)."""
+        self.free_spare()
         used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         self.note(
             ended_at=time.time(),

@@ -16,14 +16,15 @@ from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
 COMMANDS = re.findall(r"^    \.venv/bin/ratchet (.*?)(?: +#.*)?$", README, re.MULTILINE)
-STORAGE = [words for words in COMMANDS if words.startswith(("verify", "prune", "export"))]
+CHANGES = re.findall(r"`(--set [^`]*)`", README)
+STORAGE = [words for words in COMMANDS if words.startswith(("list", "verify", "prune", "export"))]
 
 
-def test_the_two_commands_are_targets_on_the_first_screen() -> None:
+def test_the_two_commands_are_targets_on_the_first_screen_and_can_be_pasted() -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
-    first_screen = "\n".join(README.splitlines()[:25])
-    for target in ("study", "test"):
-        assert f"    make {target} " in first_screen and f"\n{target}: .venv/installed" in makefile
+    lines = [shlex.split(line, comments=True) for line in README.splitlines()[:25] if line.startswith("    make ")]
+    assert lines == [["make", "study"], ["make", "test"]]
+    assert all(f"\n{target}: .venv/installed" in makefile for _, target in lines)
 
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if words not in STORAGE])
@@ -31,6 +32,12 @@ def test_every_study_command_is_valid(words: str) -> None:
     options = command.ratchet_parser().parse_args(shlex.split(words))
     profile = "quick" if options.profile == "my-study.yaml" else options.profile
     settings.read_study(load_page(options.study), profile, options.changes, options.seed)
+
+
+@pytest.mark.parametrize("words", CHANGES)
+def test_every_change_of_a_study_is_valid(words: str) -> None:
+    changes = [word for word in shlex.split(words) if word != "--set"]
+    settings.read_study(load_page("robustness"), "quick", changes, None)
 
 
 @pytest.mark.parametrize("words", STORAGE)
@@ -43,7 +50,7 @@ def test_every_storage_command_is_valid(
 
 
 def test_all_commands_were_found() -> None:
-    assert len(COMMANDS) >= 13 and len(STORAGE) == 3
+    assert len(COMMANDS) >= 13 and len(STORAGE) == 4
 
 
 def test_the_exit_codes_are_those_of_the_command() -> None:
@@ -68,7 +75,7 @@ def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None
     # the quick study has more arms than the smoke study: its tables have the rows of these, and further ones; transfer
     # has further columns too
     shown, made = (
-        tables(re.sub(r"( \| +on [\w@.-]+)+", " | on each", text))
+        tables(re.sub(r"( \| +on (\*\*)?[\w@.-]+( \(dead\)\*\*)?)+", " | on each", text))
         for text in (README[README.index("**quick: ") : README.index("## Running a study")], file.read_text())
     )
     assert len(shown) >= 5

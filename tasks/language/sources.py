@@ -110,13 +110,19 @@ def _table_documents(path: Path, column: str, cache: Path) -> Iterator[Document]
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turns what `datasets` raises for a malformed file into BadInput naming the file."""
+    """Turns what `datasets` raises for a malformed file into BadInput naming the file, and says it once."""
     from datasets.exceptions import DatasetsError
+    from datasets.utils import logging as of_datasets
 
+    before = of_datasets.get_verbosity()
+    of_datasets.set_verbosity(of_datasets.CRITICAL)  # it prints each error before it raises it
     try:
         yield
     except (ValueError, DatasetsError) as error:  # pyarrow's ArrowInvalid is a ValueError
-        raise BadInput(f"text.paths: {path} is not valid {path.suffix}: {error}. Repair the file") from error
+        cause = str(error).rstrip(". ")
+        raise BadInput(f"text.paths: {path} is not valid {path.suffix}: {cause}. Repair the file") from error
+    finally:
+        of_datasets.set_verbosity(before)
 
 
 def _column(row: dict[str, Any], column: str, where: str) -> str:

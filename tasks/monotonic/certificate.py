@@ -25,7 +25,7 @@ from storage.errors import CheckFailed
 from tasks.monotonic.activation import ACTIVATIONS
 from tasks.monotonic.order_result import ANSWERS, Certificate, Counterexample, Method, SublayerCertificate
 from tasks.monotonic.search import Fall, search
-from tasks.monotonic.sublayer import FeedForward, feed_forward_sublayers
+from tasks.monotonic.sublayer import FeedForward, feed_forward_sublayers, product
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -83,7 +83,7 @@ def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None)
         certified="no" if counterexample else "yes" if not against else "unknown",
         method=method,
         reason="; ".join(against)
-        or f"{sublayer.activation} never falls, and no hidden unit joins weights of both signs",
+        or f"where a hidden unit is used, {sublayer.activation} never falls and the signs of its weights agree",
         tensors_checked=len(sublayer.layers),
         worst_violation_bound=bound,
         worst_violation_found=found,
@@ -98,12 +98,12 @@ def _against_a_proof(sublayer: FeedForward) -> list[str]:
         return ["a gated sublayer multiplies two functions of its input, and no theorem covers that"]
     against = []
     lowest = ACTIVATIONS[sublayer.activation].lowest_slope
-    if lowest < 0:
-        against.append(f"{sublayer.activation} falls in places, by a slope down to {lowest}")
     into_HD, out_DH = sublayer.matrices()
     rising_H = (into_HD >= 0).all(dim=1) & (out_DH >= 0).all(dim=0)
     falling_H = (into_HD <= 0).all(dim=1) & (out_DH <= 0).all(dim=0)
     silent_H = (into_HD == 0).all(dim=1) | (out_DH == 0).all(dim=0)
+    if lowest < 0 and not silent_H.all():
+        against.append(f"{sublayer.activation} falls in places, by a slope down to {lowest}")
     joins = int((~(rising_H | falling_H | silent_H)).sum())
     if joins:
         free = f", as the variant leaves {' and '.join(sublayer.free)} free" if sublayer.free else ""
@@ -156,8 +156,8 @@ def _rounding(sublayer: FeedForward, inputs_ND: np.ndarray, output: int) -> floa
         0.0 if layer.bias is None else layer.bias.detach().double().abs().cpu().numpy()
         for layer in sublayer.layers.values()
     )
-    sizes_NH = np.prod([np.abs(inputs_ND) @ w.T + b + 1.0 for w, b in zip(into, biases, strict=True)], axis=0)
-    return float(4 * eps * (sizes_NH @ out[output] + np.max(bias_D)).sum())
+    sizes_NH = np.prod([product(np.abs(inputs_ND), w) + b + 1.0 for w, b in zip(into, biases, strict=True)], axis=0)
+    return float(4 * eps * (product(sizes_NH, out[output : output + 1])[:, 0] + np.max(bias_D)).sum())
 
 
 def _slope(found: Counterexample) -> float:

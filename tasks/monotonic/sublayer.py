@@ -72,10 +72,18 @@ class FeedForward:
         ]
         act = ACTIVATIONS[self.activation].formula
         *into, out = layers
-        hidden_NH = act(x_ND.astype(np.float64) @ into[0][0].T + into[0][1])
+        hidden_NH = act(product(x_ND, into[0][0]) + into[0][1])
         if self.gated:
-            hidden_NH *= x_ND.astype(np.float64) @ into[1][0].T + into[1][1]
-        return hidden_NH @ out[0].T + out[1]
+            hidden_NH *= product(x_ND, into[1][0]) + into[1][1]
+        return product(hidden_NH, out[0]) + out[1]
+
+
+def product(x_NI: np.ndarray, weight_OI: np.ndarray) -> np.ndarray:
+    """x W^T [N, O] in float64, by torch, whose kernels and threads a stage's numerics name.
+
+    NumPy's OpenBLAS chooses its kernels by variables of the environment, which a job has not: the last digits differ.
+    """
+    return (torch.from_numpy(x_NI.astype(np.float64)) @ torch.from_numpy(weight_OI.astype(np.float64)).T).numpy()
 
 
 def feed_forward_sublayers(model: PreTrainedModel, variant: str) -> list[FeedForward]:

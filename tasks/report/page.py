@@ -109,7 +109,7 @@ TEMPLATE = """<!doctype html>
 <p class="caption">{{ table.caption }}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="{{ table.caption }}"><table aria-label="{{ table.caption }}">
 <thead><tr>
-{%- for cell in table.header %}<th scope="col"{{ right(table, loop.index0) }}>{{ cell }}</th>{% endfor -%}
+{%- for cell in table.header %}<th scope="col"{{ right(table, loop.index0) }}>{{ cell | strong_cell }}</th>{% endfor -%}
 </tr></thead>
 <tbody>
 {%- for row in table.rows %}

@@ -14,11 +14,12 @@ from tasks.stage.run import StageInput, StageRun
 
 
 class Published(Result):
-    """What a report is, by file name: Markdown files as `tables`, an HTML file as `report`."""
+    """What a report is, by file name: Markdown files as `tables`, an HTML file as `report`; its answer, `headline`."""
 
     tables: list[str]
     figures: list[str] = Field(default_factory=list)
     report: str | None = None
+    headline: str = ""
     final_results_digest: str
 
 
@@ -40,11 +41,16 @@ def require_verified(inputs: dict[str, StageInput]) -> None:
 
 
 def publish(
-    run: StageRun, results: Result | dict[str, Any], texts: Mapping[str, str], figures: Mapping[str, str] | None = None
+    run: StageRun,
+    results: Result | dict[str, Any],
+    texts: Mapping[str, str],
+    figures: Mapping[str, str] | None = None,
+    headline: str = "",
 ) -> Published:
     """Writes `final_results.json`, the `texts` by file name and `figures/<name>.svg`.
 
-    Returns the stage's result, which names them. Raises ValueError for two HTML files.
+    Returns the stage's result, which names them. `headline` is the answer in one line, for a list of studies. Raises
+    ValueError for two HTML files.
     """
     numbers = as_json(results)
     with run.publish_file("final_results.json") as file:
@@ -63,5 +69,6 @@ def publish(
         tables=[name for name in texts if name.endswith(".md")],
         figures=[f"figures/{name}.svg" for name in figures or {}],
         report=reports[0] if reports else None,
+        headline=headline,
         final_results_digest=durable.sha256_json(numbers),
     )

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from storage.records import read_records
 from tasks.report import figures as drawing
+from tasks.report.cautions import plain
 from tasks.report.provenance import provenance, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.robustness import checks
@@ -35,6 +36,7 @@ from tasks.robustness.strongest import Tried
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
 from tasks.robustness.transfer_checks import require_transfer
+from tasks.robustness.words import primary_answer
 from tasks.stage.run import StageInput, StageRun
 
 Rows = list[dict[str, Any]]
@@ -77,7 +79,8 @@ def aggregate(
         rows = [row for own in study.records[attack].values() for row in own]
         with run.publish_file(f"{attack}.parquet") as file:
             pq.write_table(pa.Table.from_pylist(rows), file)
-    return publish(run, results, texts, {name: figure.svg for name, figure in drawn.items()})
+    headline = plain(primary_answer(results)[0])
+    return publish(run, results, texts, {name: figure.svg for name, figure in drawn.items()}, headline)
 
 
 ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer")

@@ -190,7 +190,7 @@ def _transfer_table(name: str, results: FinalResults) -> Table:
     matrix: Transferred = getattr(results.transfer, name)
     return Table(
         "Transfer: what a search found for one model (row) tried on another (column); increase in nats per token.",
-        ["found for", "search", *(f"on {model}" for model in matrix["gradient"]), "run"],
+        ["found for", "search", *(f"on {label(results, model)}" for model in matrix["gradient"]), "run"],
         [
             [label(results, found_for), search, *map(NATS, row.values()), run_of(results, "transfer")]
             for search, of_search in matrix.items()

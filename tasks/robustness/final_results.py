@@ -124,20 +124,27 @@ class ArmFacts(Result):
     weights_digest: str
 
 
-class PrimaryFinding(Result):
-    """The answer to the study's question, or why there is none.
+class PrimaryAnswer(Result):
+    """The answer to the study's question, or why there is none: of one study, or over the cells of a sweep.
 
-    `difference` is that of the primary measure, monotonic - baseline, under everything that was found;
-    `by_fewer_attacks` the same under less, which shows how far it hangs on what the other arms found;
-    `from_placebos` against each placebo whose constrained layers live.
+    `difference` is that of the primary measure, monotonic - baseline; `from_placebos` against each placebo whose
+    constrained layers live. Over cells, seeds and sources are resampled together.
     """
 
     primary: Primary
-    difference: Estimate | None
+    difference: OverSeeds | Estimate | None
     answer: Answer | None
     unanswered: str | None
+    from_placebos: dict[str, OverSeeds | Estimate]
+
+
+class PrimaryFinding(PrimaryAnswer):
+    """The answer of one study, under everything that was found for any model.
+
+    `by_fewer_attacks`: the same difference under less, which shows how far it hangs on what the other arms found.
+    """
+
     by_fewer_attacks: dict[str, Estimate | None]
-    from_placebos: dict[str, Estimate]
 
 
 class Tested(Result):
@@ -188,30 +195,29 @@ class FinalResults(Result):
     provenance: dict[str, Provenance]
     configuration: dict[str, Any]
 
-
-class MeanAnswer(Result):
-    """The answer over the cells of a sweep, their seeds and sources resampled together; or why there is none."""
-
-    primary: Primary
-    difference: OverSeeds | Estimate | None
-    answer: Answer | None
-    unanswered: str | None
-    from_placebos: dict[str, OverSeeds | Estimate]
+    @property
+    def alive_shares(self) -> dict[str, float]:
+        return {name: arm.alive_share for name, arm in self.arms.items()}
 
 
 class SweepResults(Result):
     """sweep over seeds: the arms compared; the results of each cell by its role, and the missing cells.
 
-    Differences are those of an arm (key) from baseline, mean over seeds.
+    Differences are those of an arm (key) from baseline, mean over seeds; `equal_loss_differences` from the
+    unconstrained model at the arm's clean loss; `primary_in_other_ways` by fewer attacks, and at equal clean loss. What
+    a cell does not know is missing there, and in `movement_ratio`.
     """
 
     study: str
     cells: list[str]
     loss_nats_per_token: dict[str, MeanOverSeeds]
     alive_share: dict[str, MeanOverSeeds]
+    movement_ratio: dict[str, MeanOverSeeds]
     loss_differences: dict[str, MeanOverSeeds]
     increase_differences: dict[str, dict[str, OverSeeds]]
-    primary: MeanAnswer
+    equal_loss_differences: dict[str, dict[str, MeanOverSeeds]]
+    primary: PrimaryAnswer
+    primary_in_other_ways: dict[str, Estimate]
     of_cell: dict[str, FinalResults]
     runs: dict[str, str]
     missing: list[str] = Field(default_factory=list)

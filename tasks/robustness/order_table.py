@@ -24,8 +24,8 @@ def order_tables(results: FinalResults) -> list[Table]:
                     order.certificate.activation,
                     order.certificate.certified,
                     order.certificate.sublayers[0].method,
-                    f"{-min(one.worst_violation_found for one in order.certificate.sublayers):.2g}",
-                    _bound([one.worst_violation_bound for one in order.certificate.sublayers]),
+                    _size([one.worst_violation_found for one in order.certificate.sublayers]),
+                    _size([one.worst_violation_bound for one in order.certificate.sublayers]),
                     f"{order.certificate.pairs_tried:,}",
                     run_of(results, "order"),
                 ]
@@ -52,6 +52,7 @@ def order_tables(results: FinalResults) -> list[Table]:
     ]
 
 
-def _bound(bounds: list[float | None]) -> str:
-    known = [bound for bound in bounds if bound is not None]
-    return f"{-min(known):.2g}" if len(known) == len(bounds) else "-"
+def _size(falls: list[float | None]) -> str:
+    """The steepest, without its sign; - where one is not known."""
+    known = [fall for fall in falls if fall is not None]
+    return f"{abs(min(known)):.2g}" if len(known) == len(falls) else "-"

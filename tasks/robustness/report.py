@@ -38,7 +38,9 @@ from tasks.robustness.words import (
 def report(results: FinalResults, drawn: dict[str, Figure], sources: dict[str, AttemptFacts]) -> str:
     """The report as one HTML page; a function of its arguments."""
     sections = [
-        Section("Do the constrained layers live?", points=alive(results), tables=[liveness_table(results)]),
+        Section(
+            "Do the constrained layers live?", points=alive(results.alive_shares), tables=[liveness_table(results)]
+        ),
         Section("The answer", points=primary_answer(results), tables=[primary_table(results)]),
         Section(
             "What the constraint costs",

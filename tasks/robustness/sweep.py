@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from storage.errors import CheckFailed
 from tasks.report import figures
+from tasks.report.cautions import plain
 from tasks.report.figures import Dots, dots
 from tasks.report.numbers import NATS, RATE, estimate, perplexity, span, value_and_span
 from tasks.report.page import Figure, Section, html_page
@@ -18,8 +20,21 @@ from tasks.report.publish import Published, publish, require_verified
 from tasks.report.table import Table
 from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attack_words import how_attacked
-from tasks.robustness.final_results import FinalResults, MeanAnswer, SweepResults
-from tasks.robustness.words import MEASURES, QUESTION, cautions, claim, model_and_text, models, the_text, verdict
+from tasks.robustness.final_results import FinalResults, PrimaryAnswer, SweepResults
+from tasks.robustness.words import (
+    MEASURES,
+    QUESTION,
+    alive,
+    cautions,
+    claim,
+    in_other_ways,
+    label,
+    model_and_text,
+    models,
+    the_text,
+    verdict,
+    ways_in_words,
+)
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.effects import EffectWithSuccess
 from tasks.statistics.equivalence import answer
@@ -43,7 +58,8 @@ def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Pu
     drawn = _differences(combined)
     origins = provenance_section(combined.runs, provenance(studies), sources(studies), config.scientific())
     texts = {"table.md": table(combined), "report.html": _report(combined, drawn, origins)}
-    return publish(run, combined, texts, {"differences": drawn.svg})
+    headline = plain(_answer_in_words(combined)[0])
+    return publish(run, combined, texts, {"differences": drawn.svg}, headline)
 
 
 @dataclass(frozen=True)
@@ -64,26 +80,29 @@ def _combined(config: SweepConfig, cells: list[Cell], runs: dict[str, str]) -> S
     arms = list(found[0].arms)
     others = [arm for arm in arms if arm != BASELINE]
 
-    def means(value: Callable[[FinalResults, str], float], arms: list[str]) -> dict[str, MeanOverSeeds]:
-        return {arm: mean_over_seeds([value(one, arm) for one in found], level) for arm in arms}
+    def means(value: Callable[[FinalResults, str], float | None], arms: list[str]) -> dict[str, MeanOverSeeds]:
+        return _means_of_known({arm: [value(one, arm) for one in found] for arm in arms}, level)
 
     return SweepResults(
         study=config.study,
         cells=list(config.present),
         loss_nats_per_token=means(lambda one, arm: one.models[arm].loss_nats_per_token, arms),
         alive_share=means(lambda one, arm: one.arms[arm].alive_share, arms),
+        movement_ratio=means(lambda one, arm: one.arms[arm].movement_ratio, arms),
         loss_differences=means(_clean_difference, others),
         increase_differences={
             attack: {arm: _increase(cells, attack, arm, BASELINE, level) for arm in others} for attack in ATTACKS
         },
+        equal_loss_differences={attack: means(partial(_at_equal_loss, attack), others) for attack in ATTACKS},
         primary=_answer(cells, level),
+        primary_in_other_ways=_in_other_ways(found, level),
         of_cell=dict(zip(runs, found, strict=True)),
         runs=runs,
         missing=config.missing,
     )
 
 
-def _answer(cells: Sequence[Cell], level: float) -> MeanAnswer:
+def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
     """The primary comparison over the cells; not answered where in one of them it could not be.
 
     Over cells only the increase itself is compared: at equal clean loss each cell has a line of training of its own.
@@ -91,16 +110,16 @@ def _answer(cells: Sequence[Cell], level: float) -> MeanAnswer:
     found = [cell.results.primary for cell in cells]
     asked = found[0].primary
     if unanswered := [one.unanswered for one in found if one.unanswered]:
-        return MeanAnswer(primary=asked, difference=None, answer=None, unanswered=unanswered[0], from_placebos={})
+        return PrimaryAnswer(primary=asked, difference=None, answer=None, unanswered=unanswered[0], from_placebos={})
 
     if asked.measure != "increase":
         wanted = "over cells the measure increase is compared; at equal clean loss see the report of each cell"
-        return MeanAnswer(primary=asked, difference=None, answer=None, unanswered=wanted, from_placebos={})
+        return PrimaryAnswer(primary=asked, difference=None, answer=None, unanswered=wanted, from_placebos={})
 
     def difference(reference: str, at: float) -> Estimate:
         return _increase(cells, asked.attack, MONOTONIC, reference, at)
 
-    return MeanAnswer(
+    return PrimaryAnswer(
         primary=asked,
         difference=difference(BASELINE, level),
         answer=answer(lambda at: difference(BASELINE, at), asked.margin_nats_per_token, level),
@@ -113,6 +132,20 @@ def _answer(cells: Sequence[Cell], level: float) -> MeanAnswer:
     )
 
 
+def _means_of_known(values: Mapping[str, Sequence[float | None]], level: float) -> dict[str, MeanOverSeeds]:
+    """The means over the cells of what every cell knows."""
+    known = {name: [value for value in of_cells if value is not None] for name, of_cells in values.items()}
+    return {name: mean_over_seeds(known[name], level) for name in values if len(known[name]) == len(values[name])}
+
+
+def _in_other_ways(found: Sequence[FinalResults], level: float) -> dict[str, Estimate]:
+    """The primary difference by fewer attacks, and at equal clean loss, where every cell knows it; t over cells."""
+    ways = [in_other_ways(one) for one in found]
+    values = {way: [row.value if (row := one.get(way)) else None for one in ways] for way in ways[0]}
+    means = _means_of_known(values, level)
+    return {way: Estimate(value=mean.mean, interval=mean.interval) for way, mean in means.items()}
+
+
 def _increase(cells: Sequence[Cell], attack: str, model: str, reference: str, level: float) -> OverSeeds:
     """What the attack adds on `model` minus what it adds on `reference`, over cells and sources."""
     rows = [cell.records[attack] for cell in cells]
@@ -123,16 +156,25 @@ def _clean_difference(cell: FinalResults, arm: str) -> float:
     return cell.models[arm].loss_nats_per_token - cell.models[BASELINE].loss_nats_per_token
 
 
+def _at_equal_loss(attack: str, cell: FinalResults, arm: str) -> float | None:
+    """What the attack adds, less what it adds to the unconstrained model at the arm's clean loss; None: not known."""
+    (row,) = [row for row in cell.attacks.by_name()[attack].at_equal_loss if row.model == arm]
+    return row.increase_nats_per_token.value if row.increase_nats_per_token else None
+
+
 def table(results: SweepResults) -> str:
     """The answer, what each arm costs and what attacks add to it, means over the cells, and each cell by itself."""
     blocks = [
         f"# {_title(results)}",
         *_missing(results),
         _what_was_studied(results),
-        "\n".join(f"- {line}" for line in _answer_in_words(results)),
+        "\n".join(f"- {line}" for line in [*_alive(results), *_answer_in_words(results)]),
         _mean_table(results).markdown(),
+        _equal_loss_table(results).markdown(),
         "\n".join(f"- {line}" for line in models(_first(results))),
         _cell_table(results).markdown(),
+        _rate_table(results).markdown(),
+        *_how_attacked(results),
         _attack_table(results).markdown(),
         "\n\n".join(_cautions(results)),
         Table(
@@ -147,12 +189,21 @@ def table(results: SweepResults) -> str:
 def _report(results: SweepResults, drawn: Figure, origins: Section) -> str:
     """The same as one HTML page, with a dot for each cell."""
     sections = [
-        Section("The arms compared", figures=[drawn], tables=[_mean_table(results)]),
-        Section("Every cell", tables=[_cell_table(results), _attack_table(results)]),
+        Section(
+            "The arms compared",
+            points=models(_first(results)),
+            figures=[drawn],
+            tables=[_mean_table(results), _equal_loss_table(results)],
+        ),
+        Section(
+            "Every cell",
+            texts=_how_attacked(results),
+            tables=[_cell_table(results), _rate_table(results), _attack_table(results)],
+        ),
         Section("Cautions", points=_cautions(results)),
         origins,
     ]
-    facts = [*_missing(results), *_answer_in_words(results), *models(_first(results))]
+    facts = [*_missing(results), *_alive(results), *_answer_in_words(results)]
     return html_page(_title(results), _what_was_studied(results), facts, sections)
 
 
@@ -166,7 +217,8 @@ def _answer_in_words(results: SweepResults) -> list[str]:
         f"{verdict(found.answer)}.**"
     )
     one_base = [] if len({cell.provenance["base"].fingerprint for cell in results.of_cell.values()}) > 1 else [ONE_BASE]
-    return [said, claim(found.answer, found.difference, found.from_placebos), *one_base]
+    others = ways_in_words(found.answer, results.primary_in_other_ways, " (Student's t over cells)")
+    return [said, claim(found.answer, found.difference, found.from_placebos), others, *one_base]
 
 
 ONE_BASE = "All cells train from one base model: another one may answer otherwise (vary model.init_seed)."
@@ -198,7 +250,15 @@ def _missing(results: SweepResults) -> list[str]:
 
 
 def _cautions(results: SweepResults) -> list[str]:
-    return sorted({caution for result in results.of_cell.values() for caution in cautions(result)})
+    """Each once, with the cells that it is of, where it is not of all."""
+    cells_of: dict[str, list[str]] = {}
+    for name, result in zip(results.cells, results.of_cell.values(), strict=True):
+        for caution in cautions(result):
+            cells_of.setdefault(caution, []).append(name)
+    return [
+        caution if len(cells) == len(results.cells) else f"{', '.join(cells)}: {caution}"
+        for caution, cells in cells_of.items()
+    ]
 
 
 def _first(results: SweepResults) -> FinalResults:
@@ -209,9 +269,16 @@ def _first(results: SweepResults) -> FinalResults:
 def _what_was_studied(results: SweepResults) -> str:
     """Model and text, the same for all cells."""
     first = _first(results)
-    return f"{QUESTION} {model_and_text(first)}. {the_text(first)} " + " ".join(
-        how_attacked(name, first) for name in first.attacks.by_name()
-    )
+    return f"{QUESTION} {model_and_text(first)}. {the_text(first)}"
+
+
+def _how_attacked(results: SweepResults) -> list[str]:
+    first = _first(results)
+    return [how_attacked(name, first) for name in first.attacks.by_name()]
+
+
+def _alive(results: SweepResults) -> list[str]:
+    return alive({arm: mean.mean for arm, mean in results.alive_share.items()})
 
 
 def _label(results: SweepResults, arm: str) -> str:
@@ -230,12 +297,37 @@ def _mean_table(results: SweepResults) -> Table:
         found = [NATS(clean.mean), span(clean.interval, NATS)]
         return found + [cell for over in increases for cell in value_and_span(over, NATS)]
 
+    def moved(arm: str) -> str:
+        return f"{results.movement_ratio[arm].mean:.2f}" if arm in results.movement_ratio else "-"
+
     return Table(
-        "Means over the cells: share of the baseline's rise that the constrained layers are good for; then arm - "
-        f"baseline in nats per token, of the clean loss and of what each attack adds, with {level:.0%} intervals "
-        "(Student's t over cells; of the attacks, over cells and sources together).",
-        ["arm", "alive", "clean", "interval", "uat", "interval", "hotflip", "interval"],
-        [[_label(results, arm), f"{mean.mean:.0%}", *cells_of(arm)] for arm, mean in results.alive_share.items()],
+        "Means over the cells: share of the baseline's rise that the constrained layers are good for; how far their "
+        "weights moved, as a multiple of the baseline's; then arm - baseline in nats per token, of the clean loss and "
+        f"of what each attack adds, with {level:.0%} intervals (Student's t over cells; of the attacks, over cells and "
+        "sources together).",
+        ["arm", "alive", "moved", "clean", "interval", "uat", "interval", "hotflip", "interval"],
+        [
+            [_label(results, arm), f"{mean.mean:.1%}", moved(arm), *cells_of(arm)]
+            for arm, mean in results.alive_share.items()
+        ],
+    )
+
+
+def _equal_loss_table(results: SweepResults) -> Table:
+    def cells_of(arm: str) -> list[str]:
+        means = [of_attack.get(arm) for of_attack in results.equal_loss_differences.values()]
+        return [
+            cell
+            for mean in means
+            for cell in ([NATS(mean.mean), span(mean.interval, NATS)] if mean else ["not known", "-"])
+        ]
+
+    return Table(
+        "At equal clean loss: what each attack adds to an arm, less what it adds to the unconstrained model at the "
+        "same clean loss, in nats per token; means over the cells, Student's t. Not known where the arm of a cell is "
+        "better, or worse, than every kept moment of that training.",
+        ["arm", "uat", "interval", "hotflip", "interval"],
+        [[_label(results, arm), *cells_of(arm)] for arm in results.loss_differences],
     )
 
 
@@ -243,7 +335,7 @@ def _cell_table(results: SweepResults) -> Table:
     arms = list(_first(results).arms)
     return Table(
         "Test perplexity in each cell, and monotonic - baseline in nats per token.",
-        ["cell", BASE, *arms, "monotonic - baseline", "run"],
+        ["cell", BASE, *(_label(results, arm) for arm in arms), "monotonic - baseline", "run"],
         [
             [
                 name,
@@ -257,19 +349,38 @@ def _cell_table(results: SweepResults) -> Table:
     )
 
 
-def _attack_table(results: SweepResults) -> Table:
-    """What each attack adds in each cell, beside blind search, with the clean losses."""
+def _rate_table(results: SweepResults) -> Table:
     return Table(
-        "Increase of the loss under attack in nats per token, each arm and cell; blind search at equal cost; hotflip's "
-        "success rate.",
-        ["cell", "attack", "arm", "clean", "increase", "blind", "success", "run"],
+        "Peak learning rate of each arm, and the step of its best validation of how many; where rates were tried, the "
+        "one with the best validation.",
+        ["arm", *results.cells],
+        [
+            [
+                _label(results, arm),
+                *(
+                    f"{cell.arms[arm].budget['learning_rate']:g}, {cell.arms[arm].best_step:,}/{cell.arms[arm].steps:,}"
+                    for cell in results.of_cell.values()
+                ),
+            ]
+            for arm in _first(results).arms
+        ],
+    )
+
+
+def _attack_table(results: SweepResults) -> Table:
+    """What each attack adds in each cell, beside both controls, with the clean losses."""
+    return Table(
+        "Increase of the loss under attack in nats per token, each arm and cell; beside it the controls: random "
+        "tokens, and blind search on the arm at equal cost; hotflip's success rate.",
+        ["cell", "attack", "arm", "clean", "increase", "random", "blind", "success", "run"],
         [
             [
                 cell,
                 name,
-                arm,
+                label(result, arm),
                 f"{effect.clean_loss_nats_per_token:.4f}",
                 NATS(effect.increase_nats_per_token.value),
+                NATS(effect.control_increase_nats_per_token.value),
                 NATS(effect.blind_increase_nats_per_token.value),
                 RATE(effect.success_rate.value) if isinstance(effect, EffectWithSuccess) else "-",
                 run_name(results.runs[role]),

@@ -36,7 +36,7 @@ def tables(results: FinalResults) -> str:
         f"# {results.study}: are models with non-negative feed-forward weights harder to attack?",
         f"{QUESTION} {what_was_studied(results)}",
         "## Do the constrained layers live?",
-        "\n".join(f"- {line}" for line in alive(results)),
+        "\n".join(f"- {line}" for line in alive(results.alive_shares)),
         liveness_table(results).markdown(),
         "## The answer",
         "\n".join(f"- {line}" for line in primary_answer(results)),
@@ -111,12 +111,12 @@ def primary_table(results: FinalResults) -> Table:
     return Table(
         f"The primary comparison ({asked.attack}, {asked.measure.replace('_', ' ')}), nats per token; margin "
         f"{asked.margin_nats_per_token:g}. Below it the same by fewer attacks, and against every placebo whose layers "
-        "live.",
-        ["difference", "value", "interval", "run"],
+        "live. p by exchanges within sources (of n sources never below 2 / 2^n), for one comparison.",
+        ["difference", "value", "interval", "p", "run"],
         [
             [
                 name,
-                *(["unknown", "-"] if row is None else value_and_span(row, NATS)),
+                *(["unknown", "-", "-"] if row is None else [*value_and_span(row, NATS), p_value(row.p_value)]),
                 run_of(results, "transfer"),
             ]
             for name, row in rows.items()
@@ -166,7 +166,8 @@ def secondary_table(results: FinalResults) -> Table:
     """Every other comparison that has a p-value, adjusted for how many there are."""
     return Table(
         f"The {len(results.secondary)} secondary comparisons: p by permutation over sources, and adjusted for their "
-        "number (Holm 1979). They are no answer to the study's question.",
+        "number (Holm 1979). They are no answer to the study's question. Intervals come from resampled sources and p "
+        "from exchanges within sources: at the border they may disagree.",
         ["comparison", "p", "adjusted"],
         [
             [compared(results, name), p_value(row.p_value), p_value(row.adjusted_p_value)]

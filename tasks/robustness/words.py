@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
-from tasks.report.numbers import NATS, estimate, perplexity
+from tasks.report.numbers import NATS, estimate, holds_zero, perplexity
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attack_words import attack_facts, masked
 from tasks.robustness.final_results import FinalResults
@@ -48,7 +48,7 @@ def models(results: FinalResults) -> list[str]:
 
 
 def dead_arms(results: FinalResults) -> list[str]:
-    return [name for name, arm in results.arms.items() if arm.alive_share < ALIVE_SHARE]
+    return [name for name, share in results.alive_shares.items() if share < ALIVE_SHARE]
 
 
 def label(results: FinalResults, model: str) -> str:
@@ -68,19 +68,18 @@ def compared(results: FinalResults, comparison: str) -> str:
     return f"**{comparison} (dead: {', '.join(dead)})**" if dead else comparison
 
 
-def alive(results: FinalResults) -> list[str]:
-    """Whether the constrained layers do anything: first of all that is said."""
+def alive(shares: Mapping[str, float]) -> list[str]:
+    """Whether the constrained layers do anything: first of all that is said. `shares` by arm, of the baseline's."""
     found = []
-    if dead := dead_arms(results):
-        shares = ", ".join(f"{name} {results.arms[name].alive_share:.1%}" for name in dead)
+    if dead := [arm for arm, share in shares.items() if share < ALIVE_SHARE]:
         found.append(
             f"**The constrained layers of {', '.join(dead)} are dead:** replacing their outputs by the mean costs "
-            f"less than {ALIVE_SHARE:.0%} of what it costs the baseline ({shares}). What is measured of such an arm is "
-            "a network without these layers, whatever the signs of its weights."
+            f"less than {ALIVE_SHARE:.0%} of what it costs the baseline "
+            f"({', '.join(f'{arm} {shares[arm]:.1%}' for arm in dead)}). What is measured of such an arm is a network "
+            "without these layers, whatever the signs of its weights."
         )
-    if living := [name for name in results.arms if name not in dead and name != BASELINE]:
-        shares = ", ".join(f"{name} {results.arms[name].alive_share:.0%}" for name in living)
-        found.append(f"The constrained layers live, as a share of what they do in the baseline: {shares}.")
+    if living := [f"{arm} {share:.0%}" for arm, share in shares.items() if arm not in dead and arm != BASELINE]:
+        found.append(f"The constrained layers live, as a share of what they do in the baseline: {', '.join(living)}.")
     return found
 
 
@@ -93,14 +92,40 @@ def primary_answer(results: FinalResults) -> list[str]:
     assert found.answer is not None and found.difference is not None, "answered"
     said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict(found.answer)}.**"
     claimed = claim(found.answer, found.difference, found.from_placebos)
-    return [said, f"{claimed} This is one seed: several of the base model must show it again before it is a finding."]
+    return [
+        said,
+        f"{claimed} This is one seed: several of the base model must show it again before it is a finding.",
+        ways_in_words(found.answer, in_other_ways(results)),
+    ]
+
+
+def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:
+    """The primary difference by fewer attacks, and by the other measure: what the answer hangs on."""
+    found = results.primary
+    ways = dict(found.by_fewer_attacks)
+    if found.primary.measure == "increase":
+        matched = {row.model: row for row in results.attacks.by_name()[found.primary.attack].at_equal_loss}
+        ways["at equal clean loss"] = matched[MONOTONIC].increase_nats_per_token
+    return ways
+
+
+def ways_in_words(given: Answer, ways: Mapping[str, Estimate | None], how: str = "") -> str:
+    """The same comparison in other ways, and in how many of them a difference is not there."""
+    said = [f"{way} {'not known' if row is None else estimate(row, NATS)}" for way, row in ways.items()]
+    line = f"The same in other ways{how}: {'; '.join(said)}."
+    without = [way for way, row in ways.items() if row is None or row.interval is None or holds_zero(row.interval)]
+    if given.answer.startswith("differs") and without:
+        line += f" In {len(without)} of these {len(ways)} no difference is shown: the answer hangs on what is counted."
+    return line
 
 
 def verdict(given: Answer) -> str:
-    """An answer in words."""
+    """An answer in words, with what it says about the margin."""
     margin = f"{given.margin:g}"
+    beyond = given.interval is not None and min(map(abs, given.interval)) > given.margin
+    by = "by more than" if beyond else "by less or by more than"
     return {
-        "differs": "the two differ",
+        "differs": f"the two differ, {by} the margin of {margin}",
         "equivalent": f"equivalent within the margin of {margin}",
         "differs within the margin": f"they differ, by less than the margin of {margin}: equivalent within it",
         "undecided": f"undecided: neither a difference nor equivalence within {margin} is shown",
@@ -173,7 +198,7 @@ def model_and_text(results: FinalResults) -> str:
 def facts(results: FinalResults) -> list[str]:
     """The main numbers as sentences: do the layers live, the answer, what the constraint costs, what attacks did."""
     return [
-        *alive(results),
+        *alive(results.alive_shares),
         *primary_answer(results),
         _cost_of_the_constraint(results),
         *worse_than_frequencies(results),

@@ -82,6 +82,7 @@ def _attempt_with_lock(
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
             lock.check()
+            record.free_spare()  # whoever is killed behind the marker leaves nothing, since no attempt comes after it
             durable.write_json(run.result_file, result | _numerics_changes(run))
             markers.write(run, sorted(set(work.outputs)), digests, lock)
         outcome = Outcome("finished")

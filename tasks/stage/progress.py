@@ -16,6 +16,7 @@ from typing import Any
 from storage import durable
 from storage.errors import BadInput, Stop
 
+LOG = logging.getLogger("ratchet.stop")
 WRITE_EVERY_SECONDS = 1.0
 LOG_EVERY_SECONDS = 60.0
 """A line for whoever follows a log, as of a job."""
@@ -103,7 +104,7 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._cause, self._because = "", ""
+        self._cause, self._because, self._said = "", "", False
         self._note = os.environ.get(STOP_NOTE)
         self._deadline: float | None = None
         self._note_asked_at = 0.0
@@ -126,6 +127,9 @@ class StopRequest:
             self._cause, self._because = "out_of_time", f"{self._note} exists: remove it to go on"
         elif not self._cause and self._late():
             self._cause, self._because = "out_of_time", f"the time that {DEADLINE} names is nearly up"
+        if self._cause and not self._said:
+            self._said = True
+            LOG.info("stops because %s: saving ...", self._because, extra=FOR_THE_TERMINAL)
         return bool(self._cause)
 
     def check(self, after: str = "") -> None:

@@ -22,10 +22,16 @@ class StudyBase(Configuration):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The schema with `execution` last: a form begins with what is studied."""
+        """The schema with `execution` last: a form begins with what is studied; its `over` names a sweep's seeds.
+
+        Whoever starts a study by a command gives the seeds of a sweep too, and they fit.
+        """
         schema = super().__get_pydantic_json_schema__(core_schema, handler)
-        properties = handler.resolve_ref_schema(schema)["properties"]
+        resolved = handler.resolve_ref_schema(schema)
+        properties = resolved["properties"]
         properties["execution"] = properties.pop("execution")
+        del properties["sweep_seeds"]
+        resolved.pop("additionalProperties", None)  # a key that is none is named when the run begins
         return schema
 
 

@@ -46,6 +46,8 @@ def set_key(values: dict[str, Any], path: str, value: Any, where: str) -> None:
 def _explained(model: type[BaseModel], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
+    if item["type"].startswith("union_tag"):
+        return f"{key}.{_wrong_tag(model, item)}"
     if item["type"] != "extra_forbidden":
         message = item["msg"].removeprefix("Value error, ")
         between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
@@ -59,6 +61,18 @@ def _explained(model: type[BaseModel], item: Any) -> str:
     close = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1) or _elsewhere(model, str(item["loc"][-1]))
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return f"{key}: unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
+
+
+def _wrong_tag(model: type[BaseModel], item: Any) -> str:
+    """What is wrong with the key, such as `source`, that says which keys a group has, and what would be valid."""
+    name = item["ctx"]["discriminator"].strip("'")
+    valid = [option["properties"][name]["const"] for option in _options_at(model, item["loc"])]
+    if name not in item["input"]:
+        return f"{name} is missing: {', '.join(valid)}"
+    given = item["input"][name]
+    close = difflib.get_close_matches(str(given), valid, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{name}: {given!r} is none of its values; {hint}valid: {', '.join(valid)}"
 
 
 def _elsewhere(model: type[BaseModel], name: str) -> list[str]:
@@ -84,11 +98,18 @@ def _tags(model: type[BaseModel]) -> set[Any]:
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> set[str]:
     """Names of the fields that are valid at a place in the configuration, read from its JSON schema."""
+    if not path:  # a form shows not all of these
+        return set(model.model_fields)
+    return {name for option in _options_at(model, path) for name in option.get("properties", {})}
+
+
+def _options_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """What may stand at a place in the configuration: one schema, or that of each member of a union."""
     schema = model.model_json_schema()
     places = [schema]
     for part in path:
         places = [inner for place in places for inner in _step(_resolved(place, schema), part, schema)]
-    return {name for place in places for option in _options(place, schema) for name in option.get("properties", {})}
+    return [option for place in places for option in _options(place, schema)]
 
 
 def _step(place: dict[str, Any], part: Any, schema: dict[str, Any]) -> list[dict[str, Any]]:

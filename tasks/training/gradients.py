@@ -47,11 +47,19 @@ class GradientNorms:
         }
 
 
+def measured(row: dict[str, float], clip: float) -> str:
+    """An epoch's largest norm, and how many of its steps were clipped."""
+    share = row["gradient_steps_clipped_share"]
+    return f"largest gradient norm {row['gradient_norm_max']:.3g}; {share:.0%} of the steps were clipped to {clip:g}"
+
+
 def advice(row: dict[str, float], clip: float) -> str:
-    """Whether `max_gradient_norm` fits an epoch's norms, for a person."""
+    """The same, and whether `max_gradient_norm` fits an epoch's norms, for a person."""
     typical, share = row["gradient_norm_90_percent_below"], row["gradient_steps_clipped_share"]
-    found = f"largest gradient norm {row['gradient_norm_max']:.3g}; {share:.0%} of the steps were clipped to {clip:g}"
     if 0.01 <= share <= 0.5:
-        return found
+        return measured(row, clip)
     why = "most steps are clipped" if share > 0.5 else "a rare large step would hardly be clipped"
-    return f"{found}: {why}; 90 % of the norms are below {typical:.3g}, which would be a usual max_gradient_norm"
+    return (
+        f"{measured(row, clip)}: {why}; 90 % of the norms are below {typical:.3g}, which would be a usual "
+        "max_gradient_norm"
+    )

@@ -23,7 +23,7 @@ from tasks.stage.execution import Execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
-from tasks.training.gradients import GradientNorms, advice
+from tasks.training.gradients import GradientNorms, advice, measured
 from tasks.training.loader import MicroBatches, examples_of, micro_batches
 from tasks.training.memory import out_of_memory_explained
 from tasks.training.problem import Problem
@@ -244,7 +244,8 @@ def _end_epoch(run: StageRun, schedule: Schedule, position: Position) -> None:
     row = {"epoch": position.step / schedule.steps_per_epoch, **position.gradient_norms.row()}
     run.metrics.append({"step": position.step, **row})
     position.epochs.append(row)
-    run.log.info("step %s: %s", position.step, advice(row, schedule.budget.max_gradient_norm))
+    said = advice if len(position.epochs) == 1 else measured  # an advice is given once, and stands in the result
+    run.log.info("step %s: %s", position.step, said(row, schedule.budget.max_gradient_norm))
     position.gradient_norms = GradientNorms()
 
 

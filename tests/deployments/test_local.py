@@ -8,12 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from prefect import flow
+from prefect import flow, runtime, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import State
+from prefect.states import Cancelling, State, StateType
 
+from deployments.artifacts import Artifacts
 from deployments.local import run_here
 from deployments.walk import Handle, Walk
 from storage import durable, locks
@@ -156,14 +157,41 @@ def test_a_lost_connection_is_retried(tmp_path: Path, monkeypatch: pytest.Monkey
     assert state.name == "Completed" and len(list(here.handles[0].run.attempts.glob("*.json"))) == 2
 
 
-def test_the_flow_run_carries_tags_and_the_result_as_a_table(tmp_path: Path) -> None:
-    _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
+def test_the_flow_run_keeps_its_tags_gets_the_study_s_and_shows_the_result_as_a_table(tmp_path: Path) -> None:
+    with tags("of-the-deployment"):
+        _, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
     flow_run = UUID(str(state.state_details.flow_run_id))
     with get_client(sync_client=True) as client:
-        assert client.read_flow_run(flow_run).tags == ["toy", "seed-7"]
+        assert client.read_flow_run(flow_run).tags == ["of-the-deployment", "toy", "seed-7"]
         chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
         (artifact,) = client.read_artifacts(artifact_filter=chosen)
     assert artifact.key == "toy-only-result" and "finished" in str(artifact.data)
+
+
+def test_a_cancelled_run_is_told_as_cancelled_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
+    """A person cancels in Prefect, whose worker sends SIGTERM to the process."""
+    walk = Walk(tmp_path, "toy")
+    walk(toy_stage("only"), ToyConfig(ends="sigterm"))
+
+    @flow(name="toy", persist_result=False)
+    def toy() -> State[Any]:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_state(runtime.flow_run.id, Cancelling(), force=True)
+        return run_here(walk)
+
+    state = toy(return_state=True)
+    assert (state.type, state.name) == (StateType.CANCELLED, "Cancelled")
+    assert str(state.message).startswith("cancelled; what is done is kept, and a new start goes on\nonly: stopped")
+
+
+def test_the_progress_of_a_finished_stage_is_full_although_it_counted_no_steps(tmp_path: Path) -> None:
+    here, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
+    flow_run = UUID(str(state.state_details.flow_run_id))
+    with get_client(sync_client=True) as client:
+        Artifacts(client, here.handles[0].run, flow_run).progress()
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
+        shown = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
+    assert (shown["toy-only-progress"].data, shown["toy-only-progress"].description) == (100.0, "only: finished")
 
 
 def _eventually(look: Callable[[], Any]) -> Any:

@@ -36,7 +36,26 @@ def test_one_study_that_cannot_be_read_stops_no_other(
 
     monkeypatch.setattr(advance.follow, "advance_kept", advance_kept)
     monkeypatch.setattr(advance.cancel, "finish_cancels", away)
+    monkeypatch.setattr(advance, "has_site", lambda: True)
     monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
     monkeypatch.setattr(advance, "get_run_logger", lambda: logging.getLogger("ratchet.advance"))
     advance.advance.fn(str(tmp_path))
     assert set(read) == files and read[0].stem in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("named", "state", "said"),
+    [
+        (None, "Completed", "no cluster here"),
+        ("/nowhere/site.yaml", "BadInput", "there is no site file /nowhere/site.yaml: copy "),
+    ],
+)
+def test_a_machine_without_a_site_file_has_nothing_to_start_and_one_that_is_named_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, named: str | None, state: str, said: str
+) -> None:
+    monkeypatch.setattr("deployments.slurm.cluster.site.SITES", tmp_path)
+    monkeypatch.delenv("RATCHET_SITE", raising=False)
+    if named:
+        monkeypatch.setenv("RATCHET_SITE", named)
+    ended = advance.advance.fn()
+    assert ended.name == state and said in ended.message

@@ -35,7 +35,7 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
-    assert shown == ["run", "sweep", "status", "verify", "prune", "export", "deployments", "completion"]
+    assert shown == ["run", "sweep", "status", "list", "verify", "prune", "export", "deployments", "completion"]
 
 
 def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,6 +256,7 @@ def test_ctrl_c_stops_at_a_step_with_exit_code_130_and_the_same_command_goes_on(
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)
     assert process.returncode == 130, printed
+    assert printed.count("base             stops because of Ctrl-C (SIGINT): saving ...") == 1
     record = durable.read_json(next(new_root.glob("smoke/base/*/attempts/0001.json")))
     assert (record["end_state"], record["exit_code"]) == ("interrupted", 130)
     assert run_here("--root", new_root)[0] == 0

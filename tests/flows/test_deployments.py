@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +12,8 @@ import httpx
 import pytest
 import yaml
 from prefect.flows import load_flow_from_entrypoint
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import validate
 
 from deployments.slurm.cluster.site import Overrides
 from flows import command, settings
@@ -42,8 +45,14 @@ def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[
     given, dispatch = deployment["parameters"], deployment["parameters"]["dispatch"]
     profile = deployment["name"].removesuffix("-local")
     study = settings.read_study(ROBUSTNESS, profile, [], None)
-    assert validated(Study, given["study"], "prefect.yaml") == study
-    load_flow_from_entrypoint(deployment["entrypoint"]).validate_parameters(given)
+    seeds = {"sweep_seeds": study.sweep_seeds}  # of the command line; a form has `over`
+    assert validated(Study, given["study"] | seeds, "prefect.yaml") == study
+    flow = load_flow_from_entrypoint(deployment["entrypoint"])
+    flow.validate_parameters(given)
+    shown = json.dumps(parameter_schema(flow).model_dump())
+    assert "sweep_seeds" not in shown and "sweep_seeds" not in given["study"] and '"seed"' in shown
+    whole = given | {"study": study.model_dump(mode="json")}  # as a command gives it
+    validate(whole, parameter_schema(flow).model_dump_for_openapi(), raise_on_error=True)
     assert (dispatch == "local") is deployment["name"].endswith("-local")
     first_words = settings.profile_file(ROBUSTNESS, profile).read_text()[2:40]
     assert deployment["description"].startswith(first_words), "what it is and needs, as the profile says"

@@ -227,6 +227,29 @@ def test_every_profile_is_valid_as_yaml_as_the_ui_form_and_as_python(profile: st
     assert Study(**form) == study
 
 
+def test_a_key_that_is_given_twice_is_refused_at_the_line_of_the_second(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\nseed: 1\n\nseed: 2\n")
+    with pytest.raises(BadInput, match=rf"'seed' is given twice\s+in \"{file}\", line 4"):
+        settings.read_study(ROBUSTNESS, str(file), [], None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "text.source=package-doc",
+            r"text\.source: 'package-doc' is none of its values; did you mean 'package-docs'\? ",
+        ),
+        ("model={layers: 2}", r"model\.source is missing: from-scratch, directory, hub$"),
+    ],
+)
+def test_a_group_that_says_wrongly_or_not_what_it_is_names_what_would_be_valid(change: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as caught:
+        settings.read_study(ROBUSTNESS, "smoke", [change], None)
+    assert "tag" not in str(caught.value)
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What changes no stage's configuration would be a key that does nothing."""
@@ -241,7 +264,10 @@ def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch
             return super().__call__(stage, config, **inputs)
 
     robustness.page(study, Reader("/nonexistent", study.name))
-    for name in set(Study.model_fields) - {"sweep_seeds", "seed", "name", "unequal_budgets"}:
+    budgets = [study.budget.model_copy(update={"learning_rate": rate}) for rate in study.learning_rates]
+    assert all(budget in read for budget in budgets), "a training for each rate"
+    tried = {"budget", "learning_rates"} if budgets else set()
+    for name in set(Study.model_fields) - {"sweep_seeds", "seed", "name", "unequal_budgets"} - tried:
         assert getattr(study, name) in read, name
 
 

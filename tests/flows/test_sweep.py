@@ -11,6 +11,9 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.exceptions import FailedRun
+from prefect.flow_engine import run_flow
+from prefect.logging.loggers import flow_run_logger
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.page import load_page
@@ -177,6 +180,48 @@ def test_a_sweep_is_started_from_the_form_of_the_study(
         assert state.name == "BadInput" and "did you mean 'width'?" in str(state.message)
         assert not [record for record in caplog.records if record.exc_info], "a sentence, and no traceback"
     assert len(list(own.with_name("runs").glob("angles/angles-fit/*"))) == 3
+
+
+def test_a_form_that_is_wrong_ends_with_a_sentence_and_a_right_one_is_the_study(
+    own: Path, prefect_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a form gives is a dictionary; what Prefect finds wrong with it comes as a traceback."""
+    deployed, root = flow_of(load_page(str(own))), str(own.with_name("runs"))
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        for form, name, ended in (
+            ({"name": "angles", "seed": 5, "width": 0}, "angles-s5", "BadInput"),
+            ({"name": "angles", "widht": 3}, "angles-s42", "BadInput"),
+            ({"name": "angles", "seed": 5}, "angles-s5", "Completed"),
+        ):
+            state = deployed(form, root, return_state=True)
+            assert state.name == ended, state.message
+            assert client.read_flow_run(UUID(str(state.state_details.flow_run_id))).name == name
+            if ended == "BadInput":
+                assert "the form is not a valid Study:\n  wid" in str(state.message)
+        right = {"name": "angles", "seed": 5}
+        for form, wrong in (
+            ((right, root, "slrm"), "the form's dispatch is 'slrm': Input should be 'local' or 'slurm'"),
+            ((right, root, "local", {"seed": 42}), "the form's over is {'seed': 42}: Input should be a valid list"),
+            ((right, 5), "the form's root is 5: Input should be a valid string"),
+            (([], root), "the form is not a valid Study"),
+        ):
+            state = deployed(*form, return_state=True)
+            assert state.name == "BadInput" and wrong in str(state.message)
+    assert not [record for record in caplog.records if record.exc_info], "a sentence, and no traceback"
+
+
+def test_the_log_of_a_deployed_run_ends_with_its_cause_and_no_traceback(
+    own: Path, prefect_server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Prefect's worker runs a flow: what the flow returned is raised there, and was logged as unexpected."""
+    deployed = flow_of(load_page(str(own)))
+    given = {"study": {"name": "angles", "width": 0}, "root": str(own.with_name("runs"))}
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        flow_run = client.create_flow_run(deployed, parameters=given)
+        with pytest.raises(FailedRun):
+            run_flow(deployed, flow_run=flow_run, error_logger=flow_run_logger(flow_run))
+    of_run = [record for record in caplog.records if record.name == "prefect.flow_runs"]
+    assert "Finished in state BadInput" in of_run[-1].getMessage() and not of_run[-1].exc_info
 
 
 def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(

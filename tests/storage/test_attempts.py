@@ -186,6 +186,15 @@ def test_an_attempt_sweeps_away_what_a_killed_one_left(tmp_path):
     assert not runs.temporaries(run.path)
 
 
+def test_nothing_temporary_is_left_when_the_marker_is_written(tmp_path, monkeypatch):
+    """Who is killed behind it has no attempt after it that would sweep."""
+    write, left = markers.write, []
+    monkeypatch.setattr(
+        markers, "write", lambda run, *given: (left.append(runs.temporaries(run.path)), write(run, *given))
+    )
+    assert toy.try_once(tmp_path).end_state == "finished" and left == [[]]
+
+
 # --------------------------------------------------------------------------------- full and read-only disks
 
 
@@ -222,9 +231,10 @@ def test_a_full_disk_ends_an_attempt_as_disk_full_and_a_later_one_finishes(small
 
 
 def test_a_disk_that_another_program_filled_ends_an_attempt_with_an_outcome(small_disk):
-    """Nothing at all can be written: no record, no log, no release; the outcome still says what happened."""
+    """Nothing at all can be written but the end of the record, for which room was kept."""
     outcome = toy.try_once(small_disk, "finds_its_disk_filled")
-    run = toy.run_directory(small_disk)
+    record, run = left_by(small_disk)
+    assert record["end_state"] == "crashed" and record["diagnosis"]["category"] == "disk full", "not: was killed"
     assert (outcome.end_state, outcome.exit_code) == ("crashed", 1)
     assert outcome.diagnosis.category == "disk full"
     assert not run.marker_file.exists() and not runs.temporaries(run.path)

@@ -17,6 +17,8 @@ from storage.errors import BadInput
 SITES = Path(__file__).parents[2] / "sites"
 VARIABLE = "RATCHET_SITE"
 """Names the site: a file, or the name of one in `deployments/sites/`."""
+OWN = "cluster"
+"""The site that is meant where none is named: a person makes it."""
 
 
 def _optional(field: FieldInfo) -> Any:
@@ -77,10 +79,18 @@ class Site(BaseModel):
         return value
 
 
+def has_site() -> bool:
+    """Whether this is set up for a cluster: a site is named, or the file that a person makes is there."""
+    return bool(os.environ.get(VARIABLE)) or _file(OWN).exists()
+
+
+def _file(name: str) -> Path:
+    return Path(name) if name.endswith((".yaml", ".yml")) else SITES / f"{name}.yaml"
+
+
 def read_site(name: str | None = None) -> Site:
     """The site of this name or file (else of `RATCHET_SITE`, else `cluster`). BadInput names what is wrong where."""
-    name = name or os.environ.get(VARIABLE) or "cluster"
-    file = Path(name) if name.endswith((".yaml", ".yml")) else SITES / f"{name}.yaml"
+    file = _file(name or os.environ.get(VARIABLE) or OWN)
     try:
         values = yaml.safe_load(file.read_text())
     except FileNotFoundError:

@@ -8,10 +8,8 @@ from typing import Any
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
-from prefect.client.orchestration import get_client
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import State
 
@@ -23,6 +21,7 @@ from deployments.slurm.study.advance import Standing
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.study import SlurmStudy
 from deployments.states import prefect_state
+from deployments.tags import add_tags
 from deployments.walk import Handle
 from storage.errors import BadInput
 from tasks.stage.outcome import BAD_INPUT
@@ -36,9 +35,7 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
 
     The flow run may die at any time: the stages go on, and started again it attaches to them.
     """
-    with get_client(sync_client=True) as client:
-        which = "sweep" if page.over else f"seed-{study.seed}"
-        client.update_flow_run(flow_run.id, tags=["ratchet", study.name, which])
+    add_tags([study.name, "sweep" if page.over else f"seed-{study.seed}"])
     try:
         slurm = SlurmStudy.at_site(page, study, root)
     except BadInput as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,7 @@ from tasks.monotonic.activation import ACTIVATIONS
 from tasks.monotonic.certificate import certify, certify_sublayer, fall_in_float64
 from tasks.monotonic.search import Fall, Search
 from tasks.monotonic.sublayer import feed_forward_sublayers
+from tests.conftest import REPOSITORY
 from tests.tasks.monotonic.architectures import LAYERS, network
 from tests.tasks.tiny import tiny_model
 
@@ -245,3 +249,32 @@ def test_activations_have_their_formulas_and_slopes(name):
     (slopes,) = torch.autograd.grad(values.sum(), z)
     assert known.lowest_slope <= slopes.min().item() < known.lowest_slope + 2e-4
     assert known.highest_slope - 2e-4 < slopes.max().item() <= known.highest_slope
+
+
+def test_what_numpy_s_blas_is_told_to_use_changes_no_bit_of_a_verified_fall():
+    """A SLURM job has not the variables of the shell that submits it, and OpenBLAS chooses its kernels by them."""
+    program = (
+        "import hashlib, numpy as np; from tasks.monotonic.sublayer import product; g = np.random.default_rng(0); "
+        "print(hashlib.sha256(product(g.random((2, 128)), g.random((512, 128))).tobytes()).hexdigest())"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"OPENBLAS_CORETYPE": core, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for core in ("Haswell", "Prescott")
+    }
+    assert len(printed) == 1
+
+
+def test_a_sublayer_that_is_switched_off_is_proved_monotone():
+    model = network("gpt_neox")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".mlp." in name and name.endswith("weight"):
+                parameter.zero_()
+    for sublayer in certify(model, "mlp_both").sublayers:
+        assert (sublayer.certified, sublayer.worst_violation_bound, sublayer.worst_violation_found) == ("yes", 0.0, 0.0)

@@ -11,11 +11,13 @@ import pytest
 
 from storage import durable
 from storage.errors import CheckFailed
+from tasks.report.numbers import NATS, estimate
 from tasks.robustness.attack_words import attack_cautions
 from tasks.robustness.tables import tables
 from tasks.robustness.transfer import increases_of
-from tasks.robustness.words import cautions, facts, primary_answer, worse_than_frequencies
+from tasks.robustness.words import cautions, facts, primary_answer, verdict, worse_than_frequencies
 from tasks.statistics.effects import attack_effect
+from tasks.statistics.equivalence import Answer
 from tasks.statistics.holm import holm
 from tests.tasks.robustness.edited import (
     Stages,
@@ -229,6 +231,7 @@ def of_difference(nats: dict[str, float]) -> Edit:
         ({"monotonic": 0.0}, "equivalent", "equivalent within the margin of 0.02"),
         ({"monotonic": 0.008}, "differs within the margin", "equivalent within it"),
         ({"monotonic": 0.5}, "differs", "nothing here shows"),
+        ({"monotonic": 0.5}, "differs", "the two differ, by more than the margin of 0.02"),
         ({"monotonic": -0.5, "random-signs": -0.5}, "differs", "not told apart from random-signs"),
         (
             {"monotonic": -0.5, "random-signs": 0.0},
@@ -243,6 +246,28 @@ def test_the_question_is_answered_and_claimed_only_beyond_every_placebo(
     made = Made(tmp_path, of_difference(nats))
     assert made.numbers["primary"]["answer"]["answer"] == answer
     assert said in " ".join(primary_answer(typed(made.numbers)))
+
+
+def test_an_interval_on_both_sides_of_the_margin_leaves_open_by_how_much_two_models_differ():
+    interval = [-0.05, -0.01]
+    open_to = Answer(
+        answer="differs",
+        difference=-0.03,
+        margin=0.02,
+        interval=interval,
+        equivalence_interval=interval,
+        confidence_level=0.95,
+    )
+    assert verdict(open_to) == "the two differ, by less or by more than the margin of 0.02"
+
+
+def test_the_answer_stands_beside_the_same_measured_in_other_ways(tmp_path: Path):
+    results = typed(Made(tmp_path, of_difference({"monotonic": -0.5, "random-signs": 0.0})).numbers)
+    (said,) = [line for line in primary_answer(results) if line.startswith("The same in other ways: ")]
+    ways = results.primary.by_fewer_attacks
+    assert len(ways) == 2 and all(f"{way} {estimate(found, NATS)}" in said for way, found in ways.items() if found)
+    matched = {row.model: row.increase_nats_per_token for row in results.attacks.hotflip.at_equal_loss}["monotonic"]
+    assert f"at equal clean loss {estimate(matched, NATS) if matched else 'not known'}" in said
 
 
 def test_a_difference_with_a_wide_interval_is_undecided(tmp_path: Path):

@@ -6,10 +6,12 @@ The cells are copies of the tiny study's aggregate, edited and sealed again: eac
 from __future__ import annotations
 
 import copy
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +28,10 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.robustness import sweep
 from tasks.robustness.final_results import SweepResults
+from tasks.robustness.words import MODELS
 from tasks.stage.run import StageInput
 from tasks.sweep.configuration import SweepConfig
+from tests.conftest import REPOSITORY
 from tests.tasks.tiny import finished_study, stage_run, tiny_study
 
 T_975_OF_THREE = 4.302652729696142
@@ -123,7 +127,7 @@ def test_the_mean_difference_of_the_clean_loss_has_student_s_interval_over_cells
         half = T_975_OF_THREE * (sum((value - mean) ** 2 for value in values) / 2 / 3) ** 0.5
         assert found["loss_differences"][arm]["mean"] == pytest.approx(mean)
         assert found["loss_differences"][arm]["interval"] == pytest.approx([mean - half, mean + half]) and half > 0.01
-        (line,) = [line for line in table.splitlines() if line.startswith(f"| {arm} ") and "60%" in line]
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| {arm} ") and "60.0%" in line]
         assert f"| {mean:+.4f}" in line and f"{mean - half:+.4f} to {mean + half:+.4f}" in line
     assert "over 3 trainings of each" in table
 
@@ -138,6 +142,59 @@ def test_what_an_attack_adds_is_compared_over_cells_and_sources_together(tmp_pat
         errors = over["standard_error_of_seeds"], over["standard_error_of_sources"]
         assert all(error >= 0 for error in errors)
     assert errors[0] > 0 and over["interval"][0] < over["value"] < over["interval"][1]
+
+
+def set_at_equal_loss(made: Cell, arm: str, nats: float | None) -> None:
+    """What hotflip adds on the arm, less what it adds at the same clean loss without constraint."""
+    (row,) = [row for row in made.numbers["attacks"]["hotflip"]["at_equal_loss"] if row["model"] == arm]
+    row["increase_nats_per_token"] = None if nats is None else {"value": nats, "interval": None, "p_value": None}
+
+
+def test_effects_at_equal_clean_loss_are_means_over_the_cells_that_all_know_them(tmp_path: Path, cells: list[Cell]):
+    for made, nats in zip(cells, (0.01, 0.02, 0.06), strict=True):
+        set_at_equal_loss(made, "monotonic", nats)
+        set_at_equal_loss(made, "random-signs", None if nats == 0.02 else nats)
+    found, table = of_cells(tmp_path, cells)
+    mean = found["equal_loss_differences"]["hotflip"]["monotonic"]
+    assert mean["mean"] == pytest.approx(0.03) and mean["interval"][0] < 0.0 < 0.06 < mean["interval"][1]
+    assert "random-signs" not in found["equal_loss_differences"]["hotflip"]
+    (ours,) = [line for line in table.splitlines() if line.startswith("| monotonic ") and "+0.0300" in line]
+    (theirs,) = [line for line in table.splitlines() if line.startswith("| random-signs ") and "not known" in line]
+    assert ours.count("|") == theirs.count("|") == 6
+
+
+def test_the_answer_over_cells_says_in_how_many_other_ways_no_difference_is_shown(tmp_path: Path, cells: list[Cell]):
+    alone = "with the search on each model alone"
+    for number, made in enumerate(lowered(cells, "monotonic")):
+        set_at_equal_loss(made, "monotonic", -0.3 - 0.001 * number)
+        found = made.numbers["primary"]["by_fewer_attacks"]
+        for way in found:
+            nats = (-0.3, 0.1, -0.2)[number] if way == alone else -0.3 - 0.001 * number
+            found[way] = {"value": nats, "interval": None, "p_value": None}
+    found, table = of_cells(tmp_path, cells)
+    ways = found["primary_in_other_ways"]
+    assert ways[alone]["value"] == pytest.approx(-0.4 / 3) and ways[alone]["interval"][1] > 0
+    assert ways["at equal clean loss"]["value"] == pytest.approx(-0.301)
+    (said,) = [line for line in table.splitlines() if "The same in other ways (Student's t over cells): " in line]
+    assert f"{alone} -0.1333 (interval " in said
+    assert said.endswith("In 1 of these 3 no difference is shown: the answer hangs on what is counted.")
+
+
+def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells: list[Cell]):
+    cells[1].numbers["unequal_budgets_reason"] = "a warmer start"
+    _, table = of_cells(tmp_path, cells)
+    assert f"seed {SEEDS[1]}: **The arms had unequal budgets:** a warmer start" in table
+    assert f"seed {SEEDS[0]}, seed {SEEDS[2]}: All arms had the same budget." in table
+
+
+def test_how_far_the_constrained_weights_moved_stands_beside_each_arm(tmp_path: Path, cells: list[Cell]):
+    for made, ratio in zip(cells, (1.0, 1.5, 3.5), strict=True):
+        made.numbers["arms"]["monotonic"]["movement_ratio"] = ratio
+    cells[0].numbers["arms"]["random-signs"]["movement_ratio"] = None
+    found, table = of_cells(tmp_path, cells)
+    assert found["movement_ratio"]["monotonic"]["mean"] == 2.0 and "random-signs" not in found["movement_ratio"]
+    rows = {line.split("|")[1].strip(): line.split("|")[3].strip() for line in table.splitlines() if "% |" in line}
+    assert (rows["monotonic"], rows["random-signs"]) == ("2.00", "-")
 
 
 def lowered(cells: list[Cell], *arms: str) -> list[Cell]:
@@ -192,6 +249,8 @@ def test_an_arm_that_is_dead_in_the_mean_stands_in_bold(tmp_path: Path, cells: l
     found, table = of_cells(tmp_path, cells)
     assert found["alive_share"]["random-signs"]["mean"] == pytest.approx(0.0766666)
     assert "| **random-signs (dead)** |" in table and "**monotonic (dead)**" not in table
+    said = [line for line in table.splitlines() if line.startswith("- ")]
+    assert said[0].startswith("- **The constrained layers of random-signs are dead:**") and "primary" in said[2]
     page = (tmp_path / "out").rglob("report.html")
     assert "<strong>random-signs (dead)</strong>" in next(page).read_text()
 
@@ -217,10 +276,8 @@ def test_every_cell_and_arm_has_its_effects_and_names_its_run(tmp_path: Path, ce
                 (line,) = [line for line in lines if line[:3] == [name, attack, arm]]
                 effect = findings["effects"][arm]
                 assert line[3] == f"{effect['clean_loss_nats_per_token']:.4f}"
-                assert line[4:6] == [
-                    f"{effect[what]['value']:+.4f}"
-                    for what in ("increase_nats_per_token", "blind_increase_nats_per_token")
-                ]
+                measured = ("increase", "control_increase", "blind_increase")
+                assert line[4:7] == [f"{effect[f'{what}_nats_per_token']['value']:+.4f}" for what in measured]
                 assert line[-1] == place.rpartition("/")[2]
 
 
@@ -268,3 +325,19 @@ def test_cells_of_chance_alone_compare_the_arms_and_all_others_stand_side_by_sid
     config = SweepConfig(study="tiny", keys=keys, cells={"a": [1], "b": [2]}, missing=missing)
     taken, given = sweep_stage(study, config)
     assert taken is stage and given.confidence_level == 0.9
+
+
+def headers(text: str) -> set[tuple[str, ...]]:
+    """The columns of each table, without those that stand for models and cells."""
+    lines = text.splitlines()
+    rows = [before for before, line in pairwise(lines) if line.startswith("| ---") and before.startswith("| ")]
+    cells = [[cell.strip().strip("*").removesuffix(" (dead)") for cell in row.split("|")[1:-1]] for row in rows]
+    kept = lambda cell: cell not in MODELS and not re.match(r"on |[\w.]*seed \d+$", cell)  # noqa: E731
+    return {tuple(filter(kept, row)) for row in cells}
+
+
+def test_the_results_that_are_shown_have_the_columns_of_the_tables_that_are_made(tmp_path: Path, cells: list[Cell]):
+    shown = headers((REPOSITORY / "docs" / "results.md").read_text())
+    _, table = of_cells(tmp_path, cells)
+    study = (finished_study().path("aggregate") / "table.md").read_text()
+    assert len(shown) >= 6 and shown <= headers(table) | headers(study)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deployments.slurm.cluster.client import SlurmClient
-from storage import attempts, locks
+from storage import attempts, durable, locks
 from tasks.stage.outcome import END_STATES
 from tests.deployments.slurm.contract import Contract
 from tests.deployments.slurm.fakes import Clock, FakeSlurm, FakeStage
@@ -80,4 +80,9 @@ def test_the_fake_stage_leaves_what_a_real_attempt_leaves(
 
 
 def _names(folder: Path) -> set[str]:
-    return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    """Every file but what is kept only until an attempt ends, which nobody reads."""
+    return {
+        file.relative_to(folder).as_posix()
+        for file in folder.rglob("*")
+        if file.is_file() and not file.name.startswith(durable.TEMPORARY_PREFIX)
+    }

@@ -1,0 +1,82 @@
+"""`ratchet list`: what lies below a root, from the run directories alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows import command
+from storage import durable
+from storage.locks import acquire
+from storage.run_directory import find_runs
+from tests.conftest import RunHere
+
+
+@pytest.fixture
+def root(smoke_root: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True))
+
+
+def listed(root: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert command.ratchet(["list", str(root)]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_result_is_listed_with_its_seed_its_answer_and_its_place(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    number = len(find_runs(root))
+    study, first, answer, place = listed(root, capsys).splitlines()
+    (report,) = root.glob("smoke/aggregate/*/report.html")
+    assert study == f"smoke ({number} of {number} begun stages are finished)"
+    assert first.endswith("  aggregate, seed 42") and place.strip() == str(report)
+    assert answer.strip().startswith("The primary comparison (hotflip: ") and "**" not in answer
+
+
+def test_results_of_one_study_are_told_apart_by_what_was_configured(
+    root: Path, run_here: RunHere, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_here("--root", root, "--set", "evaluation.confidence_level=0.9")[0] == 0
+    lines = [line for line in listed(root, capsys).splitlines() if "  aggregate, " in line]
+    assert [line[line.index("seed 42") :] for line in lines] == [
+        f"seed 42, evaluation.confidence_level {level}" for level in (0.95, 0.9)
+    ]
+
+
+def test_what_is_not_finished_says_how_it_stands_and_what_runs_how_far(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uat, base = (next(root.glob(f"smoke/{stage}/*")) for stage in ("uat", "base"))
+    for run in (uat, base):
+        (run / "COMPLETE.json").unlink()
+    record = durable.read_json(uat / "attempts" / "0001.json")
+    durable.write_json(uat / "attempts" / "0001.json", record | {"end_state": "interrupted"})
+    durable.write_json(base / "progress.json", {"step": 12, "total": 40, "unit": "steps", "note": "training"})
+    lock = acquire(base / "locks")
+    said = listed(root, capsys)
+    lock.release()
+    assert f"  not finished {uat.parts[-2]} {uat.name}: interrupted" in said
+    assert f"  running      base {base.name}: 12/40 steps, training" in said
+
+
+def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finished_as_its_origin(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.ratchet(["export", str(root), str(root.parent / "copy")]) == 0
+    number = len(find_runs(root))
+    capsys.readouterr()
+    assert f"smoke ({number} of {number} begun" in listed(root.parent / "copy", capsys)
+    uat, order, evaluate = (next(root.glob(f"smoke/{stage}/*")) for stage in ("uat", "order", "evaluate"))
+    (uat / "records.parquet").write_bytes(b"edited")
+    (order / "stage.json").write_text("{")
+    shutil.rmtree(evaluate)
+    said = listed(root, capsys)
+    assert f"  not finished uat {uat.name}: its marker does not hold: records.parquet" in said
+    assert f"  unreadable   order {order.name}: " in said and "  aggregate, seed 42\n" in said
+
+
+def test_a_folder_without_runs_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["list", str(tmp_path)]) == 2
+    assert f"there are no runs below {tmp_path}" in capsys.readouterr().err

@@ -1,0 +1,99 @@
+"""What a person reads in a terminal: all of it, at the width of the window."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flows.terminal import show_markdown
+from tests.conftest import REPOSITORY
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)")
+
+
+NOT_HERE = ("COLUMNS", "LINES", "NO_COLOR", "DO_NOT_TRACK", "PREFECT_SERVER_ANALYTICS_ENABLED")
+"""Set by tests and make, and not in a person's terminal."""
+
+
+def in_window(columns: int, *arguments: str, status: int = 0) -> list[str]:
+    """The lines that `python -m ...` prints on a pseudo-terminal of so many columns."""
+    outer, inner = pty.openpty()
+    termios.tcsetwinsize(inner, (40, columns))
+    environment = {key: value for key, value in os.environ.items() if key not in NOT_HERE}
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=inner,
+        stdout=inner,
+        stderr=inner,
+        cwd=REPOSITORY,
+        env=environment | {"TERM": "xterm-256color"},
+    )
+    os.close(inner)
+    found = b""
+    while True:
+        try:
+            part = os.read(outer, 65536)
+        except OSError:  # Linux: the other end is closed
+            break
+        if not part:
+            break
+        found += part
+    os.close(outer)
+    assert process.wait(60) == status, found.decode()[-2000:]
+    return ESCAPES.sub("", found.decode()).replace("\r\n", "\n").split("\n")
+
+
+def words(text: str) -> Counter[str]:
+    """The words and numbers of a text, with Markdown's marks or without."""
+    return Counter(re.findall(r"[\w.%@]+", text.replace("\\", "")))
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_no_word_of_the_tables_is_cut_off_at_the_edge_of_the_window(smoke_root: Path, columns: int) -> None:
+    lines = in_window(columns, "flows.robustness", "--profile", "smoke", "--root", str(smoke_root))
+    (table,) = smoke_root.glob("smoke/aggregate/*/table.md")
+    missing = words(table.read_text()) - words(" ".join(lines))
+    assert not missing
+    shown = lines[: next(number for number, line in enumerate(lines) if line.startswith("the study is finished"))]
+    assert len(shown) > 100 and max(map(len, shown)) <= columns
+
+
+@pytest.mark.parametrize("columns", [20, 33, 80])
+def test_words_that_are_wider_than_the_window_and_wide_characters_are_folded(columns: int) -> None:
+    shown = io.StringIO()
+    cells = ["controls/aggregate/0648babe3d6c" * 2, "漢字漢字漢字漢字漢字"]
+    show_markdown(
+        Console(file=shown, width=columns, force_terminal=True, soft_wrap=True),
+        f"| run directory | of |\n| --- | --- |\n| {cells[0]} | {cells[1]} |\n\n| nothing |\n| --- |\n",
+    )
+    plain = re.sub(r"\s", "", ESCAPES.sub("", shown.getvalue()))
+    assert "…" not in plain and "nothing" in plain
+    for cell in cells:
+        assert len(set(cell) - set(plain)) == 0 and plain.count(cell[-1]) >= cell.count(cell[-1])
+
+
+def test_nothing_but_how_it_stands_is_said_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "never-used"))  # Prefect's notice comes once in each
+    lines = in_window(120, "flows.robustness", "--profile", "smoke", "--root", str(tmp_path), "--status", status=75)
+    assert lines[0].startswith("setup ") and lines[0].endswith(" not started")
+    assert "anonymous" not in " ".join(lines)
+
+
+def test_a_pipe_gets_the_tables_as_text_without_escapes(smoke_root: Path) -> None:
+    command = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)]
+    shown = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
+    (table,) = smoke_root.glob("smoke/aggregate/*/table.md")
+    escaped = re.findall(r"\\[\\`*_\[\]<>|~&$#]", table.read_text())
+    assert escaped and not re.search(r"\\[_*\[\]<>]", shown)
+    missing = words(table.read_text()) - words(shown)
+    assert not missing
