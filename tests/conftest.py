@@ -43,6 +43,13 @@ def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     os.environ.update(before)
 
 
+@pytest.fixture(autouse=True)
+def _one_thread_as_imported() -> None:
+    """A stage that a test ran in this process leaves its number of threads, on which the last digits depend."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def prefect_server(_own_prefect_home: None) -> Iterator[str]:
     """The API address of one real server for the whole test run; it ends with this process, however that ends."""
