@@ -26,6 +26,7 @@ from deployments.generate import Profile, description_of, prefect_yaml
 from deployments.page import Page, load_page, page_names, require_flow
 from flows import run, settings
 from flows.listing import listing
+from flows.reference import reference
 from storage import __main__ as kept
 from storage.errors import BadInput
 from tasks.stage import outcome
@@ -104,6 +105,10 @@ def ratchet_parser() -> argparse.ArgumentParser:
     )
     deployments.add_argument("--profile", action="append", default=[], help="of your own: a .yaml file")
     deployments.set_defaults(function=lambda options: run.show(_deployments(options.study, options.profile)))
+    help_ = "print docs/reference.md: every key of a study, as Markdown"
+    keys = commands.add_parser("reference", help=help_, description=help_, allow_abbrev=False)
+    keys.add_argument("study", metavar="STUDY", help="a study or a file of your own")
+    keys.set_defaults(function=lambda options: run.show(reference(load_page(options.study))))
     completion = commands.add_parser("completion", help="print what makes the shell complete these commands")
     completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     completion.set_defaults(function=lambda options: run.show(shtab.complete(ratchet, options.shell)))

@@ -36,7 +36,7 @@ def _cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def _bench(_cluster: Cluster, prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """The pools and deployments, made by the commands of the README."""
+    """The pools and deployments, made by the commands of docs/cluster.md."""
     bench = Bench(_cluster, prefect_server, tmp_path_factory.mktemp("slurm"))
     bench.deploy()
     yield bench

@@ -467,7 +467,7 @@ class Bench:
         return done.stdout
 
     def deploy(self) -> None:
-        """The pools and the deployments, those of the README and the toy's."""
+        """The pools and the deployments, those of docs/cluster.md and the toy's."""
         self.prefect("work-pool", "create", "ratchet", "--type", "process")
         self.prefect("work-pool", "create", "gpu", "--type", "slurm")
         self.prefect("deploy", "--all")
