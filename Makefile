@@ -1,6 +1,7 @@
 # Two commands: `make study` and `make test`. Each sets up what it needs in .venv first.
 #   make study PROFILE=smoke     another profile      make study ARGS="--seed 1337"     more options
 #   make study STUDY=robustness  another study: a page of flows/, or a file of your own
+#   make ui                      Prefect's UI, to start studies in and to watch them; `make study` shows in it too
 #   make test ARGS="-k locks"    part of the tests
 #   make test ARGS="-n 0"        in one process, as --pdb needs it
 #   make test-long               thousands of histories and corruptions, 200 killed trainings: `make test` has a few of each
@@ -22,10 +23,13 @@ export TOKENIZERS_PARALLELISM = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 export DO_NOT_TRACK = 1
 
-.PHONY: study test test-long test-slurm lint assets clean
+.PHONY: study ui test test-long test-slurm lint assets clean
 
 study: .venv/installed
 	.venv/bin/ratchet run $(STUDY) --profile $(PROFILE) --root $(ROOT) $(ARGS)
+
+ui: .venv/installed
+	.venv/bin/ratchet ui $(ARGS)
 
 test: .venv/installed
 	.venv/bin/python -m pytest -n 2 --durations 20 $(ARGS)

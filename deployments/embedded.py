@@ -13,19 +13,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import httpx
 
+from storage import locks
 from storage.errors import BadInput
 
 ANSWER_SECONDS = 120.0
 END_SECONDS = 10.0
+UI_FOLDER = "ratchet-ui"
+"""In PREFECT_HOME: who keeps a server with the UI there, and its address."""
 
 
 @contextmanager
 def prefect_server() -> Iterator[str]:
-    """The API address of the configured server, or of one started for the length of the block."""
+    """The API address of the configured server, of the one that `ratchet ui` keeps, or of one for this block."""
     from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
     if configured := PREFECT_API_URL.value():
@@ -33,34 +37,51 @@ def prefect_server() -> Iterator[str]:
         yield configured
         return
     home = PREFECT_HOME.value()
-    home.mkdir(parents=True, exist_ok=True)
-    log = home / "embedded-server.log"
-    environment = os.environ | {
-        "PREFECT_UI_ENABLED": "0",
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT__SERVER_EPHEMERAL": "1",
-        "PREFECT__SERVER_FINAL": "1",
-    }
+    kept = kept_by_ui(home)
+    server = nullcontext(kept) if kept else started_server(home / "embedded-server.log")
+    with server as address, temporary_settings({PREFECT_API_URL: address}):
+        try:
+            yield address
+        finally:
+            send_what_waits()
+
+
+def kept_by_ui(home: Path) -> str | None:
+    """The API address of the server that `ratchet ui` keeps with the database in `home`; None where there is none."""
+    try:
+        if not locks.holder(home / UI_FOLDER / "locks"):
+            return None
+        address = (home / UI_FOLDER / "address").read_text()
+        httpx.get(f"{address}/health", timeout=20).raise_for_status()
+    except (OSError, httpx.HTTPError):
+        return None
+    return address
+
+
+@contextmanager
+def started_server(log: Path, port: int = 0) -> Iterator[str]:
+    """The API address of a server with the database of PREFECT_HOME; with a port it serves the UI there too."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    if port:
+        settings |= {"PREFECT_UI_ENABLED": "1", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api"}
+    else:
+        settings |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with log.open("wb") as log_file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deployments.embedded"],
+            [sys.executable, "-m", "deployments.embedded", str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log_file,
-            env=environment,
+            env=os.environ | settings,
             start_new_session=True,
         )
     assert process.stdin and process.stdout
     try:
-        port = process.stdout.readline().strip()  # written once the server answers; empty when it died
-        if not port:
+        served = process.stdout.readline().strip()  # written once the server answers; empty when it died
+        if not served:
             raise RuntimeError(f"the Prefect server did not start; its log is {log}")
-        address = f"http://127.0.0.1:{int(port)}/api"
-        with temporary_settings({PREFECT_API_URL: address}):
-            try:
-                yield address
-            finally:
-                send_what_waits()
+        yield f"http://127.0.0.1:{int(served)}/api"
     finally:
         process.stdin.close()
         try:
@@ -91,12 +112,12 @@ def send_what_waits() -> None:
         worker.drain_all(timeout=END_SECONDS)
 
 
-def serve() -> None:
-    """The server process: serves on a free port of 127.0.0.1, says which, ends with its standard input."""
+def serve(port: int) -> None:
+    """The server process: serves at `port` of 127.0.0.1 (0: a free one), says which, ends with its standard input."""
     import uvicorn
     from prefect.server.api.server import create_app
 
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
 
     def end_with_parent() -> None:
@@ -118,4 +139,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(int(sys.argv[1]) if sys.argv[1:] else 0)

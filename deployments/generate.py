@@ -41,7 +41,7 @@ def prefect_yaml(profiles: Iterable[Profile], with_stages: bool = True) -> str:
     """The text of `prefect.yaml`; without stages, what is deployed beside those that are deployed already."""
     deployments = [_advance(), *(_stage(needs) for needs in NEEDS)] if with_stages else []
     for profile in profiles:
-        deployments += [_study(profile, "slurm"), _study(profile, "local")]
+        deployments += [study_deployment(profile, "slurm"), study_deployment(profile, "local")]
     return (HEAD if with_stages else "") + yaml.dump(
         {"name": "ratchet", "deployments": deployments}, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
     )
@@ -79,7 +79,8 @@ def _stage(needs: str) -> dict[str, Any]:
     }
 
 
-def _study(profile: Profile, dispatch: str) -> dict[str, Any]:
+def study_deployment(profile: Profile, dispatch: str) -> dict[str, Any]:
+    """A profile's deployment as `prefect.yaml` holds it, on SLURM or (`dispatch` local) on the worker's machine."""
     page, on_slurm = profile.page, dispatch == "slurm"
     where = "On SLURM, each stage a job." if on_slurm else "On the machine of the worker, one stage after the other."
     pool: dict[str, Any] = {"name": "ratchet"}

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from prefect import Flow, flow
 from prefect.exceptions import CancelledRun, CrashedRun, FailedRun
@@ -16,6 +16,7 @@ from prefect.runtime import flow_run
 from prefect.states import State
 from pydantic import TypeAdapter, ValidationError
 
+from deployments.form import Form
 from deployments.local import run_here
 from deployments.notes import notes
 from deployments.page import Page, load_page
@@ -60,11 +61,12 @@ def flow_of(page: Page) -> Flow[..., Any]:
         """Runs the study stage by stage; finished stages are not run again.
 
         Args:
-            study: What is studied. Where it runs, and a sweep over several values, stand below it.
+            study: What one changes first. Every other key is as the deployment's profile says: *Use JSON input* (the
+                three dots beside *Parameters*) shows them all, and `ratchet run STUDY --keys` says what each means.
             root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
             dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
-            over: A sweep: the values of each key that it varies, such as {"seed": [1, 2, 3]}; a key of a group is
-                written with its group, "budget.epochs". Every combination of values is a cell. {} runs one study.
+            over: A sweep: the values of each key that it varies, such as {"seed": [1, 2, 3], "budget.epochs":
+                [1, 2]}. Every combination of values is a cell. {} runs one study.
         """
         try:  # here and not by Prefect, which ends a wrong form with a traceback
             study = study if isinstance(study, page.model) else validated(page.model, study, "the form")
@@ -85,7 +87,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
         return run_here(walk, [tag], lambda: swept.sweep_without_stopped(study, walk))
 
     run.__annotations__ = {
-        "study": page.model,
+        "study": Annotated[page.model, Form(page.model)],
         "root": str,
         "dispatch": Dispatch,
         "over": Over,

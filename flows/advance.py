@@ -28,7 +28,7 @@ def advance(root: str = "") -> State:
     Args:
         root: Folder that holds the run directories; empty: the site's.
     """
-    if False:
+    if not has_site():
         return prefect_state(COMPLETED, "there is no cluster here (no site file), so nothing to start")
     try:
         return _advance(root)

@@ -4,6 +4,7 @@
                            [--dispatch local|slurm] [--wait] [--dry-run | --status | --show-config | --keys [GROUP]]
     ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
     ratchet status robustness ...        as `run ... --status`, with --over of a sweep
+    ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
 
@@ -98,12 +99,14 @@ def ratchet_parser() -> argparse.ArgumentParser:
     listed.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
     listed.set_defaults(function=lambda options: run.show("\n".join(listing(options.root))))
     kept.add_commands(commands)
+    help_ = "open Prefect's UI on this machine: a server, a worker, and a deployment for each profile (Ctrl-C ends it)"
+    ui = commands.add_parser("ui", help=help_, description=help_, allow_abbrev=False)
+    _add_profiles(ui)
+    ui.add_argument("--port", type=int, help="of 127.0.0.1 (default: 4200, or the next one that is free)")
+    ui.set_defaults(function=lambda options: run.ui(_profiles(options.study, options.profile), options.port))
     help_ = "print prefect.yaml: a deployment for each profile, local and on SLURM"
     deployments = commands.add_parser("deployments", help=help_, description=help_, allow_abbrev=False)
-    deployments.add_argument(
-        "study", metavar="STUDY", nargs="?", help="a study or a file of your own (default: all studies of Ratchet)"
-    )
-    deployments.add_argument("--profile", action="append", default=[], help="of your own: a .yaml file")
+    _add_profiles(deployments)
     deployments.set_defaults(function=lambda options: run.show(_deployments(options.study, options.profile)))
     help_ = "print docs/reference.md: every key of a study, as Markdown"
     keys = commands.add_parser("reference", help=help_, description=help_, allow_abbrev=False)
@@ -113,6 +116,13 @@ def ratchet_parser() -> argparse.ArgumentParser:
     completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
     completion.set_defaults(function=lambda options: run.show(shtab.complete(ratchet, options.shell)))
     return ratchet
+
+
+def _add_profiles(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "study", metavar="STUDY", nargs="?", help="a study or a file of your own (default: all studies of Ratchet)"
+    )
+    options.add_argument("--profile", action="append", default=[], help="of your own: a .yaml file")
 
 
 def _add_over(options: argparse.ArgumentParser) -> None:
@@ -179,20 +189,25 @@ def _answer(work: Any) -> int:
 
 
 def _deployments(place: str | None, files: list[str]) -> str:
-    """The text of `prefect.yaml`: of all studies, or of one and of profiles that do not lie in its folder."""
+    """The text of `prefect.yaml`."""
+    return prefect_yaml(_profiles(place, files), with_stages=place is None).rstrip()
+
+
+def _profiles(place: str | None, files: list[str]) -> list[Profile]:
+    """Of all studies, or of one and of files that do not lie in its folder. BadInput for one that cannot be started."""
     if place is None and files:
         raise BadInput("--profile is a profile of one study: name the study too")
     found = []
     for page in [load_page(name) for name in ([place] if place else page_names())]:
         require_flow(page)
         for name in [*(settings.profile_names(page) if page.profiles.name == page.name else []), *files]:
-            settings.read_study(page, name, [], None)  # what cannot be started is not deployed
+            settings.read_study(page, name, [], None)
             file = settings.profile_file(page, name)
             values = settings.profile_values(page, name)
             found.append(Profile(page, file.stem, description_of(file), values))
         if page.is_own and not found:
             found.append(Profile(page, page.name, page.description, {"name": page.name}))
-    return prefect_yaml(found, with_stages=place is None).rstrip()
+    return found
 
 
 def _run_study(place: str, options: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from tasks.stage import outcome
 from tasks.stage.keys import keys_of
 
 if TYPE_CHECKING:  # imported late: what runs here needs no SLURM
+    from deployments.generate import Profile
     from deployments.slurm.study.study import SlurmStudy
 
 OUT = Console(highlight=False, soft_wrap=True)
@@ -106,6 +108,24 @@ def status(page: Page, study: Any, where: Where) -> int:
         if used := efficiency.table(walk.handles, SlurmCommands().used):
             show_markdown(OUT, f"\n{used}")
     return 0 if all(handle.finished for handle in walk.handles) else outcome.AWAITING_RETRY.exit_code
+
+
+def ui(profiles: list[Profile], port: int | None) -> int:
+    """Keeps Prefect's UI open until Ctrl-C or SIGTERM."""
+    from deployments.ui import keep_ui
+
+    def ready(address: str) -> None:
+        show(f"Prefect UI: {address}", style="bold")
+        show(f"  start a study: {address}/deployments, then Run; watch it: {address}/runs")
+        show("  Ctrl-C ends this; a study that runs saves first, and goes on when it is started again")
+
+    show("starting Prefect, its UI, and a worker that runs one study at a time ...")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        keep_ui(profiles, port, ready)
+    except KeyboardInterrupt:
+        show("ended")
+    return 0
 
 
 def show_configuration(study: Any) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import model_validator
 
@@ -86,6 +86,18 @@ class Study(StudyBase):
     evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
     execution: RobustnessExecution = execution(
         RobustnessExecution(), description="How the work is done on this machine."
+    )
+
+    CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
+        "name",
+        "seed",
+        "arms",
+        "budget.epochs",
+        "budget.learning_rate",
+        "uat.iterations",
+        "hotflip.documents",
+        "execution.device",
+        "execution.micro_batch_examples",
     )
 
     @model_validator(mode="after")

@@ -17,6 +17,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 
+UNITS = (
+    "seconds", "minutes", "gb", "bytes", "steps", "epochs", "tokens", "characters", "documents", "examples", "events",
+    "pulses", "share", "ratio", "nats", "radians", "degrees",
+)  # fmt: skip
+"""Words that name a unit at the end of a key."""
+LIMITS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >=", "pattern": "matches"}
+
 
 def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute()) if path else path
@@ -66,9 +73,16 @@ class Configuration(BaseModel):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The schema with `anyOf` for `oneOf`: the Prefect UI makes a form of the one and a text box of the other."""
+        """The schema for a form: units and limits stand in the descriptions, and `anyOf` for `oneOf`.
+
+        The Prefect UI shows a limit only where it is broken, and makes a text box for JSON of `oneOf`.
+        """
         schema = handler(core_schema)
-        for described in handler.resolve_ref_schema(schema).get("properties", {}).values():
+        for name, described in handler.resolve_ref_schema(schema).get("properties", {}).items():
+            field = cls.model_fields[name]
+            unit = "" if unit_of(name) in (field.description or "").lower() else f"in {unit_of(name)}"
+            if facts := ", ".join(filter(None, [unit, limits_of(field)])):
+                described["description"] = f"{field.description} ({facts})"
             if "oneOf" in described:
                 described["anyOf"] = described.pop("oneOf")
                 described.pop("discriminator", None)
@@ -118,6 +132,21 @@ def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
 def field_class(field: FieldInfo) -> str:
     """`scientific` or `execution`; every class with a field that does not say is refused where it is defined."""
     return _extra(field)["class"]
+
+
+def unit_of(name: str) -> str:
+    """The unit that ends a key's name; empty where none does."""
+    return next((word for word in UNITS if word == name.rpartition("_")[2]), "")
+
+
+def limits_of(field: FieldInfo) -> str:
+    """The limits of a field's value in words, such as `>= 1`; empty where there are none."""
+    return ", ".join(
+        f"{sign} {value!r}"
+        for one in field.metadata
+        for name, sign in LIMITS.items()
+        if (value := getattr(one, name, None)) is not None
+    )
 
 
 def _extra(field: FieldInfo) -> dict[str, Any]:

@@ -11,14 +11,7 @@ import yaml
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from tasks.stage.configuration import Configuration, field_class
-
-UNITS = (
-    "seconds", "minutes", "gb", "bytes", "steps", "epochs", "tokens", "characters", "documents", "examples", "events",
-    "pulses", "share", "ratio", "nats", "radians", "degrees",
-)  # fmt: skip
-"""Words that name a unit at the end of a key."""
-LIMITS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >=", "pattern": "matches"}
+from tasks.stage.configuration import Configuration, field_class, limits_of, unit_of
 
 
 @dataclass(frozen=True)
@@ -59,19 +52,12 @@ def _keys(model: type[Configuration], prefix: str, only_with: str, defaults: Con
 
 
 def _key(path: str, field: FieldInfo, default: Any, only_with: str) -> Key:
-    last = path.rpartition(".")[2]
-    limits = [
-        f"{sign} {value!r}"
-        for one in field.metadata
-        for name, sign in LIMITS.items()
-        if (value := getattr(one, name, None)) is not None
-    ]
     return Key(
         path,
         _type_name(field.annotation),
-        next((word for word in UNITS if word == last.rpartition("_")[2]), ""),
+        unit_of(path.rpartition(".")[2]),
         "" if default is PydanticUndefined else _as_yaml(default),
-        ", ".join(limits),
+        limits_of(field),
         field.description or "",
         field_class(field),
         only_with,

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import GetJsonSchemaHandler
-from pydantic_core import CoreSchema
-
 from tasks.stage.configuration import Configuration, execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics
@@ -20,19 +17,11 @@ class StudyBase(Configuration):
     sweep_seeds: list[int] = execution([], description="Seeds of a sweep that names nothing to vary.")
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The schema with `execution` last: a form begins with what is studied; its `over` names a sweep's seeds.
+    CHANGED_FIRST: ClassVar[tuple[str, ...]] = ()
+    """The keys that the form in the Prefect UI shows, in its order, as `budget.epochs`; empty: all.
 
-        Whoever starts a study by a command gives the seeds of a sweep too, and they fit.
-        """
-        schema = super().__get_pydantic_json_schema__(core_schema, handler)
-        resolved = handler.resolve_ref_schema(schema)
-        properties = resolved["properties"]
-        properties["execution"] = properties.pop("execution")
-        del properties["sweep_seeds"]
-        resolved.pop("additionalProperties", None)  # a key that is none is named when the run begins
-        return schema
+    The others are as the deployment's profile says; in the UI, *Use JSON input* shows them too.
+    """
 
 
 class StageConfiguration(Configuration):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import pytest
-from pydantic import AfterValidator, BaseModel
+from prefect.utilities.callables import parameter_schema
+from pydantic import AfterValidator, BaseModel, TypeAdapter
 
+from deployments.form import Form
 from deployments.walk import Walk
 from flows import robustness, settings
 from storage import external
@@ -590,10 +592,28 @@ def test_two_arms_that_are_one_experiment_are_refused() -> None:
 
 def test_a_choice_of_sources_is_a_form_in_the_ui_and_not_a_text_box() -> None:
     """The Prefect UI renders anyOf as tabs with fields, and oneOf as a box for JSON."""
-    schema = robustness.robustness.parameters.model_dump_for_openapi()
-    study = schema["definitions"]["Study"]["properties"]
+
+    class Whole(Study):
+        """All of its keys are shown."""
+
+        CHANGED_FIRST = ()
+
+    study = TypeAdapter(Annotated[Whole, Form(Whole)]).json_schema()["properties"]
     for field in ("text", "model"):
         assert len(study[field]["anyOf"]) == 3 and "oneOf" not in study[field]
+    assert "sweep_seeds" not in study and list(study)[-1] == "execution" and len(study) == len(Study.model_fields) - 1
+
+
+def test_the_form_shows_what_one_changes_first_with_units_and_limits() -> None:
+    """In the order of CHANGED_FIRST; a key that it does not show is kept by the UI, as the profile says."""
+    shown = parameter_schema(robustness.robustness).model_dump_for_openapi()["definitions"]["Study"]["properties"]
+    paths = [
+        f"{name}.{inner}" if inner else name for name, value in shown.items() for inner in value.get("properties", [""])
+    ]
+    assert paths == list(Study.CHANGED_FIRST) and len(paths) < 12
+    assert shown["seed"]["description"].endswith("(>= 0)")
+    assert shown["budget"]["properties"]["epochs"]["description"].endswith("(in epochs, > 0)")
+    assert shown["execution"]["properties"]["micro_batch_examples"]["description"].endswith("effective batch. (>= 1)")
 
 
 def test_relative_paths_are_those_of_the_folder_where_the_study_is_started(

@@ -1,0 +1,150 @@
+"""Prefect with its UI on this machine, for as long as a command runs: a server, the pool and a worker.
+
+The server has the database of the commands that bring a server of their own, so that their runs are seen here too;
+while this one answers, they use it (`deployments.embedded`).
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.flows import load_flow_from_entrypoint
+from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.utilities.callables import parameter_schema
+
+from deployments.embedded import UI_FOLDER, started_server
+from deployments.generate import Profile, study_deployment
+from deployments.study_flow import flow_of
+from storage import durable, locks
+from storage.errors import BadInput, Held
+
+PORT = 4200
+PORTS_TRIED = 50
+POOL = "ratchet"
+LOOK_EVERY_SECONDS = 1.0
+SAVE_SECONDS = 120.0
+"""How long studies may take to save when the command ends: the step that they are in, and the checkpoint."""
+
+
+def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str], None]) -> None:
+    """Serves the UI at `port` (None: 4200, or the next one that is free) until interrupted; `ready` gets its address.
+
+    At the end what runs is asked to save, and waited for. Raises BadInput where a server is configured or kept here
+    already, or the port is taken; RuntimeError when the worker ends by itself.
+    """
+    if configured := PREFECT_API_URL.value():
+        raise BadInput(
+            f"PREFECT_API_URL={configured} names a server, which has a UI of its own. Unset it to start one here, or "
+            "make the deployments there: `prefect deploy --all`"
+        )
+    home = PREFECT_HOME.value()
+    folder = home / UI_FOLDER
+    try:
+        lock = locks.acquire(folder / "locks")
+    except Held:
+        raise BadInput(f"the UI is open already, at {_shown((folder / 'address').read_text())}") from None
+    try:
+        with started_server(home / "ui-server.log", _free_port(port)) as address:
+            durable.write_bytes(folder / "address", address.encode())
+            with temporary_settings({PREFECT_API_URL: address}):
+                with get_client(sync_client=True) as client:
+                    _deploy(client, profiles)
+                with _worker(address, home / "ui-worker.log") as worker:
+                    ready(_shown(address))
+                    while worker.poll() is None:
+                        time.sleep(LOOK_EVERY_SECONDS)
+            raise RuntimeError(f"the worker ended by itself; its log is {home / 'ui-worker.log'}")
+    finally:
+        lock.release()
+
+
+def _shown(address: str) -> str:
+    """Where a person finds the UI of the API at `address`."""
+    return address.removesuffix("/api")
+
+
+def _free_port(wanted: int | None) -> int:
+    """A port of 127.0.0.1 that nothing listens on. BadInput when that is not the one asked for."""
+    for port in [wanted] if wanted else range(PORT, PORT + PORTS_TRIED):
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:
+            continue
+    raise BadInput(f"port {wanted or PORT} is taken: give another one with --port")
+
+
+def _deploy(client: SyncPrefectClient, profiles: Iterable[Profile]) -> None:
+    """Makes the pool, and for each profile the deployment that runs here; those that are there are brought up to date.
+
+    Runs are kept below the folder where the command was started, as those of `ratchet run` are.
+    """
+    try:
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+    except ObjectAlreadyExists:
+        pass
+    here = {"prefect.deployments.steps.set_working_directory": {"directory": str(Path.cwd())}}
+    for profile in profiles:
+        given = study_deployment(profile, "local")
+        flow = flow_of(profile.page) if profile.page.is_own else load_flow_from_entrypoint(given["entrypoint"])
+        client.create_deployment(
+            client.create_flow(flow),
+            given["name"],
+            parameters=given["parameters"],
+            description=given["description"],
+            tags=given["tags"],
+            work_pool_name=POOL,
+            entrypoint=given["entrypoint"],
+            job_variables=given["work_pool"].get("job_variables"),
+            parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
+            pull_steps=[here],
+        )
+
+
+@contextmanager
+def _worker(address: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of the pool, which runs one study at a time: the others wait for the machine.
+
+    It runs in a session of its own: Ctrl-C reaches this process alone, which then ends everything in order.
+    """
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--limit", "1"]
+    with log.open("wb") as file:
+        worker = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            env=psutil.Process().environ() | {"PREFECT_API_URL": address},
+        )
+    try:
+        yield worker
+    finally:
+        _end(worker)
+
+
+def _end(worker: subprocess.Popen[bytes]) -> None:
+    """Ends the worker and what it runs; studies save first, and say so to the server, which must still be there."""
+    try:
+        running = psutil.Process(worker.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        running = []
+    for process in running:
+        process.terminate()
+    psutil.wait_procs(running, timeout=SAVE_SECONDS)
+    worker.terminate()
+    try:
+        worker.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
