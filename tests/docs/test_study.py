@@ -1,0 +1,88 @@
+"""What the README and docs/ show of the robustness study is what a study gives."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from deployments.page import load_page
+from deployments.walk import Walk
+from flows import settings
+from tasks.stage.outcome import PRECEDENCE
+from tests.docs.pages import PAGES, blocks
+
+STUDY = PAGES["docs/study-robustness.md"]
+SHOWN = STUDY[STUDY.index("**quick: ") : STUDY.index("(abridged: ")]
+
+
+def tables(text: str) -> list[list[str]]:
+    """Of each table the header and what stands first in its rows."""
+    found: list[list[str]] = []
+    rows = re.findall(r"^(?:> )?(?:\| ([^|]*?) *\|(.*)\||.*)$", text, re.MULTILINE)
+    for before, (name, rest) in zip([("", ""), *rows], rows, strict=False):
+        if name and not before[0]:
+            found.append([name + re.sub(" +", " ", rest)])
+        elif name and "--" not in name:
+            found[-1].append(name)
+    return found
+
+
+def test_the_tables_have_the_rows_and_columns_of_a_run(smoke_root: Path) -> None:
+    (file,) = smoke_root.glob("smoke/aggregate/*/table.md")
+    # the quick study has more arms than the smoke study: its tables have the rows of these, and further ones; transfer
+    # has further columns too
+    shown, made = (
+        tables(re.sub(r"( \| +on (\*\*)?[\w@.-]+( \(dead\)\*\*)?)+", " | on each", text))
+        for text in (SHOWN, file.read_text())
+    )
+    assert len(shown) >= 5
+    for header, *rows in shown:
+        assert any(header == there and set(names) <= set(rows) for there, *names in made), header
+
+
+def test_what_the_README_quotes_stands_among_these_tables() -> None:
+    quoted = [line for line in PAGES["README.md"].splitlines() if line.startswith("> ")]
+    assert len(quoted) == 5 and set(quoted) <= set(SHOWN.splitlines())
+    (said,) = re.findall(r"raises the loss of `baseline`\s+by\s+(\d\.\d+)", PAGES["README.md"])
+    rises = re.findall(r"^> \| baseline +\|.*?\| +\+(\d\.\d+) +\|", SHOWN, re.MULTILINE)
+    assert said in [f"{float(rise):.2f}" for rise in rises]
+
+
+def test_the_picture_is_the_DAG_of_the_study() -> None:
+    """Its arrows are those of the page, without those that follow from others."""
+    (picture,) = (block.text for block in blocks("mermaid") if block.page == "README.md")
+    names = dict(re.findall(r'^ +(\w+)\["([\w-]+)<br>', picture, re.MULTILINE))
+    drawn = {
+        (names[start], names[end])
+        for starts, ends in re.findall(r"^ +([\w& ]+?) --> ([\w& ]+)$", picture, re.MULTILINE)
+        for start in starts.split(" & ")
+        for end in ends.split(" & ")
+    }
+    page = load_page("robustness")
+    study = settings.read_study(page, "quick", [], None)
+    walk = Walk("", study.name, study.execution)
+    page.walk(study, walk)
+    reads = {(given.stage.name, handle.stage.name) for handle in walk.handles for given in handle.inputs.values()}
+    assert drawn == {arrow for arrow in reads if not _follows(arrow, reads)}
+
+
+def _follows(arrow: tuple[str, str], arrows: set[tuple[str, str]]) -> bool:
+    """Whether its end is reached from its start by way of another."""
+    waiting = [end for start, end in arrows if start == arrow[0] and end != arrow[1]]
+    seen: set[str] = set()
+    while waiting:
+        if (at := waiting.pop()) not in seen:
+            seen.add(at)
+            waiting += [end for start, end in arrows if start == at]
+    return arrow[1] in seen
+
+
+def test_the_exit_codes_are_those_of_the_command() -> None:
+    shown = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGES["docs/running.md"], re.MULTILINE)}
+    assert shown == {state.exit_code for state in PRECEDENCE}
+
+
+def test_every_profile_is_described() -> None:
+    table = PAGES["docs/running.md"].partition("| profile | what |")[2].partition("\n\n")[0]
+    first = " ".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))
+    assert set(re.findall(r"`([^`]+)`", first)) == set(settings.profile_names(load_page("robustness")))
