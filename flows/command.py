@@ -7,6 +7,7 @@
     ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
+    ratchet reference STUDY              every key of a study, as docs/reference.md has it
 
 `python -m flows.robustness` is `ratchet run robustness`. Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished
 (the same command goes on), 130 interrupted.

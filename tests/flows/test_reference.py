@@ -1,0 +1,56 @@
+"""docs/reference.md is made of the configuration, and says every key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flows import command
+from tasks.robustness.study import Study
+from tasks.stage.keys import keys_of
+from tests.conftest import REPOSITORY
+from tests.test_own_study import written
+
+PAGE = (REPOSITORY / "docs" / "reference.md").read_text()
+
+
+def test_the_page_is_what_the_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a change of a key: `ratchet reference robustness > docs/reference.md`."""
+    assert command.ratchet(["reference", "robustness"]) == 0
+    assert capsys.readouterr().out == PAGE
+
+
+def test_every_key_stands_there_once_with_all_that_is_known_of_it() -> None:
+    rows = [line.strip("| ").replace(r"\|", "/") for line in PAGE.splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in row.split("|")] for row in rows]
+    shown = {(path, meaning): facts for path, *facts, meaning in cells}
+    keys = keys_of(Study)
+    assert len(rows) == len(keys) and all(len(row) == 7 for row in cells)
+    for key in keys:
+        kind, unit, default, limits, new_run = shown[f"`{key.path}`", key.description.replace("|", "/")]
+        assert (kind, unit) == (key.type.replace("|", "/"), key.unit)
+        assert default == (f"`{key.default}`" if key.default else "required")
+        assert limits == (f"`{key.limits}`" if key.limits else "")
+        assert new_run == ("yes" if key.field_class == "scientific" else "no")
+
+
+def test_keys_stand_below_their_group_and_the_choice_that_brings_them() -> None:
+    files = PAGE.partition("With `text.source=files`:")[2].partition("With `")[0]
+    assert re.findall(r"^\| `([\w.]+)`", files, re.MULTILINE) == ["text.source", "text.paths", "text.text_column"]
+    headings = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
+    assert headings[0] == "Keys of the study itself" and headings[-1] == "`execution`"
+    assert headings[1:] == [f"`{group}`" for group in dict.fromkeys(name.strip("`") for name in headings[1:])]
+
+
+def test_a_study_of_one_s_own_has_one_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["reference", str(written(tmp_path / "own"))]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# Every key of the study letters\n") and "`ratchet run letters.py --keys`" in shown
+    assert "| `dropouts` | list of float |  | `[0.0, 0.2]` | `length >= 2` | yes | " in shown
+
+
+def test_a_study_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["reference", "robustnes"]) == 2
+    assert "there is no study 'robustnes'" in capsys.readouterr().err
