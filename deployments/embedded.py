@@ -93,9 +93,19 @@ def started_server(log: Path, port: int = 0) -> Iterator[str]:
 
 
 def require_answer(address: str) -> None:
-    """BadInput when the server does not answer: that is a mistake to correct, not one to work around."""
+    """BadInput when the server does not answer, or not us: that is a mistake to correct, not one to work around."""
+    from prefect.settings import PREFECT_API_AUTH_STRING
+
+    name, _, password = (PREFECT_API_AUTH_STRING.value() or "").partition(":")
     try:
-        httpx.get(f"{address}/health", timeout=20).raise_for_status()
+        answer = httpx.get(f"{address}/hello", auth=(name, password) if name else None, timeout=20)
+        if answer.status_code == httpx.codes.UNAUTHORIZED:
+            given = "another one" if name else "none"
+            raise BadInput(
+                f"the Prefect server at PREFECT_API_URL={address} asks for a password and was given {given}: set "
+                "PREFECT_API_AUTH_STRING to its name:password"
+            )
+        answer.raise_for_status()
     except httpx.HTTPError as error:
         raise BadInput(
             f"the Prefect server at PREFECT_API_URL={address} does not answer ({error}): start it with "

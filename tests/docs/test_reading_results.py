@@ -24,7 +24,7 @@ print(json.dumps({
     "steps": metrics["train_loss"].dropna().index.tolist(), "least": min(w.min().item() for w in constrained),
     "layers": len(constrained), "nats": nats, "example": worst["example_id"], "numerics": described["numerics"],
     "commit": attempt["source"]["commit"],
-}))
+}, default=lambda value: value.item()))
 """
 
 

@@ -49,8 +49,3 @@ def test_a_study_of_one_s_own_has_one_too(tmp_path: Path, capsys: pytest.Capture
     shown = capsys.readouterr().out
     assert shown.startswith("# Every key of the study letters\n") and "`ratchet run letters.py --keys`" in shown
     assert "| `dropouts` | list of float |  | `[0.0, 0.2]` | `length >= 2` | yes | " in shown
-
-
-def test_a_study_that_does_not_exist_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.ratchet(["reference", "robustnes"]) == 2
-    assert "there is no study 'robustnes'" in capsys.readouterr().err
