@@ -11,7 +11,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
+from deployments.embedded import require_answer
 from tests.conftest import REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.slurm.harness import PREFECT, Server
@@ -74,6 +76,8 @@ def test_without_the_password_a_client_reads_and_starts_nothing(
     assert code == 1 and "401 Unauthorized" in said
     assert prefect(create, guarded, PREFECT_API_AUTH_STRING=password)[0] == 0
 
+    with temporary_settings({PREFECT_API_AUTH_STRING: password}):
+        require_answer(guarded.address)
     study = ["--profile", "smoke", "--root", tmp_path / "runs"]
     done = run_study(*study, PREFECT_API_URL=guarded.address)
     assert done.returncode == 2 and "asks for a password and was given none: set PREFECT_API_AUTH_STRING" in done.stderr
