@@ -41,10 +41,10 @@ class Artifacts:
     """The artifacts of one flow run's page (and of its task, where they are of one): each is kept up to date."""
 
     def __init__(
-        self, client: SyncPrefectClient, prefix: str, flow_run: UUID | str, task_run: UUID | str | None = None
+        self, client: SyncPrefectClient, name: str, flow_run: UUID | str, task_run: UUID | str | None = None
     ) -> None:
-        """`prefix` begins the key by which a person finds each of them."""
-        self._client, self._prefix = client, prefix
+        """`name` begins the key by which a person finds each of them."""
+        self._client, self._name = client, name
         self._page: dict[str, Any] = {"flow_run_id": flow_run, "task_run_id": task_run}
         self._made: dict[str, UUID] = {}
         self._shown: dict[str, Any] = {}
@@ -57,6 +57,9 @@ class Artifacts:
         """A text that is replaced when it changes."""
         self._keep("markdown", what, markdown, description)
 
+    def _of(self) -> str:
+        return self._name
+
     def _keep(self, kind: str, what: str, data: Any, description: str) -> None:
         """Creates the artifact, or updates the one made before; nothing when it shows this already."""
         if self._shown.get(what) == (data, description):
@@ -64,7 +67,7 @@ class Artifacts:
         if made := self._made.get(what):
             self._client.update_artifact(made, ArtifactUpdate(data=data, description=description))
         else:
-            key = _key(self._prefix, what)
+            key = re.sub(r"[^a-z0-9]+", "-", f"{self._of()}-{what}".lower()).strip("-")  # all that Prefect allows
             create = ArtifactCreate(key=key, type=kind, data=data, description=description, **self._page)
             self._made[what] = self._client.create_artifact(create).id
         self._shown[what] = (data, description)
@@ -84,10 +87,14 @@ class StageArtifacts(Artifacts):
     def __init__(
         self, client: SyncPrefectClient, run: RunDirectory, flow_run: UUID | str, task_run: UUID | str | None = None
     ) -> None:
-        cell = read(run.stage_file).get("configuration", {}).get("cell", "")
-        super().__init__(client, f"{run.study}-{run.stage}-{cell}", flow_run, task_run)
+        super().__init__(client, f"{run.study}-{run.stage}", flow_run, task_run)
         self._run = run
         self._measured, self._drawn_at = 0, -math.inf
+
+    def _of(self) -> str:
+        """With the stage's cell, which it writes down when it begins: two arms are not one artifact's versions."""
+        cell = read(self._run.stage_file).get("configuration", {}).get("cell", "")
+        return f"{self._name}-{cell}" if cell else self._name
 
     def progress(self) -> None:
         """progress.json as a progress bar, with what is done and how long it still takes; full at a finished stage."""
@@ -146,8 +153,3 @@ def _images(svgs: Mapping[str, str]) -> str:
         image = base64.b64encode(svg.encode()).decode()
         shown.append(f"![{name}](data:image/svg+xml;base64,{image})\n\n{caption}")
     return "\n\n".join(shown)
-
-
-def _key(*parts: str) -> str:
-    """Prefect allows lower-case letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-")

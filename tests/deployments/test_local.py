@@ -139,7 +139,7 @@ def test_finished_stages_are_never_run_again(tmp_path: Path) -> None:
     def page(stage: Walk) -> Handle:
         return stage(toy_stage("only"), ToyConfig(ends="finished"))
 
-    run_page(tmp_path, page)
+    _, began = run_page(tmp_path, page)
     here, state = run_page(tmp_path, page)
     assert state.name == "Completed" and len(list(here.handles[0].run.attempts.glob("*.json"))) == 1
 
@@ -178,7 +178,7 @@ def test_a_second_start_shows_what_is_finished_with_its_results_and_what_each_st
         first = stage(toy_stage("first"), ToyConfig(ends="finished", cell="one"))
         stage(toy_stage("last"), ToyConfig(ends="finished"), first=first)
 
-    run_page(tmp_path, page)
+    _, began = run_page(tmp_path, page)
     here, state = run_page(tmp_path, page)
     first, last = (f"{handle.label} {handle.run.fingerprint[:12]}" for handle in here.handles)
     shown = _eventually(lambda: len(found := task_states(state)) == 2 and found)
@@ -186,11 +186,12 @@ def test_a_second_start_shows_what_is_finished_with_its_results_and_what_each_st
     assert shown == {first: ("COMPLETED", "Cached", paths[0]), last: ("COMPLETED", "Cached", paths[1])}
     assert not (here.handles[0].run.attempts / "0002.json").exists(), "nothing was done again"
     with get_client(sync_client=True) as client:
-        flow_run = UUID(str(state.state_details.flow_run_id))
-        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
-        keys = {artifact.key for artifact in client.read_artifacts(artifact_filter=of_run)}
+        for ended in (began, state):
+            flow_run = UUID(str(ended.state_details.flow_run_id))
+            of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
+            keys = {artifact.key for artifact in client.read_artifacts(artifact_filter=of_run)}
+            assert keys == {"toy-first-one-result", "toy-last-result", "toy-study"}
         runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])))
-    assert keys == {"toy-first-one-result", "toy-last-result", "toy-study"}
     by_name = {run.name: run for run in runs}
     read = [str(given.id) for given in by_name[last].task_inputs["wait_for"]]
     assert read == [str(by_name[first].id)], "the graph draws an edge"
