@@ -139,7 +139,7 @@ def test_finished_stages_are_never_run_again(tmp_path: Path) -> None:
     def page(stage: Walk) -> Handle:
         return stage(toy_stage("only"), ToyConfig(ends="finished"))
 
-    _, began = run_page(tmp_path, page)
+    run_page(tmp_path, page)
     here, state = run_page(tmp_path, page)
     assert state.name == "Completed" and len(list(here.handles[0].run.attempts.glob("*.json"))) == 1
 
