@@ -21,9 +21,10 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
 from prefect.logging.handlers import APILogHandler
 from prefect.runtime import flow_run, task_run
-from prefect.states import State, StateType
+from prefect.states import Completed, State, StateType
 
-from deployments.artifacts import Artifacts
+from deployments.artifacts import StageArtifacts, StudyArtifacts, best_effort
+from deployments.estimate import estimate
 from deployments.states import prefect_state
 from deployments.tags import add_tags
 from deployments.walk import Handle, Walk
@@ -56,20 +57,17 @@ def run_here(
     those, if there is one. Returns the study's state.
     """
     add_tags([walk.study, *tags])
-    for handle in walk.handles:
-        _run_if_ready(handle, walk)
-    if not _stopped(walk.handles) and (rest := without_stopped()):
-        _run_if_ready(rest, walk)
+    with get_client(sync_client=True) as client:
+        study = StudyArtifacts(client, walk.study, str(flow_run.id))
+        tasks = _Tasks(walk, lambda: study.progress(estimate(walk.handles)))
+        for handle in walk.handles:
+            tasks.run_if_ready(handle)
+        if not _stopped(walk.handles) and (rest := without_stopped()):
+            tasks.run_if_ready(rest)
+        best_effort(lambda: study.progress(estimate(walk.handles)))
+        if walk.handles[-1].finished:
+            best_effort(lambda: study.results(walk.handles[-1].run))
     return _final_state(walk.handles)
-
-
-def _run_if_ready(handle: Handle, walk: Walk) -> None:
-    if not handle.finished:
-        handle.check_marker()  # its inputs may have finished since the walk
-    if not handle.finished and not handle.waits_for and not _stopped(walk.handles):
-        _run_as_task(handle)
-        if handle.outcome and handle.outcome.end_state == "finished":
-            handle.check_marker()
 
 
 def _final_state(handles: list[Handle]) -> State[Any]:
@@ -105,39 +103,67 @@ def _stopped(handles: list[Handle]) -> bool:
     return bool(ends & {"interrupted", "sigterm", "held"})
 
 
-def _run_as_task(handle: Handle) -> None:
-    """Does one attempt as a Prefect task of the present flow run; the outcome is left in the handle.
+class _Tasks:
+    """The stages of a walk as tasks of the present flow run; those that a stage reads are its parents in the graph.
 
-    A lost connection (a hub that does not answer) is retried; everything else needs a person, a change or a
-    continuation. The task has no tags: for each task with tags Prefect asks the server for concurrency slots, which
-    takes about 2 s; the flow run carries them.
+    The tasks have no tags: for each task with tags Prefect asks the server for concurrency slots, which takes about
+    2 s; the flow run carries them.
     """
-    name = handle.stage.name
 
-    @task(
-        name=name,
-        task_run_name=f"{handle.label} {handle.run.fingerprint[:12]}",
-        description=(handle.stage.config.__doc__ or "").strip(),
-        retries=len(RETRY_DELAY_SECONDS),
-        retry_delay_seconds=RETRY_DELAY_SECONDS,
-        retry_condition_fn=lambda *_: bool(handle.outcome and handle.outcome.retryable),
-        cache_policy=NO_CACHE,
-        persist_result=False,
-    )
-    def work() -> State[Any]:
-        try:
-            inputs = {role: given.as_input() for role, given in handle.inputs.items()}
-            with _logs_to_prefect(), _shown_while_working(handle):
-                handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_digest)
-        except Exception as error:  # outside the attempt, so that no record has it
-            LOG.exception("%s ended outside an attempt", name, extra=FOR_THE_TERMINAL)
-            handle.outcome = outcome_of(error)
-        state = handle.outcome.state
-        if handle.outcome.retryable:
-            state = replace(state, type=FAILED.type)  # Prefect retries no other
-        return prefect_state(state, _message(handle, handle.outcome))
+    def __init__(self, walk: Walk, show_study: Callable[[], None]) -> None:
+        """`show_study` shows now and then how far the whole study is."""
+        self._walk, self._show_study = walk, show_study
+        self._ended: dict[str, State[Any]] = {}
 
-    work(return_state=True)
+    def run_if_ready(self, handle: Handle) -> None:
+        """Runs a stage, or shows the one that was finished before; nothing where it waits or the study was stopped."""
+        if not handle.finished:
+            handle.check_marker()  # its inputs may have finished since the walk
+        if handle.finished:
+            self._run(handle, lambda: _show_finished(handle))
+        elif not handle.waits_for and not _stopped(self._walk.handles):
+            self._run(handle, lambda: _attempt_here(handle, self._show_study))
+            if handle.outcome and handle.outcome.end_state == "finished":
+                handle.check_marker()
+
+    def _run(self, handle: Handle, work: Callable[[], State[Any]]) -> None:
+        """A lost connection (a hub that does not answer) is retried; all else needs a person, a change or a
+        continuation."""
+        as_task = task(
+            name=handle.stage.name,
+            task_run_name=f"{handle.label} {handle.run.fingerprint[:12]}",
+            description=(handle.stage.config.__doc__ or "").strip(),
+            retries=len(RETRY_DELAY_SECONDS),
+            retry_delay_seconds=RETRY_DELAY_SECONDS,
+            retry_condition_fn=lambda *_: bool(handle.outcome and handle.outcome.retryable),
+            cache_policy=NO_CACHE,
+            persist_result=False,
+        )(work)
+        parents = [self._ended[given.run.fingerprint] for given in handle.inputs.values()]
+        self._ended[handle.run.fingerprint] = as_task(return_state=True, wait_for=parents)
+
+
+def _show_finished(handle: Handle) -> State[Any]:
+    """A stage that was finished before this run, with its results."""
+    with get_client(sync_client=True) as client:
+        shown = StageArtifacts(client, handle.run, str(flow_run.id), task_run.id)
+        best_effort(shown.results)
+    return Completed(name="Cached", message=str(handle.run.path))
+
+
+def _attempt_here(handle: Handle, show_study: Callable[[], None]) -> State[Any]:
+    """Does one attempt; the outcome is left in the handle."""
+    try:
+        inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+        with _logs_to_prefect(), _shown_while_working(handle, show_study):
+            handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_digest)
+    except Exception as error:  # outside the attempt, so that no record has it
+        LOG.exception("%s ended outside an attempt", handle.stage.name, extra=FOR_THE_TERMINAL)
+        handle.outcome = outcome_of(error)
+    state = handle.outcome.state
+    if handle.outcome.retryable:
+        state = replace(state, type=FAILED.type)  # Prefect retries no other
+    return prefect_state(state, _message(handle, handle.outcome))
 
 
 def _message(handle: Handle, outcome: Outcome) -> str:
@@ -178,20 +204,22 @@ def _logs_to_prefect() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _shown_while_working(handle: Handle) -> Iterator[None]:
+def _shown_while_working(handle: Handle, show_study: Callable[[], None]) -> Iterator[None]:
     """Shows progress, and in the end the result, from a thread: a slow or absent server delays no work."""
     ended = threading.Event()
     page = (str(flow_run.id), task_run.id)
 
     def report() -> None:
         with get_client(sync_client=True) as client:
-            shown = Artifacts(client, handle.run, *page)
+            shown = StageArtifacts(client, handle.run, *page)
             while not ended.wait(REPORT_EVERY_SECONDS):
-                _best_effort(shown.progress)
+                best_effort(shown.progress)
+                best_effort(shown.curves)
+                best_effort(show_study)
             if shown.shows("progress"):
-                _best_effort(shown.progress)
+                best_effort(shown.progress)
             if handle.outcome and handle.outcome.end_state == "finished":
-                _best_effort(shown.results)
+                best_effort(shown.results)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(report,), daemon=True)
     thread.start()
@@ -200,11 +228,3 @@ def _shown_while_working(handle: Handle) -> Iterator[None]:
     finally:
         ended.set()
         thread.join(LAST_REPORT_SECONDS)
-
-
-def _best_effort(show: Callable[[], None]) -> None:
-    """What cannot be shown is only logged: the work must not care."""
-    try:
-        show()
-    except Exception as error:
-        LOG.debug("not shown in Prefect: %s", error)

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from deployments.estimate import estimate
 from deployments.notes import read
 from deployments.walk import Handle
 from storage import attempts, locks
@@ -24,6 +25,7 @@ from tasks.stage.progress import described
 
 UPDATE_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0
+ESTIMATE_EVERY_SECONDS = 5.0
 
 
 class Display:
@@ -31,6 +33,7 @@ class Display:
 
     def __init__(self, handles: list[Handle], console: Console) -> None:
         self._console = console
+        self._handles = handles
         self._waiting = [handle for handle in handles if not handle.finished]
         self._before = {handle.run.path: _progress(handle) for handle in self._waiting}
         self._labels = _labels(self._waiting)
@@ -44,7 +47,8 @@ class Display:
         )
         self._bars: dict[Path, TaskID] = {}
         self._done: set[Path] = set()
-        self._line_at = 0.0
+        self._line_at, self._estimated_at = 0.0, 0.0
+        self._study: TaskID | None = None
         self._ended = threading.Event()
         self._lines = _Lines(self._print_line)
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -76,6 +80,12 @@ class Display:
                 self._finish(handle, record["ended_at"] - record["started_at"])
             elif record.get("end_state") is None:
                 self._show(handle, now)
+        if self._console.is_terminal and time.monotonic() - self._estimated_at > ESTIMATE_EVERY_SECONDS:
+            self._estimated_at = time.monotonic()
+            if self._study is None:
+                self._study = self._bar.add_task("the whole study", total=len(self._handles), progress="")
+            far = estimate(self._handles)
+            self._bar.update(self._study, completed=far.finished, progress=far.words)
 
     def _show(self, handle: Handle, now: dict[str, Any]) -> None:
         path, label, progress = handle.run.path, self._labels[handle.run.path], described(now)
@@ -86,11 +96,12 @@ class Display:
             self._bar.update(self._bars[path], total=total, completed=done, progress=progress)
         elif time.monotonic() - self._line_at > LINE_EVERY_SECONDS:
             self._line_at = time.monotonic()
-            self._console.print(f"{label:<16} {progress}", markup=False)
+            self._console.print(f"{label:<16} {progress} (study: {estimate(self._handles).words})", markup=False)
 
     def _finish(self, handle: Handle, seconds: float) -> None:
         path = handle.run.path
         self._done.add(path)
+        handle.check_marker()
         if path in self._bars:
             self._bar.remove_task(self._bars[path])
         self._console.print(f"{self._labels[path]:<16} finished in {seconds:.1f} s", markup=False)

@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, State, StateType
 
-from deployments.artifacts import Artifacts
+from deployments.artifacts import StageArtifacts
 from deployments.local import run_here
 from deployments.walk import Handle, Walk
 from storage import durable, locks
@@ -164,8 +164,38 @@ def test_the_flow_run_keeps_its_tags_gets_the_study_s_and_shows_the_result_as_a_
     with get_client(sync_client=True) as client:
         assert client.read_flow_run(flow_run).tags == ["of-the-deployment", "toy", "seed-7"]
         chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
-        (artifact,) = client.read_artifacts(artifact_filter=chosen)
-    assert artifact.key == "toy-only-result" and "finished" in str(artifact.data)
+        shown = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=chosen)}
+    assert set(shown) == {"toy-only-result", "toy-study"}
+    assert "finished" in str(shown["toy-only-result"].data) and shown["toy-only-result"].task_run_id
+    study = shown["toy-study"]
+    assert (study.data, study.description, study.task_run_id) == (100.0, "the whole study: 1 of 1 stages", None)
+
+
+def test_a_second_start_shows_what_is_finished_with_its_results_and_what_each_stage_read(tmp_path: Path) -> None:
+    """A page without stages looks as if nothing had ever been done."""
+
+    def page(stage: Walk) -> None:
+        first = stage(toy_stage("first"), ToyConfig(ends="finished", cell="one"))
+        stage(toy_stage("last"), ToyConfig(ends="finished"), first=first)
+
+    _, began = run_page(tmp_path, page)
+    here, state = run_page(tmp_path, page)
+    first, last = (f"{handle.label} {handle.run.fingerprint[:12]}" for handle in here.handles)
+    shown = _eventually(lambda: len(found := task_states(state)) == 2 and found)
+    paths = [str(handle.run.path) for handle in here.handles]
+    assert shown == {first: ("COMPLETED", "Cached", paths[0]), last: ("COMPLETED", "Cached", paths[1])}
+    assert not (here.handles[0].run.attempts / "0002.json").exists(), "nothing was done again"
+    with get_client(sync_client=True) as client:
+        for ended in (began, state):
+            flow_run = UUID(str(ended.state_details.flow_run_id))
+            of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
+            keys = {artifact.key for artifact in client.read_artifacts(artifact_filter=of_run)}
+            assert keys == {"toy-first-one-result", "toy-last-result", "toy-study"}
+        runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])))
+    by_name = {run.name: run for run in runs}
+    read = [str(given.id) for given in by_name[last].task_inputs["wait_for"]]
+    assert read == [str(by_name[first].id)], "the graph draws an edge"
+    assert not by_name[first].task_inputs.get("wait_for")
 
 
 def test_a_cancelled_run_is_told_as_cancelled_and_goes_on_when_it_is_started_again(tmp_path: Path) -> None:
@@ -188,7 +218,7 @@ def test_the_progress_of_a_finished_stage_is_full_although_it_counted_no_steps(t
     here, state = run_page(tmp_path, lambda stage: stage(toy_stage("only"), ToyConfig(ends="finished")))
     flow_run = UUID(str(state.state_details.flow_run_id))
     with get_client(sync_client=True) as client:
-        Artifacts(client, here.handles[0].run, flow_run).progress()
+        StageArtifacts(client, here.handles[0].run, flow_run).progress()
         of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
         shown = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
     assert (shown["toy-only-progress"].data, shown["toy-only-progress"].description) == (100.0, "only: finished")

@@ -17,7 +17,7 @@ from uuid import UUID
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import LogCreate
 
-from deployments.artifacts import Artifacts
+from deployments.artifacts import StageArtifacts
 from deployments.slurm.job.journal import Journal, Submission
 from deployments.slurm.pool.reconcile import Seen
 from storage.run_directory import RunDirectory
@@ -38,7 +38,7 @@ class Mirror:
 
     def __init__(self, client: SyncPrefectClient) -> None:
         self._client = client
-        self._artifacts: dict[str, Artifacts] = {}
+        self._artifacts: dict[str, StageArtifacts] = {}
 
     def show(self, seen: Sequence[Seen]) -> None:
         """Shows what is new of each run with a job; an error of one hides no other."""
@@ -56,11 +56,11 @@ class Mirror:
         if ended.end and ended.end.follows == "Completed":
             self._best_effort(seen, self._of(seen).results)
 
-    def _of(self, seen: Seen) -> Artifacts:
+    def _of(self, seen: Seen) -> StageArtifacts:
         if seen.run.id not in self._artifacts:
             path = Path(seen.run.folder).parent
             run = RunDirectory(path.parents[2], path.parents[1].name, path.parents[0].name, path.name)
-            self._artifacts[seen.run.id] = Artifacts(self._client, run, seen.run.id)
+            self._artifacts[seen.run.id] = StageArtifacts(self._client, run, seen.run.id)
         return self._artifacts[seen.run.id]
 
     def _show_state(self, seen: Seen, ended: Submission | None = None) -> None:
@@ -69,6 +69,7 @@ class Mirror:
         shown.text("jobs", jobs_markdown(journal, submissions, seen.attempt), f"`{journal.folder}`")
         if (journal.folder.parent / "progress.json").exists():
             shown.progress()
+            shown.curves()
 
     def _show_log(self, seen: Seen, ended: bool = False) -> None:
         """The log's new lines, of a job that ended all that are left (of very many, the last ones)."""

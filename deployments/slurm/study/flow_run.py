@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from typing import Any
 
 from prefect import task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.orchestration import get_client
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import State
 
+from deployments.artifacts import StudyArtifacts, best_effort
+from deployments.estimate import estimate
 from deployments.notes import notes
 from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
-from deployments.slurm.study.advance import Standing
+from deployments.slurm.study.advance import Standing, Standings
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.study import SlurmStudy
 from deployments.states import prefect_state
@@ -28,6 +33,8 @@ from tasks.stage.outcome import BAD_INPUT
 
 ENDED = ("finished", "failed", "cancelled")
 """How a stage stands that does not go on by itself."""
+ESTIMATE_EVERY_SECONDS = 30.0
+"""It reads a file of every stage, on a disk that others use too."""
 
 
 def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
@@ -42,22 +49,26 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
         return prefect_state(BAD_INPUT, str(error))
     for note in notes(slurm.handles):
         get_run_logger().warning("%s", note)
-    board = _Board()
-    try:
-        return follow(Follower(slurm), board.show)
-    except BadInput as error:
-        return prefect_state(BAD_INPUT, str(error))
-    finally:
-        board.close()
-        if used := efficiency.table(slurm.handles, SlurmCommands().used):
-            key = f"{study.name}-efficiency".lower().replace("_", "-").replace(".", "-")
-            create_markdown_artifact(used, key=key, description="What the jobs cost, and what of it was used")
+    with get_client(sync_client=True) as client:
+        shown = StudyArtifacts(client, study.name, str(flow_run.id))
+        board = _Board(shown)
+        try:
+            return follow(Follower(slurm), board.show, polled=board.estimate)
+        except BadInput as error:
+            return prefect_state(BAD_INPUT, str(error))
+        finally:
+            board.close()
+            if used := efficiency.table(slurm.handles, SlurmCommands().used):
+                shown.text("efficiency", used, "What the jobs cost, and what of it was used")
+            if slurm.handles[-1].finished:
+                best_effort(lambda: shown.results(slurm.handles[-1].run))
 
 
 class _Board:
     """How each stage stands, for the tasks that show it: one for each stage, from when it is first under way."""
 
-    def __init__(self) -> None:
+    def __init__(self, study: StudyArtifacts) -> None:
+        self._study, self._estimated_at = study, -math.inf
         self._standings: dict[str, Standing] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -71,7 +82,16 @@ class _Board:
             self._changed.notify_all()
         self._log.info("%s %s: %s", handle.label, print_[:12], standing.line)
         if standing.stand != "waits" and print_ not in self._tasks:
-            self._tasks[print_] = self._task_of(handle).submit()
+            parents = [given.run.fingerprint for given in handle.inputs.values()]
+            self._tasks[print_] = self._task_of(handle).submit(
+                wait_for=[self._tasks[parent] for parent in parents if parent in self._tasks]
+            )
+
+    def estimate(self, found: Standings) -> None:
+        """Shows now and then how far the whole study is."""
+        if time.monotonic() - self._estimated_at > ESTIMATE_EVERY_SECONDS or not found.under_way:
+            self._estimated_at = time.monotonic()
+            best_effort(lambda: self._study.progress(estimate(found.handles, side_by_side=True)))
 
     def close(self) -> None:
         with self._changed:

@@ -92,10 +92,16 @@ def _add_table(slurm: SlurmStudy, found: Standings) -> None:
         found.add(table)
 
 
-def follow(follower: Follower, changed: Callable[[Handle, Standing], None], once: bool = False) -> State[None]:
-    """Starts the study and polls until it is finished or nothing is under way; `changed` gets each change of a stage.
+def follow(
+    follower: Follower,
+    changed: Callable[[Handle, Standing], None],
+    once: bool = False,
+    polled: Callable[[Standings], None] = lambda found: None,
+) -> State[None]:
+    """Starts the study and polls until it is finished or nothing is under way.
 
-    With `once` it returns when what is ready was started.
+    `changed` gets each change of a stage, `polled` what each poll found. With `once` it returns when what is ready was
+    started.
     """
     known: dict[str, Standing] = {}
     poll = follower.start
@@ -114,6 +120,7 @@ def follow(follower: Follower, changed: Callable[[Handle, Standing], None], once
             if known.get(handle.run.fingerprint) != now:
                 known[handle.run.fingerprint] = now
                 changed(handle, now)
+        polled(found)
         if once or not found.under_way:
             return final_state(found)
         time.sleep(POLL_SECONDS)
