@@ -24,6 +24,7 @@ from prefect.runtime import flow_run, task_run
 from prefect.states import State, StateType
 
 from deployments.artifacts import Artifacts
+from deployments.finished import leave_for_people
 from deployments.states import prefect_state
 from deployments.tags import add_tags
 from deployments.walk import Handle, Walk
@@ -60,6 +61,8 @@ def run_here(
         _run_if_ready(handle, walk)
     if not _stopped(walk.handles) and (rest := without_stopped()):
         _run_if_ready(rest, walk)
+    if (last := walk.handles[-1]).finished:
+        leave_for_people(last)
     return _final_state(walk.handles)
 
 

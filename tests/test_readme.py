@@ -44,7 +44,7 @@ def test_every_change_of_a_study_is_valid(words: str) -> None:
 def test_every_storage_command_is_valid(
     words: str, smoke_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(smoke_root, tmp_path / "runs")
+    shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True)
     monkeypatch.chdir(tmp_path)
     assert command.ratchet(shlex.split(words)) == 0
 

@@ -84,11 +84,12 @@ def described(now: dict[str, Any]) -> str:
     step, total, unit = now.get("step", 0), now.get("total", 0), now.get("unit", "")
     parts = [f"{step:,}/{total:,} {unit}" if total else "", now.get("note", "")]
     if eta := now.get("eta_seconds"):
-        parts.append(f"{_duration(eta)} left")
+        parts.append(f"{duration(eta)} left")
     return ", ".join(part for part in parts if part)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds for people: `2 h 5 min`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

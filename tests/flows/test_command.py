@@ -35,7 +35,8 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
-    assert shown == ["run", "sweep", "status", "list", "verify", "prune", "export", "deployments", "completion"]
+    of_study, of_runs = ["run", "sweep", "status"], ["list", "show", "compare", "index"]
+    assert shown == [*of_study, *of_runs, "verify", "prune", "export", "deployments", "completion"]
 
 
 def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:
