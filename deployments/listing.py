@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from deployments.notes import read
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.errors import BadInput
@@ -103,7 +104,7 @@ def standing(run: RunDirectory) -> tuple[str, str]:
     if run.marker_file.is_file() and (run.root / MANIFEST).is_file():
         return "finished", "an exported copy: `ratchet verify` holds it against its manifest"
     record = attempts.newest(run.attempts)
-    now = durable.read_json(run.progress_file) if run.progress_file.exists() else {}
+    now = read(run.progress_file)
     if locks.holder(run.path / "locks") is not None:
         return "running", described(now)
     if verdict.present:
@@ -123,9 +124,8 @@ def ended_at(run: Path) -> float:
     return (attempts.newest(run / "attempts") or {}).get("ended_at") or (run / "result.json").stat().st_mtime
 
 
-def shown_first(run: RunDirectory) -> str:
-    """Name of the file of a finished stage that a person reads first; empty for a stage that only others read."""
-    result = durable.read_json(run.result_file)
+def shown_first(result: dict[str, Any]) -> str:
+    """The file that a person reads first, by what a stage returned; empty where only other stages read it."""
     return result.get("report") or next(iter(result.get("tables", [])), "")
 
 
@@ -136,10 +136,10 @@ def date(seconds: float) -> str:
 
 def _result(run: RunDirectory) -> Iterator[ListedResult]:
     """The stage as a result, where it is one."""
-    if shown := shown_first(run):
-        headline: Any = durable.read_json(run.result_file).get("headline", "")
+    result = durable.read_json(run.result_file)
+    if shown := shown_first(result):
         cells = tuple(durable.read_json(run.stage_file)["configuration"].get("cells", ()))
-        yield ListedResult(run, ended_at(run.path), headline, run.path / shown, cells)
+        yield ListedResult(run, ended_at(run.path), result.get("headline", ""), run.path / shown, cells)
 
 
 def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages: Lineages) -> ListedResult:

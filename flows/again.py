@@ -53,7 +53,7 @@ def _kept(run: RunDirectory) -> Iterator[tuple[Page, dict[str, Any]]]:
             yield replace(page, over={}), study.scientific()
     lineages = Lineages()
     seeds = lineages.values(lineages.of(run)).get("seed", set())
-    found = [*_configurations(run, lineages), {"seed": int(next(iter(seeds)))} if len(seeds) == 1 else {}]
+    found = [*_configurations(run, lineages), {}, *({"seed": int(seed)} for seed in seeds if seed.isdigit())]
     for page in map(load_page, page_names()):
         for kept in found:
             yield page, kept

@@ -17,6 +17,11 @@ from tasks.stage.progress import duration
 LAST_LINES = 10
 """Of the log of an attempt that did not finish."""
 SHOWN_SIZES = 6
+UNKNOWN = (
+    "not known: no profile gives this fingerprint, neither alone nor with what later stages kept of the study's "
+    "configuration. Its own stage.json has that of this stage alone; code, packages or text may have changed since"
+)
+"""In the place of a command."""
 UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
@@ -24,31 +29,27 @@ def shown(run: RunDirectory) -> Iterator[str]:
     """The lines for a person."""
     about = read(run.stage_file)
     cell = about.get("configuration", {}).get("cell")
-    records = [read(file) for file in sorted(run.attempts.glob("[0-9]*.json"))]
+    records = {file: read(file) for file in sorted(run.attempts.glob("[0-9]*.json"))}
     state, stands = standing(run)
+    finished = _when(run, list(records.values())) if state == "finished" else ""
     yield f"{run.stage} {run.path.name}" + (f" ({cell})" if cell else "") + f", of the study {run.study}"
-    yield _line(
-        "state", f"{state}{_when(run, records) if state == 'finished' else ''}{f': {stands}' if stands else ''}"
-    )
+    yield _line("state", state + finished + (f": {stands}" if stands else ""))
     yield _line("folder", str(run.path))
     if state == "finished":
         yield from _found(run)
-    yield _line("again", command_for(run) or _UNKNOWN)
+    yield _line("again", command_for(run) or UNKNOWN)
     for role, given in about.get("inputs", {}).items():
         source = RunDirectory(run.root, run.study, given["stage"], given["fingerprint"])
         gone = "" if source.stage_file.exists() else "  (not there any more)"
         yield _line("reads", f"{role}: {source.stage} {source.path.name}{gone}")
-    held = locks.holder(run.path / "locks") is not None
-    for record in records:
-        yield from _attempt(run, record, held and record is records[-1])
-    yield from _last_log(run, records, held)
+    at_work = next(reversed(records), None) if locks.holder(run.path / "locks") is not None else None
+    for file, record in records.items():
+        yield _line("attempt", _attempt(record, file == at_work) if record else f"{file} cannot be read")
+        diagnosis = record.get("diagnosis") or {}
+        yield from (_line("", f"   {diagnosis[key]}") for key in ("summary", "resolution") if diagnosis.get(key))
+    stopped = [file for file, record in records.items() if record.get("end_state") != "finished" and file != at_work]
+    yield from _logs(run, stopped[-1].with_suffix(".log") if stopped else None)
     yield _line("disk", _sizes(run.path))
-
-
-_UNKNOWN = (
-    "not known: no profile gives this fingerprint, neither alone nor with what later stages kept of the study's "
-    "configuration. Its own stage.json has that of this stage alone; code, packages or text may have changed since"
-)
 
 
 def _line(name: str, text: str) -> str:
@@ -57,9 +58,7 @@ def _line(name: str, text: str) -> str:
 
 def _when(run: RunDirectory, records: Sequence[dict[str, Any]]) -> str:
     """When it was finished, and how long its attempts worked."""
-    seconds = sum(
-        one["ended_at"] - one["started_at"] for one in records if one.get("ended_at") and one.get("started_at")
-    )
+    seconds = sum(one["ended_at"] - one["started_at"] for one in records if one.get("ended_at"))
     number = f" in {len(records)} attempts" if records[1:] else ""
     return f" on {date(ended_at(run.path))}, after {duration(seconds)}{number}"
 
@@ -69,44 +68,38 @@ def _found(run: RunDirectory) -> Iterator[str]:
     result = read(run.result_file)
     if headline := result.get("headline"):
         yield _line("result", headline)
-    first = shown_first(run)
+    first = shown_first(result)
     names = [first, *(name for name in result.get("tables", []) if name != first), "final_results.json", "result.json"]
     for name in names:
         if name and (run.path / name).is_file():
             yield _line("read", str(run.path / name))
 
 
-def _attempt(run: RunDirectory, record: dict[str, Any], at_work: bool) -> Iterator[str]:
-    """How an attempt went: when, where, how it ended and why, and what it used."""
+def _attempt(record: dict[str, Any], at_work: bool) -> str:
+    """How an attempt went: when, where, how it ended, and what it used."""
     end_state, began, ended = record.get("end_state"), record.get("started_at"), record.get("ended_at")
     how = in_words(end_state) if end_state else "at work" if at_work else "was killed: it left no end"
     after = f" after {duration(ended - began)}" if ended and began else ""
     job = f", job {record['slurm_job_id']}" if record.get("slurm_job_id") else ""
     by = {"person": ", started by a person", "automatic": ", started by itself"}.get(record.get("started_by", ""), "")
-    parts = [
-        f"{record.get('attempt')}  {date(began) if began else '-'}  {how}{after}, on {record.get('host')}{job}{by}"
-    ]
-    if record.get("peak_memory_bytes"):
-        parts += [f"{duration(record['cpu_seconds'])} of CPU, at most {_bytes(record['peak_memory_bytes'])} of memory"]
-    if commit := (record.get("source") or {}).get("commit"):
-        parts += [f"commit {commit[:12]}" + (" with changes" if record["source"].get("dirty_digest") else "")]
-    yield _line("attempt", "; ".join(parts))
-    diagnosis = record.get("diagnosis") or {}
-    for key in ("summary", "resolution"):
-        if text := diagnosis.get(key):
-            yield _line("", f"   {text}")
+    when = date(began) if began else "-"
+    parts = [f"{record.get('attempt')}  {when}  {how}{after}, on {record.get('host')}{job}{by}"]
+    if peak := record.get("peak_memory_bytes"):
+        parts.append(f"{duration(record.get('cpu_seconds', 0))} of CPU, at most {_bytes(peak)} of memory")
+    source = record.get("source") or {}
+    if commit := source.get("commit"):
+        parts.append(f"commit {commit[:12]}" + (" with changes" if source.get("dirty_digest") else ""))
+    return "; ".join(parts)
 
 
-def _last_log(run: RunDirectory, records: Sequence[dict[str, Any]], held: bool) -> Iterator[str]:
-    """The end of the log of the newest attempt that did not finish, and the newest job's log."""
-    stopped = [one for one in records if one.get("end_state") != "finished" and not (held and one is records[-1])]
-    logs = [run.attempts / f"{stopped[-1].get('attempt', 0):04d}.log"] if stopped else []
-    for log in [*logs, *sorted((run.path / "jobs").glob("*.log"))[-1:]]:
-        if log.is_file():
-            yield _line("log", str(log))
-            if log in logs:
-                for line in log.read_text(errors="replace").splitlines()[-LAST_LINES:]:
-                    yield _line("", f"   {line}")
+def _logs(run: RunDirectory, of_attempt: Path | None) -> Iterator[str]:
+    """The end of the log of an attempt that did not finish, and where the newest job log is."""
+    if of_attempt and of_attempt.is_file():
+        yield _line("log", str(of_attempt))
+        for line in of_attempt.read_text(errors="replace").splitlines()[-LAST_LINES:]:
+            yield _line("", f"   {line}")
+    for log in sorted((run.path / "jobs").glob("*.log"))[-1:]:
+        yield _line("job log", str(log))
 
 
 def _sizes(folder: Path) -> str:

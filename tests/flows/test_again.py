@@ -90,10 +90,10 @@ def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys
 
 
 def test_a_study_of_one_s_own_is_known_where_it_was_started_on_slurm(tmp_path: Path) -> None:
-    page, study = load_page("tests.slurm.toy"), toy_study("own", steps=12)
+    page, study = load_page("tests.slurm.toy"), toy_study("own", steps=18)
     handles = begun(tmp_path, study, page)
     assert command_for(handles[0].run) is None, "no run directory names its page"
     kept_study(tmp_path, study, page)
     words = command_for(handles[0].run) or ""
-    assert words.startswith("ratchet run tests.slurm.toy --set ") and "training.budget.epochs=2.0" in words
+    assert words.startswith("ratchet run tests.slurm.toy --set ") and "training.budget.epochs=3.0" in words
     assert command_for(handles[1].run) == words

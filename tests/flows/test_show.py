@@ -81,6 +81,10 @@ def test_an_attempt_at_work_and_one_that_was_killed_are_told_apart(
     lock = acquire(handle.run.path / "locks")
     lines = shown(capsys, handle)
     lock.release()
+    (handle.run.path / "jobs").mkdir()
+    for number in (1, 2):
+        (handle.run.path / "jobs" / f"000{number}.log").touch()
+    assert f"  job log  {handle.run.path}/jobs/0002.log" in shown(capsys, handle)
     assert "  at work, on " in "\n".join(lines) and not any(line.startswith("  log  ") for line in lines)
     assert lines[1].startswith("  state    running")
 
@@ -106,4 +110,5 @@ def test_an_exported_copy_says_so_and_a_damaged_run_is_shown_as_far_as_it_can_be
     (count.run.attempts / "0001.json").write_text("{")
     count.run.result_file.write_text("{")
     said = "\n".join(shown(capsys, count))
-    assert "its marker does not hold: result.json has 1 bytes" in said and "  attempt  " in said
+    assert "its marker does not hold: result.json has 1 bytes" in said
+    assert f"{count.run.attempts / '0001.json'} cannot be read" in said
