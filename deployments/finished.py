@@ -22,8 +22,8 @@ def leave_for_people(last: Handle) -> None:
         LOG.info("there is no link %s to the newest result: %s", LATEST, error)
     try:
         write_index(last.run.root)
-    except (OSError, BadInput) as error:
-        LOG.warning("the index of %s could not be written: %s", last.run.root, error)
+    except BadInput as error:
+        LOG.warning("there is no new index page: %s", error)
 
 
 def _link_latest(run: RunDirectory) -> None:

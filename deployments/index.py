@@ -8,18 +8,23 @@ from pathlib import Path
 
 from deployments.listing import ListedResult, ListedStudy, date, read_root
 from storage import durable
+from storage.errors import BadInput
 from tasks.report.page import Section, html_page
 from tasks.report.table import Link, Table
 
 INDEX = "index.html"
+TITLE = "Ratchet studies"
 
 
 def write_index(root: Path) -> Path:
-    """Writes `index.html` below `root`, in the place of what stood there. BadInput where there are no runs."""
+    """Writes `index.html` below `root`, in the place of an older one.
+
+    BadInput where there are no runs, where a page of somebody else has the name, and where nothing can be written.
+    """
     studies = sorted(read_root(root), key=_newest, reverse=True)
     results = sum(len(study.results) for study in studies)
     page = html_page(
-        "Studies",
+        TITLE,
         f"below {root.absolute()}",
         [
             f"{_number(len(studies), 'study', 'studies')}, {_number(results, 'result', 'results')}, newest first.",
@@ -27,8 +32,14 @@ def write_index(root: Path) -> Path:
         ],
         [_section(study, root) for study in studies],
     )
-    durable.write_bytes(root / INDEX, page.encode())
-    return root / INDEX
+    file = root / INDEX
+    try:
+        if file.exists() and f"<title>{TITLE}</title>" not in file.read_text(errors="replace"):
+            raise BadInput(f"{file} is not the page of an earlier time: move it away, and it is written")
+        durable.write_bytes(file, page.encode())
+    except OSError as error:
+        raise BadInput(f"{file} cannot be written: {error.strerror or error}") from None
+    return file
 
 
 def _section(study: ListedStudy, root: Path) -> Section:

@@ -104,5 +104,8 @@ def test_a_page_that_cannot_be_written_is_only_warned_of(tmp_path: Path, caplog:
     last = finished(tmp_path, Study(name="one"))[-1]
     (tmp_path / INDEX).mkdir()
     leave_for_people(last)
-    assert "the index of" in caplog.text and latest(last) == last.run.path
+    assert (
+        f"there is no new index page: {tmp_path / INDEX} cannot be written" in caplog.text
+        and latest(last) == last.run.path
+    )
     assert not list(tmp_path.glob(f"{durable.TEMPORARY_PREFIX}*"))

@@ -76,6 +76,20 @@ def test_no_byte_of_an_output_is_read(root: Path, monkeypatch: pytest.MonkeyPatc
     assert "3 studies, 3 results" in page(copy)[1].text
 
 
+def test_a_page_of_somebody_else_stays_and_one_of_ours_is_replaced(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "index.html").write_text("<title>mine</title>")
+    assert command.ratchet(["index", str(root)]) == 2
+    assert f"{root}/index.html is not the page of an earlier time" in capsys.readouterr().err
+    assert (root / "index.html").read_text() == "<title>mine</title>"
+    (root / "index.html").unlink()
+    for study in ("newer", "failed"):
+        before = page(root)[0]
+        shutil.rmtree(root / study)
+        assert page(root)[0] != before
+
+
 def test_the_command_says_where_the_page_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["index", str(root)]) == 0
     assert capsys.readouterr().out == f"{root}/index.html\n" and (root / "index.html").exists()
