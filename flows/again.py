@@ -32,9 +32,10 @@ Over = dict[str, list[Any]]
 def command_for(run: RunDirectory) -> str | None:
     """The command whose walk has the run's fingerprint; None where nothing that is kept leads to one."""
     over = _over(run)
-    proposed = []
+    proposed: list[tuple[Page, str | None, list[str]]] = []
     for page, kept in _kept(run):
-        for profile in [*settings.profile_names(page)] or [None]:
+        profiles: list[str | None] = [*settings.profile_names(page)]
+        for profile in profiles or [None]:
             try:
                 changes = _changes(settings.read_study(page, profile, [], None), kept | {"name": run.study}, over)
             except BadInput:
