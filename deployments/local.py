@@ -25,6 +25,7 @@ from prefect.states import Completed, State, StateType
 
 from deployments.artifacts import StageArtifacts, StudyArtifacts, best_effort
 from deployments.estimate import estimate
+from deployments.finished import leave_for_people
 from deployments.states import prefect_state
 from deployments.tags import add_tags
 from deployments.walk import Handle, Walk
@@ -67,6 +68,7 @@ def run_here(
         best_effort(lambda: study.progress(estimate(walk.handles)))
         if walk.handles[-1].finished:
             best_effort(lambda: study.results(walk.handles[-1].run))
+            leave_for_people(walk.handles[-1])
     return _final_state(walk.handles)
 
 

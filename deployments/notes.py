@@ -5,14 +5,22 @@ Read from the run directories alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deployments.walk import Handle
-from storage import durable
+from storage import durable, markers
 from storage.checkpoints import furthest
 from storage.differences import differences
+from storage.errors import BadInput
+from storage.lineage import Difference, Lineage, Lineages, differing
+from storage.run_directory import RunDirectory, run_in
+
+SHOWN_NEIGHBOURS = 3
+SHOWN_KEYS = 4
+"""Of those in which a finished neighbour differs from what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,28 @@ def notes(handles: list[Handle]) -> list[str]:
                 beside[folder] = _unfinished(folder, own)
             found.append(_begins_anew(handle, beside[folder]))
     return [*filter(None, found), *_changed_work(handles)]
+
+
+def finished_neighbours(handles: list[Handle]) -> list[str]:
+    """A sentence for each finished result that a person may have meant, where the page's last stage is not finished.
+
+    That is one of the same study and stage; those most like what is asked for, and in which keys they differ from it.
+    """
+    last = handles[-1]
+    if last.finished:
+        return []
+    own, known, lineages = {handle.run for handle in handles}, dict[RunDirectory, Lineage](), Lineages()
+    asked = _lineage(last, known)
+    found = [
+        (differing(lineages.of(run), asked), run.path) for run in _finished(last.run.path.parent) if run not in own
+    ]
+    found.sort(key=lambda one: len(one[0]))
+    said = [
+        f"{path} is a finished {last.stage.name} of this study, and differs in {_keys(different)}"
+        for different, path in found[:SHOWN_NEIGHBOURS]
+    ]
+    left = len(found) - len(said)
+    return said + ([f"and {left} more: `ratchet list {last.run.root}` shows them"] if left else [])
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -62,6 +92,33 @@ def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
     )
     what = "; ".join(differing) or "its inputs differ"
     return f"{handle.label} begins anew: {other.path}, which stands at step {other.step:,}, is another stage: {what}"
+
+
+def _lineage(handle: Handle, known: dict[RunDirectory, Lineage]) -> Lineage:
+    """What a stage call would be made of; `known` keeps those of the calls that others read too."""
+    if handle.run not in known:
+        inputs = {role: _lineage(given, known) for role, given in handle.inputs.items()}
+        described = (handle.stage.version, handle.config.scientific(), handle.config.external_inputs())
+        known[handle.run] = Lineage.of(handle.run, *described, inputs)
+    return known[handle.run]
+
+
+def _finished(folder: Path) -> Iterator[RunDirectory]:
+    """The finished runs in a stage's folder; what their markers list is looked at, and not read."""
+    for marker in sorted(folder.glob("*/COMPLETE.json")):
+        try:
+            run = run_in(marker.parent)
+        except BadInput:
+            continue
+        if markers.glance(run).holds:
+            yield run
+
+
+def _keys(different: list[Difference]) -> str:
+    """The first keys with the value there and the one asked for."""
+    shown = [f"{one.name}: {one.there!r} there, {one.here!r} here" for one in different[:SHOWN_KEYS]]
+    more = len(different) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "") if shown else "what it read"
 
 
 def _comparable(other: _Unfinished) -> dict[str, Any]:

@@ -6,6 +6,9 @@
     ratchet status robustness ...        as `run ... --status`, with --over of a sweep
     ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
+    ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
+    ratchet compare A B                  what differs between two runs of one stage
+    ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
     ratchet reference STUDY              every key of a study, as docs/reference.md has it
 
@@ -25,12 +28,16 @@ from typing import Any
 import shtab
 
 from deployments.generate import Profile, description_of, prefect_yaml
+from deployments.index import write_index
 from deployments.page import Page, load_page, page_names, require_flow
 from flows import run, settings
+from flows.compare import compared
 from flows.listing import listing
 from flows.reference import reference
+from flows.show import shown
 from storage import __main__ as kept
 from storage.errors import BadInput
+from storage.run_directory import find_run
 from tasks.stage import outcome
 
 EXIT_CODES = "Exit codes: " + ", ".join(
@@ -99,6 +106,7 @@ def ratchet_parser() -> argparse.ArgumentParser:
     listed = commands.add_parser("list", help=help_, description=help_, allow_abbrev=False)
     listed.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
     listed.set_defaults(function=lambda options: run.show("\n".join(listing(options.root))))
+    _add_views_of_runs(commands)
     kept.add_commands(commands)
     help_ = "open Prefect's UI on this machine: a server, a worker, and a deployment for each profile (Ctrl-C ends it)"
     ui = commands.add_parser("ui", help=help_, description=help_, allow_abbrev=False)
@@ -124,6 +132,33 @@ def _add_profiles(options: argparse.ArgumentParser) -> None:
         "study", metavar="STUDY", nargs="?", help="a study or a file of your own (default: all studies of Ratchet)"
     )
     options.add_argument("--profile", action="append", default=[], help="of your own: a .yaml file")
+
+
+def _add_views_of_runs(commands: Any) -> None:
+    """`show`, `compare` and `index`."""
+    run_help = "a run directory, or the beginning of its fingerprint as tables print it"
+    root_help = "folder of the run directories (default: runs)"
+    help_ = "all about one run: what came out, the command that makes it again, its attempts, logs and sizes"
+    shows = commands.add_parser("show", help=help_, description=help_, allow_abbrev=False)
+    shows.add_argument("run", metavar="RUN", help=run_help)
+    shows.set_defaults(function=lambda options: run.show("\n".join(shown(find_run(options.root, options.run)))))
+    help_ = "what differs between two runs of one stage: configuration, numerics and versions, results, bytes"
+    compares = commands.add_parser("compare", help=help_, description=help_, allow_abbrev=False)
+    compares.add_argument("a", metavar="A", help=run_help)
+    compares.add_argument("b", metavar="B", help=run_help)
+    compares.add_argument("--all", action="store_true", help="everything that differs, however long it is")
+    compares.set_defaults(function=_compare)
+    for command in (shows, compares):
+        command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
+    help_ = "write index.html: all studies below a folder of run directories, with links to their reports"
+    index = commands.add_parser("index", help=help_, description=help_, allow_abbrev=False)
+    index.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
+    index.set_defaults(function=lambda options: run.show(str(write_index(options.root))))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    one, other = (find_run(options.root, named) for named in (options.a, options.b))
+    return run.show("\n".join(compared(one, other, options.all)))
 
 
 def _add_over(options: argparse.ArgumentParser) -> None:

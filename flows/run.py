@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
-from deployments.notes import notes
+from deployments.notes import finished_neighbours, notes
 from deployments.page import Page
 from deployments.sweep import waiting_cells
 from deployments.walk import Handle, Walk
@@ -80,7 +80,7 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
     walk = slurm.walk if slurm else _walked(page, study, where)
     for handle in walk.handles:
         show(_dry_line(handle) + _of_cell(handle, walk))
-    for note in notes(walk.handles):
+    for note in [*notes(walk.handles), *finished_neighbours(walk.handles)]:
         show(note, style="yellow")
     if slurm:
         from deployments.slurm.study.preflight import scripts
@@ -101,6 +101,8 @@ def status(page: Page, study: Any, where: Where) -> int:
         page.sweep_without_stopped(study, walk)
     for handle in walk.handles:
         show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_cell(handle, walk))
+    for note in finished_neighbours(walk.handles):
+        show(note, style="yellow")
     if where.on_slurm:
         from deployments.slurm.cluster.client import SlurmCommands
         from deployments.slurm.study import efficiency

@@ -3,6 +3,8 @@
 python -m storage verify ROOT            hash every output of every finished stage; exit 1 when one does not hold
 python -m storage prune ROOT [--yes]     remove what finished stages no longer need: checkpoints, record parts
 python -m storage export ROOT FOLDER     copy results (no weights, text, checkpoints) with a manifest of digests
+
+Each takes `--study NAME`: of that study alone.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(function=_run, command=name)
         command.add_argument("root", type=Path, help="folder that holds the run directories")
+        command.add_argument("--study", help="of this study alone (default: of all that lie there)")
         if name == "prune":
             command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
         if name == "export":
@@ -49,21 +52,27 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 def _run(chosen: argparse.Namespace) -> int:
     if not chosen.root.is_dir():
         return _say(f"error: there is no folder {chosen.root}", 2)
-    if not find_runs(chosen.root):
+    studies = sorted({path.parts[-3] for path in find_runs(chosen.root)})
+    if not studies:
         return _say(f"error: there are no runs below {chosen.root}: give the folder that --root named", 2)
+    if chosen.study and chosen.study not in studies:
+        known = ", ".join(studies)
+        return _say(f"error: there is no study {chosen.study!r} below {chosen.root}: there are {known}", 2)
     try:
         if chosen.command == "verify":
-            return verify(chosen.root)
-        return prune(chosen.root, chosen.yes) if chosen.command == "prune" else export(chosen.root, chosen.folder)
+            return verify(chosen.root, chosen.study)
+        if chosen.command == "prune":
+            return prune(chosen.root, chosen.yes, chosen.study)
+        return export(chosen.root, chosen.folder, chosen.study)
     except OSError as error:
         return _say(f"error: {error.filename or chosen.root}: {error.strerror}", 1)
 
 
-def verify(root: Path) -> int:
+def verify(root: Path, study: str | None = None) -> int:
     """One line for each run: verified, unfinished, or what does not hold. Exit 1 when a marker does not hold."""
     if (root / MANIFEST).is_file():
-        return _verify_copy(root)
-    runs, wrong = _runs(root)
+        return _verify_copy(root, study)
+    runs, wrong = _runs(root, study)
     for run in runs:
         verdict = _verdict(run)
         if verdict.holds:
@@ -76,13 +85,14 @@ def verify(root: Path) -> int:
     return 1 if wrong else 0
 
 
-def _verify_copy(root: Path) -> int:
+def _verify_copy(root: Path, study: str | None) -> int:
     """An export lacks weights and text, so it is held against its manifest, and each output against its marker."""
     try:
         manifest, wrong = dict(durable.read_json(root / MANIFEST)), 0
     except (ValueError, TypeError) as error:
         return _say(f"error: {root / MANIFEST} is not that of an export: {error}", 1)
-    for place in (name.removesuffix("/COMPLETE.json") for name in manifest if name.endswith("/COMPLETE.json")):
+    places = [name.removesuffix("/COMPLETE.json") for name in manifest if name.endswith("/COMPLETE.json")]
+    for place in (place for place in places if study in (None, place.partition("/")[0])):
         copied = {name: digest for name, digest in manifest.items() if name.startswith(f"{place}/")}
         if differing := [name for name, digest in copied.items() if _digest(root / name) != digest]:
             reason = f"{differing[0]} is not what was exported"
@@ -100,10 +110,10 @@ def _digest(file: Path) -> str:
     return durable.sha256_file(file) if file.is_file() else ""
 
 
-def prune(root: Path, really: bool) -> int:
+def prune(root: Path, really: bool, study: str | None = None) -> int:
     """Removes what a marker does not list from runs whose marker fully verifies and which nobody holds."""
     freed = 0
-    for run in _runs(root)[0]:
+    for run in _runs(root, study)[0]:
         if not _verdict(run).holds or locks.holder(run.path / "locks"):
             continue
         for name in PRUNED:
@@ -118,14 +128,16 @@ def prune(root: Path, really: bool) -> int:
     return _say(f"{freed / 1e6:.1f} MB {'freed' if really else 'would be freed; add --yes to remove'}", 0)
 
 
-def export(root: Path, folder: Path) -> int:
+def export(root: Path, folder: Path, study: str | None = None) -> int:
     """Copies what every finished run made, without LEFT_OUT, and `MANIFEST.json` with the digest of each copy.
+
+    A study reads nothing of another one, so one alone is as complete as all.
 
     A run whose marker does not fully verify is refused, and then nothing is written under the final name.
     """
     if folder.exists():
         return _say(f"error: {folder} is there already: name a new folder", 2)
-    found, wrong = _runs(root)
+    found, wrong = _runs(root, study)
     runs = [(run, _verdict(run)) for run in found]
     refused = [(run, verdict) for run, verdict in runs if verdict.present and not verdict.holds]
     for run, verdict in refused:
@@ -155,11 +167,13 @@ def _exported(run: Path) -> list[Path]:
     return sorted({file for file in [*named, *produced, *outputs, *attempts] if file.is_file()})
 
 
-def _runs(root: Path) -> tuple[list[RunDirectory], int]:
-    """The run directories below `root` as their stage.json names them, and how many could not be read."""
+def _runs(root: Path, study: str | None) -> tuple[list[RunDirectory], int]:
+    """The run directories below `root`, of one study or of all, as their stage.json names them, and how many could not
+    be read."""
     found, wrong = [], 0
     marked = {marker.parent for marker in root.glob("*/*/*/COMPLETE.json")}  # also where stage.json was lost
-    for path in sorted({*find_runs(root), *marked}):
+    paths = sorted({*find_runs(root), *marked})
+    for path in (path for path in paths if study in (None, path.parts[-3])):
         try:
             fingerprint = durable.read_json(path / "stage.json")["fingerprint"]
             run = RunDirectory(root, path.parent.parent.name, path.parent.name, fingerprint)

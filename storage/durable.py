@@ -139,6 +139,20 @@ def replace_quickly(path: Path, value: Any) -> None:
         raise
 
 
+def replace_link(path: Path, target: Path) -> None:
+    """Makes `path` a symbolic link to `target`, relative to its folder, in the place of what link stood there.
+
+    Raises OSError where the disk knows no links, or where a folder has the name.
+    """
+    temporary = _temporary_name(path)
+    try:
+        temporary.symlink_to(target.relative_to(path.parent))
+        os.rename(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def disk_full(error: BaseException, path: Path) -> OSError | None:
     """The error that names what could not be written, if `error` is a full disk in whatever words, else None.
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storage import durable
+from storage.errors import BadInput
 
 SHORT_FINGERPRINT = 12
+LATEST = "latest"
+"""A link beside the stages of a study: to the run directory of its newest finished last stage."""
+SHOWN = 12
+"""Runs that a message lists."""
 
 
 def fingerprint(stage: str, version: int, scientific: Any, external: Any, inputs: dict[str, str]) -> str:
@@ -39,7 +45,7 @@ class RunDirectory:
 
     @property
     def path(self) -> Path:
-        return self.root / self.study / self.stage / self.fingerprint[:SHORT_FINGERPRINT]
+        return self.root / self.study / self.stage / _short(self.fingerprint)
 
     @property
     def stage_file(self) -> Path:
@@ -87,5 +93,48 @@ class RunDirectory:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Every run directory below `root`, found by its stage.json, sorted."""
+    """Every run directory below `root`, found by its stage.json, sorted. The link `latest` stands a level higher."""
     return sorted(file.parent for file in root.glob("*/*/*/stage.json"))
+
+
+def find_run(root: Path, named: str) -> RunDirectory:
+    """The run that a person names: by its folder, also below `root`, or by the beginning of its fingerprint.
+
+    BadInput lists what `named` may mean where that is not one run.
+    """
+    for folder in (Path(named).expanduser(), root / named):
+        if (folder / "stage.json").is_file():
+            return run_in(folder.resolve())
+    paths = find_runs(root)
+    if not paths:
+        raise BadInput(f"{named} is no run directory, and there are no runs below {root}: give --root their folder")
+    found = [path for path in paths if re.fullmatch("[0-9a-f]+", named) and path.name.startswith(_short(named))]
+    if len(found) != 1:
+        known = found or paths
+        lines = [str(path) for path in known[:SHOWN]] + ([f"and {len(known) - SHOWN} more"] if known[SHOWN:] else [])
+        begin = f"{len(found)} runs below {root} begin with" if found else f"no run below {root} begins with"
+        raise BadInput(
+            f"{begin} {named!r}: give a run directory, or as much of its fingerprint as tables print. There are:\n  "
+            + "\n  ".join(lines)
+        )
+    run = run_in(found[0])
+    if not run.fingerprint.startswith(named):
+        raise BadInput(f"{found[0]} has the fingerprint {run.fingerprint}, which {named} does not begin")
+    return run
+
+
+def run_in(path: Path) -> RunDirectory:
+    """The run whose directory this is, by its stage.json. BadInput where that cannot be, or names another folder."""
+    try:
+        fingerprint_ = durable.read_json(path / "stage.json")["fingerprint"]
+        run = RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], fingerprint_)
+        if run.path == path:
+            return run
+        reason = f"it is that of {run.path.name}, copied here: name the run directory itself"
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        reason = str(error)
+    raise BadInput(f"{path}/stage.json cannot be believed: {reason}")
+
+
+def _short(fingerprint_: str) -> str:
+    return fingerprint_[:SHORT_FINGERPRINT]

@@ -239,6 +239,7 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path:
         (("letters_work:train", "letters_work:trian"), r"letters\.py: stage letters-train: .* no function 'trian'; it"),
         (("letters_work:train", "letters_wrok:train"), r"letters\.py: .*there is no module 'letters_wrok'"),
         (("\"letters-train\"", "\"Letters Train\""), r"letters\.py:\d+: .*a stage is called 'Letters Train'"),
+        (("\"letters-train\"", "\"latest\""), r"letters\.py:\d+: .*a stage is called 'latest', as the link"),
         (("needs=\"training\"", "needs=\"gpus\""), r"letters\.py:\d+: .*needs 'gpus' is none of training, gpu, cpu"),
         (("class ReportConfig(StageConfiguration)", "class ReportConfig"), r"letters\.py:\d+: .*ReportConfig.* is"),
         (("from tasks.training.budget", "from tasks.trainings.budget"), r"letters\.py:\d+: there is no module"),

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,17 @@ class Table:
 
     def markdown(self) -> str:
         return f"{self.caption}\n\n{markdown_table(self.header, self.rows)}"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cell that leads to a file or folder below that of the page; in Markdown its text alone."""
+
+    text: str
+    target: PurePath
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -18,7 +18,7 @@ from storage.checkpoints import Checkpoints
 from storage.errors import BadInput
 from storage.records import RecordParts
 from storage.rows import Rows
-from storage.run_directory import RunDirectory
+from storage.run_directory import LATEST, RunDirectory
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import diagnosed, in_words
 from tasks.stage.progress import Progress, StopRequest
@@ -47,6 +47,8 @@ class Stage:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
             raise BadInput(f"a stage is called {self.name!r}: use small letters, digits and single -, such as my-train")
+        if self.name == LATEST:
+            raise BadInput(f"a stage is called {self.name!r}, as the link to the newest result is: rename it")
         if not (isinstance(self.config, type) and issubclass(self.config, StageConfiguration)):
             raise BadInput(
                 f"stage {self.name}: its configuration {self.config!r} is not a class made from "

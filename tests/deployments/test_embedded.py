@@ -49,7 +49,7 @@ def _gone(home: Path, within_seconds: float) -> bool:
 def test_a_killed_command_leaves_no_process_and_the_next_one_finishes_with_its_own_server(
     own_prefect_home: Path, smoke_root: Path, tmp_path: Path
 ) -> None:
-    home, root = own_prefect_home, Path(shutil.copytree(smoke_root, tmp_path / "runs"))
+    home, root = own_prefect_home, Path(shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True))
     next(root.glob("smoke/aggregate/*/COMPLETE.json")).unlink()
     first = _start(home, root)
     assert first.stdout and any("Prefect API: http://127.0.0.1" in line for line in first.stdout)

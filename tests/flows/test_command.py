@@ -35,8 +35,9 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
-    commands = ["run", "sweep", "status", "list", "verify", "prune", "export", "ui", "deployments", "reference"]
-    assert shown == [*commands, "completion"]
+    of_study, of_runs = ["run", "sweep", "status"], ["list", "show", "compare", "index"]
+    others = ["verify", "prune", "export", "ui", "deployments", "reference", "completion"]
+    assert shown == [*of_study, *of_runs, *others]
 
 
 def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,7 @@ def _handles(root: Path) -> dict[str, Handle]:
 
 
 def _copy(root: Path, to: Path) -> Path:
-    return Path(shutil.copytree(root, to / "runs"))
+    return Path(shutil.copytree(root, to / "runs", symlinks=True))
 
 
 def test_every_stage_is_finished_and_fully_verifies(smoke_root: Path) -> None:

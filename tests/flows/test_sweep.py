@@ -20,6 +20,7 @@ from deployments.page import load_page
 from deployments.study_flow import flow_of
 from flows import command
 from storage import durable
+from storage.run_directory import LATEST
 from tests.conftest import RunHere
 
 ANGLES = '''
@@ -227,16 +228,18 @@ def test_the_log_of_a_deployed_run_ends_with_its_cause_and_no_traceback(
 def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     run_here: RunHere, smoke_root: Path, tmp_path: Path
 ) -> None:
-    root = Path(shutil.copytree(smoke_root, tmp_path / "runs"))
+    root = Path(shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True))
     code, printed = run_here("--root", root, "--seeds", "42", "7", module="flows.sweep")
     assert code == 0 and "the arms over 2 trainings of each" in printed, printed
     assert "study smoke, seeds 7, 42, in " in printed
-    runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in os.listdir(root / "smoke")}
+    stages = [stage for stage in os.listdir(root / "smoke") if stage != LATEST]
+    runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in stages}
     assert runs == {
         "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "order": 2,
         "uat": 6, "hotflip": 6, "transfer": 2, "aggregate": 2, "sweep": 1,
     }  # fmt: skip
     (sweep,) = root.glob("smoke/sweep/*")
+    assert (root / "smoke" / LATEST).resolve() == sweep.resolve()
     results = durable.read_json(sweep / "final_results.json")
     difference = results["loss_differences"]["monotonic"]
     assert results["cells"] == ["seed 42", "seed 7"] and difference["seeds"] == 2

@@ -11,6 +11,7 @@ import pytest
 
 from storage import durable, locks, markers
 from storage.__main__ import main
+from storage.run_directory import LATEST
 from tests.storage import runs
 
 
@@ -134,6 +135,57 @@ def test_verify_refuses_what_does_not_hold_with_the_reason_and_exit_code_1(root,
     assert refused[0].startswith(f"REFUSED     {run.path.relative_to(root)}: ") and reason in refused[0]
     assert f"{run_in(root, 'base').path.relative_to(root)}\n" in printed, "the others are still verified"
     assert printed.count("verified ") == (2 if "copy" in forge.__name__ or "touch" in forge.__name__ else 1)
+
+
+# ----------------------------------------------------------------------------------- one study, and the link
+
+
+@pytest.fixture
+def two_studies(root):
+    """A second study beside the first, which does not verify."""
+    shutil.copytree(root / "study", root / "other")
+    runs.edit_unnoticed(root / "other" / "train" / run_in(root).path.name / "result.json")
+    return root
+
+
+def test_of_one_study_alone_nothing_else_is_verified_pruned_or_exported(two_studies, tmp_path, capsys):
+    code, printed = output_of(capsys, "verify", two_studies, "--study", "study")
+    assert code == 0 and printed.count("verified ") == 2 and "other" not in printed
+    assert output_of(capsys, "verify", two_studies, "--study", "other")[0] == 1
+    code, printed = output_of(capsys, "prune", two_studies, "--study", "study", "--yes")
+    assert printed.count("removed") == 4 and "other" not in printed
+    assert len(list(two_studies.glob("other/*/*/checkpoints"))) == 3
+    assert output_of(capsys, "export", two_studies, tmp_path / "all")[0] == 1
+    code, printed = output_of(capsys, "export", two_studies, tmp_path / "one", "--study", "study")
+    assert code == 0 and sorted(file.name for file in (tmp_path / "one").iterdir()) == ["MANIFEST.json", "study"]
+    code, printed = output_of(capsys, "verify", tmp_path / "one")
+    assert code == 0 and printed.count("verified ") == 2
+
+
+def test_of_an_export_of_all_one_study_can_be_verified(root, tmp_path, capsys):
+    shutil.copytree(root / "study", root / "other")
+    assert output_of(capsys, "export", root, tmp_path / "copy")[0] == 0
+    (tmp_path / "copy" / "other" / "train" / run_in(root).path.name / "result.json").write_text("{}")
+    code, printed = output_of(capsys, "verify", tmp_path / "copy", "--study", "study")
+    assert code == 0 and printed.count("verified ") == 2 and "other" not in printed
+    assert output_of(capsys, "verify", tmp_path / "copy")[0] == 1
+
+
+def test_a_study_that_is_not_there_is_an_error_that_names_those_that_are(root, tmp_path, capsys):
+    for arguments in (["verify"], ["prune"], ["export", tmp_path / "copy"]):
+        code, printed = output_of(capsys, arguments[0], root, *arguments[1:], "--study", "stud")
+        assert code == 2 and printed == f"error: there is no study 'stud' below {root}: there are study\n"
+
+
+def test_the_link_to_the_newest_result_is_neither_verified_nor_pruned_nor_exported(root, tmp_path, capsys):
+    said = {command: output_of(capsys, command, root) for command in ("verify", "prune")}
+    run = run_in(root).path
+    (root / "study" / LATEST).symlink_to(run.relative_to(root / "study"))
+    assert said == {command: output_of(capsys, command, root) for command in ("verify", "prune")}
+    assert output_of(capsys, "export", root, tmp_path / "copy")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "copy" / "study").iterdir()) == ["base", "train"]
+    output_of(capsys, "prune", root, "--yes")
+    assert (root / "study" / LATEST).resolve() == run and markers.check_outputs(run_in(root)).holds
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -274,3 +275,25 @@ def test_a_read_only_disk_leaves_the_old_content(small_disk):
         durable.write_bytes(small_disk / "a", b"new")
     assert error.value.errno == errno.EROFS
     assert runs.tree(small_disk) == {"a": b"old"}
+
+
+def test_a_link_is_replaced_in_one_step_and_leads_below_its_own_folder(tmp_path, monkeypatch):
+    for name in ("first", "second"):
+        (tmp_path / "root" / name).mkdir(parents=True)
+    link, seen = tmp_path / "root" / "latest", []
+    rename = os.rename
+    monkeypatch.setattr(os, "rename", lambda *paths: (seen.append(link.is_symlink()), rename(*paths)))
+    for name in ("first", "second"):
+        durable.replace_link(link, tmp_path / "root" / name)
+        assert os.readlink(link) == name
+    assert seen == [False, True], "it was there until the new one took its place"
+    (tmp_path / "root").rename(tmp_path / "moved")
+    assert (tmp_path / "moved" / "latest").resolve() == tmp_path / "moved" / "second"
+
+
+def test_a_folder_in_the_place_of_a_link_stays_and_nothing_is_left_over(tmp_path):
+    (tmp_path / "latest").mkdir()
+    (tmp_path / "latest" / "mine").touch()
+    with pytest.raises(OSError):
+        durable.replace_link(tmp_path / "latest", tmp_path / "first")
+    assert [path.name for path in tmp_path.rglob("*")] == ["latest", "mine"]

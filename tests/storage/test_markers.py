@@ -53,6 +53,17 @@ def test_a_fresh_marker_holds_and_lists_every_file_of_every_output(run):
     assert marker["inputs"] == runs.INPUTS and marker["lock"] == 1
 
 
+def test_a_glance_reads_no_byte_of_an_output_and_sees_its_size(run):
+    weights = run.path / "model" / "weights.safetensors"
+    weights.write_bytes(bytes(1000))
+    assert markers.glance(run).holds and not markers.check_outputs(run, full=False).holds
+    weights.unlink()
+    weights.write_bytes(b"short")
+    assert markers.glance(run).reason == "model/weights.safetensors has 5 bytes, the marker says 1000"
+    weights.unlink()
+    assert markers.glance(run).reason == "model/weights.safetensors is missing"
+
+
 def test_an_unfinished_run_differs_from_a_refused_one(tmp_path):
     run = runs.run_of(tmp_path)
     assert markers.check(run, {}) == markers.Verdict(False, "no marker", present=False)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from storage.run_directory import RunDirectory, find_runs, fingerprint
+from storage import durable
+from storage.errors import BadInput
+from storage.run_directory import LATEST, RunDirectory, find_run, find_runs, fingerprint
 from tests.storage import runs
 
 GIVEN = {
@@ -59,3 +63,61 @@ def test_runs_are_found_by_their_stage_file_at_their_depth_only(tmp_path):
         stray.parent.mkdir(parents=True, exist_ok=True)
         stray.write_text("{}")
     assert find_runs(tmp_path) == sorted(expected)
+
+
+def test_the_link_to_the_newest_result_is_no_run(tmp_path):
+    run = runs.finished(tmp_path)
+    (run.path / "part").mkdir()
+    (tmp_path / "study" / LATEST).symlink_to(run.path.relative_to(tmp_path / "study"))
+    assert find_runs(tmp_path) == [run.path]
+
+
+def test_a_run_is_named_by_its_folder_by_the_link_or_by_the_beginning_of_its_fingerprint(tmp_path, monkeypatch):
+    run, other = runs.finished(tmp_path), runs.finished(tmp_path, seed=2)
+    (tmp_path / "study" / LATEST).symlink_to(run.path.relative_to(tmp_path / "study"))
+    elsewhere = tmp_path / "elsewhere"
+    names = [str(run.path), f"study/train/{run.path.name}", f"study/{LATEST}", f"{tmp_path}/study/{LATEST}"]
+    for name in [*names, run.fingerprint, run.path.name, run.path.name[:6]]:
+        assert find_run(tmp_path, name) == run, name
+    assert find_run(elsewhere, str(other.path)) == other, "its own folder says which root it has"
+    monkeypatch.chdir(run.path.parent)
+    assert find_run(elsewhere, run.path.name) == run
+
+
+@pytest.mark.parametrize(
+    ("named", "said", "listed"),
+    [
+        ("ab", "2 runs below {root} begin with 'ab'", 2),
+        ("abc", "no run below {root} begins with 'abc'", 3),
+        ("table", "no run below {root} begins with 'table'", 3),
+        ("", "no run below {root} begins with ''", 3),
+    ],
+)
+def test_a_name_that_is_not_one_run_lists_what_it_may_mean(tmp_path, named, said, listed):
+    found = [RunDirectory(tmp_path, "study", "table", start + "0" * 62) for start in ("ab", "aba", "cd")]
+    for run in found:
+        run.path.mkdir(parents=True)
+        durable.write_json(run.stage_file, {"fingerprint": run.fingerprint})
+    with pytest.raises(BadInput) as caught:
+        find_run(tmp_path, named)
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith(said.format(root=tmp_path))
+    assert [line.strip() for line in lines] == sorted(str(run.path) for run in found[:listed])
+
+
+def test_a_fingerprint_that_goes_on_otherwise_is_another_run(tmp_path):
+    run = runs.finished(tmp_path)
+    with pytest.raises(BadInput, match=f"has the fingerprint {run.fingerprint}"):
+        find_run(tmp_path, run.path.name + "0" * 52)
+
+
+def test_a_root_without_runs_and_a_copied_run_directory_say_so(tmp_path):
+    with pytest.raises(BadInput, match=rf"no runs below {tmp_path}: give --root"):
+        find_run(tmp_path, "abc")
+    run = runs.finished(tmp_path)
+    copy = shutil.copytree(run.path, tmp_path / "results")
+    with pytest.raises(BadInput, match=rf"{copy}/stage\.json cannot be believed: it is that of {run.path.name}"):
+        find_run(tmp_path, str(copy))
+    run.stage_file.write_text("[]")
+    with pytest.raises(BadInput, match=r"stage\.json cannot be believed"):
+        find_run(tmp_path, str(run.path))

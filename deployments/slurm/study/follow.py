@@ -12,6 +12,7 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.states import State
 
+from deployments.finished import leave_for_people
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
@@ -81,6 +82,8 @@ def _advanced(slurm: SlurmStudy, person: bool) -> Standings:
         found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person)
         _add_table(slurm, found)
     _keep_results(slurm.handles[-1], slurm.site)
+    if (last := found.handles[-1]).finished:
+        leave_for_people(last)
     if all(handle.finished for handle in slurm.handles):
         study_file.stopped(slurm.file).touch()
     return found

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from tasks.report.page import STYLE, Figure, Section, html_page
-from tasks.report.table import Table
+from tasks.report.table import Link, Table
 from tests.tasks.report.test_figures import contrast
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' </td>"
@@ -66,6 +68,15 @@ def test_sections_are_linked_from_the_top():
     links = [attributes["href"] for tag, attributes in reader.tags if tag == "a"]
     assert links == ["#what-was-verified", "#limits"]
     assert {f"#{attributes.get('id')}" for tag, attributes in reader.tags if tag == "section"} == set(links)
+
+
+def test_a_cell_leads_below_the_page_whatever_its_name_and_its_target_say():
+    odd = Path("javascript:a") / f"b #c?d%20&\"'{NASTY.replace('/', '')}"
+    table = Table("t", ["report"], [[Link(NASTY, odd)], [Link("0" * 12, Path("x"))]])
+    reader = Reader(html_page("t", "l", [], [Section("s", tables=[table])]))
+    (_, first, second) = [attributes["href"] or "" for tag, attributes in reader.tags if tag == "a"]
+    assert re.fullmatch(r"[\w./%-]+", first) and unquote(first) == odd.as_posix() and second == "x"
+    assert NASTY in reader.text and "script" not in {tag for tag, _ in reader.tags}
 
 
 def test_numbers_stand_right_and_digests_are_set_as_code():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tasks.report.table import Table, markdown_table, markdown_text, visible
+from tasks.report.table import Link, Table, markdown_table, markdown_text, visible
 
 
 def test_numbers_stand_right_words_left_and_all_lines_are_equally_long():
@@ -77,3 +79,8 @@ def test_text_in_markdown_is_shown_as_it_is():
         .render(markdown_table(["x"], [[markdown_text(nasty)]]))
     )
     assert f"<td>{expected}</td>" in in_a_table
+
+
+def test_a_link_is_its_text_in_markdown():
+    table = markdown_table(["report"], [[Link("the answer", Path("a/report.html"))]])
+    assert table.splitlines()[2] == "| the answer |"

@@ -1,0 +1,157 @@
+"""What lies below a root: its studies, what came out of each, what is not finished; from the run directories alone.
+
+Names, sizes and times are read, and no byte of an output: `ratchet verify` reads those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from deployments.notes import read
+from storage import attempts, durable, locks, markers
+from storage.__main__ import MANIFEST
+from storage.errors import BadInput
+from storage.lineage import Lineages
+from storage.run_directory import RunDirectory, find_runs, run_in
+from tasks.stage.outcome import in_words
+from tasks.stage.progress import described
+
+SHOWN_KEYS = 4
+"""Of those in which a result differs from the others of its study."""
+
+
+@dataclass(frozen=True)
+class ListedResult:
+    """A finished stage that a person reads, and not only other stages."""
+
+    run: RunDirectory
+    ended_at: float
+    """Seconds since 1970."""
+    headline: str
+    shown: Path
+    """The file to read first."""
+    cells: tuple[str, ...]
+    """Of a sweep."""
+    configured: tuple[str, ...] = ()
+    """`seed 42`, and what else tells it from the other results of its stage in its study."""
+
+    @property
+    def of(self) -> list[str]:
+        """What tells it from other results, as far as a line of a list has room."""
+        if self.cells:
+            return [f"{len(self.cells)} cells: {'; '.join(self.cells)}"]
+        return [*self.configured[:SHOWN_KEYS], *(["..."] if self.configured[SHOWN_KEYS:] else [])]
+
+
+@dataclass(frozen=True)
+class ListedWork:
+    """A stage that was begun and is not finished, or cannot be read."""
+
+    path: Path
+    state: str
+    """running, not finished or unreadable"""
+    stands: str
+
+    @property
+    def line(self) -> str:
+        return f"{self.path.parts[-2]} {self.path.name}: {self.stands}"
+
+
+@dataclass(frozen=True)
+class ListedStudy:
+    """A study below a root; `begun` and `finished` count its stages, `results` stand oldest first."""
+
+    name: str
+    begun: int
+    finished: int
+    results: list[ListedResult]
+    work: list[ListedWork]
+
+
+def read_root(root: Path) -> Iterator[ListedStudy]:
+    """Each study below `root`, by name. BadInput where there is none."""
+    paths = find_runs(root)
+    if not paths:
+        raise BadInput(f"there are no runs below {root}: give the folder that --root named")
+    lineages = Lineages()
+    for study, of_study in groupby(paths, lambda path: path.parts[-3]):
+        finished, results, work = 0, list[ListedResult](), list[ListedWork]()
+        for path in of_study:
+            try:
+                run = run_in(path)
+                state, stands = standing(run)
+                if state == "finished":
+                    finished += 1
+                    results += _result(run)
+                else:
+                    work.append(ListedWork(path, state, stands))
+            except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                work.append(ListedWork(path, "unreadable", str(error)))
+        results = [_told_apart(one, results, lineages) for one in sorted(results, key=lambda one: one.ended_at)]
+        yield ListedStudy(study, finished + len(work), finished, results, work)
+
+
+def standing(run: RunDirectory) -> tuple[str, str]:
+    """(finished, running or not finished; how it stands) of a stage that was begun."""
+    verdict = markers.glance(run)
+    if verdict.holds:
+        return "finished", ""
+    if run.marker_file.is_file() and (run.root / MANIFEST).is_file():
+        return "finished", "an exported copy: `ratchet verify` holds it against its manifest"
+    record = attempts.newest(run.attempts)
+    now = read(run.progress_file)
+    if locks.holder(run.path / "locks") is not None:
+        return "running", described(now)
+    if verdict.present:
+        return "not finished", f"its marker does not hold: {verdict.reason}"
+    if record is None:
+        return "not finished", "not begun"
+    end_state, summary = record.get("end_state"), (record.get("diagnosis") or {}).get("summary", "")
+    ended = f"attempt {record['attempt']} was killed" if end_state is None else in_words(end_state)
+    far = f" at {now['step']:,}/{now['total']:,} {now['unit']}" if now.get("total") else ""
+    if summary.startswith(ended) and not far:  # an error that says itself that a check failed
+        return "not finished", summary
+    return "not finished", ended + far + (f": {summary}" if summary else "")
+
+
+def ended_at(run: Path) -> float:
+    """When a finished run directory's stage ended, seconds since 1970."""
+    return (attempts.newest(run / "attempts") or {}).get("ended_at") or (run / "result.json").stat().st_mtime
+
+
+def shown_first(result: dict[str, Any]) -> str:
+    """The file that a person reads first, by what a stage returned; empty where only other stages read it."""
+    return result.get("report") or next(iter(result.get("tables", [])), "")
+
+
+def date(seconds: float) -> str:
+    """Seconds since 1970 as day and minute, here."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _result(run: RunDirectory) -> Iterator[ListedResult]:
+    """The stage as a result, where it is one."""
+    result = durable.read_json(run.result_file)
+    if shown := shown_first(result):
+        cells = tuple(durable.read_json(run.stage_file)["configuration"].get("cells", ()))
+        yield ListedResult(run, ended_at(run.path), result.get("headline", ""), run.path / shown, cells)
+
+
+def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages: Lineages) -> ListedResult:
+    """The result with its seed, and the keys in which it differs from others; first those that have one value."""
+    run = result.run
+    others = [one.run for one in results if one.run.stage == run.stage and one.run != run]
+    of_others = [lineages.values(lineages.of(other)) for other in others]
+    own = {
+        key: values
+        for key, values in lineages.values(lineages.of(run)).items()
+        if key == "seed" or any(other.get(key) != values for other in of_others)
+    }
+    single = {key: values for key, values in own.items() if len(values) == 1}
+    configured = tuple(f"{key} {', '.join(sorted(values))}" for key, values in (single or own).items())
+    return replace(result, configured=configured)

@@ -1,0 +1,99 @@
+"""The command that makes a run again is given only where a walk shows that it does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.page import Page, load_page
+from deployments.walk import Handle, Walk
+from flows import command, settings
+from flows.again import command_for
+from storage import durable
+from tests.conftest import ROBUSTNESS
+from tests.slurm.harness import kept_study, toy_study
+
+
+def begun(root: Path, study: Any, page: Page = ROBUSTNESS) -> list[Handle]:
+    """Each stage of the page as an attempt leaves it that has just begun."""
+    walk = Walk(root, study.name, study.execution)
+    page.walk(study, walk)
+    for handle in walk.handles:
+        inputs = {
+            role: {"stage": given.stage.name, "fingerprint": given.run.fingerprint}
+            for role, given in handle.inputs.items()
+        }
+        described = {
+            "fingerprint": handle.run.fingerprint,
+            "version": handle.stage.version,
+            "configuration": handle.config.model_dump(mode="json"),
+            "scientific": handle.config.scientific(),
+            "external": handle.config.external_inputs(),
+            "inputs": inputs,
+        }
+        handle.run.path.mkdir(parents=True)
+        durable.write_json(handle.run.stage_file, described)
+    return walk.handles
+
+
+def smoke(*changes: str) -> Any:
+    return settings.read_study(ROBUSTNESS, "smoke", list(changes), None)
+
+
+CHANGED = ("seed=7", "budget.epochs=0.5", "name=mine", "arms=[baseline, monotonic]")
+
+
+def test_the_command_of_every_stage_of_a_changed_profile_is_found_and_gives_its_fingerprint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for handle in begun(tmp_path, smoke(*CHANGED))[::4]:
+        words = command_for(handle.run)
+        assert words is not None
+        assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
+        assert handle.run.fingerprint in capsys.readouterr().out, words
+    assert "--set name=mine" in words and f"--root {tmp_path}" in words
+
+
+def test_without_a_later_stage_that_kept_the_configuration_only_a_profile_and_its_seed_are_found(
+    tmp_path: Path,
+) -> None:
+    *_, transfer, aggregate = begun(tmp_path, smoke("seed=7"))
+    aggregate.run.stage_file.unlink()
+    assert command_for(transfer.run) == f"ratchet run robustness --profile smoke --set seed=7 --root {tmp_path}"
+    *_, transfer, aggregate = begun(tmp_path / "other", smoke("seed=7", "budget.epochs=0.5"))
+    assert command_for(transfer.run) is not None
+    aggregate.run.stage_file.unlink()
+    assert command_for(transfer.run) is None, "what it was is not known any more"
+
+
+def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = Page(
+        ROBUSTNESS.place,
+        ROBUSTNESS.function,
+        ROBUSTNESS.model,
+        {"seed": [1, 2], "constraint.variant": ["mlp_in", "mlp_both"]},
+    )
+    *cells, table = begun(tmp_path, smoke("budget.epochs=0.5"), page)
+    words = command_for(table.run)
+    assert words == (
+        "ratchet sweep robustness --profile smoke --over seed=1,2 --over constraint.variant=mlp_in,mlp_both "
+        f"--set budget.epochs=0.5 --root {tmp_path}"
+    )
+    assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
+    assert table.run.fingerprint in capsys.readouterr().out
+    of_cell = command_for(next(one for one in cells if one.stage.name == "aggregate").run) or ""
+    assert re.match("ratchet run robustness --profile smoke .*--set seed=1 ", of_cell)
+
+
+def test_a_study_of_one_s_own_is_known_where_it_was_started_on_slurm(tmp_path: Path) -> None:
+    page, study = load_page("tests.slurm.toy"), toy_study("own", steps=18)
+    handles = begun(tmp_path, study, page)
+    assert command_for(handles[0].run) is None, "no run directory names its page"
+    kept_study(tmp_path, study, page)
+    words = command_for(handles[0].run) or ""
+    assert words.startswith("ratchet run tests.slurm.toy --set ") and "training.budget.epochs=3.0" in words
+    assert command_for(handles[1].run) == words

@@ -1,0 +1,116 @@
+"""`ratchet compare`: two runs of one stage, by configuration, by how they were made, and by what they found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deployments.walk import Handle
+from flows import command
+from storage import durable
+from tests.flows.answers import Study, finished
+
+
+def last(root: Path, **fields: object) -> Handle:
+    return finished(root, Study.model_validate({"name": "one"} | fields))[-1]
+
+
+def compared(capsys: pytest.CaptureFixture[str], one: Handle, other: Handle, *options: str) -> list[str]:
+    assert command.ratchet(["compare", str(one.run.path), str(other.run.path), *options]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_what_differs_is_said_first_of_the_configuration_upstream_too_then_of_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = last(tmp_path), last(tmp_path, words=20, seed=7)
+    lines = compared(capsys, one, other)
+    assert [line.split("  (finished")[0] for line in lines[:2]] == [f"A  {one.run.path}", f"B  {other.run.path}"]
+    assert lines[2:] == [
+        "configuration, of all that they read too: 2 differ",
+        "  seed: 42 -> 7  (answer)",
+        "  words: 10 -> 20  (count)",
+        "numerics and versions: equal",
+        "results (final_results.json): 2 of 47 values differ, and 1 that name digests or run directories",
+        "  answer: few -> many",
+        "  loss: 3.33333 -> 6.66667 (+3.33)",
+        "outputs: byte-equal are 1 of 4; differ: final_results.json, result.json, table.md",
+    ]
+
+
+def test_a_long_list_is_cut_with_a_count_and_shown_whole_when_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = last(tmp_path), last(tmp_path, level=0.9)
+    lines = compared(capsys, one, other)
+    assert "results (final_results.json): 40 of 47 values differ" in lines
+    assert "  and 20 more: --all shows them" in lines and "  of.part-2: 1.9 -> 1.8 (-0.1)" in lines
+    whole = compared(capsys, one, other, "--all")
+    assert len(whole) == len(lines) + 19 and "  curve[1].loss: 0.95 -> 0.9 (-0.05)" in whole
+
+
+def test_the_same_work_elsewhere_is_equal_in_everything_byte_for_byte(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = finished(tmp_path / "here", Study(name="one"))[0], finished(tmp_path / "there", Study(name="one"))[0]
+    assert compared(capsys, one, other)[2:] == [
+        "configuration, of all that they read too: equal",
+        "numerics and versions: equal",
+        "results (result.json): equal, all 1 values",
+        "outputs: byte-equal, 1 of 1 by the digests in the markers",
+    ]
+
+
+def test_other_numerics_versions_and_commits_are_named_with_their_stage_upstream_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (counted, one), (_, other) = (finished(tmp_path / place, Study(name="one")) for place in ("here", "there"))
+    described = durable.read_json(counted.run.stage_file)
+    durable.write_json(
+        counted.run.stage_file, described | {"numerics": {"torch": "2.0", "cpu_threads": 4}, "numerics_changes": [{}]}
+    )
+    for handle in (counted, one):
+        record = durable.read_json(handle.run.attempts / "0001.json")
+        record["versions"]["numpy"], record["source"] = "1.0", {"commit": "c" * 40, "dirty_digest": "d"}
+        durable.write_json(handle.run.attempts / "0001.json", record)
+    now = durable.read_json(other.run.attempts / "0001.json")
+    lines = compared(capsys, one, other)
+    part = lines[lines.index("numerics and versions: 5 differ") + 1 :][:5]
+    assert part[0] == f"  numpy: 1.0 -> {now['versions']['numpy']}  (answer, count)"
+    assert part[1].startswith(f"  commit: {'c' * 12} with changes -> ") and part[1].endswith("  (answer, count)")
+    assert part[2:] == [
+        f"  torch: 2.0 -> {now['versions']['torch']}  (count)",
+        "  cpu_threads: 4 -> absent  (count)",
+        "  changes of numerics between attempts: 1 -> absent  (count)",
+    ]
+
+
+def test_what_is_not_finished_has_no_results_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, failed = (
+        finished(tmp_path, Study(name="one"))[0],
+        finished(tmp_path, Study(name="one", words=9, fails=True))[0],
+    )
+    lines = compared(capsys, one, failed)
+    assert lines[1] == f"B  {failed.run.path}  (not finished)"
+    assert f"results: there is no result.json in {failed.run.path}" in lines
+    assert lines[-1].startswith("outputs: not compared")
+
+
+def test_runs_that_cannot_be_compared_are_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    count, answer = finished(tmp_path, Study(name="one"))
+    for other, said in ((count, "which answer other questions"), (answer, f"both are {answer.run.path}")):
+        assert command.ratchet(["compare", str(answer.run.path), str(other.run.path)]) == 2
+        assert said in capsys.readouterr().err
+    assert command.ratchet(["compare", answer.run.path.name, "0" * 12, "--root", str(tmp_path)]) == 2
+    assert "begins with '000000000000'" in capsys.readouterr().err
+
+
+def test_exported_results_are_compared_as_their_origin_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = last(tmp_path / "runs"), last(tmp_path / "runs", words=20)
+    of_origin = compared(capsys, one, other)[2:]
+    assert command.ratchet(["export", str(tmp_path / "runs"), str(tmp_path / "copy")]) == 0
+    capsys.readouterr()
+    names = [one.run.path.name, other.run.path.name]
+    assert command.ratchet(["compare", *names, "--root", str(tmp_path / "copy")]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == of_origin

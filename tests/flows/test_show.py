@@ -1,0 +1,114 @@
+"""`ratchet show`: all about one run, from its run directory alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from deployments.walk import Handle
+from flows import command
+from storage import durable
+from storage.locks import acquire
+from tests.flows.answers import Study, finished
+
+
+def shown(capsys: pytest.CaptureFixture[str], handle: Handle, *options: str) -> list[str]:
+    assert command.ratchet(["show", str(handle.run.path), *options]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count, answer = finished(tmp_path, Study(name="one"))
+    lines = shown(capsys, answer)
+    assert lines[0] == f"answer {answer.run.path.name}, of the study one"
+    assert lines[1].startswith("  state    finished on 20") and ", after 0 s" in lines[1]
+    assert f"  folder   {answer.run.path}" in lines and "  result   10 words & more" in lines
+    names = ["report.html", "table.md", "final_results.json", "result.json"]
+    assert [line for line in lines if " read     " in line] == [
+        f"  read     {answer.run.path / name}" for name in names
+    ]
+    assert f"  reads    counted: count {count.run.path.name}" in lines
+    shutil.rmtree(count.run.path)
+    assert f"  reads    counted: count {count.run.path.name}  (not there any more)" in shown(capsys, answer)
+
+
+def test_every_attempt_says_when_where_how_and_why_it_ended_and_what_it_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished(tmp_path, Study(name="one", fails=True))[0].run
+    finished(tmp_path, Study(name="one"))
+    of_cluster = {
+        "host": "node7",
+        "slurm_job_id": "4711",
+        "started_by": "automatic",
+        "started_at": 1e9,
+        "ended_at": 1e9 + 90,
+    }
+    used = {
+        "cpu_seconds": 7300.0,
+        "peak_memory_bytes": 5_250_000_000,
+        "source": {"commit": "c" * 40, "dirty_digest": "d"},
+    }
+    file = run.attempts / "0001.json"
+    durable.write_json(file, durable.read_json(file) | of_cluster | used)
+    assert command.ratchet(["show", run.path.name, "--root", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, *why = lines[next(number for number, line in enumerate(lines) if " attempt " in line) :][:3]
+    assert first.startswith("  attempt  1  2001-09-09 0") and first.endswith(
+        "check failed after 1 min 30 s, on node7, job 4711, started by itself; 2 h 1 min of CPU, at most 5.2 GB of "
+        "memory; commit cccccccccccc with changes"
+    )
+    assert "the words are there: measured 0, required 10" in why[0] and why[1].strip() == "Look at the text"
+    assert sum(line.startswith("  attempt  ") for line in lines) == 2
+    log = lines.index(f"  log      {file.with_suffix('.log')}")
+    tail = [line.split("ratchet.count: ")[-1] for line in lines[log + 1 : log + 11]]
+    assert tail[0] == "counts line 3" and tail[-2] == "counts line 11" and "check failed" in tail[-1]
+    assert lines[1].startswith("  state    finished") and "in 2 attempts" in lines[1]
+
+
+def test_an_attempt_at_work_and_one_that_was_killed_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handle = finished(tmp_path, Study(name="one", fails=True))[0]
+    file = handle.run.attempts / "0001.json"
+    durable.write_json(file, durable.read_json(file) | {"end_state": None, "ended_at": None, "diagnosis": None})
+    lines = shown(capsys, handle)
+    assert "was killed: it left no end, on " in "\n".join(lines) and any(line.startswith("  log  ") for line in lines)
+    lock = acquire(handle.run.path / "locks")
+    lines = shown(capsys, handle)
+    lock.release()
+    (handle.run.path / "jobs").mkdir()
+    for number in (1, 2):
+        (handle.run.path / "jobs" / f"000{number}.log").touch()
+    assert f"  job log  {handle.run.path}/jobs/0002.log" in shown(capsys, handle)
+    assert "  at work, on " in "\n".join(lines) and not any(line.startswith("  log  ") for line in lines)
+    assert lines[1].startswith("  state    running")
+
+
+def test_sizes_are_those_on_disk_the_largest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    count = finished(tmp_path, Study(name="one"))[0]
+    for name, size in (("model/a/weights.safetensors", 30_000_000), ("checkpoints/1/state", 2_000_000)):
+        (count.run.path / name).parent.mkdir(parents=True)
+        (count.run.path / name).write_bytes(bytes(size))
+    (disk,) = [line for line in shown(capsys, count) if line.startswith("  disk ")]
+    assert disk.startswith("  disk     32.0 MB: model 30.0 MB, checkpoints 2.0 MB, ") and "others" in disk
+
+
+def test_an_exported_copy_says_so_and_a_damaged_run_is_shown_as_far_as_it_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = finished(tmp_path / "runs", Study(name="one"))[0]
+    assert command.ratchet(["export", str(tmp_path / "runs"), str(tmp_path / "copy")]) == 0
+    capsys.readouterr()
+    (tmp_path / "copy" / "one" / "count" / count.run.path.name / "result.json").write_text("{ }")
+    assert command.ratchet(["show", count.run.path.name, "--root", str(tmp_path / "copy")]) == 0
+    assert "an exported copy: `ratchet verify` holds it against its manifest" in capsys.readouterr().out
+    (count.run.attempts / "0001.json").write_text("{")
+    count.run.result_file.write_text("{")
+    said = "\n".join(shown(capsys, count))
+    assert "its marker does not hold: result.json has 1 bytes" in said
+    assert f"{count.run.attempts / '0001.json'} cannot be read" in said
