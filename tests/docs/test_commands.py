@@ -68,7 +68,7 @@ def test_every_change_of_a_study_is_valid(page: str, span: str) -> None:
 
 
 STORAGE = [
-    line for block in BASH for line in lines(block) if re.search(r"bin/ratchet (list|verify|prune|export)", line)
+    line for block in BASH for line in lines(block) if re.search(r"bin/ratchet (list|index|verify|prune|export)", line)
 ]
 
 
@@ -76,7 +76,7 @@ STORAGE = [
 def test_every_storage_command_runs(
     line: str, smoke_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(smoke_root, tmp_path / "runs")
+    shutil.copytree(smoke_root / "smoke", tmp_path / "runs" / "quick", symlinks=True)
     monkeypatch.chdir(tmp_path)
     assert command.ratchet(shlex.split(line)[1:]) == 0
 
