@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
-from tasks.report.table import Table
+from tasks.report.table import Link, Table
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1c1c; --faint: #5c5c5c; --grid: #d9d9d9; --paper: #ffffff; --side: #f4f5f6;
@@ -172,7 +172,9 @@ def _strong(text: str) -> Markup:
 
 
 def _strong_cell(cell: object) -> Markup | object:
-    """A cell that is bold as a whole; in any other cell asterisks are text, such as a model's."""
+    """A link, or a cell that is bold as a whole; in any other cell asterisks are text, such as a model's."""
+    if isinstance(cell, Link):
+        return Markup('<a href="{}">{}</a>').format(cell.target, cell.text)
     return _strong(cell) if isinstance(cell, str) and re.fullmatch(r"\*\*[^*]+\*\*", cell) else cell
 
 

@@ -9,6 +9,17 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Link:
+    """A cell that leads somewhere on a page; everywhere else it is its text."""
+
+    text: str
+    target: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Table:
     """A table as it stands in Markdown and in HTML; the caption says what it shows, with the unit."""
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from tasks.report.page import STYLE, Figure, Section, html_page
-from tasks.report.table import Table
+from tasks.report.table import Link, Table
 from tests.tasks.report.test_figures import contrast
 
 NASTY = "<script>alert(1)</script> & \"quotes\" 'too' </td>"
@@ -66,6 +66,14 @@ def test_sections_are_linked_from_the_top():
     links = [attributes["href"] for tag, attributes in reader.tags if tag == "a"]
     assert links == ["#what-was-verified", "#limits"]
     assert {f"#{attributes.get('id')}" for tag, attributes in reader.tags if tag == "section"} == set(links)
+
+
+def test_a_link_in_a_cell_leads_where_it_says_and_is_its_text_elsewhere():
+    table = Table("c", ["place"], [[Link(NASTY, 'runs/"a"&b')]])
+    html = html_page("t", "l", [], [Section("One", tables=[table])])
+    (target,) = [a["href"] for tag, a in Reader(html).tags if tag == "a" and a["href"] != "#one"]
+    assert target == 'runs/"a"&b' and NASTY in Reader(html).text
+    assert table.markdown().splitlines()[-1] == f"| {NASTY} |"
 
 
 def test_numbers_stand_right_and_digests_are_set_as_code():
