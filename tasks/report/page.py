@@ -78,7 +78,7 @@ TEMPLATE = """<!doctype html>
 {{- table | csv }}">CSV</a>{% endif %}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="{{ table.caption }}"><table aria-label="{{ table.caption }}">
 <thead><tr>
-{%- for cell in table.header %}<th scope="col"{{ right(table, loop.index0) }}>{{ cell | cell }}</th>{% endfor -%}
+{%- for cell in table.header %}<th scope="col"{{ right(table, loop.index0) }}>{{ cell | strong }}</th>{% endfor -%}
 </tr></thead>
 <tbody>
 {%- for row in table.rows %}

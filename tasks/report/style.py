@@ -31,10 +31,11 @@ nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: 1
 .lead { color: var(--faint); }
 .facts { background: var(--side); padding: .5rem 1rem; margin: 1rem 0; }
 .facts ul { max-width: 52rem; margin: 0; }
-.facts ul:has(li:nth-child(4)) { max-width: none; columns: 2 34rem; column-gap: 3rem; }
-.facts li { break-inside: avoid; }
+.facts ul:has(li:nth-child(4)), section > ul:has(li:nth-child(6)) { max-width: none; columns: 2 34rem;
+  column-gap: 3rem; }
+li { break-inside: avoid; }
 .tables { display: flex; flex-wrap: wrap; gap: 0 3.5rem; align-items: flex-start; }
-.table { max-width: 100%; min-width: min(100%, 28rem); }
+.table { max-width: 100%; min-width: min(100%, 34rem); }
 .scroll { overflow-x: auto; margin: 0 0 1rem; max-width: 100%;  /* a shadow at the side where there is more */
   background: linear-gradient(to right, var(--paper), var(--paper)) left / 1.5rem 100% no-repeat local,
     linear-gradient(to left, var(--paper), var(--paper)) right / 1.5rem 100% no-repeat local,
@@ -42,7 +43,7 @@ nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: 1
     linear-gradient(to left, var(--faint), transparent) right / .6rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 .caption { color: var(--faint); font-size: .9rem; margin: 1.25rem 0 .35rem; break-after: avoid;
-  width: 0; min-width: min(100%, 46rem); max-width: 100%; }  /* as wide as its table, and never wider for its sake */
+  width: 0; min-width: min(100%, 34rem); max-width: 100%; }  /* as wide as its table, and never wider for its sake */
 .csv { white-space: nowrap; }
 th, td { padding: .3rem 1.4rem .3rem 0; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
   white-space: nowrap; }

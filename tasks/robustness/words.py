@@ -203,10 +203,9 @@ def model_and_text(results: FinalResults) -> str:
 
 
 def facts(results: FinalResults) -> list[str]:
-    """The main numbers as sentences: do the layers live, the answer, what the constraint costs, what attacks did."""
+    """The main numbers as sentences: do the layers live, what the constraint costs, what the attacks did."""
     return [
         *alive(results.alive_shares),
-        *primary_answer(results),
         _cost_of_the_constraint(results),
         *worse_than_frequencies(results),
         *masked(results),

@@ -114,6 +114,12 @@ def test_a_run_leads_to_its_row_wherever_it_is_named():
     assert '<td>abd</td><td><a href="#run-abc">abc</a></td>' in html and '<tr id="run-abc"><td>abc</td>' in html
 
 
+def test_a_part_of_a_column_s_head_may_be_bold():
+    table = Table("c", ["model", "on **a (dead)**"], [["b", "1"]])
+    html = html_page("t", "l", [], [Section("One", tables=[table])])
+    assert '<th scope="col" class="right">on <strong>a (dead)</strong></th>' in html
+
+
 def test_marked_parts_of_a_text_are_marked():
     excerpt = Excerpt("c", {"after": [("a <b> ", False), ("c & d", True)]})
     html = html_page("t", "l", [], [Section("One", excerpts=[excerpt])])
