@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from deployments.listing import ListedResult, ListedStudy, date, read_root
 from storage import durable
@@ -53,15 +54,20 @@ def _table(results: Sequence[ListedResult], root: Path) -> Table:
     header = ["result", "finished", "of", "stage", "run"]
     rows = [
         [
-            Link(result.headline or result.shown.name, result.shown.relative_to(root)),
+            Link(result.headline or result.shown.name, _below(root, result.shown)),
             date(result.ended_at),
             ", ".join(result.of) or "-",
             result.run.stage,
-            Link(result.run.path.name, result.run.path.relative_to(root)),
+            Link(result.run.path.name, _below(root, result.run.path)),
         ]
         for result in reversed(results)
     ]
     return Table("Results, newest first; each leads to its report.", header, rows)
+
+
+def _below(root: Path, path: Path) -> str:
+    """Where the page leads for `path`; the name of no folder is taken for a scheme or an anchor."""
+    return quote(path.relative_to(root).as_posix())
 
 
 def _newest(study: ListedStudy) -> float:

@@ -42,6 +42,7 @@ class AttemptRecord:
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{number:04d}.json"
         self.log_file = folder / f"{number:04d}.log"
+        self._cpu_seconds_before = _cpu_seconds()  # several attempts may work in one process, one after the other
         self._spare = folder / f"{durable.TEMPORARY_PREFIX}spare-{number:04d}"
         self._record = {
             "attempt": number,
@@ -71,17 +72,27 @@ class AttemptRecord:
         self._spare.unlink(missing_ok=True)
 
     def end(self, end_state: str, exit_code: int, diagnosis: dict[str, str] | None) -> None:
-        """How the attempt ended, and what it used of the machine (this process and those it waited for)."""
+        """How the attempt ended, and what it used of the machine (this process and those it waited for).
+
+        The memory is the most that they had by now, in earlier attempts too: the system keeps no other.
+        """
         self.free_spare()
-        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
         self.note(
             ended_at=time.time(),
             end_state=end_state,
             exit_code=exit_code,
             diagnosis=diagnosis,
-            cpu_seconds=sum(one.ru_utime + one.ru_stime for one in used),
-            peak_memory_bytes=1024 * max(one.ru_maxrss for one in used),
+            cpu_seconds=_cpu_seconds() - self._cpu_seconds_before,
+            peak_memory_bytes=1024 * max(one.ru_maxrss for one in _used()),
         )
+
+
+def _used() -> list[resource.struct_rusage]:
+    return [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+
+
+def _cpu_seconds() -> float:
+    return sum(one.ru_utime + one.ru_stime for one in _used())
 
 
 def newest(folder: Path) -> dict[str, Any] | None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable
-from tasks.report.page import Section
-from tasks.report.table import Table
+from tasks.report.page import Figure, Folded, Section
+from tasks.report.table import Link, Table
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
 
+ATTEMPTS = "attempts.html"
+"""The page beside a report with what clocks and machines said."""
+ROOT_OF_RUNS = "../../.."
+"""The root of all runs, seen from a run directory."""
 SHOWN_FILES = 20
 """More files than these are shown as their number and one digest."""
 
@@ -68,6 +72,11 @@ def run_directories(stages: Mapping[str, StageInput], root: Path) -> dict[str, s
     return {stage: given.path.relative_to(root).as_posix() for stage, given in stages.items()}
 
 
+def beside(published: Iterable[str]) -> list[Link]:
+    """Links to the files that lie beside a report, and to the page of its attempts."""
+    return [Link(name, name) for name in (*published, "final_results.json", ATTEMPTS)]
+
+
 def run_name(directory: str) -> str:
     """The last part of a run directory: the beginning of the fingerprint, which no other run has."""
     return directory.rsplit("/", 1)[-1]
@@ -85,15 +94,22 @@ def provenance_section(
     runs: Mapping[str, str],
     provenance: Mapping[str, Provenance],
     sources: Mapping[str, AttemptFacts],
-    configuration: dict[str, Any],
+    stages: Figure,
+    again: Folded,
 ) -> Section:
-    """The section of a report that says where every number comes from; each mapping has the stage as its key."""
+    """The section of a report that says where every number comes from; each mapping has the stage as its key.
+
+    `stages` is the picture of them, `again` how they are made again.
+    """
     return Section(
         "Provenance",
         texts=[
             "Every row of numbers ends with the name of the run directory that they came from. Before "
-            "anything was computed, every byte of these runs was hashed and compared with its marker."
+            "anything was computed, every byte of these runs was hashed and compared with its marker. When and where "
+            f"each stage worked, how long, and in how many attempts, stands in {ATTEMPTS}: these are no results, "
+            "and differ between runs that give the same."
         ],
+        figures=[stages],
         tables=[
             _stage_table(runs, provenance, sources),
             _external_table(provenance),
@@ -107,7 +123,8 @@ def provenance_section(
             ),
         ],
         details=(
-            (
+            again,
+            Folded(
                 "Fingerprints and digests in full",
                 json.dumps(
                     {
@@ -121,7 +138,6 @@ def provenance_section(
                     indent=2,
                 ),
             ),
-            ("The configuration of the study", json.dumps(configuration, indent=2, ensure_ascii=False)),
         ),
     )
 
@@ -135,7 +151,7 @@ def _stage_table(
         [
             [
                 stage,
-                directory,
+                Link(directory, f"{ROOT_OF_RUNS}/{directory}/"),
                 provenance[stage].stage_version,
                 provenance[stage].outputs_digest[:12],
                 (sources[stage].source.get("commit") or "unknown")[:12],
@@ -143,6 +159,7 @@ def _stage_table(
             ]
             for stage, directory in runs.items()
         ],
+        ids=[f"run-{run_name(directory)}" for directory in runs.values()],
     )
 
 

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+
+SPAN = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?%?) to ([+-]?[\d.]+(?:e[+-]?\d+)?%?)")
+"""An interval, as `tasks.report.numbers` writes it."""
+NO_SPAN = ("", "-", "none (one source)")
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cell that leads somewhere on a page, to `target` as a URI reference; everywhere else it is its text."""
+
+    text: str
+    target: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as it stands in Markdown and in HTML; the caption says what it shows, with the unit."""
+    """A table as it stands in Markdown and in HTML; the caption says what it shows, with the unit.
+
+    `ids` names its rows on a page: elsewhere there, a cell that holds X leads to the row `run-X`.
+    """
 
     caption: str
     header: Sequence[str]
     rows: Sequence[Sequence[object]]
+    ids: Sequence[str] = ()
 
     @property
     def right(self) -> list[bool]:
@@ -28,16 +48,21 @@ class Table:
     def markdown(self) -> str:
         return f"{self.caption}\n\n{markdown_table(self.header, self.rows)}"
 
-
-@dataclass(frozen=True)
-class Link:
-    """A cell that leads to a file or folder below that of the page; in Markdown its text alone."""
-
-    text: str
-    target: PurePath
-
-    def __str__(self) -> str:
-        return self.text
+    def csv(self) -> str:
+        """The table for a program: no bold, no thousands separators; of an interval both ends, as two columns."""
+        columns = []
+        for number, name in enumerate(self.header):
+            cells = [_bare(str(row[number])) for row in self.rows]
+            if any(map(SPAN.fullmatch, cells)) and all(SPAN.fullmatch(cell) or cell in NO_SPAN for cell in cells):
+                of = _bare(self.header[number - 1]) if number else name
+                for side, end in ((1, "low"), (2, "high")):
+                    ends = [found[side] if (found := SPAN.fullmatch(cell)) else "" for cell in cells]
+                    columns.append([f"{of} {end}", *ends])
+            else:
+                columns.append([_bare(name), *cells])
+        written = io.StringIO()
+        csv.writer(written).writerows(zip(*columns, strict=True))
+        return written.getvalue()
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -79,6 +104,12 @@ def _shown(character: str) -> str:
 def markdown_text(text: str) -> str:
     """`text` as Markdown that shows exactly it: no mark-up, no HTML, no table cell ends there."""
     return re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", text)
+
+
+def _bare(cell: str) -> str:
+    """A cell without the marks of bold, and a number without thousands separators."""
+    plain = re.sub(r"\*\*([^*]+)\*\*", r"\1", cell)
+    return plain.replace(",", "") if _is_number(plain) else plain
 
 
 def _is_number(cell: str) -> bool:

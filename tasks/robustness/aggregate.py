@@ -11,11 +11,16 @@ import pyarrow.parquet as pq
 
 from storage.records import read_records
 from tasks.report import figures as drawing
-from tasks.report.cautions import plain
-from tasks.report.provenance import provenance, run_directories, sources
+from tasks.report.again import made_again
+from tasks.report.attempts_page import publish_attempts
+from tasks.report.dag import Dag
+from tasks.report.dag_figure import dag_figure
+from tasks.report.provenance import provenance, provenance_section, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.robustness import checks
+from tasks.robustness.answer import headline
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.robustness.attacked_texts import attacked_texts
 from tasks.robustness.comparisons import attack_findings, primary, secondary, test_differences
 from tasks.robustness.figures import figures
 from tasks.robustness.final_results import ArmFacts, Attacks, BaseFacts, FinalResults, TextProof
@@ -36,7 +41,7 @@ from tasks.robustness.strongest import Tried
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
 from tasks.robustness.transfer_checks import require_transfer
-from tasks.robustness.words import primary_answer
+from tasks.robustness.words import answered
 from tasks.stage.run import StageInput, StageRun
 
 Rows = list[dict[str, Any]]
@@ -57,7 +62,7 @@ def aggregate(
 
     `given` are the arms, and the starts and attacks as `start-...`, `uat-...`, `hotflip-...`. `table.md`,
     `experiment_summary.txt`, `report.html`, `figures/` and `final_results.json` are functions of the stages that it
-    reads. Raises CheckFailed when these are not what the report would call them.
+    reads; `attempts.html` is not, and no output. Raises CheckFailed when these are not what the report would call them.
     """
     arms = {arm: given.pop(arm) for arm in config.arms}
     trained = {f"train-{arm}": handle for arm, handle in arms.items()}
@@ -69,18 +74,23 @@ def aggregate(
     results = _results(config, study, stages, run.run.root)
     drawing.prepare(run.cache)
     shown = {BASE: base} if study.base.training else {}
+    dag = Dag.of(run, stages.values())
     drawn = figures(results, study.records, shown | arms)
+    again = made_again("robustness", config.profile, dag, {})
+    picture = dag_figure(dag)
+    origins = provenance_section(results.runs, results.provenance, sources(stages), picture, again)
     texts = {
         "table.md": tables(results),
         "experiment_summary.txt": summary(results),
-        "report.html": report(results, drawn, sources(stages)),
+        "report.html": report(results, drawn, attacked_texts(results, study.records, stages), origins),
     }
+    publish_attempts(run, config.study, dag)
     for attack in ATTACKS:  # for whoever compares several studies: a sweep resamples their sources together
         rows = [row for own in study.records[attack].values() for row in own]
         with run.publish_file(f"{attack}.parquet") as file:
             pq.write_table(pa.Table.from_pylist(rows), file)
-    headline = plain(primary_answer(results)[0])
-    return publish(run, results, texts, {name: figure.svg for name, figure in drawn.items()}, headline)
+    svgs = {name: figure.svg for name, figure in (drawn | {"stages": picture}).items()}
+    return publish(run, results, texts, svgs, headline(answered(results)))
 
 
 ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer")

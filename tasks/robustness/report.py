@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tasks.report.numbers import perplexity
-from tasks.report.page import Figure, Section, html_page
-from tasks.report.provenance import AttemptFacts, provenance_section
+from tasks.report.page import Figure, Folded, Section, html_page
+from tasks.report.provenance import beside
 from tasks.report.table import Table, quoted
+from tasks.robustness.answer import two_sentences
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
 from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
+from tasks.robustness.attacked_texts import AttackedTexts
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.order_table import order_tables
 from tasks.robustness.tables import (
@@ -24,6 +26,7 @@ from tasks.robustness.words import (
     QUESTION,
     about_order,
     alive,
+    answered,
     cautions,
     facts,
     label,
@@ -35,8 +38,13 @@ from tasks.robustness.words import (
 )
 
 
-def report(results: FinalResults, drawn: dict[str, Figure], sources: dict[str, AttemptFacts]) -> str:
-    """The report as one HTML page; a function of its arguments."""
+def report(
+    results: FinalResults,
+    drawn: dict[str, Figure],
+    attacked: dict[str, AttackedTexts],
+    provenance: Section,
+) -> str:
+    """The report as one HTML page; a function of its arguments. `attacked` by attack."""
     sections = [
         Section(
             "Do the constrained layers live?", points=alive(results.alive_shares), tables=[liveness_table(results)]
@@ -48,7 +56,7 @@ def report(results: FinalResults, drawn: dict[str, Figure], sources: dict[str, A
             figures=[drawn["differences-test"]],
             tables=perplexity_tables(results),
         ),
-        *(_attack_section(name, results, drawn) for name in results.attacks.by_name()),
+        *(_attack_section(name, results, drawn, attacked[name]) for name in results.attacks.by_name()),
         Section("Are the layers monotone functions?", points=about_order(results), tables=order_tables(results)),
         Section("All comparisons but the primary one", tables=[secondary_table(results)]),
         Section(
@@ -60,19 +68,32 @@ def report(results: FinalResults, drawn: dict[str, Figure], sources: dict[str, A
         _checks_section(results),
         _text_section(results),
         Section("Limits", points=[*attack_cautions(results), *LIMITS, EARLIER_SYSTEM]),
-        provenance_section(results.runs, results.provenance, sources, results.configuration),
+        provenance,
     ]
-    title = f"{results.study}: non-negative feed-forward weights under two attacks"
-    return html_page(title, f"{QUESTION} {what_was_studied(results)}", facts(results), sections)
+    return html_page(
+        f"{results.study}: non-negative feed-forward weights under two attacks",
+        f"{QUESTION} {what_was_studied(results)}",
+        facts(results),
+        sections,
+        answer=two_sentences(answered(results)),
+        beside=beside(["table.md", "experiment_summary.txt", "figures/"]),
+    )
 
 
-def _attack_section(name: str, results: FinalResults, drawn: dict[str, Figure]) -> Section:
+def _attack_section(name: str, results: FinalResults, drawn: dict[str, Figure], attacked: AttackedTexts) -> Section:
     tables = attack_tables(name, results)
     if name == "uat":
         tables += [_trigger_table(results), _restart_table(results)]
     kinds = ("losses", "equal-loss", "differences", "strength", "effects")
     figures = [drawn[f"{kind}-{name}"] for kind in kinds]
-    return Section(ATTACK_TITLES[name], texts=[how_attacked(name, results)], figures=figures, tables=tables)
+    return Section(
+        ATTACK_TITLES[name],
+        texts=[how_attacked(name, results), attacked.how],
+        figures=figures,
+        excerpts=attacked.shown,
+        tables=tables,
+        details=attacked.folded,
+    )
 
 
 def _trigger_table(results: FinalResults) -> Table:
@@ -146,7 +167,7 @@ def _checks_section(results: FinalResults) -> Section:
                 ],
             )
         ],
-        details=(("The layers that were checked", "\n".join(_layers(results))),),
+        details=[Folded("The layers that were checked", "\n".join(_layers(results)))],
     )
 
 

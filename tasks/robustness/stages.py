@@ -181,6 +181,7 @@ class AggregateConfig(StageConfiguration):
     uat: TriggerAttack = scientific(description="How every model was to be attacked by a trigger.")
     hotflip: FlipAttack = scientific(description="How every model was to be attacked by flips.")
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
+    profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")
     evaluation: Evaluation = scientific(description="How results are summarised.")
     primary: Primary = scientific(description="The one comparison that answers the study's question.")
     unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")

@@ -331,6 +331,7 @@ class Study(StudyBase):
             uat=self.uat,
             hotflip=self.hotflip,
             configuration={"name": self.name, **self.scientific()},
+            profile=self.model_dump(mode="json"),
             evaluation=self.evaluation,
             primary=self.primary,
             unequal_budgets=self.unequal_budgets,

@@ -1,46 +1,59 @@
-"""`experiment_summary.txt`: the study for an email, as plain text."""
+"""`experiment_summary.txt`: the study for an email, as plain text that one screen or two hold."""
 
 from __future__ import annotations
 
 from tasks.report.cautions import plain
-from tasks.report.plain_text import paragraph, points
-from tasks.robustness.attack_words import attack_cautions, how_attacked
+from tasks.report.numbers import NATS, estimate, perplexity
+from tasks.report.plain_text import columns, paragraph, points
+from tasks.robustness.answer import two_sentences
+from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.words import (
-    EARLIER_SYSTEM,
-    LIMITS,
-    QUESTION,
-    cautions,
-    facts,
-    models,
-    the_text,
-    verified,
-    what_was_studied,
-)
+from tasks.robustness.words import QUESTION, answered, cautions, dead_arms, the_text, what_was_studied
 
 
 def summary(results: FinalResults) -> str:
-    """What was studied, the main numbers with intervals, what must be kept in mind, and where everything lies."""
-    attacks = [how_attacked(name, results) for name in results.attacks.by_name()]
-    to_keep_in_mind = [
-        *map(plain, cautions(results)),
-        verified(results),
-        *attack_cautions(results),
-        *LIMITS,
-        EARLIER_SYSTEM,
-    ]
+    """The answer, what was studied, the main numbers with intervals, what to keep in mind, and where the rest is."""
     blocks = [
         f"{results.study}, seed {results.seeds[0]}",
-        paragraph(f"{QUESTION} {what_was_studied(results)}"),
-        "WHAT WAS DONE\n\n" + points([the_text(results), *models(results), *attacks]),
-        "MAIN NUMBERS\n\n" + points([plain(fact) for fact in facts(results)]),
-        "TO KEEP IN MIND\n\n" + points(to_keep_in_mind),
-        "WHERE IT IS\n\n"
-        + "\n".join(f"  {stage:<16} {directory}" for stage, directory in results.runs.items())
-        + "\n\n"
-        + paragraph(
-            "Beside this file: report.html (opens in any browser, needs no network), table.md, figures/, and "
-            "final_results.json with every number."
+        *(paragraph(plain(sentence)) for sentence in two_sentences(answered(results))),
+        paragraph(f"{QUESTION} {what_was_studied(results)} {plain(the_text(results))}"),
+        _arms(results),
+        _differences(results),
+        "TO KEEP IN MIND\n\n" + points([plain(caution) for caution in cautions(results)]),
+        paragraph(
+            "Beside this file: report.html (opens in any browser, needs no network: every table, what the words mean, "
+            "limits, attacked texts, the run directory of each number), attempts.html (when and where each stage ran), "
+            "table.md, figures/, and final_results.json with every number."
         ),
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _arms(results: FinalResults) -> str:
+    attacks, dead = results.attacks.by_name(), dead_arms(results)
+    rows = [
+        [
+            f"{name} (dead)" if name in dead else name,
+            f"{arm.alive_share:.0%}",
+            perplexity(results.models[name].perplexity),
+            *(NATS(findings.effects[name].increase_nats_per_token.value) for findings in attacks.values()),
+        ]
+        for name, arm in results.arms.items()
+    ]
+    return f"{columns(['arm', 'alive', 'perplexity', *attacks], rows)}\n\n" + paragraph(
+        "Alive: what the constrained layers do, as a share of what they do in the baseline. Perplexity on the test "
+        "split. Then what the strongest attack that was found for any model adds to the loss, in nats per token."
+    )
+
+
+def _differences(results: FinalResults) -> str:
+    """What the constraint changes, the primary comparison among it."""
+    (clean,) = [row for row in results.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
+    low, high = clean.interval_nats_per_token
+    said = [f"loss on clean text {NATS(clean.difference_nats_per_token)} (interval {NATS(low)} to {NATS(high)})"]
+    for name, findings in results.attacks.by_name().items():
+        (row,) = [row for row in findings.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
+        matched = {row.model: row for row in findings.at_equal_loss}[MONOTONIC].increase_nats_per_token
+        at_equal_loss = estimate(matched, NATS) if matched else "not known"
+        said.append(f"{name} adds {estimate(row.increase_nats_per_token, NATS)}; at equal clean loss {at_equal_loss}")
+    return f"MONOTONIC - BASELINE, nats per token, {clean.confidence_level:.0%} intervals\n\n{points(said)}"

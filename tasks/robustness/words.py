@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
 from tasks.report.numbers import NATS, estimate, holds_zero, perplexity
+from tasks.robustness.answer import Answered
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attack_words import attack_facts, masked
 from tasks.robustness.final_results import FinalResults
@@ -97,6 +98,12 @@ def primary_answer(results: FinalResults) -> list[str]:
         f"{claimed} This is one seed: several of the base model must show it again before it is a finding.",
         ways_in_words(found.answer, in_other_ways(results)),
     ]
+
+
+def answered(results: FinalResults) -> Answered:
+    """What the study's two sentences are made from."""
+    one_training = "one seed says nothing about another training"
+    return Answered(results.primary, in_other_ways(results), "one seed", one_training)
 
 
 def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:
@@ -196,10 +203,9 @@ def model_and_text(results: FinalResults) -> str:
 
 
 def facts(results: FinalResults) -> list[str]:
-    """The main numbers as sentences: do the layers live, the answer, what the constraint costs, what attacks did."""
+    """The main numbers as sentences: do the layers live, what the constraint costs, what the attacks did."""
     return [
         *alive(results.alive_shares),
-        *primary_answer(results),
         _cost_of_the_constraint(results),
         *worse_than_frequencies(results),
         *masked(results),

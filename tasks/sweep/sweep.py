@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tasks.report import figures
+from tasks.report.again import made_again
+from tasks.report.attempts_page import publish_attempts
+from tasks.report.dag import Dag
+from tasks.report.dag_figure import dag_figure
 from tasks.report.page import html_page
-from tasks.report.provenance import provenance, provenance_section, run_directories, sources
+from tasks.report.provenance import beside, provenance, provenance_section, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.stage.run import StageInput, StageRun
 from tasks.sweep.configuration import SweepConfig
@@ -27,10 +31,15 @@ def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     markdown = [f"# {title(results)}", lead(results), "\n".join(f"- {fact}" for fact in facts(results))]
     for section in parts:
         markdown += [f"## {section.title}", *section.texts, *(table.markdown() for table in section.tables)]
-    origin = provenance_section(results.runs, provenance(cells), sources(cells), config.scientific())
+    dag = Dag.of(run, cells.values())
+    picture, again = dag_figure(dag), made_again(config.page, config.profile, dag, config.over)
+    origin = provenance_section(results.runs, provenance(cells), sources(cells), picture, again)
     origin = replace(origin, tables=[table for table in origin.tables if table.rows])
     texts = {
         "table.md": "\n\n".join(markdown) + "\n",
-        "report.html": html_page(title(results), lead(results), facts(results), [*parts, origin]),
+        "report.html": html_page(
+            title(results), lead(results), facts(results), [*parts, origin], beside=beside(["table.md", "figures/"])
+        ),
     }
-    return publish(run, results, texts, {name: picture.svg for name, picture in pictures.items()})
+    publish_attempts(run, config.study, dag)
+    return publish(run, results, texts, {name: shown.svg for name, shown in (pictures | {"stages": picture}).items()})

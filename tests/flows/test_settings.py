@@ -49,7 +49,7 @@ EXECUTION_FIELDS = {
     "UatConfig": {"cell", "execution"},
     "HotFlipConfig": {"cell", "execution"},
     "TransferConfig": {"cell", "execution"},
-    "AggregateConfig": {"cell", "execution", "study", "configuration"},
+    "AggregateConfig": {"cell", "execution", "study", "configuration", "profile"},
 }
 SEARCH = {"candidates", "candidate_rule", "search_precision"}
 SCIENTIFIC_FIELDS = {

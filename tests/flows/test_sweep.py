@@ -246,7 +246,7 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
     assert len(results["increase_differences"]["hotflip"]["monotonic"]["of_seeds"]) == 2
     assert f"the report, for a browser: {sweep}/report.html" in printed
-    assert (sweep / "report.html").read_text().count("<svg") == 1
+    assert (sweep / "report.html").read_text().count("<svg") == 2
 
 
 def test_a_dry_run_says_which_seed_each_stage_belongs_to(

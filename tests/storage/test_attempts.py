@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -280,3 +281,15 @@ def test_a_disk_that_becomes_read_only_under_an_attempt_ends_it_with_an_outcome(
     assert outcome.exit_code == 1 and "Read-only file system" in outcome.message
     assert not run.marker_file.exists()
     assert locks.highest(run.path / "locks") == 1
+
+
+def test_the_processor_time_of_an_attempt_is_its_own_where_several_work_in_one_process(tmp_path):
+    used = []
+    for number in (1, 2):
+        record = attempts.AttemptRecord(tmp_path, number, {}, [0, 0])
+        began = time.process_time()
+        while number == 1 and time.process_time() < began + 0.3:
+            sum(range(1000))
+        record.end("finished", 0, None)
+        used.append(durable.read_json(tmp_path / f"000{number}.json")["cpu_seconds"])
+    assert used[0] >= 0.3 > used[1] + 0.1

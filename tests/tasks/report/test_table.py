@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import csv
+import io
 
 import pytest
 
@@ -47,6 +48,27 @@ def test_a_table_in_markdown_has_its_caption_as_a_paragraph():
     assert said == "What it shows.\n\n|  n |\n| -: |\n|  1 |"
 
 
+def rows_of(table: Table) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(table.csv())))
+
+
+def test_a_table_for_a_program_has_plain_numbers_and_both_ends_of_an_interval():
+    header = ["model", "nats", "interval", "share", "interval"]
+    rows = [["**a (dead)**", "4,188.43", "+0.3518 to +0.4025", "7.70%", "7.05% to 8.32%"], ["b", "-", "-", "-", "-"]]
+    assert rows_of(Table("c", header, rows)) == [
+        ["model", "nats", "nats low", "nats high", "share", "share low", "share high"],
+        ["a (dead)", "4188.43", "+0.3518", "+0.4025", "7.70%", "7.05%", "8.32%"],
+        ["b", "-", "", "", "-", "", ""],
+    ]
+
+
+def test_text_in_which_an_interval_stands_beside_words_is_kept_as_it_is():
+    rows = [["1 to 2", "1e-05 to 2e-05"], ["a, b", "none (one source)"]]
+    assert rows_of(Table("c", ["said", "interval"], rows)) == [
+        ["said", "said low", "said high"], ["1 to 2", "1e-05", "2e-05"], ["a, b", "", ""]
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -82,5 +104,5 @@ def test_text_in_markdown_is_shown_as_it_is():
 
 
 def test_a_link_is_its_text_in_markdown():
-    table = markdown_table(["report"], [[Link("the answer", Path("a/report.html"))]])
+    table = markdown_table(["report"], [[Link("the answer", "a/report.html")]])
     assert table.splitlines()[2] == "| the answer |"

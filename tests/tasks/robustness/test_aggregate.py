@@ -130,7 +130,7 @@ def test_triggers_stand_in_the_table_with_their_ids_and_harmlessly(tmp_path: Pat
 
     made = Made(tmp_path, nasty)
     assert r"\\u202enoisrev\\n\<script\>alert(1)\</script\>\|\*\*x\*\*" in made.table
-    assert "<script>" not in made.html and r"\u202enoisrev\n&lt;script&gt;" in made.html
+    assert "<script>alert" not in made.html and r"\u202enoisrev\n&lt;script&gt;" in made.html
 
 
 def test_unequal_budgets_stand_in_every_text_with_their_reason(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from storage import durable
 from tasks.report import provenance
+from tasks.report.cautions import plain
+from tasks.robustness.answer import two_sentences
+from tasks.robustness.words import answered
 from tests.tasks.report.test_page import Reader
-from tests.tasks.robustness.edited import aggregated, contents, written
+from tests.tasks.robustness.edited import aggregated, contents, typed, written
 from tests.tasks.tiny import finished_study
 
 
@@ -32,7 +36,7 @@ def numbers(path: Path) -> dict[str, Any]:
 
 def test_every_figure_stands_in_the_page(path: Path, html: str):
     files = sorted((path / "figures").glob("*.svg"))
-    assert len(files) == 13 and all(file.read_text() in html for file in files)
+    assert len(files) == 14 and all(file.read_text() in html for file in files)
 
 
 def test_it_says_first_whether_the_layers_live_and_then_what_the_answer_is(html: str):
@@ -68,7 +72,7 @@ def test_provenance_names_runs_fingerprints_and_configuration(html: str, numbers
     for stage, place in numbers["runs"].items():
         assert place in text and numbers["provenance"][stage]["fingerprint"] in text
         assert numbers["provenance"][stage]["outputs_digest"] in text
-    assert '"trigger_tokens": 3' in text and '"success_relative_increase": 0.15' in text
+    assert "trigger_tokens: 3" in text and "success_relative_increase: 0.15" in text
 
 
 def test_many_files_are_shown_by_one_digest():
@@ -100,7 +104,7 @@ def test_the_limits_are_stated(html: str):
 
 
 def test_no_time_of_day_or_duration_is_shown(html: str):
-    assert not re.search(r"started_at|\d\d:\d\d:\d\d|seconds\b(?!\":)", Reader(html).text.split("The configuration")[0])
+    assert not re.search(r"started_at|\d\d:\d\d:\d\d|seconds\b(?!\":)", Reader(html).text)
 
 
 def test_the_curves_and_points_are_those_of_the_stages(path: Path, numbers: Any):
@@ -114,9 +118,42 @@ def test_the_curves_and_points_are_those_of_the_stages(path: Path, numbers: Any)
     assert f"base {found:.4f}" in (path / "figures" / "strength-hotflip.svg").read_text()
 
 
-def test_the_summary_is_plain_text_for_an_email(path: Path, numbers: Any):
+def test_the_summary_is_plain_text_for_an_email_and_begins_with_the_answer(path: Path, numbers: Any):
     text = (path / "experiment_summary.txt").read_text()
-    assert max(map(len, text.splitlines())) <= 78 and "**" not in text
-    for place in numbers["runs"].values():
-        assert place in text
-    assert "interval" in text and "report.html" in text
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 78 and len(lines) <= 60 and "**" not in text
+    seen, not_shown = two_sentences(answered(typed(numbers)))
+    assert [" ".join(block.split()) for block in text.split("\n\n")[1:3]] == [plain(seen), not_shown]
+    assert "interval" in text and "report.html" in text and all(arm in text for arm in numbers["arms"])
+
+
+def test_the_page_begins_with_the_answer(html: str, numbers: Any):
+    (said,) = re.findall(r'</h1>\s*<div class="answer"><p><strong>(.*?)</p></div>', html)
+    seen, not_shown = two_sentences(answered(typed(numbers)))
+    assert said.replace("</strong></p><p>", " ") == f"{plain(seen)} {not_shown}"
+
+
+def test_a_row_s_run_leads_to_the_row_that_says_where_it_lies_and_this_to_the_run_directory(
+    path: Path, html: str, numbers: Any
+):
+    places = {place.rsplit("/", 1)[1]: place for place in numbers["runs"].values()}
+    linked = set(re.findall(r'<td[^>]*><a href="#run-([0-9a-f]{12})">\1</a></td>', html))
+    assert {place.rsplit("/", 1)[1] for place in map(numbers["runs"].get, ("train-monotonic", "transfer"))} <= linked
+    for name in linked:
+        (row,) = re.findall(rf'<tr id="run-{name}">.*?</tr>', html)
+        (target,) = re.findall(r'href="([^"]+)"', row)
+        assert (path / target).resolve() == finished_study().root / places[name]
+
+
+def test_what_is_said_to_lie_beside_the_page_lies_there(path: Path, html: str):
+    (beside,) = re.findall(r"Beside this page: (.*?)</p>", html)
+    names = re.findall(r'href="([^"]+)"', beside)
+    assert "attempts.html" in names and len(names) == 5 and all((path / name).exists() for name in names)
+
+
+def test_what_clocks_said_stands_beside_the_report_and_outside_every_digest(path: Path):
+    page, marker = (path / "attempts.html").read_text(), durable.read_json(path / "COMPLETE.json")
+    assert "attempts.html" not in marker["outputs"] and "report.html" in marker["outputs"]
+    record = durable.read_json(next((path.parents[1] / "base").glob("*/attempts/0001.json")))
+    assert f"<td>{record['host']}</td>" in page
+    assert f"<td>{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(record['started_at']))}</td>" in page

@@ -26,7 +26,7 @@ from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
-from tasks.robustness import sweep
+from tasks.robustness import sweep, sweep_report
 from tasks.robustness.final_results import SweepResults
 from tasks.robustness.words import MODELS
 from tasks.stage.run import StageInput
@@ -37,6 +37,7 @@ from tests.tasks.tiny import finished_study, stage_run, tiny_study
 T_975_OF_THREE = 4.302652729696142
 ARMS = ("baseline", "monotonic", "random-signs")
 SEEDS = (42, 1337, 2024)
+MADE_BY = {"page": "robustness", "profile": {"name": "tiny", "seed": 42, "execution": {}}}
 
 
 @dataclass
@@ -108,9 +109,9 @@ def swept(folder: Path, inputs: dict[str, StageInput], **changed: Any) -> tuple[
     run = stage_run(folder / "out")
     run.run = SimpleNamespace(root=folder / "runs")
     named = {f"seed {seed}": [seed] for seed, _ in zip(SEEDS, inputs, strict=False)}
-    config = SweepConfig(**({"study": "tiny", "keys": ["seed"], "cells": named} | changed))
+    config = SweepConfig(**({"study": "tiny", "keys": ["seed"], "cells": named} | MADE_BY | changed))
     sweep.sweep_seeds(run, config, **inputs)
-    assert (run.directory / "report.html").read_text().count("<svg") == 1
+    assert (run.directory / "report.html").read_text().count("<svg") == 2, "the figure, and the stages"
     return durable.read_json(run.directory / "final_results.json"), (run.directory / "table.md").read_text()
 
 
@@ -303,7 +304,7 @@ def test_the_table_carries_the_cautions_of_every_cell_once(tmp_path: Path, cells
     assert "toy size" in table and "GPTNeoXForCausalLM" in table
     found["of_cell"]["seed_1337"]["unequal_budgets_reason"] = "a warmer start"
     found["of_cell"]["seed_2024"]["numerics_changes"] = {"train-monotonic": [{}]}
-    table = sweep.table(SweepResults.model_validate(found))
+    table = sweep_report.table(SweepResults.model_validate(found))
     assert table.count("a warmer start") == 1 and table.count("changed between attempts of train-monotonic") == 1
 
 
@@ -322,7 +323,7 @@ def test_cells_of_chance_alone_compare_the_arms_and_all_others_stand_side_by_sid
     keys: list[str], missing: list[str], stage: object, tmp_path: Path
 ):
     study = tiny_study(tmp_path, evaluation={"bootstrap_resamples": 100, "confidence_level": 0.9})
-    config = SweepConfig(study="tiny", keys=keys, cells={"a": [1], "b": [2]}, missing=missing)
+    config = SweepConfig(study="tiny", keys=keys, cells={"a": [1], "b": [2]}, missing=missing, **MADE_BY)
     taken, given = sweep_stage(study, config)
     assert taken is stage and given.confidence_level == 0.9
 

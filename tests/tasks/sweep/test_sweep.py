@@ -22,6 +22,7 @@ from tasks.sweep.results import CellNumbers, SweepResults, numbers_of
 from tasks.sweep.sweep import sweep
 from tests.tasks.tiny import stage_run
 
+MADE_BY = {"page": "toy.py", "profile": {"name": "toy", "seed": 1, "execution": {}}}
 T_975_OF_TWO = 12.706204736432095
 CELLS = {f"seed {seed}, width {width}": [seed, width] for seed in (1, 2) for width in ("narrow", "wide")}
 
@@ -53,7 +54,7 @@ def swept(folder: Path, missing: list[str], **fields: Any) -> tuple[SweepResults
     }
     run = stage_run(folder / "out")
     run.run = SimpleNamespace(root=folder / "runs")
-    config = SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, missing=missing, **fields)
+    config = SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, missing=missing, **MADE_BY, **fields)
     published = sweep(run, config, **inputs)
     for figure in published.figures:
         ElementTree.parse(run.directory / figure)
@@ -75,7 +76,7 @@ def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_k
     assert ["narrow", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707107", "2 of 2"] in rows(table)
     for name, (seed, width) in CELLS.items():
         assert [str(seed), width, f"{loss(seed, width):.6g}", results.runs[name].rsplit("/", 1)[-1]] in rows(table)
-    assert report.count("<svg") == 1 and "width wide" in report and "missing" not in table
+    assert report.count("<svg") == 2 and "width wide" in report and "missing" not in table
     assert ["letters", "26"] in rows(table), "what nothing varied here changes stands apart"
     assert "better" not in table + report
 
@@ -115,7 +116,7 @@ def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
     cells = {name: finished(tmp_path, name, {"loss": 1.0}) for name in ("seed 1", "seed 2")}
     file = cells["seed 1"].run.result_file
     file.write_text(file.read_text().replace("1.0", "0.5"))
-    config = SweepConfig(study="toy", keys=["seed"], cells={"seed 1": [1], "seed 2": [2]})
+    config = SweepConfig(study="toy", keys=["seed"], cells={"seed 1": [1], "seed 2": [2]}, **MADE_BY)
     with pytest.raises(CheckFailed, match=r"result\.json was edited"):
         sweep(stage_run(tmp_path / "out"), config, **cells)
 
@@ -131,14 +132,14 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
     }
     run = stage_run(tmp_path / "out")
     run.run = SimpleNamespace(root=tmp_path / "runs")
-    sweep(run, SweepConfig(study="toy", keys=["width", "seed"], cells=cells, missing=[lost]), **inputs)
+    sweep(run, SweepConfig(study="toy", keys=["width", "seed"], cells=cells, missing=[lost], **MADE_BY), **inputs)
     report = (run.directory / "report.html").read_text()
     table = rows((run.directory / "table.md").read_text())
     assert ["width", "seed", "chance", "dropout 0.2", "run"] in table
     assert ["16", "2", "missing", "missing", "-"] in table
     assert ["1", "dropout 0.2", "1.015", "0.951469 to 1.07853", "0.00707107", "2 of 2"] in table
     assert ["16", "chance", "3", "-", "-", "1 of 2"] in table
-    (picture,) = re.findall("<svg.*?</svg>", report, re.DOTALL)
+    picture, _ = re.findall("<svg.*?</svg>", report, re.DOTALL)
     shown = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture)]
     assert {"width", "loss", "1", "4", "1 missing"} <= set(shown), shown
     assert "over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture

@@ -1,0 +1,156 @@
+"""The study's answer in two sentences: what was seen, and what was not shown. No sentence says more than its numbers.
+
+A difference counts for the constraint only as far as it is there against every placebo with living layers, in every
+other way to count it, and over more than one training; whatever of these is lacking, the second sentence names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tasks.report.numbers import NATS, span
+from tasks.robustness.final_results import PrimaryAnswer
+from tasks.statistics.equivalence import Answer
+from tasks.statistics.resampling import Estimate
+
+ARM = "the model whose feed-forward weights are kept non-negative (monotonic)"
+CLAIM = "that the constraint makes the model harder to attack"
+REFERENCES = {
+    "increase": "that of the baseline",
+    "increase_at_equal_loss": "that of the model without constraint at the same clean loss",
+}
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the two sentences are made from: of one study, or over the cells of a sweep.
+
+    `ways` are the same comparison counted otherwise, None where one is not known; `trainings` says how many, and
+    `one_training` what that lacks, empty where nothing.
+    """
+
+    primary: PrimaryAnswer
+    ways: Mapping[str, Estimate | None]
+    trainings: str
+    one_training: str
+
+
+def two_sentences(given: Answered) -> list[str]:
+    """What was seen, and what was not shown."""
+    return [f"**{_seen(given)}**", _not_shown(given)]
+
+
+def headline(given: Answered) -> str:
+    """The same in one line, for a list of studies."""
+    found, asked = given.primary, given.primary.primary
+    if found.answer is None or found.difference is None:
+        return f"not answered: {found.unanswered}"
+    value, interval = NATS(found.difference.value), span(found.difference.interval, NATS)
+    said = [f"{asked.attack}, monotonic - baseline {value} nats per token (interval {interval}): {found.answer.answer}"]
+    if found.answer.answer == "differs":
+        said += [f"not told apart from {', '.join(alike)}"] if (alike := _not_told_apart(found)) else []
+        said += [f"not shown in {without}"] if (without := _ways_without(given)) else []
+    return "; ".join([*said, given.trainings])
+
+
+def _seen(given: Answered) -> str:
+    found, asked = given.primary, given.primary.primary
+    if found.answer is None or found.difference is None:
+        return f"The question is not answered: {found.unanswered}."
+    value, reference = found.difference.value, REFERENCES[asked.measure]
+    margin, interval = f"{found.answer.margin:g}", f"interval {span(found.difference.interval, NATS)}"
+    whole = f"(difference {NATS(value)}, {interval}, {given.trainings})"
+    if found.answer.answer == "undecided":
+        return (
+            f"Whether under {asked.attack} the loss of {ARM} rises more or less than {reference}, or as much within "
+            f"the margin of {margin} nats per token, is undecided {whole}."
+        )
+    if found.answer.answer == "equivalent":
+        return (
+            f"Under {asked.attack} the loss of {ARM} rose as much as {reference}, within the margin of {margin} nats "
+            f"per token {whole}."
+        )
+    return (
+        f"Under {asked.attack} the loss of {ARM} rose by {abs(value):.4f} nats per token {_less(given)} than "
+        f"{reference} ({interval}, {given.trainings}), which {_beside_margin(found.answer)} the margin of {margin}."
+    )
+
+
+def _beside_margin(answer: Answer) -> str:
+    if answer.answer == "differs within the margin":
+        return "is less than"
+    beyond = answer.interval is not None and min(map(abs, answer.interval)) > answer.margin
+    return "is more than" if beyond else "may be less or more than"
+
+
+def _not_shown(given: Answered) -> str:
+    found = given.primary
+    if found.answer is None or found.difference is None:
+        return "So nothing here shows that non-negative weights make the model harder to attack, or that they do not."
+    if found.answer.answer == "undecided":
+        return f"Not shown: {CLAIM}, or that it does not{_because([given.one_training])}."
+    if found.answer.answer != "differs":
+        return f"Not shown: {CLAIM}; less than the margin counts as nothing{_because([given.one_training])}."
+    placebos, claim = _of_placebos(found), CLAIM if _less(given) == "less" else f"{CLAIM}, nor that it makes it easier"
+    lacking = list(filter(None, [placebos, _of_ways(given), given.one_training]))
+    if placebos:
+        return f"Not shown: {claim}{_because(lacking)}."
+    beyond = f"It is {_less(given)} than on every placebo with living layers ({', '.join(found.from_placebos)})"
+    if lacking:
+        return f"{beyond}; not shown: {claim}{_because(lacking)}."
+    return (
+        f"{beyond} and in every other way to count it; not shown: that it holds for other models, other text or "
+        "stronger attacks."
+    )
+
+
+def _less(given: Answered) -> str:
+    assert given.primary.difference is not None, "answered"
+    return "less" if given.primary.difference.value < 0 else "more"
+
+
+def _because(reasons: Sequence[str]) -> str:
+    *before, last = [*filter(None, reasons)] or [""]
+    if not last:
+        return ""
+    return f", because {', '.join(before)}, and {last}" if before else f", because {last}"
+
+
+def _of_placebos(found: PrimaryAnswer) -> str:
+    """What the comparison with the placebos lacks; empty where each is told apart."""
+    if not found.from_placebos:
+        return "no placebo with living layers was compared by this measure"
+    if not (alike := _not_told_apart(found)):
+        return ""
+    rows = {arm: found.from_placebos[arm] for arm in alike}
+    shown = [f"{arm} ({NATS(row.value)}, interval {span(row.interval, NATS)})" for arm, row in rows.items()]
+    return f"monotonic is not told apart from the placebo{'s' if shown[1:] else ''} {' and '.join(shown)}"
+
+
+def _not_told_apart(found: PrimaryAnswer) -> list[str]:
+    """The placebos against which the difference is not there with its sign."""
+    assert found.difference is not None, "answered"
+    value = found.difference.value
+    return [arm for arm, row in found.from_placebos.items() if not _has_sign(row, value)]
+
+
+def _of_ways(given: Answered) -> str:
+    """In which other ways to count the difference is not there; empty where it is in all."""
+    without = _ways_without(given)
+    return f"the difference is not shown in {without} ({'; '.join(_without(given))})" if without else ""
+
+
+def _ways_without(given: Answered) -> str:
+    return f"{len(found)} of {len(given.ways)} other ways to count" if (found := _without(given)) else ""
+
+
+def _without(given: Answered) -> list[str]:
+    assert given.primary.difference is not None, "answered"
+    value = given.primary.difference.value
+    return [way for way, row in given.ways.items() if row is None or not _has_sign(row, value)]
+
+
+def _has_sign(row: Estimate, value: float) -> bool:
+    """Whether the whole interval lies on the side of `value`."""
+    return row.interval is not None and min(end if value > 0 else -end for end in row.interval) > 0

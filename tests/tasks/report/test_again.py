@@ -1,0 +1,67 @@
+"""The command that makes a study again, and its file, which is read back as the same study."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployments.walk import Walk
+from flows import robustness, settings
+from tasks.report.again import made_again
+from tasks.report.dag import Dag, Node
+from tests.conftest import ROBUSTNESS
+
+PROFILES = settings.profile_names(ROBUSTNESS)
+
+
+def dag_with(**numerics: Any) -> Dag:
+    return Dag({"a": Node("train", "", Path("a"), (), numerics=numerics), "b": Node("report", "", Path("b"), ("a",))})
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_file_is_read_back_as_the_same_study(profile: str, tmp_path: Path):
+    study = settings.read_study(ROBUSTNESS, profile, ["execution.micro_batch_examples=3"], 7)
+    folded = made_again("robustness", study.model_dump(mode="json"), dag_with(micro_batch_examples=3), {})
+    (tmp_path / folded.file).write_text(folded.text)
+    again = settings.read_study(ROBUSTNESS, str(tmp_path / folded.file), [], None)
+    assert again.scientific() == study.scientific() and again.name == study.name
+    assert again.execution.micro_batch_examples == 3
+    assert folded.file == f"{study.name}.yaml"
+    assert folded.text.startswith(f"# ratchet run robustness --profile {folded.file}\n")
+
+
+def test_a_study_of_local_files_names_them_and_has_the_same_runs(tmp_path: Path):
+    text = tmp_path / "text.jsonl"
+    text.write_text('{"text": "some words"}\n')
+    changes = [f"text={{source: files, paths: [{text}]}}", "model.activation=relu", "snapshots=[0.25, 0.5]"]
+    study = settings.read_study(ROBUSTNESS, "smoke", changes, None)
+    folded = made_again("robustness", study.model_dump(mode="json"), dag_with(), {})
+    (tmp_path / folded.file).write_text(folded.text)
+    again = settings.read_study(ROBUSTNESS, str(tmp_path / folded.file), [], None)
+
+    def fingerprints(one: Any) -> list[str]:
+        walk = Walk(tmp_path / "runs", one.name, one.execution)
+        robustness.page(one, walk)
+        return [handle.run.fingerprint for handle in walk.handles]
+
+    assert fingerprints(again) == fingerprints(study)
+
+
+def test_of_the_execution_it_keeps_what_bytes_depend_on_as_the_runs_have_it():
+    profile = {"name": "it", "execution": {"cpu_threads": 2, "device": "auto", "stall_minutes": 3.0, "batch": 8}}
+    nodes = dict(dag_with(cpu_threads=4, device="cuda", batch=8).nodes)
+    nodes["c"] = Node("train", "", Path("c"), (), numerics={"batch": 16})
+    said = yaml.safe_load(made_again("robustness", profile, Dag(nodes), {}).text)
+    assert said["execution"] == {"cpu_threads": 4}, "not the device, not what differed, nothing else"
+
+
+def test_a_sweep_is_made_again_by_a_command_that_is_read_back_as_the_same_values():
+    over = {"seed": [1, 2], "budget.learning_rate": [1e-05, 0.001], "constraint.variant": ["mlp_in", "no", "it's"]}
+    text = made_again("my study.py", {"name": "it", "execution": {}}, dag_with(), over).text
+    command = shlex.split(text.splitlines()[0].removeprefix("# "))
+    assert command[:5] == ["ratchet", "sweep", "my study.py", "--profile", "it.yaml"]
+    assert settings.read_over([given for given in command[5:] if given != "--over"]) == over

@@ -1,0 +1,154 @@
+"""The two sentences: what was seen, and what was not shown, never stronger than the numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tasks.robustness.answer import Answered, headline, two_sentences
+from tasks.robustness.final_results import PrimaryAnswer
+from tasks.statistics.configuration import Primary
+from tasks.statistics.equivalence import Answer
+from tasks.statistics.resampling import Estimate
+
+ONE_SEED = "one seed says nothing about another training"
+LESS, NOTHING, MORE = [-0.05, -0.01], [-0.01, 0.01], [0.01, 0.05]
+NEVER = re.compile(r"\b(protects?|more robust|proves?|wins?|better|worse|significant\w*)\b", re.IGNORECASE)
+
+
+def estimate(interval: list[float] | None) -> Estimate:
+    return Estimate(value=-0.03 if interval is None else sum(interval) / 2, interval=interval)
+
+
+def given(
+    said: str = "differs",
+    interval: list[float] | None = LESS,
+    placebos: dict[str, list[float] | None] | None = None,
+    ways: dict[str, list[float] | None] | None = None,
+    one_training: str = ONE_SEED,
+    unanswered: str | None = None,
+) -> Answered:
+    difference = estimate(interval)
+    answer = Answer(
+        answer=said, difference=difference.value, margin=0.02, interval=interval, equivalence_interval=interval,
+        confidence_level=0.95,
+    )  # fmt: skip
+    compared = {"random-signs": LESS} if placebos is None else placebos
+    primary = PrimaryAnswer(
+        primary=Primary(),
+        difference=None if unanswered else difference,
+        answer=None if unanswered else answer,
+        unanswered=unanswered,
+        from_placebos={arm: estimate(row) for arm, row in compared.items()},
+    )
+    found: dict[str, Any] = {"at equal clean loss": LESS} if ways is None else ways
+    shown = {way: row and estimate(row) for way, row in found.items()}
+    return Answered(primary, shown, "one seed" if one_training else "3 trainings of each", one_training)
+
+
+def test_a_difference_is_said_with_its_size_its_interval_its_trainings_and_its_margin():
+    seen, _ = two_sentences(given())
+    assert seen == (
+        "**Under hotflip the loss of the model whose feed-forward weights are kept non-negative (monotonic) rose by "
+        "0.0300 nats per token less than that of the baseline (interval -0.0500 to -0.0100, one seed), which may be "
+        "less or more than the margin of 0.02.**"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "interval", "shown"),
+    [
+        ("differs", [-0.05, -0.03], "less than that of the baseline (interval -0.0500 to -0.0300, one seed), which is "
+         "more than the margin of 0.02"),
+        ("differs", MORE, "0.0300 nats per token more than that of the baseline"),
+        ("differs within the margin", [-0.01, -0.004], "less than that of the baseline (interval -0.0100 to -0.0040, "
+         "one seed), which is less than the margin of 0.02"),
+        ("equivalent", NOTHING, "as much as that of the baseline, within the margin of 0.02 nats per token (difference "
+         "+0.0000, interval -0.0100 to +0.0100, one seed)"),
+        ("undecided", [-0.1, 0.1], "is undecided (difference +0.0000, interval -0.1000 to +0.1000, one seed)"),
+    ],
+)  # fmt: skip
+def test_what_was_seen(said: str, interval: list[float], shown: str):
+    assert shown in two_sentences(given(said, interval))[0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "lacking"),
+    [
+        ({"placebos": {"random-signs": NOTHING}}, "monotonic is not told apart from the placebo random-signs (+0.0000, "
+         "interval -0.0100 to +0.0100)"),
+        ({"placebos": {"random-signs": None}}, "monotonic is not told apart from the placebo random-signs"),
+        ({"placebos": {"random-signs": MORE, "own-signs": NOTHING}}, "from the placebos random-signs (+0.0300, "),
+        ({"placebos": {}}, "no placebo with living layers was compared by this measure"),
+        ({"ways": {"a": LESS, "b": NOTHING, "c": None}}, "not shown in 2 of 3 other ways to count (b; c)"),
+        ({"ways": {"a": MORE}}, "not shown in 1 of 1 other ways to count (a)"),
+        ({}, ONE_SEED),
+    ],
+)  # fmt: skip
+def test_whatever_a_claim_lacks_is_named(changed: dict[str, Any], lacking: str):
+    _, not_shown = two_sentences(given(**changed))
+    assert "ot shown: that the constraint makes the model harder to attack, because " in not_shown
+    assert lacking in not_shown
+
+
+def test_a_difference_beyond_every_placebo_is_told_and_still_no_claim_on_one_seed():
+    _, said = two_sentences(given())
+    assert said == (
+        "It is less than on every placebo with living layers (random-signs); not shown: that the constraint makes the "
+        f"model harder to attack, because {ONE_SEED}."
+    )
+
+
+def test_what_is_there_in_every_way_is_not_shown_for_anything_else():
+    _, said = two_sentences(given(one_training=""))
+    assert said == (
+        "It is less than on every placebo with living layers (random-signs) and in every other way to count it; not "
+        "shown: that it holds for other models, other text or stronger attacks."
+    )
+
+
+def test_a_model_that_is_easier_to_attack_is_shown_to_be_neither():
+    _, said = two_sentences(given(interval=MORE, placebos={"random-signs": LESS}, ways={}))
+    assert said.startswith(
+        "Not shown: that the constraint makes the model harder to attack, nor that it makes it easier, because "
+        "monotonic is not told apart from the placebo random-signs"
+    )
+
+
+@pytest.mark.parametrize("said", ["equivalent", "undecided", "differs within the margin"])
+def test_without_a_difference_nothing_is_claimed(said: str):
+    _, not_shown = two_sentences(given(said, [-0.01, -0.004] if said.startswith("differs") else NOTHING))
+    assert not_shown.startswith("Not shown: that the constraint makes the model harder to attack")
+    assert ONE_SEED in not_shown and "placebo" not in not_shown
+
+
+def test_what_cannot_be_answered_says_why_and_claims_nothing():
+    found = given(unanswered="the layers are dead")
+    assert two_sentences(found) == [
+        "**The question is not answered: the layers are dead.**",
+        "So nothing here shows that non-negative weights make the model harder to attack, or that they do not.",
+    ]
+    assert headline(found) == "not answered: the layers are dead"
+
+
+@pytest.mark.parametrize("said", ["differs", "equivalent", "undecided", "differs within the margin"])
+@pytest.mark.parametrize("interval", [LESS, NOTHING, MORE])
+@pytest.mark.parametrize("one_training", ["", ONE_SEED])
+def test_two_sentences_are_two_and_no_word_says_too_much(said: str, interval: list[float], one_training: str):
+    found = given(said, interval, one_training=one_training)
+    sentences = two_sentences(found)
+    assert len(sentences) == 2
+    for sentence in sentences:
+        assert len(re.findall(r"[.](?= |\**$)", sentence)) == 1 and not NEVER.search(sentence)
+    assert "\n" not in headline(found) and not NEVER.search(headline(found))
+
+
+def test_the_headline_has_the_number_and_what_it_lacks():
+    lacking = given(placebos={"random-signs": NOTHING}, ways={"a": LESS, "b": NOTHING})
+    assert headline(lacking) == (
+        "hotflip, monotonic - baseline -0.0300 nats per token (interval -0.0500 to -0.0100): differs; not told apart "
+        "from random-signs; not shown in 1 of 2 other ways to count; one seed"
+    )
+    assert headline(given("equivalent", NOTHING)).endswith(": equivalent; one seed")
