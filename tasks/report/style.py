@@ -43,7 +43,7 @@ li { break-inside: avoid; }
     linear-gradient(to left, var(--faint), transparent) right / .6rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 .caption { color: var(--faint); font-size: .9rem; margin: 1.25rem 0 .35rem; break-after: avoid;
-  width: 0; min-width: min(100%, 34rem); max-width: 100%; }  /* as wide as its table, and never wider for its sake */
+  contain: inline-size; }  /* as wide as its table, which it makes no wider */
 .csv { white-space: nowrap; }
 th, td { padding: .3rem 1.4rem .3rem 0; border-bottom: 1px solid var(--grid); text-align: left; vertical-align: top;
   white-space: nowrap; }
@@ -59,7 +59,7 @@ tr:target { background: var(--mark); }
 th.right, td.right { text-align: right; }
 td.code, pre, code { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: .85rem; }
 td.long { white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem 2rem;
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 1rem 2rem;
   align-items: start; }
 figure { margin: 1rem 0; }
 .figures figure:nth-child(2):nth-last-child(2) { grid-row: span 2; }

@@ -89,9 +89,12 @@ def _not_shown(given: Answered) -> str:
     if found.answer is None or found.difference is None:
         return "So nothing here shows that non-negative weights make the model harder to attack, or that they do not."
     if found.answer.answer == "undecided":
-        return f"Not shown: {CLAIM}, or that it does not{_because([given.one_training])}."
+        return (
+            f"Not shown: {CLAIM}, or that it does not{_because(['the interval leaves both open', given.one_training])}."
+        )
     if found.answer.answer != "differs":
-        return f"Not shown: {CLAIM}; less than the margin counts as nothing{_because([given.one_training])}."
+        untried = "other models, other text and stronger attacks were not tried"
+        return f"Not shown: {CLAIM}, nor that it never does{_because([given.one_training, untried])}."
     placebos, claim = _of_placebos(found), CLAIM if _less(given) == "less" else f"{CLAIM}, nor that it makes it easier"
     lacking = list(filter(None, [placebos, _of_ways(given), given.one_training]))
     if placebos:

@@ -122,6 +122,9 @@ def test_without_a_difference_nothing_is_claimed(said: str):
     _, not_shown = two_sentences(given(said, [-0.01, -0.004] if said.startswith("differs") else NOTHING))
     assert not_shown.startswith("Not shown: that the constraint makes the model harder to attack")
     assert ONE_SEED in not_shown and "placebo" not in not_shown
+    undecided = ", or that it does not, because the interval leaves both open"
+    other = undecided if said == "undecided" else ", nor that it never does, because "
+    assert other in not_shown
 
 
 def test_what_cannot_be_answered_says_why_and_claims_nothing():
