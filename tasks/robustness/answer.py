@@ -89,9 +89,8 @@ def _not_shown(given: Answered) -> str:
     if found.answer is None or found.difference is None:
         return "So nothing here shows that non-negative weights make the model harder to attack, or that they do not."
     if found.answer.answer == "undecided":
-        return (
-            f"Not shown: {CLAIM}, or that it does not{_because(['the interval leaves both open', given.one_training])}."
-        )
+        both = "the interval leaves both open"
+        return f"Not shown: {CLAIM}, or that it does not{_because([both, given.one_training])}."
     if found.answer.answer != "differs":
         untried = "other models, other text and stronger attacks were not tried"
         return f"Not shown: {CLAIM}, nor that it never does{_because([given.one_training, untried])}."
@@ -140,6 +139,8 @@ def _not_told_apart(found: PrimaryAnswer) -> list[str]:
 
 def _of_ways(given: Answered) -> str:
     """In which other ways to count the difference is not there; empty where it is in all."""
+    if not given.ways:
+        return "it was counted in no other way"
     without = _ways_without(given)
     return f"the difference is not shown in {without} ({'; '.join(_without(given))})" if without else ""
 

@@ -17,6 +17,7 @@ from tasks.robustness.words import (
     alive,
     cautions,
     claim,
+    in_other_ways,
     label,
     model_and_text,
     models,
@@ -83,7 +84,9 @@ def report(results: SweepResults, drawn: Figure, origins: Section) -> str:
 def answered_over_cells(results: SweepResults) -> Answered:
     """What the two sentences are made from."""
     one_base = "all of them train from one base model" if _has_one_base(results) else ""
-    return Answered(results.primary, results.primary_in_other_ways, f"{len(results.cells)} trainings of each", one_base)
+    known = results.primary_in_other_ways
+    ways = {way: known.get(way) for way in in_other_ways(_first(results))}  # one that a cell does not know lacks too
+    return Answered(results.primary, ways, f"{len(results.cells)} trainings of each", one_base)
 
 
 def _has_one_base(results: SweepResults) -> bool:

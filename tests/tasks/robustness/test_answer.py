@@ -84,6 +84,7 @@ def test_what_was_seen(said: str, interval: list[float], shown: str):
         ({"placebos": {}}, "no placebo with living layers was compared by this measure"),
         ({"ways": {"a": LESS, "b": NOTHING, "c": None}}, "not shown in 2 of 3 other ways to count (b; c)"),
         ({"ways": {"a": MORE}}, "not shown in 1 of 1 other ways to count (a)"),
+        ({"ways": {}}, "it was counted in no other way"),
         ({}, ONE_SEED),
     ],
 )  # fmt: skip

@@ -181,6 +181,26 @@ def test_the_answer_over_cells_says_in_how_many_other_ways_no_difference_is_show
     assert said.endswith("In 1 of these 3 no difference is shown: the answer hangs on what is counted.")
 
 
+def test_the_two_sentences_stand_first_and_name_one_base_model_and_a_way_that_a_cell_does_not_know(
+    tmp_path: Path, cells: list[Cell]
+):
+    for number, made in enumerate(lowered(cells, "monotonic")):
+        set_at_equal_loss(made, "monotonic", None if number == 1 else -0.3)
+        for way in (found := made.numbers["primary"]["by_fewer_attacks"]):
+            found[way] = {"value": -0.3 - 0.001 * number, "interval": None, "p_value": None}
+    _, table = of_cells(tmp_path, cells)
+    seen, not_shown = [block for block in table.split("\n\n") if "nder hotflip" in block or "ot shown: " in block]
+    assert seen.startswith("**Under hotflip ")
+    assert seen.endswith(", 3 trainings of each), which is more than the margin of 0.02.**")
+    assert not_shown == (
+        "It is less than on every placebo with living layers (random-signs); not shown: that the constraint makes the "
+        "model harder to attack, because the difference is not shown in 1 of 3 other ways to count (at equal clean "
+        "loss), and all of them train from one base model."
+    )
+    page = next((tmp_path / "out").rglob("report.html")).read_text()
+    assert f'</h1>\n<div class="answer"><p><strong>{seen.strip("*")}</strong></p><p>{not_shown}</p></div>' in page
+
+
 def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells: list[Cell]):
     cells[1].numbers["unequal_budgets_reason"] = "a warmer start"
     _, table = of_cells(tmp_path, cells)
