@@ -29,7 +29,7 @@ def write_index(root: Path) -> Path:
         f"below {root.absolute()}",
         [
             f"{_number(len(studies), 'study', 'studies')}, {_number(results, 'result', 'results')}, newest first.",
-            f"As it stood on {date(time.time())}: the page is written when a study finishes, and by `ratchet index`.",
+            f"As it stood on {date(time.time())}: written when a study finishes, and by the command ratchet index.",
         ],
         [_section(study, root) for study in studies],
     )
