@@ -105,19 +105,19 @@ def test_a_link_in_a_cell_leads_where_it_says_and_is_its_text_elsewhere():
 
 
 def test_a_table_is_kept_as_csv_by_a_link_that_asks_nobody():
-    table = Table("c", ["model", "value"], [["a, b", "+1.5"], ["#&é", "-2"]])
+    table = Table("c", ["model", "value"], [["a, b 7%20", "+1.5"], ["#&é", "-2"]])
     reader = Reader(html_page("t", "l", [], [Section("One of them", tables=[table])]))
     (link,) = [a for tag, a in reader.tags if tag == "a" and "download" in a]
     assert link["download"] == "one-of-them-1.csv"
     kind, _, data = (link["href"] or "").partition(",")
     assert kind == "data:text/csv;charset=utf-8"
-    assert list(csv.reader(unquote(data).splitlines())) == [["model", "value"], ["a, b", "+1.5"], ["#&é", "-2"]]
+    assert list(csv.reader(unquote(data).splitlines())) == [["model", "value"], ["a, b 7%20", "+1.5"], ["#&é", "-2"]]
 
 
 def test_what_is_folded_can_be_kept_as_a_file():
-    reader = Reader(html_page("t", "l", [], [Section("One", details=[Folded("s", "a: 1\n# é\n", "it.yaml")])]))
+    reader = Reader(html_page("t", "l", [], [Section("One", details=[Folded("s", "a: 7%20\n# é\n", "it.yaml")])]))
     (link,) = [a for tag, a in reader.tags if tag == "a" and "download" in a]
-    assert link["download"] == "it.yaml" and unquote((link["href"] or "").partition(",")[2]) == "a: 1\n# é\n"
+    assert link["download"] == "it.yaml" and unquote((link["href"] or "").partition(",")[2]) == "a: 7%20\n# é\n"
 
 
 def test_a_run_leads_to_its_row_wherever_it_is_named():

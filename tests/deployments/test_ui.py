@@ -1,0 +1,58 @@
+"""`ratchet ui`: a server with the UI, a pool, a worker and deployments; it ends as a whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+from deployments.embedded import kept_by_ui
+from tests.conftest import REPOSITORY
+from tests.deployments.test_embedded import _gone, _processes_of
+
+
+def _command(home: Path, *options: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    return subprocess.Popen(
+        [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", "ui", *options],
+        cwd=REPOSITORY,
+        env=environment | {"PREFECT_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_no_process(
+    own_prefect_home: Path,
+) -> None:
+    home = own_prefect_home
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = _command(home, "--port", str(port))
+        said, _ = refused.communicate(timeout=120)
+        assert refused.returncode == 2 and f"port {port} is taken" in said
+    kept = _command(home, "--port", str(port))
+    try:
+        assert kept.stdout and any(line == f"Prefect UI: http://127.0.0.1:{port}\n" for line in kept.stdout)
+        address = f"http://127.0.0.1:{port}"
+        assert "<html" in httpx.get(address, follow_redirects=True, timeout=30).text.lower()
+        found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=30).json()
+        profiles = {file.stem for file in (REPOSITORY / "flows/profiles/robustness").glob("*.yaml")}
+        assert {one["name"] for one in found} >= {f"{profile}-local" for profile in profiles}
+        assert all(one["pull_steps"] and one["work_pool_name"] == "ratchet" for one in found)
+        second = _command(home)
+        said, _ = second.communicate(timeout=120)
+        assert second.returncode == 2 and f"is open already, at {address}" in said
+        assert kept_by_ui(home) == f"{address}/api", "commands without a server of their own use it"
+        assert len(_processes_of(home)) >= 3, "the command, its server and its worker"
+    finally:
+        kept.send_signal(signal.SIGINT)
+        kept.communicate(timeout=120)
+    assert kept.returncode == 0 and _gone(home, within_seconds=15)
+    assert kept_by_ui(home) is None
