@@ -67,6 +67,7 @@ def prefect_server(_own_prefect_home: None) -> Iterator[str]:
     port = process.stdout.readline().strip()
     too_long.cancel()
     assert port, "the Prefect server did not start"
+    _copy_database(Path(os.environ["PREFECT_HOME"], "prefect.db"), _empty_database())
     yield f"http://127.0.0.1:{int(port)}/api"
     send_what_waits()
     process.stdin.close()
@@ -122,13 +123,19 @@ def new_root(smoke_root: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def own_prefect_home(prefect_server: str, _own_prefect_home: None, tmp_path: Path) -> Path:
-    """A PREFECT_HOME for one test, whose database has its tables: making them takes ten seconds."""
+def own_prefect_home(prefect_server: str, tmp_path: Path) -> Path:
+    """A PREFECT_HOME for one test, whose database has its tables and nothing in them: making them takes ten seconds."""
     home = tmp_path / "prefect-home"
     home.mkdir()
-    with (
-        closing(sqlite3.connect(Path(os.environ["PREFECT_HOME"], "prefect.db"))) as shared,
-        closing(sqlite3.connect(home / "prefect.db")) as own,
-    ):
-        shared.backup(own)
+    _copy_database(_empty_database(), home / "prefect.db")
     return home
+
+
+def _empty_database() -> Path:
+    """A copy of the shared server's database, made before any test wrote in it."""
+    return Path(os.environ["PREFECT_HOME"], "empty.db")
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
