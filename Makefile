@@ -7,6 +7,7 @@
 #   make test-long               thousands of histories and corruptions, 200 killed trainings: `make test` has a few of each
 #   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
+#   make test-browser            pages and the Prefect UI in a real Chromium
 #   make .venv-peers          nanoGCG for tests/benchmarks/attacks.py; it runs on our torch and transformers
 #   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
 
@@ -23,7 +24,7 @@ export TOKENIZERS_PARALLELISM = true
 export HF_HUB_DISABLE_TELEMETRY = 1
 export DO_NOT_TRACK = 1
 
-.PHONY: study ui test test-long test-slurm lint assets clean
+.PHONY: study ui test test-long test-slurm test-browser lint assets clean
 
 study: .venv/installed
 	.venv/bin/ratchet run $(STUDY) --profile $(PROFILE) --root $(ROOT) $(ARGS)
@@ -40,6 +41,11 @@ test-long: .venv/installed
 # Most of these tests wait most of the time: each of the three workers has a cluster and a server of its own.
 test-slurm: .venv/installed
 	.venv/bin/python -m pytest -n 3 -m "" tests/slurm $(ARGS)
+
+# Chromium is the machine's own (apt-get install chromium); where it is missing they are skipped.
+test-browser: .venv/installed
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test-browser]'
+	.venv/bin/python -m pytest -m browser tests/browser $(ARGS)
 
 lint: .venv/installed
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy

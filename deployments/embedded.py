@@ -25,6 +25,9 @@ ANSWER_SECONDS = 120.0
 END_SECONDS = 10.0
 UI_FOLDER = "ratchet-ui"
 """In PREFECT_HOME: who keeps a server with the UI there, and its address."""
+UI_SETTINGS = {"PREFECT_SERVER_UI_V2_ENABLED": "false", "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
+"""Browsers begin in Prefect's first UI. Its second one calls a company that counts visits, with analytics off too, and
+the one of 3.8.8 lacks the pictures of its timeline."""
 
 
 @contextmanager
@@ -64,7 +67,7 @@ def started_server(log: Path, port: int = 0) -> Iterator[str]:
     log.parent.mkdir(parents=True, exist_ok=True)
     settings = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
     if port:
-        settings |= {"PREFECT_UI_ENABLED": "1", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api"}
+        settings |= {"PREFECT_UI_ENABLED": "1", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api"} | UI_SETTINGS
     else:
         settings |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with log.open("wb") as log_file:

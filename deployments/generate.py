@@ -83,16 +83,16 @@ def study_deployment(profile: Profile, dispatch: str) -> dict[str, Any]:
     """A profile's deployment as `prefect.yaml` holds it, on SLURM or (`dispatch` local) on the worker's machine."""
     page, on_slurm = profile.page, dispatch == "slurm"
     where = "On SLURM, each stage a job." if on_slurm else "On the machine of the worker, one stage after the other."
-    pool: dict[str, Any] = {"name": "ratchet"}
+    environment = {"PYTHONSAFEPATH": "1"}  # after Cancel Prefect runs a script beside its storage.py, not finding ours
     if page.is_own:  # Prefect imports the page by its name, and finds it there, before Python's own modules
         require_free_names(page.file.parent)
-        pool["job_variables"] = {"env": {"PYTHONPATH": str(page.file.parent)}}
+        environment["PYTHONPATH"] = str(page.file.parent)
     return {
         "name": profile.name if on_slurm else f"{profile.name}-local",
         "entrypoint": page.entrypoint,
         "description": f"{profile.description} {where} Started again it goes on where it stands.".strip(),
         "tags": ["ratchet", "study", page.name],
-        "work_pool": pool,
+        "work_pool": {"name": "ratchet", "job_variables": {"env": environment}},
         "parameters": {"study": _of_form(profile.values), "root": "", "dispatch": dispatch},
     }
 

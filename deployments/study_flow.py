@@ -61,9 +61,9 @@ def flow_of(page: Page) -> Flow[..., Any]:
         """Runs the study stage by stage; finished stages are not run again.
 
         Args:
-            study: What one changes first. Every other key is as the deployment's profile says: *Use JSON input* (the
-                three dots beside *Parameters*) shows them all, and `ratchet run STUDY --keys` says what each means.
-            root: Folder that holds the run directories; empty: `runs`, on SLURM the site's.
+            study: What one changes first. Every other key is as the deployment's profile says: "Use JSON input" (the
+                three dots beside "Parameters") shows them all, and "ratchet run STUDY --keys" says what each means.
+            root: Folder that holds the run directories; empty: "runs", on SLURM the site's.
             dispatch: Where stages run: in this process, or each as a SLURM job of the pool that the site names.
             over: A sweep: the values of each key that it varies, such as {"seed": [1, 2, 3], "budget.epochs":
                 [1, 2]}. Every combination of values is a cell. {} runs one study.

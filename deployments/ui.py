@@ -105,7 +105,7 @@ def _deploy(client: SyncPrefectClient, profiles: Iterable[Profile]) -> None:
             tags=given["tags"],
             work_pool_name=POOL,
             entrypoint=given["entrypoint"],
-            job_variables=given["work_pool"].get("job_variables"),
+            job_variables=given["work_pool"]["job_variables"],
             parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
             pull_steps=[here],
         )

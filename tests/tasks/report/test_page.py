@@ -175,3 +175,8 @@ def test_every_colour_is_readable_in_light_and_in_dark(scheme: str):
 def test_there_is_a_style_for_narrow_screens_and_for_print():
     assert '<meta name="viewport" content="width=device-width' in whole()
     assert "@media print" in STYLE
+
+
+def test_without_scripts_a_page_shows_no_button():
+    page = html_page("t", "l", [], [Section("One", tables=[Table("c", ["x"], [["2"], ["1"]])])])
+    assert "<table" in page and "<button" not in page.replace(SCRIPT, "")

@@ -1,0 +1,201 @@
+"""The Prefect UI that `ratchet ui` serves, used as a person uses it: the form, a run, its results, Cancel and Retry."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from tests.browser.conftest import NARROW, WIDE, OpenPage
+from tests.conftest import REPOSITORY
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+RUN_SECONDS = 240
+
+
+@dataclass(frozen=True)
+class Ui:
+    """A UI that is kept open, and the folder where it was started."""
+
+    address: str
+    folder: Path
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def asked(self, what: str, **of: Any) -> Any:
+        return httpx.post(f"{self.address}/api/{what}/filter", json=of, timeout=60).raise_for_status().json()
+
+
+@pytest.fixture(scope="module")
+def ui(smoke_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    folder = tmp_path_factory.mktemp("ui")
+    shutil.copytree(smoke_root / ".cache", folder / "runs" / ".cache")
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    kept = subprocess.Popen(
+        [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", "ui"],
+        cwd=folder,
+        env=environment | {"PREFECT_HOME": str(folder / "home"), "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert kept.stdout
+        said = (re.fullmatch(r"Prefect UI: (\S+)\n", line) for line in kept.stdout)
+        yield Ui(next(match[1] for match in said if match), folder)
+    finally:
+        kept.send_signal(signal.SIGINT)
+        kept.communicate(timeout=180)
+
+
+def test_a_browser_begins_in_the_ui_that_our_pages_describe(ui: Ui, open_page: OpenPage):
+    page = open_page(ui.address)
+    page.get_by_role("button", name="Deployments").wait_for()
+    assert page.url.startswith(f"{ui.address}/dashboard")
+    page.wait_for_load_state("networkidle")
+
+
+def test_a_study_is_started_from_the_form_watched_and_its_results_are_read(ui: Ui, open_page: OpenPage):
+    page = _form(ui, open_page)
+    _field(page, "Name").fill("mine")
+    _field(page, "Seed (Optional)").fill("7")
+    page.get_by_role("button", name="Submit").click()
+    run = _newest_run(ui, page)
+    watched = open_page(f"{ui.address}/runs/flow-run/{run}")
+    _state(watched, "Running")
+    of_run = {"flow_run_id": {"any_": [run]}}
+    _wait(lambda: ui.asked("artifacts", artifacts=of_run), "the first artifact")
+    watched.get_by_text("Artifacts", exact=True).last.click()
+    watched.get_by_role("link", name="mine-study").wait_for()
+    _ended(ui, run, watched, "COMPLETED")
+
+    _state(watched, "Completed")
+    watched.get_by_text("Artifacts", exact=True).last.click()
+    for name in ("report", "table", "figures", "study"):
+        watched.get_by_role("link", name=f"mine-{name}").wait_for()
+    made = json.loads(next(ui.runs.glob("mine/train-baseline/*/stage.json")).read_text())
+    assert "7" in str(made["configuration"]["seed"])
+    artifacts = ui.asked("artifacts", artifacts=of_run, limit=200)
+    assert len({one["key"] for one in artifacts}) > 20
+    for artifact in artifacts:
+        _look_at(watched, f"{ui.address}/artifacts/artifact/{artifact['id']}", artifact["key"])
+
+
+def test_a_field_that_is_wrong_is_named_before_anything_runs(ui: Ui, open_page: OpenPage):
+    before = len(ui.asked("flow_runs"))
+    page = _form(ui, open_page, allowed=("409", "FlowRunCreate"))
+    _field(page, "Seed (Optional)").fill("-1")
+    page.get_by_role("button", name="Submit").click()
+    said = page.locator(".p-toast__message").first.inner_text()
+    assert "'study.seed'" in said and "-1 is less than the minimum of 0" in said
+    assert len(ui.asked("flow_runs")) == before
+
+
+def test_what_was_cancelled_goes_on_after_retry(ui: Ui, open_page: OpenPage):
+    page = _form(ui, open_page)
+    _field(page, "Name").fill("stopped")
+    _field(page, "Epochs (Optional)").fill("3")
+    page.get_by_role("button", name="Submit").click()
+    run = _newest_run(ui, page)
+    progress = _wait(lambda: _progress(ui.runs, "stopped/train-baseline"), "the training began")
+    watched = open_page(f"{ui.address}/runs/flow-run/{run}")
+    watched.get_by_role("button", name="Cancel").click()
+    watched.get_by_role("button", name="Confirm").click()
+    _state(watched, "Cancelled")
+    (stage,) = ui.runs.glob("stopped/train-baseline/*")
+    assert not (stage / "COMPLETE.json").exists() and progress["step"] > 0
+    worker_log = ui.folder / "home" / "ui-worker.log"
+    _wait(lambda: "Cancelled flow run" in worker_log.read_text(), "the worker's end of the run")
+    assert "Traceback" not in worker_log.read_text()
+
+    watched.get_by_role("button", name="Retry").click()
+    watched.locator(".p-modal").get_by_role("button", name="Retry").click()
+    watched.locator(".p-modal").wait_for(state="hidden")
+    _ended(ui, run, watched, "COMPLETED")
+    attempts = [json.loads(file.read_text()) for file in sorted((stage / "attempts").glob("*.json"))]
+    assert len(attempts) == 2 and (stage / "COMPLETE.json").exists()
+    assert attempts[1]["began_at"][0] > 0, "it began at a step that was saved"
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_the_deployments_are_listed(ui: Ui, open_page: OpenPage, width: int):
+    page = open_page(f"{ui.address}/deployments", width)
+    for profile in ("quick-local", "smoke-local"):
+        page.get_by_role("link", name=profile, exact=True).wait_for()
+
+
+def _form(ui: Ui, open_page: OpenPage, **options: Any) -> Page:
+    """The form of the profile smoke, reached by clicks from the list of deployments."""
+    page = open_page(f"{ui.address}/deployments", **options)
+    page.get_by_text("smoke-local", exact=True).click()
+    page.get_by_role("button", name="Run", exact=True).first.click()
+    page.get_by_text("Custom run").first.click()
+    _field(page, "Seed (Optional)").wait_for()
+    return page
+
+
+def _field(page: Page, label: str) -> Locator:
+    """The field below a label. Labels of groups hold those of their fields: the last one that fits is the field's."""
+    return page.locator(".p-label", has=page.get_by_text(label, exact=True)).last.locator("input, textarea").first
+
+
+def _newest_run(ui: Ui, page: Page) -> str:
+    """The id of the run that the form made."""
+    page.wait_for_url("**/deployments/deployment/*?tab=Runs")
+    return ui.asked("flow_runs", sort="EXPECTED_START_TIME_DESC", limit=1)[0]["id"]
+
+
+def _ended(ui: Ui, run: str, page: Page, state: str) -> None:
+    """Waits until the run is in a state. Its page is left meanwhile: it draws its timeline all the time, on the CPU."""
+    address = page.url
+    page.goto("about:blank")
+    _wait(lambda: ui.asked("flow_runs", flow_runs={"id": {"any_": [run]}})[0]["state_type"] == state, state)
+    page.goto(address)
+
+
+def _state(page: Page, name: str) -> None:
+    """Waits until the run's page says that it is in the state; a person does not press reload."""
+    page.locator(".state-badge", has_text=re.compile(f"^{name}$")).first.wait_for(timeout=RUN_SECONDS * 1000)
+
+
+def _look_at(page: Page, address: str, key: str) -> None:
+    """An artifact's page shows a table, a picture that is whole, a bar, or text beside its name."""
+    page.goto(address)
+    page.get_by_text(key, exact=True).first.wait_for()
+    page.wait_for_function("""() => {
+        const shown = document.querySelector(".p-table, .markdown-renderer, .progress-artifact, [class*=progress]");
+        const pictures = [...document.querySelectorAll("img")];
+        return shown?.textContent.trim() && pictures.every((image) => image.complete && image.naturalWidth);
+    }""")
+
+
+def _progress(runs: Path, stage: str) -> dict[str, Any] | None:
+    """What a stage says of itself, once it has taken a step."""
+    for file in runs.glob(f"{stage}/*/progress.json"):
+        progress: dict[str, Any] = json.loads(file.read_text())
+        return progress if progress.get("step") else None
+    return None
+
+
+def _wait(seen: Callable[[], Any], what: str) -> Any:
+    end = time.monotonic() + RUN_SECONDS
+    while not (found := seen()):
+        assert time.monotonic() < end, f"not seen in {RUN_SECONDS} s: {what}"
+        time.sleep(0.2)
+    return found
