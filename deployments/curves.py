@@ -19,7 +19,7 @@ def curves_of(metrics_file: Path) -> list[str]:
 
     Empty until there are two points of one of them.
     """
-    rows = list(_rows(metrics_file))
+    rows = list(rows_of(metrics_file))
     judged = {name for row in rows for name in row if name.startswith(VALIDATION)}
     drawn = []
     for name in sorted(judged | {f"{VALIDATION}loss"}):
@@ -46,17 +46,21 @@ def _points(rows: list[dict[str, Any]], name: str) -> list[Point]:
 
 def _trivial(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
     """What methods without learning get, where the training named them for this metric."""
-    for row in rows:
-        trivial = row.get("trivial")
-        if trivial and name in row and row[name] / min(trivial.values()) == row["ratio_to_trivial"]:
-            return trivial
+    return next(filter(None, (trivial_of(row, name) for row in rows)), {})
+
+
+def trivial_of(row: dict[str, Any], name: str) -> dict[str, float]:
+    """What methods without learning get on the metric `name` of a row; empty where the row's are those of another."""
+    trivial: dict[str, float] = row.get("trivial") or {}
+    if trivial and name.startswith(VALIDATION) and name in row:
+        return trivial if row[name] / min(trivial.values()) == row["ratio_to_trivial"] else {}
     return {}
 
 
-def _rows(metrics_file: Path) -> Iterator[dict[str, Any]]:
-    """What was measured so far; a line that is just being written is left out."""
+def rows_of(file: Path) -> Iterator[dict[str, Any]]:
+    """What stands in a file of rows so far; a line that is just being written is left out."""
     try:
-        lines = metrics_file.read_text().splitlines()
+        lines = file.read_text().splitlines()
     except OSError:
         return
     for line in lines:

@@ -9,6 +9,7 @@
     ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
     ratchet compare A B                  what differs between two runs of one stage
     ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
+    ratchet tensorboard [ROOT]           what trainings measure, as files for TensorBoard
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
     ratchet reference STUDY              every key of a study, as docs/reference.md has it
 
@@ -135,7 +136,7 @@ def _add_profiles(options: argparse.ArgumentParser) -> None:
 
 
 def _add_views_of_runs(commands: Any) -> None:
-    """`show`, `compare` and `index`."""
+    """`show`, `compare`, `index` and `tensorboard`."""
     run_help = "a run directory, or the beginning of its fingerprint as tables print it"
     root_help = "folder of the run directories (default: runs)"
     help_ = "all about one run: what came out, the command that makes it again, its attempts, logs and sizes"
@@ -154,6 +155,12 @@ def _add_views_of_runs(commands: Any) -> None:
     index = commands.add_parser("index", help=help_, description=help_, allow_abbrev=False)
     index.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
     index.set_defaults(function=lambda options: run.show(str(write_index(options.root))))
+    help_ = "write what trainings measure as event files for TensorBoard, a run of it for each run directory"
+    events = commands.add_parser("tensorboard", help=help_, description=help_, allow_abbrev=False)
+    events.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
+    events.add_argument("--to", metavar="FOLDER", type=Path, help="where they are written (default: ROOT/.tensorboard)")
+    events.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
+    events.set_defaults(function=lambda options: run.tensorboard(options.root, options.to, options.follow))
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +30,7 @@ if TYPE_CHECKING:  # imported late: what runs here needs no SLURM
     from deployments.slurm.study.study import SlurmStudy
 
 OUT = Console(highlight=False, soft_wrap=True)
+FOLLOW_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,26 @@ def ui(profiles: list[Profile], port: int | None) -> int:
         keep_ui(profiles, port, ready)
     except KeyboardInterrupt:
         show("ended")
+    return 0
+
+
+def tensorboard(root: Path, target: Path | None, follow: bool) -> int:
+    """Writes event files for TensorBoard; with `follow` again and again, until Ctrl-C."""
+    from deployments.tensorboard import FOLDER, EventFiles
+
+    target = target or root / FOLDER
+    files = EventFiles(root, target)
+    try:
+        show(
+            f"runs that measured something: {files.update()}; see them: tensorboard --logdir {shlex.quote(str(target))}"
+        )
+        while follow:
+            time.sleep(FOLLOW_SECONDS)
+            files.update()
+    except KeyboardInterrupt:
+        show("ended")
+    finally:
+        files.close()
     return 0
 
 
