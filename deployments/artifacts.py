@@ -18,10 +18,9 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
 from deployments.curves import curves_of
 from deployments.estimate import Estimate
-from deployments.notes import read
 from storage import attempts, durable
 from storage.differences import leaves
-from storage.run_directory import RunDirectory
+from storage.run_directory import RunDirectory, read
 from tasks.stage.progress import described
 
 LOG = logging.getLogger("ratchet.artifacts")

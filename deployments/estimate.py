@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deployments.notes import read
 from deployments.walk import Handle
 from storage import attempts
+from storage.run_directory import read
 from tasks.stage.progress import duration
 
 

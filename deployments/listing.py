@@ -12,12 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from deployments.notes import read
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.errors import BadInput
 from storage.lineage import Lineages
-from storage.run_directory import RunDirectory, find_runs, run_in
+from storage.run_directory import RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from deployments.walk import Handle
-from storage import durable, markers
+from storage import markers
 from storage.checkpoints import furthest
 from storage.differences import differences
 from storage.errors import BadInput
 from storage.lineage import Difference, Lineage, Lineages, differing
-from storage.run_directory import RunDirectory, run_in
+from storage.run_directory import RunDirectory, read, run_in
 
 SHOWN_NEIGHBOURS = 3
 SHOWN_KEYS = 4
@@ -65,15 +65,6 @@ def finished_neighbours(handles: list[Handle]) -> list[str]:
     ]
     left = len(found) - len(said)
     return said + ([f"and {left} more: `ratchet list {last.run.root}` shows them"] if left else [])
-
-
-def read(file: Path) -> dict[str, Any]:
-    """A JSON object of a run directory; empty where there is none to read."""
-    try:
-        found = durable.read_json(file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _unfinished(folder: Path, own: set[Path]) -> list[_Unfinished]:

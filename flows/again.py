@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deployments.notes import read
 from deployments.page import Page, load_page, page_names
 from deployments.slurm.study import file as study_file
 from deployments.walk import Walk
@@ -22,7 +21,7 @@ from flows import settings
 from storage.differences import ABSENT, leaves
 from storage.errors import BadInput
 from storage.lineage import Lineages
-from storage.run_directory import RunDirectory, find_runs, run_in
+from storage.run_directory import RunDirectory, find_runs, read, run_in
 
 NOWHERE = "/nonexistent"
 """A root without runs: a walk there computes fingerprints and has no markers to check."""

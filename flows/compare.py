@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from deployments.listing import date, ended_at, standing
-from deployments.notes import read
 from storage import attempts
 from storage.differences import ABSENT, leaves
 from storage.errors import BadInput
 from storage.lineage import Difference, Lineage, Lineages, by_field, differing, pairs
-from storage.run_directory import RunDirectory
+from storage.run_directory import RunDirectory, read
 
 SHOWN = 20
 """Lines of each part, where not all are asked for."""

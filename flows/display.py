@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from deployments.estimate import estimate
-from deployments.notes import read
 from deployments.walk import Handle
 from storage import attempts, locks
 from storage.checkpoints import furthest
+from storage.run_directory import read
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
 

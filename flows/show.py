@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from deployments.listing import date, ended_at, shown_first, standing
-from deployments.notes import read
 from flows.again import command_for
 from storage import locks
-from storage.run_directory import RunDirectory
+from storage.run_directory import RunDirectory, read
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import duration
 
@@ -38,8 +37,7 @@ def shown(run: RunDirectory) -> Iterator[str]:
     if state == "finished":
         yield from _found(run)
     yield _line("again", command_for(run) or UNKNOWN)
-    for role, given in about.get("inputs", {}).items():
-        source = RunDirectory(run.root, run.study, given["stage"], given["fingerprint"])
+    for role, source in run.reads(about.get("inputs", {})).items():
         gone = "" if source.stage_file.exists() else "  (not there any more)"
         yield _line("reads", f"{role}: {source.stage} {source.path.name}{gone}")
     at_work = next(reversed(records), None) if locks.holder(run.path / "locks") is not None else None

@@ -192,8 +192,7 @@ def _verdict(run: RunDirectory) -> markers.Verdict:
     named = durable.read_json(run.stage_file).get("inputs")
     if named is None:  # a run that knows no inputs: only its own bytes can be verified
         return markers.check_outputs(run)
-    for role, given in named.items():
-        source = RunDirectory(run.root, run.study, given["stage"], given["fingerprint"])
+    for role, source in run.reads(named).items():
         verdict = markers.check_outputs(source)
         if not verdict.holds and run.marker_file.exists():
             return markers.Verdict(False, f"its input {role} in {source.path} does not hold: {verdict.reason}")

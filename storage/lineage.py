@@ -73,10 +73,7 @@ class Lineages:
 
     def _described(self, run: RunDirectory) -> Lineage:
         about = durable.read_json(run.stage_file)
-        inputs = {
-            role: self.of(RunDirectory(run.root, run.study, given["stage"], given["fingerprint"]))
-            for role, given in about["inputs"].items()
-        }
+        inputs = {role: self.of(given) for role, given in run.reads(about["inputs"]).items()}
         return Lineage.of(run, about["version"], about["scientific"], about["external"], inputs)
 
     def values(self, lineage: Lineage) -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,26 @@ class RunDirectory:
     def marker_file(self) -> Path:
         return self.path / "COMPLETE.json"
 
+    def reads(self, inputs: Mapping[str, Any]) -> dict[str, RunDirectory]:
+        """The runs that this one reads, by role, from the `inputs` of its stage.json."""
+        return {
+            role: RunDirectory(self.root, self.study, given["stage"], given["fingerprint"])
+            for role, given in inputs.items()
+        }
+
     def refresh(self) -> None:
         """Has NFS list anew what another host may have left here: for whoever has just come to hold the lock."""
         for folder in (self.path, self.attempts, self.checkpoints):
             durable.refresh(folder)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A JSON object of a run directory; empty where there is none to read."""
+    try:
+        found = durable.read_json(file)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def find_runs(root: Path) -> list[Path]:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from storage import durable
-from storage.run_directory import RunDirectory
+from storage.run_directory import RunDirectory, read
 from tasks.stage.run import StageInput, StageRun
 
 
@@ -54,11 +53,8 @@ class Dag:
     def _add(self, run: RunDirectory) -> None:
         if run.path.name in self.nodes:
             return
-        described = _described(run)
-        inputs = [
-            RunDirectory(run.root, run.study, given["stage"], given["fingerprint"])
-            for given in described.get("inputs", {}).values()
-        ]
+        described = read(run.stage_file)
+        inputs = run.reads(described.get("inputs", {})).values()
         for given in inputs:
             self._add(given)
         self.nodes[run.path.name] = Node(
@@ -72,12 +68,3 @@ class Dag:
     def noted(self, notes: Mapping[str, str]) -> Dag:
         """The same with a note in each box, by the name of the run."""
         return Dag({name: replace(node, note=notes.get(name, "")) for name, node in self.nodes.items()})
-
-
-def _described(run: RunDirectory) -> dict[str, Any]:
-    """What a run wrote down of itself; nothing of one that was removed since, or whose words are lost."""
-    try:
-        found = durable.read_json(run.stage_file)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

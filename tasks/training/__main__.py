@@ -52,8 +52,7 @@ def continue_run(path: Path) -> Outcome:
             "bad_input", f"{path} is a copy of {run.path}: give it that name and place, or continue that one"
         )
     inputs = {}
-    for role, given in described["inputs"].items():
-        source = RunDirectory(root, described["study"], given["stage"], given["fingerprint"])
+    for role, source in run.reads(described["inputs"]).items():
         verdict = markers.check_outputs(source)
         if not verdict.holds:
             return Outcome("bad_input", f"the input {role} in {source.path} is not finished: {verdict.reason}")

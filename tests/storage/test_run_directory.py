@@ -8,7 +8,7 @@ import pytest
 
 from storage import durable
 from storage.errors import BadInput
-from storage.run_directory import LATEST, RunDirectory, find_run, find_runs, fingerprint
+from storage.run_directory import LATEST, RunDirectory, find_run, find_runs, fingerprint, read
 from tests.storage import runs
 
 GIVEN = {
@@ -121,3 +121,14 @@ def test_a_root_without_runs_and_a_copied_run_directory_say_so(tmp_path):
     run.stage_file.write_text("[]")
     with pytest.raises(BadInput, match=r"stage\.json cannot be believed"):
         find_run(tmp_path, str(run.path))
+
+
+def test_a_run_names_what_it_reads_and_a_file_that_tells_nothing_is_an_empty_object(tmp_path):
+    run, other = runs.finished(tmp_path), runs.finished(tmp_path, "setup")
+    given = {"text": {"stage": "setup", "fingerprint": other.fingerprint}}
+    assert run.reads(given) == {"text": other} and run.reads({}) == {}
+    assert read(run.result_file) == {"loss": 0.25, "seed": 1}
+    for text in ("[1]", "{", "\ufeff{}"):
+        run.result_file.write_text(text)
+        assert read(run.result_file) == {}
+    assert read(run.path / "not-there.json") == {}
