@@ -18,22 +18,10 @@ from tests.conftest import REPOSITORY
 
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 PROGRAMS = ("ratchet", "make", "prefect", "python", "python3.11")
-OTHERS = set(
-    [
-        "export",
-        "set",
-        ".",
-        "mkdir",
-        "cp",
-        "ssh",
-        "nvidia-smi",
-        "apptainer",
-        "tests/slurm/cluster.sh",
-        "exec",
-        "tensorboard",
-        "wandb",
-    ]
-)
+OTHERS = {
+    *("export", "set", ".", "mkdir", "cp", "ssh", "exec"),
+    *("nvidia-smi", "apptainer", "tests/slurm/cluster.sh", "tensorboard", "wandb"),
+}
 """Programs that are not ours: that bash can read the line is all that is asked."""
 YOURS = {"my-study.yaml": "quick", "letters.py": "", "my_study.py": ""}
 """Files that the reader is to make, and the profile to read in their place; empty: another test runs these commands."""
