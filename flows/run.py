@@ -280,8 +280,9 @@ def _require_server() -> None:
 
     if not (address := PREFECT_API_URL.value()):
         raise BadInput(
-            "--dispatch slurm needs a Prefect server that stays: start `prefect server start` on the login node and "
-            "set PREFECT_API_URL=http://127.0.0.1:4200/api"
+            "--dispatch slurm needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: "
+            "docs/cluster.md has a port and a password made (The server: port, password, database), then start "
+            "`.venv/bin/prefect server start` on the login node"
         )
     require_answer(address)
 
