@@ -24,7 +24,7 @@ from tests.conftest import REPOSITORY
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-RUN_SECONDS = 240
+RUN_SECONDS = 900
 
 
 @dataclass(frozen=True)
