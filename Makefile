@@ -44,7 +44,7 @@ test-slurm: .venv/installed
 
 # Chromium is the machine's own (apt-get install chromium); where it is missing they are skipped.
 test-browser: .venv/installed
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test-browser]'
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt playwright
 	.venv/bin/python -m pytest -m browser tests/browser $(ARGS)
 
 lint: .venv/installed
