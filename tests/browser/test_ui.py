@@ -80,7 +80,8 @@ def test_a_study_is_started_from_the_form_watched_and_its_results_are_read(ui: U
     watched = open_page(f"{ui.address}/runs/flow-run/{run}")
     _state(watched, "Running")
     of_run = {"flow_run_id": {"any_": [run]}}
-    _wait(lambda: ui.asked("artifacts", artifacts=of_run), "the first artifact")
+    _wait(lambda: ui.asked("artifacts", artifacts=of_run | {"key": {"any_": ["mine-study"]}}), "the study's progress")
+    watched.reload()  # the page asks for artifacts once
     watched.get_by_text("Artifacts", exact=True).last.click()
     watched.get_by_role("link", name="mine-study").wait_for()
     _ended(ui, run, watched, "COMPLETED")
@@ -102,8 +103,9 @@ def test_a_field_that_is_wrong_is_named_before_anything_runs(ui: Ui, open_page: 
     page = _form(ui, open_page, allowed=("409", "FlowRunCreate"))
     _field(page, "Seed (Optional)").fill("-1")
     page.get_by_role("button", name="Submit").click()
-    said = page.locator(".p-toast__message").first.inner_text()
-    assert "'study.seed'" in said and "-1 is less than the minimum of 0" in said
+    page.locator(".p-toast__message", has_text="'study.seed'").get_by_text(
+        "-1 is less than the minimum of 0"
+    ).first.wait_for()
     assert len(ui.asked("flow_runs")) == before
 
 

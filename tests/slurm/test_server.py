@@ -28,6 +28,7 @@ def server(own_prefect_home: Path) -> Iterator[Server]:
 def bench(_bench: Bench, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """The shared cluster, with workers of a server of this test's own, which knows the pools and deployments."""
     bench = Bench(_bench.cluster, server.address, tmp_path / "own")
+    bench.deploy()
     with bench.at_hand(monkeypatch):
         try:
             yield bench
