@@ -41,7 +41,7 @@ def estimate(handles: Sequence[Handle], side_by_side: bool = False) -> Estimate:
     """
     took: dict[str, list[float]] = {}
     for handle in handles:
-        if handle.finished and (seconds := seconds_of(handle)) is not None:
+        if handle.finished and (seconds := attempts.seconds_of(handle.run.attempts)) is not None:
             took.setdefault(handle.stage.name, []).append(seconds)
     left = {handle.run.fingerprint: _left(handle, took) for handle in handles}
     known = {print_: seconds or 0.0 for print_, seconds in left.items()}
@@ -55,13 +55,6 @@ def estimate(handles: Sequence[Handle], side_by_side: bool = False) -> Estimate:
         seconds = sum(known.values())
     unknown = sum(seconds is None for seconds in left.values())
     return Estimate(sum(handle.finished for handle in handles), len(handles), seconds, unknown)
-
-
-def seconds_of(handle: Handle) -> float | None:
-    """What the attempts of a stage took together, as far as they could say; None where none could."""
-    records = [read(file) for file in sorted(handle.run.attempts.glob("*.json"))]
-    spans = [one["ended_at"] - one["started_at"] for one in records if one.get("ended_at") and one.get("started_at")]
-    return sum(spans) if spans else None
 
 
 def _left(handle: Handle, took: dict[str, list[float]]) -> float | None:

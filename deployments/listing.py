@@ -1,6 +1,6 @@
 """What lies below a root: its studies, what came out of each, what is not finished; from the run directories alone.
 
-Names, sizes and times are read, and no byte of an output: `ratchet verify` reads those.
+Names, sizes and times are read, and small outputs whose times have changed: `ratchet verify` reads every byte.
 """
 
 from __future__ import annotations
@@ -79,20 +79,22 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
         raise BadInput(f"there are no runs below {root}: give the folder that --root named")
     lineages = Lineages()
     for study, of_study in groupby(paths, lambda path: path.parts[-3]):
-        finished, results, work = 0, list[ListedResult](), list[ListedWork]()
+        finished, results, work = list[RunDirectory](), list[ListedResult](), list[ListedWork]()
         for path in of_study:
             try:
                 run = run_in(path)
                 state, stands = standing(run)
                 if state == "finished":
-                    finished += 1
+                    finished.append(run)
                     results += _result(run)
                 else:
                     work.append(ListedWork(path, state, stands))
             except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 work.append(ListedWork(path, "unreadable", str(error)))
+        if not results and not work:
+            results += _last(finished)
         results = [_told_apart(one, results, lineages) for one in sorted(results, key=lambda one: one.ended_at)]
-        yield ListedStudy(study, finished + len(work), finished, results, work)
+        yield ListedStudy(study, len(finished) + len(work), len(finished), results, work)
 
 
 def standing(run: RunDirectory) -> tuple[str, str]:
@@ -139,6 +141,14 @@ def _result(run: RunDirectory) -> Iterator[ListedResult]:
     if shown := shown_first(result):
         cells = tuple(durable.read_json(run.stage_file)["configuration"].get("cells", ()))
         yield ListedResult(run, ended_at(run.path), result.get("headline", ""), run.path / shown, cells)
+
+
+def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
+    """The stages that no other reads, as the results of a study whose stages name nothing to read."""
+    read_by_others = {given for run in finished for given in run.reads(read(run.stage_file)["inputs"]).values()}
+    for run in finished:
+        if run not in read_by_others:
+            yield ListedResult(run, ended_at(run.path), "", run.result_file, ())
 
 
 def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages: Lineages) -> ListedResult:

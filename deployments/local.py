@@ -158,7 +158,7 @@ def _attempt_here(handle: Handle, show_study: Callable[[], None]) -> State[Any]:
     try:
         inputs = {role: given.as_input() for role, given in handle.inputs.items()}
         with _logs_to_prefect(), _shown_while_working(handle, show_study):
-            handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_digest)
+            handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_source)
     except Exception as error:  # outside the attempt, so that no record has it
         LOG.exception("%s ended outside an attempt", handle.stage.name, extra=FOR_THE_TERMINAL)
         handle.outcome = outcome_of(error)

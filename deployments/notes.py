@@ -135,14 +135,15 @@ def _changed_work(handles: list[Handle]) -> list[str]:
 
 def _attempts_with_other_sources(handle: Handle) -> list[str]:
     """Those that made what is finished or saved."""
-    if not handle.own_digest:
+    if not handle.own_source:
         return []
+    digest = handle.own_source["own_digest"]
     records = [read(file) for file in sorted(handle.run.attempts.glob("[0-9]*.json"))]
     reached = [record.get("began_at") for record in records[1:]] + [_reached(handle)]
     return [
         f"attempt {record['attempt']}"
         for record, after in zip(records, reached, strict=False)
-        if record.get("source", {}).get("own_digest", handle.own_digest) != handle.own_digest
+        if record.get("source", {}).get("own_digest", digest) != digest
         and after != record.get("began_at")  # else it gained nothing
     ]
 

@@ -135,7 +135,8 @@ class Page:
     def _note_sources(self, handle: Handle) -> None:
         if self.is_own:
             folder = self.file.parent
-            handle.own_digest = digest_of(sources([handle.stage.work.partition(":")[0]], folder), folder)
+            digest = digest_of(sources([handle.stage.work.partition(":")[0]], folder), folder)
+            handle.own_source = {"own_page": self.place, "own_digest": digest}
 
     def _line_of(self, error: BaseException) -> str:
         return _line_of(error, self.file)

@@ -36,11 +36,15 @@ SAVE_SECONDS = 120.0
 """How long studies may take to save when the command ends: the step that they are in, and the checkpoint."""
 
 
+class WorkerEnded(Exception):
+    """The worker has ended by itself: nothing would run any more."""
+
+
 def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str], None]) -> None:
     """Serves the UI at `port` (None: 4200, or the next one that is free) until interrupted; `ready` gets its address.
 
     At the end what runs is asked to save, and waited for. Raises BadInput where a server is configured or kept here
-    already, or the port is taken; RuntimeError when the worker ends by itself.
+    already, or the port is taken; WorkerEnded when that happens.
     """
     if configured := PREFECT_API_URL.value():
         raise BadInput(
@@ -63,7 +67,10 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
                     ready(_shown(address))
                     while worker.poll() is None:
                         time.sleep(LOOK_EVERY_SECONDS)
-            raise RuntimeError(f"the worker ended by itself; its log is {home / 'ui-worker.log'}")
+            raise WorkerEnded(
+                f"the worker ended by itself (exit code {worker.returncode}), and nothing runs without it. "
+                f"{home / 'ui-worker.log'} says why. After `ratchet ui` a study that is retried goes on"
+            )
     finally:
         lock.release()
 

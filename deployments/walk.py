@@ -38,8 +38,8 @@ class Handle:
     verdict: markers.Verdict
     outcome: Outcome | None = None
     cells: list[Cell] = field(default_factory=list)
-    own_digest: str = ""
-    """Of the sources of its work, where they are a person's own: set by the page."""
+    own_source: dict[str, str] = field(default_factory=dict)
+    """Where its work comes from, where it is a person's own (`AttemptRecord`): set by the page."""
 
     @property
     def finished(self) -> bool:

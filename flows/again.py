@@ -1,15 +1,19 @@
 """The command that makes a run again: made from what is kept of its study, and believed only after a walk.
 
-No run directory names its page, and only few keep the whole configuration. So what is there (profiles, a study that is
-kept for SLURM, a configuration that a later stage kept with its results) is walked, and counts when the run's
-fingerprint is among those of the walk.
+No run directory names its page, but for the file of one's own that its newest attempt came from, and only few keep the
+whole configuration. So what is there (profiles, a study that is kept for SLURM, a configuration that a later stage kept
+with its results, the keys of the stage itself) is walked, and counts when the run's fingerprint is among those of the
+walk.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,7 @@ from deployments.page import Page, load_page, page_names
 from deployments.slurm.study import file as study_file
 from deployments.walk import Walk
 from flows import settings
+from storage import attempts
 from storage.differences import ABSENT, leaves
 from storage.errors import BadInput
 from storage.lineage import Lineages
@@ -54,9 +59,18 @@ def _kept(run: RunDirectory) -> Iterator[tuple[Page, dict[str, Any]]]:
     lineages = Lineages()
     seeds = lineages.values(lineages.of(run)).get("seed", set())
     found = [*_configurations(run, lineages), {}, *({"seed": int(seed)} for seed in seeds if seed.isdigit())]
-    for page in map(load_page, page_names()):
-        for kept in found:
+    own = read(run.stage_file).get("scientific", {})
+    for page in [*_own_page(run), *map(load_page, page_names())]:
+        for kept in [*found, {key: own[key] for key in own if key in page.model.model_fields}]:
             yield page, kept
+
+
+def _own_page(run: RunDirectory) -> Iterator[Page]:
+    """The page of one's own that the newest attempt came from, where it is still there and can be read."""
+    place = (attempts.newest(run.attempts) or {}).get("source", {}).get("own_page", "")
+    with suppress(BadInput):
+        if place:
+            yield load_page(place)
 
 
 def _configurations(run: RunDirectory, lineages: Lineages) -> Iterator[dict[str, Any]]:
@@ -101,13 +115,21 @@ def _fingerprints(page: Page, profile: str | None, changes: list[str]) -> set[st
 
 
 def _command(page: Page, profile: str | None, changes: list[str], over: Over, root: Path) -> str:
-    words = ["ratchet", "sweep" if over else "run", page.place.removeprefix("flows.")]
+    words = [_ratchet(), "sweep" if over else "run", page.place.removeprefix("flows.")]
     words += ["--profile", profile] if profile else []
     for key, values in over.items():
         words += ["--over", f"{key}={','.join(map(_value, values))}"]
     for change in changes:
         words += ["--set", change]
     return shlex.join([*words, *(["--root", str(root)] if root.resolve() != Path("runs").resolve() else [])])
+
+
+def _ratchet() -> str:
+    """The command as a person types it here: with its path, where the shell does not find it alone."""
+    beside = Path(sys.executable).with_name("ratchet")
+    if shutil.which("ratchet") or not beside.is_file():
+        return "ratchet"
+    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
 
 
 def _value(value: Any) -> str:

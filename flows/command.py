@@ -105,7 +105,7 @@ def ratchet_parser() -> argparse.ArgumentParser:
             command.set_defaults(seeds=None)
     help_ = "the studies below a folder of run directories: what came out of each, and what is not finished"
     listed = commands.add_parser("list", help=help_, description=help_, allow_abbrev=False)
-    listed.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
+    kept.add_root(listed)
     listed.set_defaults(function=lambda options: run.show("\n".join(listing(options.root))))
     _add_views_of_runs(commands)
     kept.add_commands(commands)
@@ -153,11 +153,11 @@ def _add_views_of_runs(commands: Any) -> None:
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
     help_ = "write index.html: all studies below a folder of run directories, with links to their reports"
     index = commands.add_parser("index", help=help_, description=help_, allow_abbrev=False)
-    index.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
+    kept.add_root(index)
     index.set_defaults(function=lambda options: run.show(str(write_index(options.root))))
     help_ = "write what trainings measure as event files for TensorBoard, a run of it for each run directory"
     events = commands.add_parser("tensorboard", help=help_, description=help_, allow_abbrev=False)
-    events.add_argument("root", metavar="ROOT", nargs="?", type=Path, default=Path("runs"), help="(default: runs)")
+    kept.add_root(events)
     events.add_argument("--to", metavar="FOLDER", type=Path, help="where they are written (default: ROOT/.tensorboard)")
     events.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
     events.set_defaults(function=lambda options: run.tensorboard(options.root, options.to, options.follow))

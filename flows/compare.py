@@ -32,8 +32,8 @@ def compared(one: RunDirectory, other: RunDirectory, everything: bool = False) -
             "name two runs of one stage"
         )
     for name, run in (("A", one), ("B", other)):
-        state = standing(run)[0]
-        yield f"{name}  {run.path}  ({state}{f' {date(ended_at(run.path))}' if state == 'finished' else ''})"
+        state, stands = standing(run)
+        yield f"{name}  {run.path}  ({state}{f' {date(ended_at(run.path))}' if state == 'finished' else f': {stands}'})"
     lineages = Lineages()
     there, here = lineages.of(one), lineages.of(other)
     yield from _part("configuration, of all that they read too", differing(there, here), everything)
@@ -135,7 +135,9 @@ def _line(name: str, there: Any, here: Any) -> str:
 
 
 def _outputs(one: RunDirectory, other: RunDirectory) -> str:
-    """Which outputs are byte-equal, by the digests in the markers."""
+    """Which outputs are byte-equal, by the digests in the markers, as far as these hold."""
+    if doubted := [name for name, run in (("A", one), ("B", other)) if standing(run)[0] != "finished"]:
+        return f"outputs: not compared, since {' and '.join(doubted)} {'are' if doubted[1:] else 'is'} not finished"
     listed = [read(run.marker_file).get("outputs", {}) for run in (one, other)]
     if not all(listed):
         return "outputs: not compared, since a marker lists their digests, and not both are finished"

@@ -21,7 +21,7 @@ from storage import attempts, locks
 from storage.checkpoints import furthest
 from storage.run_directory import read
 from tasks.stage.outcome import in_words
-from tasks.stage.progress import described
+from tasks.stage.progress import described, duration
 
 UPDATE_EVERY_SECONDS = 1.0
 LINE_EVERY_SECONDS = 15.0
@@ -104,7 +104,7 @@ class Display:
         handle.check_marker()
         if path in self._bars:
             self._bar.remove_task(self._bars[path])
-        self._console.print(f"{self._labels[path]:<16} finished in {seconds:.1f} s", markup=False)
+        self._console.print(f"{self._labels[path]:<16} finished in {duration(seconds)}", markup=False)
 
     def _print_line(self, logger: str, text: str) -> None:
         """A line of the log, beside the stage that is worked on in this process; between stages, beside its logger."""
@@ -139,7 +139,8 @@ def _labels(handles: list[Handle]) -> dict[Path, str]:
 def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
     """One line for `--status`, from the run directory alone."""
     if handle.finished:
-        return "finished"
+        seconds = attempts.seconds_of(handle.run.attempts)
+        return "finished" if seconds is None else f"finished in {duration(seconds)}"
     refused = f"marker refused ({handle.verdict.reason}); " if handle.verdict.present else ""
     number, end_state = (attempt or {}).get("attempt"), (attempt or {}).get("end_state")
     if running(handle, attempt):

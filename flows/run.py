@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
+from deployments.estimate import estimate
 from deployments.notes import finished_neighbours, notes
 from deployments.page import Page
 from deployments.sweep import waiting_cells
@@ -83,6 +84,7 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
     walk = slurm.walk if slurm else _walked(page, study, where)
     for handle in walk.handles:
         show(_dry_line(handle) + _of_cell(handle, walk))
+    show(f"finished: {estimate(walk.handles).words}")
     for note in [*notes(walk.handles), *finished_neighbours(walk.handles)]:
         show(note, style="yellow")
     if slurm:
@@ -102,6 +104,8 @@ def status(page: Page, study: Any, where: Where) -> int:
     on_slurm = _stands_on_slurm(slurm) if slurm else {}
     if not slurm:
         page.sweep_without_stopped(study, walk)
+    if not walk.root.is_dir():
+        show(f"there is no folder {walk.root} yet: nothing was started with this --root", style="yellow")
     for handle in walk.handles:
         show(_status_line(handle, on_slurm.get(handle.run.fingerprint)) + _of_cell(handle, walk))
     for note in finished_neighbours(walk.handles):
@@ -116,20 +120,28 @@ def status(page: Page, study: Any, where: Where) -> int:
 
 
 def ui(profiles: list[Profile], port: int | None) -> int:
-    """Keeps Prefect's UI open until Ctrl-C or SIGTERM."""
-    from deployments.ui import keep_ui
+    """Keeps Prefect's UI open until Ctrl-C or SIGTERM; 1 when its worker ends by itself."""
+    from deployments.ui import WorkerEnded, keep_ui
 
     def ready(address: str) -> None:
         show(f"Prefect UI: {address}", style="bold")
         show(f"  start a study: {address}/deployments, then Run; watch it: {address}/runs")
         show("  Ctrl-C ends this; a study that runs saves first, and goes on when it is started again")
 
+    def end(*_: object) -> None:
+        show("ending: a study that runs saves first ...")
+        raise KeyboardInterrupt
+
     show("starting Prefect, its UI, and a worker that runs one study at a time ...")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, end)
     try:
         keep_ui(profiles, port, ready)
     except KeyboardInterrupt:
         show("ended")
+    except WorkerEnded as error:
+        return refuse(str(error), outcome.FAILED.exit_code)
     return 0
 
 
@@ -319,7 +331,7 @@ def _dry_line(handle: Handle) -> str:
     saved = furthest(handle.run.checkpoints)
     state = "finished" if handle.finished else f"would go on (step {saved:,} is saved)" if saved else "would run"
     refused = f" ({handle.verdict.reason})" if handle.verdict.present and not handle.finished else ""
-    return f"{handle.stage.name:<16} {handle.run.fingerprint}  {state}{refused}"
+    return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {state}{refused}"
 
 
 def _status_line(handle: Handle, on_slurm: Any = None) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal
+
 from deployments.listing import date, ended_at, shown_first, standing
 from flows.again import command_for
-from storage import locks
+from storage import attempts, locks
 from storage.run_directory import RunDirectory, read
+from tasks.report.provenance import ATTEMPTS
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import duration
 
@@ -21,7 +24,6 @@ UNKNOWN = (
     "configuration. Its own stage.json has that of this stage alone; code, packages or text may have changed since"
 )
 """In the place of a command."""
-UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
 def shown(run: RunDirectory) -> Iterator[str]:
@@ -30,7 +32,7 @@ def shown(run: RunDirectory) -> Iterator[str]:
     cell = about.get("configuration", {}).get("cell")
     records = {file: read(file) for file in sorted(run.attempts.glob("[0-9]*.json"))}
     state, stands = standing(run)
-    finished = _when(run, list(records.values())) if state == "finished" else ""
+    finished = _when(run, len(records)) if state == "finished" else ""
     yield f"{run.stage} {run.path.name}" + (f" ({cell})" if cell else "") + f", of the study {run.study}"
     yield _line("state", state + finished + (f": {stands}" if stands else ""))
     yield _line("folder", str(run.path))
@@ -54,11 +56,11 @@ def _line(name: str, text: str) -> str:
     return f"  {name:<8} {text}"
 
 
-def _when(run: RunDirectory, records: Sequence[dict[str, Any]]) -> str:
+def _when(run: RunDirectory, number: int) -> str:
     """When it was finished, and how long its attempts worked."""
-    seconds = sum(one["ended_at"] - one["started_at"] for one in records if one.get("ended_at"))
-    number = f" in {len(records)} attempts" if records[1:] else ""
-    return f" on {date(ended_at(run.path))}, after {duration(seconds)}{number}"
+    seconds = attempts.seconds_of(run.attempts)
+    took = f"after {duration(seconds)}" if seconds is not None else "after a time that no attempt's record tells"
+    return f" on {date(ended_at(run.path))}, {took}" + (f" in {number} attempts" if number > 1 else "")
 
 
 def _found(run: RunDirectory) -> Iterator[str]:
@@ -67,7 +69,8 @@ def _found(run: RunDirectory) -> Iterator[str]:
     if headline := result.get("headline"):
         yield _line("result", headline)
     first = shown_first(result)
-    names = [first, *(name for name in result.get("tables", []) if name != first), "final_results.json", "result.json"]
+    tables = [name for name in result.get("tables", []) if name != first]
+    names = [first, ATTEMPTS, *tables, "final_results.json", "result.json"]
     for name in names:
         if name and (run.path / name).is_file():
             yield _line("read", str(run.path / name))
@@ -83,7 +86,7 @@ def _attempt(record: dict[str, Any], at_work: bool) -> str:
     when = date(began) if began else "-"
     parts = [f"{record.get('attempt')}  {when}  {how}{after}, on {record.get('host')}{job}{by}"]
     if peak := record.get("peak_memory_bytes"):
-        parts.append(f"{duration(record.get('cpu_seconds', 0))} of CPU, at most {_bytes(peak)} of memory")
+        parts.append(f"{duration(record.get('cpu_seconds', 0))} of CPU, at most {decimal(peak)} of memory")
     source = record.get("source") or {}
     if commit := source.get("commit"):
         parts.append(f"commit {commit[:12]}" + (" with changes" if source.get("dirty_digest") else ""))
@@ -105,15 +108,10 @@ def _sizes(folder: Path) -> str:
     sizes = {path.name: _size(path) for path in folder.iterdir()}
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:SHOWN_SIZES]
     rest = sum(sizes.values()) - sum(size for _, size in largest)
-    parts = [f"{name} {_bytes(size)}" for name, size in largest] + ([f"others {_bytes(rest)}"] if rest else [])
-    return f"{_bytes(sum(sizes.values()))}: {', '.join(parts)}"
+    parts = [f"{name} {decimal(size)}" for name, size in largest] + ([f"others {decimal(rest)}"] if rest else [])
+    return f"{decimal(sum(sizes.values()))}: {', '.join(parts)}"
 
 
 def _size(path: Path) -> int:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
-
-
-def _bytes(number: float) -> str:
-    unit = next(unit for unit in UNITS if number < 1000 * UNITS[unit] or unit == "GB")
-    return f"{number / UNITS[unit]:.1f} {unit}"

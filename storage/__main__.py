@@ -13,6 +13,9 @@ import argparse
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
+
+from rich.filesize import decimal
 
 from storage import durable, locks, markers
 from storage.run_directory import RunDirectory, find_runs
@@ -41,12 +44,27 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(function=_run, command=name)
-        command.add_argument("root", type=Path, help="folder that holds the run directories")
+        add_root(command)
         command.add_argument("--study", help="of this study alone (default: of all that lie there)")
         if name == "prune":
             command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
         if name == "export":
             command.add_argument("folder", type=Path, help="new folder for the copy")
+
+
+def add_root(command: argparse.ArgumentParser) -> None:
+    """The folder that a command looks at, `runs` unless it is named: alone, or with `--root`, as a study takes it."""
+    runs, help_ = Path("runs"), "folder of the run directories (default: runs)"
+    command.add_argument("root", metavar="ROOT", nargs="?", action=_Given, type=Path, default=runs, help=help_)
+    command.add_argument("--root", type=Path, default=runs, help="the same")
+
+
+class _Given(argparse.Action):
+    """Sets what was given, and nothing when nothing was: the option of this name may have set it already."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        if values is not self.default:
+            setattr(namespace, self.dest, values)
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -122,10 +140,10 @@ def prune(root: Path, really: bool, study: str | None = None) -> int:
             if not folder.is_dir():
                 continue
             freed += size
-            _say(f"{'removed' if really else 'would remove'}  {folder.relative_to(root)}  {size / 1e6:.1f} MB")
+            _say(f"{'removed' if really else 'would remove'}  {folder.relative_to(root)}  {decimal(size)}")
             if really:
                 shutil.rmtree(folder)
-    return _say(f"{freed / 1e6:.1f} MB {'freed' if really else 'would be freed; add --yes to remove'}", 0)
+    return _say(f"{decimal(freed)} {'freed' if really else 'would be freed; add --yes to remove'}", 0)
 
 
 def export(root: Path, folder: Path, study: str | None = None) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import durable, locks
+from storage.run_directory import read
 
 STARTED_BY = "RATCHET_STARTED_BY"
 """Set to `automatic` by whatever starts attempts by itself; everything else was started by a person."""
@@ -33,11 +34,17 @@ class AttemptRecord:
     """`attempts/NNNN.json`; NNNN is the number of the attempt's lock."""
 
     def __init__(
-        self, folder: Path, number: int, execution: dict[str, Any], began_at: list[int], own_digest: str = ""
+        self,
+        folder: Path,
+        number: int,
+        execution: dict[str, Any],
+        began_at: list[int],
+        own_source: dict[str, str] | None = None,
     ) -> None:
         """`began_at` is how far the stage was when this attempt began (see `without_progress`).
 
-        `own_digest` is that of the sources of its work that lie outside our own checkout, if any.
+        `own_source` says where its work comes from, where that lies outside our own checkout: `own_page`, the file
+        of the study's page, and `own_digest`, that of its sources.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{number:04d}.json"
@@ -47,7 +54,7 @@ class AttemptRecord:
         self._record = {
             "attempt": number,
             **locks.process_identity(),
-            "source": source_version() | ({"own_digest": own_digest} if own_digest else {}),
+            "source": source_version() | (own_source or {}),
             "versions": package_versions(),
             "execution": execution,
             "started_at": time.time(),
@@ -102,6 +109,13 @@ def newest(folder: Path) -> dict[str, Any] | None:
         return durable.read_json(files[-1]) if files else None
     except (OSError, ValueError):
         return None
+
+
+def seconds_of(folder: Path) -> float | None:
+    """What the attempts took together, as far as they could say; None where none could."""
+    records = [read(file) for file in sorted(folder.glob("[0-9]*.json"))]
+    spans = [one["ended_at"] - one["started_at"] for one in records if one.get("ended_at") and one.get("started_at")]
+    return sum(spans) if spans else None
 
 
 def started_by() -> str:

@@ -18,6 +18,7 @@ from tasks.report.page import Section, html_page
 from tasks.report.provenance import ATTEMPTS
 from tasks.report.table import Link, Table
 from tasks.stage.outcome import in_words
+from tasks.stage.progress import duration
 from tasks.stage.run import StageRun
 
 
@@ -90,7 +91,8 @@ def _page(title: str, dag: Dag, known: Mapping[str, Sequence[Attempt]]) -> str:
     return html_page(
         f"{title}: attempts",
         "When and where each stage worked, how long, and what it used. Nothing here is part of a result: another run "
-        "gives the same results in another time. Dates are in UTC, by the clocks of the hosts.",
+        "gives the same results in another time. The stage that wrote this page is not on it: it was still at work. "
+        "Dates are in UTC, by the clocks of the hosts.",
         _totals(every),
         sections,
         beside=[Link("report.html", "report.html")],
@@ -154,17 +156,6 @@ def _attempt_table(labels: Mapping[str, str], known: Mapping[str, Sequence[Attem
             for one in own
         ],
     )
-
-
-def duration(seconds: float) -> str:
-    """Such as 1 h 03 min, 4 min 10 s, 0.3 s."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours:,} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _date(at: float) -> str:

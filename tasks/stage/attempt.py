@@ -27,11 +27,11 @@ def attempt(
     config: StageConfiguration,
     run: RunDirectory,
     inputs: dict[str, StageInput],
-    own_digest: str = "",
+    own_source: dict[str, str] | None = None,
 ) -> Outcome:
     """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
 
-    The inputs must be finished. `own_digest` is that of the sources of the work, where they are a person's own; the
+    The inputs must be finished. `own_source` says where the work comes from, where it is a person's own; the
     attempt's record keeps it. A marker that another process wrote in the meantime is taken as it is.
     """
     try:
@@ -44,7 +44,7 @@ def attempt(
             return outcome_of(error)
         return outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
     try:
-        return _attempt_with_lock(stage, config, run, inputs, own_digest, lock)
+        return _attempt_with_lock(stage, config, run, inputs, own_source, lock)
     finally:
         lock.release()
 
@@ -54,7 +54,7 @@ def _attempt_with_lock(
     config: StageConfiguration,
     run: RunDirectory,
     inputs: dict[str, StageInput],
-    own_digest: str,
+    own_source: dict[str, str] | None,
     lock: locks.Lock,
 ) -> Outcome:
     digests = {role: given.outputs_digest for role, given in inputs.items()}
@@ -71,7 +71,7 @@ def _attempt_with_lock(
         reached = work.reached()
         in_vain = attempts.without_progress(run.attempts, reached)
         record = work.record = attempts.AttemptRecord(
-            run.attempts, lock.number, config.execution.model_dump(mode="json"), reached, own_digest
+            run.attempts, lock.number, config.execution.model_dump(mode="json"), reached, own_source
         )
         log_handler = _log_to(record.log_file)
         _require_progress(in_vain)

@@ -89,7 +89,9 @@ def described(now: dict[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In words, such as "2 h 5 min"."""
+    """In words, such as "2 h 5 min" or "0.3 s"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

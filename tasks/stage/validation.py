@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from storage.errors import BadInput
 from tasks.stage.configuration import Configuration
+from tasks.stage.keys import keys_of
 
 Typed = TypeVar("Typed", bound=Configuration)
 
@@ -43,7 +44,7 @@ def set_key(values: dict[str, Any], path: str, value: Any, where: str) -> None:
     values[last] = value
 
 
-def _explained(model: type[BaseModel], item: Any) -> str:
+def _explained(model: type[Configuration], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
     if item["type"].startswith("union_tag"):
@@ -56,9 +57,12 @@ def _explained(model: type[BaseModel], item: Any) -> str:
         shown = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
         if item["type"] == "list_type":
             shown += f": write a list, such as [{item['input']}]"
+        if item["type"].startswith(("greater", "less")):  # pydantic names the one limit that was crossed
+            of_key = next((f"; limits: {one.limits}" for one in keys_of(model, key) if one.path == key), "")
+            shown = f" (it is {item['input']!r}{of_key})"
         return f"{key or model.__name__}: {item['msg']}{shown}"
-    valid = sorted(_fields_at(model, item["loc"][:-1]))
-    close = difflib.get_close_matches(str(item["loc"][-1]), valid, n=1) or _elsewhere(model, str(item["loc"][-1]))
+    valid, name = sorted(_fields_at(model, item["loc"][:-1])), str(item["loc"][-1])
+    close = _elsewhere(model, name, 1.0) or difflib.get_close_matches(name, valid, n=1) or _elsewhere(model, name, 0.7)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return f"{key}: unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
 
@@ -75,12 +79,12 @@ def _wrong_tag(model: type[BaseModel], item: Any) -> str:
     return f"{name}: {given!r} is none of its values; {hint}valid: {', '.join(valid)}"
 
 
-def _elsewhere(model: type[BaseModel], name: str) -> list[str]:
-    """The keys with the name that is most like `name`, with their groups, wherever in the configuration they stand."""
+def _elsewhere(model: type[BaseModel], name: str, alike: float) -> list[str]:
+    """The keys with the name that is most like `name` (1.0: the same), with their groups, wherever they stand."""
     schema = model.model_json_schema()
     paths = sorted(_paths(schema, schema))
-    alike = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=0.7)
-    return [path for path in paths if path.rpartition(".")[2] in alike]
+    found = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=alike)
+    return [path for path in paths if path.rpartition(".")[2] in found]
 
 
 def _paths(place: dict[str, Any], schema: dict[str, Any], group: str = "") -> set[str]:

@@ -57,7 +57,7 @@ def test_a_stage_that_begins_anew_says_beside_which_unfinished_work_and_why(tmp_
 
 
 def attempted(handle: Handle, number: int, digest: str, began_at: int) -> None:
-    attempts.AttemptRecord(handle.run.attempts, number, {}, [began_at, 0], own_digest=digest)
+    attempts.AttemptRecord(handle.run.attempts, number, {}, [began_at, 0], own_source={"own_digest": digest})
 
 
 CHANGED = (
@@ -69,11 +69,11 @@ CHANGED = (
 def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) -> None:
     first, _ = handles = page(tmp_path)
     attempted(first, 1, "a", 0)
-    first.own_digest = "b"
+    first.own_source = {"own_digest": "b"}
     assert notes(handles) == [], "nothing is kept of it"
     unfinished(first.run, 0, step=7)
     assert notes(handles) == [CHANGED.format("first (attempt 1)")]
-    first.own_digest = "a"
+    first.own_source = {"own_digest": "a"}
     assert notes(handles) == []
     attempts.AttemptRecord(first.run.attempts, 2, {}, [7, 0])
     assert notes(handles) == [], "a record of before says nothing of it"
@@ -81,19 +81,19 @@ def test_work_that_changed_since_what_is_kept_was_made_is_named(tmp_path: Path) 
 
 def test_an_attempt_that_gained_nothing_made_nothing_of_what_is_kept(tmp_path: Path) -> None:
     first, _ = handles = page(tmp_path)
-    first.own_digest = "a"
+    first.own_source = {"own_digest": "a"}
     attempted(first, 1, "a", 0)
     unfinished(first.run, 0, step=7)
     attempted(first, 2, "an edit that crashed, and was undone", 7)
     assert notes(handles) == []
-    first.own_digest = "b"
+    first.own_source = {"own_digest": "b"}
     assert notes(handles) == [CHANGED.format("first (attempt 1)")]
 
 
 def test_every_attempt_that_made_a_part_counts_and_not_the_newest_alone(tmp_path: Path) -> None:
     """Results of mixed sources looked clean as soon as the newest attempt had the present ones."""
     first, _ = handles = page(tmp_path)
-    first.own_digest = "b"
+    first.own_source = {"own_digest": "b"}
     attempted(first, 1, "a", 0)
     attempted(first, 2, "c", 3)
     unfinished(first.run, 0, step=7)

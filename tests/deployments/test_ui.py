@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import httpx
+import psutil
 
 from deployments.embedded import kept_by_ui
 from tests.conftest import REPOSITORY
 from tests.deployments.test_embedded import _gone, _processes_of
+from tests.flows.test_again import SMALL
 
 
 def _command(home: Path, *options: str) -> subprocess.Popen[str]:
@@ -53,6 +55,25 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
         assert len(_processes_of(home)) >= 3, "the command, its server and its worker"
     finally:
         kept.send_signal(signal.SIGINT)
-        kept.communicate(timeout=120)
+        said, _ = kept.communicate(timeout=120)
+    assert said == "ending: a study that runs saves first ...\nended\n"
     assert kept.returncode == 0 and _gone(home, within_seconds=15)
     assert kept_by_ui(home) is None
+
+
+def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(
+    own_prefect_home: Path, tmp_path: Path
+) -> None:
+    """Without it nothing would ever run, and the page would say "Late" for ever. The study is one's own."""
+    home, own = own_prefect_home, tmp_path / "small.py"
+    own.write_text(SMALL)
+    kept = _command(home, str(own))
+    assert kept.stdout
+    address = next(line.split()[-1] for line in kept.stdout if line.startswith("Prefect UI: "))
+    found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=30).json()
+    assert [(one["name"], one["entrypoint"]) for one in found] == [("small-local", "small.small")]
+    (worker,) = (one for one in psutil.Process(kept.pid).children() if "worker" in one.cmdline())
+    worker.kill()
+    said, _ = kept.communicate(timeout=120)
+    assert kept.returncode == 1 and "Traceback" not in said and _gone(home, within_seconds=15)
+    assert "the worker ended by itself (exit code -9)" in said and str(home / "ui-worker.log") in said

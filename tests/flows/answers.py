@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -77,8 +78,8 @@ def answer(run: StageRun, config: AnswerConfig, counted: StageInput) -> Result:
     return publish(run, numbers, texts, headline=f"{words} words & more")
 
 
-def finished(root: Path, study: Study) -> list[Handle]:
-    """The stage calls of the study, each run in this process without Prefect as far as it goes."""
+def finished(root: Path, study: Study, page: Callable[..., Handle] = page) -> list[Handle]:
+    """The stage calls of the page, each run in this process without Prefect as far as it goes."""
 
     class Here(Walk):
         def __call__(self, stage: Stage, config: StageConfiguration, **inputs: Handle) -> Handle:

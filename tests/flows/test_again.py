@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.page import Page, load_page
 from deployments.walk import Handle, Walk
 from flows import command, settings
 from flows.again import command_for
 from storage import durable
+from storage.run_directory import run_in
 from tests.conftest import ROBUSTNESS
 from tests.slurm.harness import kept_study, toy_study
 
@@ -44,6 +47,14 @@ def smoke(*changes: str) -> Any:
     return settings.read_study(ROBUSTNESS, "smoke", list(changes), None)
 
 
+@pytest.fixture(autouse=True)
+def on_path(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that finds `ratchet` alone."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "ratchet").touch(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
 CHANGED = ("seed=7", "budget.epochs=0.5", "name=mine", "arms=[baseline, monotonic]")
 
 
@@ -54,7 +65,7 @@ def test_the_command_of_every_stage_of_a_changed_profile_is_found_and_gives_its_
         words = command_for(handle.run)
         assert words is not None
         assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
-        assert handle.run.fingerprint in capsys.readouterr().out, words
+        assert handle.run.path.name in capsys.readouterr().out, words
     assert "--set name=mine" in words and f"--root {tmp_path}" in words
 
 
@@ -84,7 +95,7 @@ def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys
         f"--set budget.epochs=0.5 --root {tmp_path}"
     )
     assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
-    assert table.run.fingerprint in capsys.readouterr().out
+    assert table.run.path.name in capsys.readouterr().out
     of_cell = command_for(next(one for one in cells if one.stage.name == "aggregate").run) or ""
     assert re.match("ratchet run robustness --profile smoke .*--set seed=1 ", of_cell)
 
@@ -97,3 +108,49 @@ def test_a_study_of_one_s_own_is_known_where_it_was_started_on_slurm(tmp_path: P
     words = command_for(handles[0].run) or ""
     assert words.startswith("ratchet run tests.slurm.toy --set ") and "training.budget.epochs=3.0" in words
     assert command_for(handles[1].run) == words
+
+
+SMALL = (
+    "from deployments.study_flow import study_flow\n"
+    "from deployments.walk import Dispatcher, Handle\n"
+    "from tests.flows.answers import COUNT, CountConfig, Study\n\n\n"
+    "def page(study: Study, stage: Dispatcher) -> Handle:\n"
+    "    return stage(COUNT, CountConfig(words=study.words))\n\n\n"
+    "small = study_flow(page)\n"
+)
+
+
+def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(
+    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, root = tmp_path / "small.py", tmp_path / "runs"
+    own.write_text(SMALL)
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        assert command.ratchet(["run", str(own), "--set", "words=7", "--root", str(root)]) == 0
+    (path,) = (path for path in root.glob("small/count/*") if not path.is_symlink())
+    run = run_in(path)
+    capsys.readouterr()
+    words = command_for(run) or ""
+    assert words == f"ratchet run {own} --set words=7 --root {root}"
+    assert command.ratchet(["status", *shlex.split(words)[2:]]) == 0 and path.name in capsys.readouterr().out
+    own.write_text(SMALL.replace("study.words", "1 + study.words"))
+    sys.modules.pop("small")
+    assert command_for(run) is None, "what the file says now is another study"
+    own.write_text("not python")
+    sys.modules.pop("small", None)
+    assert command_for(run) is None
+    own.unlink()
+    assert command_for(run) is None
+
+
+def test_the_command_has_its_path_where_the_shell_does_not_find_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = begun(tmp_path, smoke())[0]
+    monkeypatch.chdir(tmp_path)
+    assert (command_for(handle.run) or "").startswith("ratchet run ")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    beside = Path(sys.executable).with_name("ratchet")
+    assert (command_for(handle.run) or "").startswith(f"{beside} run ")
+    monkeypatch.chdir(beside.parents[1])
+    assert (command_for(handle.run) or "").startswith(f"{beside.relative_to(Path.cwd())} run ")

@@ -115,6 +115,9 @@ def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> Non
 def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: Path) -> None:
     code, printed = run_here("--root", tmp_path, "--status")
     assert code == 75 and "setup" in printed and "not started" in printed and "waits for setup" in printed
+    assert "there is no folder" not in printed
+    code, printed = run_here("--root", tmp_path / "nowhere", "--status")
+    assert code == 75 and printed.startswith(f"there is no folder {tmp_path / 'nowhere'} yet: ")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_what_is_not_finished_has_no_results_to_compare(tmp_path: Path, capsys: 
         finished(tmp_path, Study(name="one", words=9, fails=True))[0],
     )
     lines = compared(capsys, one, failed)
-    assert lines[1] == f"B  {failed.run.path}  (not finished)"
+    assert lines[1].startswith(f"B  {failed.run.path}  (not finished: check failed: the words are there: measured 0")
     assert f"results: there is no result.json in {failed.run.path}" in lines
     assert lines[-1].startswith("outputs: not compared")
 
@@ -114,3 +114,15 @@ def test_exported_results_are_compared_as_their_origin_is(tmp_path: Path, capsys
     names = [one.run.path.name, other.run.path.name]
     assert command.ratchet(["compare", *names, "--root", str(tmp_path / "copy")]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == of_origin
+
+
+def test_bytes_of_a_run_whose_marker_does_not_hold_are_never_called_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Seen: a result was edited, its size kept; its value was said to differ, and its bytes to be equal."""
+    one, edited = last(tmp_path / "runs"), last(tmp_path / "edited")
+    file = edited.run.path / "final_results.json"
+    file.write_text(file.read_text().replace('"many"', '"mane"').replace('"few"', '"fex"'))
+    lines = compared(capsys, one, edited)
+    assert "its marker does not hold: final_results.json was edited after the stage finished" in lines[1]
+    assert lines[-1] == "outputs: not compared, since B is not finished"

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from deployments.walk import Dispatcher, Handle
 from flows import command
 from storage import durable
 from storage.locks import acquire
 from storage.run_directory import find_runs
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Stage, StageInput, StageRun
+from tasks.stage.study import StageConfiguration
 from tests.conftest import RunHere
+from tests.flows.answers import COUNT, CountConfig, Study, finished
 
 
 @pytest.fixture
@@ -81,3 +87,41 @@ def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finish
 def test_a_folder_without_runs_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["list", str(tmp_path)]) == 2
     assert f"there are no runs below {tmp_path}" in capsys.readouterr().err
+
+
+class DoubleConfig(StageConfiguration):
+    """double: twice as many."""
+
+    numerics: ClassVar = Numerics(torch=False)
+
+
+DOUBLE = Stage("double", DoubleConfig, "tests.flows.test_listing:double", needs="cpu")
+
+
+def double(run: StageRun, config: DoubleConfig, counted: StageInput) -> dict[str, int]:
+    return {"words": 2 * counted.result["words"]}
+
+
+def test_a_study_whose_stages_name_nothing_to_read_is_listed_by_what_no_other_stage_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def page(study: Study, stage: Dispatcher) -> Handle:
+        return stage(DOUBLE, DoubleConfig(), counted=stage(COUNT, CountConfig(words=study.words)))
+
+    count, doubled = finished(tmp_path, Study(name="one"), page)
+    lines = listed(tmp_path, capsys).splitlines()
+    assert lines[0] == "one (2 of 2 begun stages are finished)"
+    assert lines[1].endswith("  double") and lines[2:] == [f"    {doubled.run.result_file}"]
+    count.run.marker_file.unlink()
+    assert str(doubled.run.result_file) not in listed(tmp_path, capsys), "under way: what comes last is not known"
+
+
+def test_an_edited_result_is_not_listed_as_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, answer = finished(tmp_path, Study(name="one"))
+    assert "10 words & more" in listed(tmp_path, capsys)
+    text = answer.run.result_file.read_text()
+    answer.run.result_file.write_text(text.replace("10 words", "99 words"))
+    said = listed(tmp_path, capsys)
+    assert "99 words" not in said and "result.json was edited after the stage finished" in said
+    answer.run.result_file.write_text(text)
+    assert "10 words & more" in listed(tmp_path, capsys), "its bytes are those of before"

@@ -415,8 +415,15 @@ def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
 def test_a_key_that_stands_in_a_group_is_found_there() -> None:
     with pytest.raises(BadInput, match=r"micro_batch: unknown key.*did you mean 'execution\.micro_batch_examples'\? "):
         _smoke(micro_batch=4)
+    with pytest.raises(BadInput, match=r"learning_rate: unknown key.*did you mean 'budget\.learning_rate' or 'model\."):
+        _smoke(learning_rate=1e-3)
     with pytest.raises(BadInput, match=r"did you mean 'budget\.epochs' or 'model\.pretraining\.epochs' or 'unequal"):
         _smoke(epochs=1)
+
+
+def test_a_value_beyond_a_limit_is_refused_with_both_limits() -> None:
+    with pytest.raises(BadInput, match=r"max_shared_shingles: .* or equal to 1 \(it is 3; limits: >= 0, <= 1\)"):
+        _smoke(**{"splits.max_shared_shingles": 3})
 
 
 def test_a_value_where_a_list_belongs_is_refused_as_no_list() -> None:

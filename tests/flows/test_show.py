@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -25,9 +26,11 @@ def test_a_finished_run_says_what_came_out_and_where_and_what_it_read(
     count, answer = finished(tmp_path, Study(name="one"))
     lines = shown(capsys, answer)
     assert lines[0] == f"answer {answer.run.path.name}, of the study one"
-    assert lines[1].startswith("  state    finished on 20") and ", after 0 s" in lines[1]
+    assert lines[1].startswith("  state    finished on 20") and re.search(r", after 0\.\d s$", lines[1])
     assert f"  folder   {answer.run.path}" in lines and "  result   10 words & more" in lines
-    names = ["report.html", "table.md", "final_results.json", "result.json"]
+    (answer.run.path / "attempts.html").touch()
+    lines = shown(capsys, answer)
+    names = ["report.html", "attempts.html", "table.md", "final_results.json", "result.json"]
     assert [line for line in lines if " read     " in line] == [
         f"  read     {answer.run.path / name}" for name in names
     ]
@@ -112,3 +115,9 @@ def test_an_exported_copy_says_so_and_a_damaged_run_is_shown_as_far_as_it_can_be
     said = "\n".join(shown(capsys, count))
     assert "its marker does not hold: result.json has 1 bytes" in said
     assert f"{count.run.attempts / '0001.json'} cannot be read" in said
+
+
+def test_a_duration_that_no_record_tells_is_not_made_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    count = finished(tmp_path, Study(name="one"))[0]
+    shutil.rmtree(count.run.attempts)
+    assert shown(capsys, count)[1].endswith(", after a time that no attempt's record tells")

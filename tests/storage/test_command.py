@@ -233,7 +233,7 @@ def test_prune_with_yes_removes_what_finished_runs_do_not_need_and_their_markers
 
 def test_pruning_twice_frees_nothing_more(root, capsys):
     output_of(capsys, "prune", root, "--yes")
-    assert output_of(capsys, "prune", root, "--yes") == (0, "0.0 MB freed\n")
+    assert output_of(capsys, "prune", root, "--yes") == (0, "0 bytes freed\n")
 
 
 @pytest.mark.parametrize("forge", FORGERIES)
@@ -339,3 +339,20 @@ def test_export_to_a_full_disk_leaves_nothing(root, small_disk, capsys):
 def test_a_folder_without_runs_is_an_error_and_not_silence(tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 2
     assert "there are no runs below" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------------------------------------- the root
+
+
+def test_the_root_is_the_first_word_or_an_option_or_runs(root, tmp_path, monkeypatch, capsys):
+    """`export` has a word behind it, which is never taken for the root."""
+    named = output_of(capsys, "verify", root)
+    assert named[0] == 0 and output_of(capsys, "verify", "--root", root) == named
+    monkeypatch.chdir(tmp_path)
+    root.rename("runs")
+    assert output_of(capsys, "verify") == named
+    for number, words in enumerate((["runs", "{}"], ["{}"], ["--root", "runs", "{}"], ["{}", "--root", "runs"])):
+        code, printed = output_of(capsys, "export", *(word.format(f"copy-{number}") for word in words))
+        assert code == 0 and f"files in copy-{number}" in printed, words
+    code, printed = output_of(capsys, "export", "copy-4", "--root", "nothing")
+    assert code == 2 and "no folder nothing" in printed

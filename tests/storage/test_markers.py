@@ -53,9 +53,11 @@ def test_a_fresh_marker_holds_and_lists_every_file_of_every_output(run):
     assert marker["inputs"] == runs.INPUTS and marker["lock"] == 1
 
 
-def test_a_glance_reads_no_byte_of_an_output_and_sees_its_size(run):
+def test_a_glance_reads_no_large_output_and_sees_its_size(run, monkeypatch):
     weights = run.path / "model" / "weights.safetensors"
     weights.write_bytes(bytes(1000))
+    assert markers.glance(run).reason.startswith("model/weights.safetensors was edited after the stage finished")
+    monkeypatch.setattr(markers, "GLANCED_BYTES", 999)
     assert markers.glance(run).holds and not markers.check_outputs(run, full=False).holds
     weights.unlink()
     weights.write_bytes(b"short")

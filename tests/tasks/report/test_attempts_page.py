@@ -10,7 +10,7 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.report.attempts_page import attempts_of, duration, publish_attempts
+from tasks.report.attempts_page import attempts_of, publish_attempts
 from tasks.report.dag import Dag
 from tasks.stage.run import StageInput
 from tests.tasks.report.test_page import Reader
@@ -89,11 +89,3 @@ def test_it_is_no_output_so_no_digest_hangs_on_a_clock(tmp_path: Path, run: RunD
 def test_half_a_record_says_nothing(run: RunDirectory):
     (run.attempts / "0001.json").write_text("{")
     assert [one.number for one in attempts_of(run.path)] == [2]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.04, "0.0 s"), (9.9, "9.9 s"), (59.6, "1 min 00 s"), (250, "4 min 10 s"), (3600 * 30 + 181, "30 h 03 min")],
-)
-def test_a_duration_is_said_in_the_units_that_people_use(seconds: float, said: str):
-    assert duration(seconds) == said

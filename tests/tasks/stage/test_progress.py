@@ -9,7 +9,7 @@ import pytest
 
 from storage import durable
 from tasks.stage import progress
-from tasks.stage.progress import Progress
+from tasks.stage.progress import Progress, duration
 
 
 def test_the_log_gets_a_line_a_minute_and_the_file_every_second(
@@ -28,3 +28,11 @@ def test_the_log_gets_a_line_a_minute_and_the_file_every_second(
         "60/1,560 steps, loss 4.1 at validation, 25 min 0 s left",
         "120/1,560 steps, loss 4.1 at validation, 24 min 0 s left",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.04, "0.0 s"), (9.9, "9.9 s"), (59.6, "1 min 0 s"), (250, "4 min 10 s"), (3600 * 30 + 181, "30 h 3 min")],
+)
+def test_a_duration_is_said_in_the_units_that_people_use(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
