@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -129,6 +130,11 @@ def own_prefect_home(prefect_server: str, tmp_path: Path) -> Path:
     home.mkdir()
     _copy_database(_empty_database(), home / "prefect.db")
     return home
+
+
+def heed_ctrl_c() -> None:
+    """A `preexec_fn`: tests that a shell started in the background ignore SIGINT, and so would what they start."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _empty_database() -> Path:

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from tests.browser.conftest import NARROW, WIDE, OpenPage
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, heed_ctrl_c
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -54,6 +54,7 @@ def ui(smoke_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[U
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=heed_ctrl_c,
     )
     try:
         assert kept.stdout

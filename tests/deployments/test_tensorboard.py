@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from deployments.tensorboard import EventFiles, scalars
 from storage.errors import BadInput
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, heed_ctrl_c
 
 RUN = "mine/train/0123456789ab"
 ROWS = [{"step": step, "train_loss": 5 - step / 10, "learning_rate": 0.1} for step in (1, 2, 3)]
@@ -137,7 +137,7 @@ def test_the_command_follows_until_ctrl_c_and_touches_no_run(root: Path):
     follows = subprocess.Popen(
         [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())",
          "tensorboard", str(root), "--follow"],
-        cwd=REPOSITORY, stdout=subprocess.PIPE, text=True,
+        cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c,
     )  # fmt: skip
     try:
         assert follows.stdout and "tensorboard --logdir" in follows.stdout.readline()

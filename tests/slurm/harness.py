@@ -36,7 +36,7 @@ from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Handle
 from storage import attempts, durable
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, heed_ctrl_c
 from tests.leftovers import CLUSTERS
 from tests.side_by_side import COUNTED
 from tests.slurm import toy
@@ -218,8 +218,7 @@ class Worker:
                 cwd=REPOSITORY,
                 env=os.environ | environment,
                 start_new_session=True,
-                # a process started in the background by a shell ignores SIGINT, and Prefect turns SIGTERM into SIGINT
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                preexec_fn=heed_ctrl_c,  # Prefect turns SIGTERM into SIGINT
             )
 
     @property
