@@ -57,7 +57,7 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
     finally:
         kept.send_signal(signal.SIGINT)
         said, _ = kept.communicate(timeout=120)
-    assert said.endswith("\nending: a study that runs saves first ...\nended\n")
+    assert said.endswith("ending: a study that runs saves first ...\nended\n")
     assert kept.returncode == 0 and _gone(home, within_seconds=15)
     assert kept_by_ui(home) is None
 
