@@ -145,7 +145,7 @@ def _result(run: RunDirectory) -> Iterator[ListedResult]:
 
 def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
     """The stages that no other reads, as the results of a study whose stages name nothing to read."""
-    read_by_others = {given for run in finished for given in run.reads(read(run.stage_file)["inputs"]).values()}
+    read_by_others = {given for run in finished for given in run.reads(read(run.stage_file).get("inputs", {})).values()}
     for run in finished:
         if run not in read_by_others:
             yield ListedResult(run, ended_at(run.path), "", run.result_file, ())

@@ -37,14 +37,14 @@ SAVE_SECONDS = 120.0
 
 
 class WorkerEnded(Exception):
-    """The worker has ended by itself: nothing would run any more."""
+    """The worker has ended by itself, and nothing would run any more."""
 
 
 def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str], None]) -> None:
     """Serves the UI at `port` (None: 4200, or the next one that is free) until interrupted; `ready` gets its address.
 
     At the end what runs is asked to save, and waited for. Raises BadInput where a server is configured or kept here
-    already, or the port is taken; WorkerEnded when that happens.
+    already, or the port is taken; WorkerEnded when the worker ends by itself.
     """
     if configured := PREFECT_API_URL.value():
         raise BadInput(
@@ -69,7 +69,7 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
                         time.sleep(LOOK_EVERY_SECONDS)
             raise WorkerEnded(
                 f"the worker ended by itself (exit code {worker.returncode}), and nothing runs without it. "
-                f"{home / 'ui-worker.log'} says why. After `ratchet ui` a study that is retried goes on"
+                f"{home / 'ui-worker.log'} says why. Start this again, and retry the study that ran: it goes on"
             )
     finally:
         lock.release()
