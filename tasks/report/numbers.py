@@ -42,6 +42,16 @@ def value_and_span(found: Estimate, form: Callable[[float], str]) -> list[str]:
     return [form(found.value), span(found.interval, form)]
 
 
+def p_value(value: float | None) -> str:
+    """A p-value as a cell of a table; "-" for what was not tested."""
+    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def texts_of(documents: int, sources: int) -> str:
+    """On how much was judged: documents, and the sources that count as one draw each."""
+    return f"{documents:,} text{'s' * (documents != 1)} of {sources:,} source{'s' * (sources != 1)}"
+
+
 def holds_zero(interval: Sequence[float] | None) -> bool:
     """Whether an estimate may as well be zero; False for an interval that does not exist."""
     return interval is not None and interval[0] <= 0 <= interval[1]

@@ -104,8 +104,8 @@ def provenance_section(
     return Section(
         "Provenance",
         texts=[
-            "Every row of numbers ends with the name of the run directory that they came from. Before "
-            "anything was computed, every byte of these runs was hashed and compared with its marker. When and where "
+            "A row of numbers that came from one run ends with the name of its directory. Before anything was "
+            "computed, every byte of these runs was hashed and compared with its marker. When and where "
             f"each stage worked, how long, and in how many attempts, stands in {ATTEMPTS}: these are no results, "
             "and differ between runs that give the same."
         ],

@@ -113,4 +113,4 @@ def _bare(cell: str) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell in ("", "-") or re.fullmatch(r"(> )?[+-]?[\d,]*\.?\d+(e-?\d+)?( ?%)?", cell) is not None
+    return cell in ("", "-") or re.fullmatch(r"([<>] )?[+-]?[\d,]*\.?\d+(e-?\d+)?( ?%)?", cell) is not None

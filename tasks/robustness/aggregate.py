@@ -176,17 +176,18 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         hotflip=attack_findings(read.hotflip, read.tried["hotflip"], pairs, how),
     )
     arms = {name: _arm(name, read, config) for name in read.arms}
+    found = primary(config.primary, read.tried[config.primary.attack], attacks, arms, how)
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
-        primary=primary(config.primary, read.tried[config.primary.attack], attacks, arms, how),
+        primary=found,
         arms=arms,
         models=read.evaluation.models,
         differences=differences,
         attacks=attacks,
         transfer=read.transfer,
         order=read.order,
-        secondary=secondary(config.primary, differences, attacks),
+        secondary=secondary(found, differences, attacks),
         unequal_budgets_reason=config.unequal_budgets.reason if config.unequal_budgets else None,
         base=BaseFacts(
             architecture=read.base.architecture,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.report.numbers import NATS, span
+from tasks.report.numbers import NATS, holds_zero, p_value, span, texts_of
 from tasks.robustness.final_results import PrimaryAnswer
 from tasks.statistics.equivalence import Answer
 from tasks.statistics.resampling import Estimate
@@ -46,9 +46,10 @@ def headline(given: Answered) -> str:
     found, asked = given.primary, given.primary.primary
     if found.answer is None or found.difference is None:
         return f"not answered: {found.unanswered}"
-    value, interval = NATS(found.difference.value), span(found.difference.interval, NATS)
-    said = [f"{asked.attack}, monotonic - baseline {value} nats per token (interval {interval}): {found.answer.answer}"]
-    if found.answer.answer == "differs":
+    value, numbers = NATS(found.difference.value), "; ".join(_numbers(found))
+    said = [f"{asked.attack}, monotonic - baseline {value} nats per token ({numbers}): {found.answer.answer}"]
+    said += [why] if (why := _undecided(found.answer, found.sources)) else []
+    if found.answer.answer.startswith("differs"):
         said += [f"not told apart from {', '.join(alike)}"] if (alike := _not_told_apart(found)) else []
         said += [f"not shown in {without}"] if (without := _ways_without(given)) else []
     return "; ".join([*said, given.trainings])
@@ -59,8 +60,8 @@ def _seen(given: Answered) -> str:
     if found.answer is None or found.difference is None:
         return f"The question is not answered: {found.unanswered}."
     value, reference = found.difference.value, REFERENCES[asked.measure]
-    margin, interval = f"{found.answer.margin:g}", f"interval {span(found.difference.interval, NATS)}"
-    whole = f"(difference {NATS(value)}, {interval}, {given.trainings})"
+    margin, numbers = f"{found.answer.margin:g}", ", ".join([*_numbers(found), given.trainings])
+    whole = f"(difference {NATS(value)}, {numbers})"
     if found.answer.answer == "undecided":
         return (
             f"Whether under {asked.attack} the loss of {ARM} rises more or less than {reference}, or as much within "
@@ -69,33 +70,59 @@ def _seen(given: Answered) -> str:
     if found.answer.answer == "equivalent":
         return (
             f"Under {asked.attack} the loss of {ARM} rose as much as {reference}, within the margin of {margin} nats "
-            f"per token {whole}."
+            f"per token: {two_one_sided_tests(found.answer)} {whole}."
         )
     return (
         f"Under {asked.attack} the loss of {ARM} rose by {abs(value):.4f} nats per token {_less(given)} than "
-        f"{reference} ({interval}, {given.trainings}), which {_beside_margin(found.answer)} the margin of {margin}."
+        f"{reference} ({numbers}), which {_beside_margin(found.answer)}."
     )
+
+
+def _numbers(found: PrimaryAnswer) -> list[str]:
+    """How sure the difference is, and on how much it was judged."""
+    assert found.answer is not None and found.difference is not None, "answered"
+    tested = [] if (p := found.difference.p_value) is None else [f"p {p_value(p)}"]
+    interval = f"{found.answer.confidence_level:.0%} interval {span(found.difference.interval, NATS)}"
+    return [interval, *tested, texts_of(found.documents, found.sources)]
+
+
+def two_one_sided_tests(answer: Answer) -> str:
+    """What an equivalence is decided by: an interval narrower than the one of a difference."""
+    level, interval = f"{1 - 2 * answer.alpha:.0%}", span(answer.equivalence_interval, NATS)
+    return f"by two one-sided tests at {answer.alpha:.0%}, the {level} interval {interval} lies within it"
+
+
+def _undecided(answer: Answer, sources: int) -> str:
+    """Why nothing is decided; empty where something is."""
+    if answer.answer != "undecided":
+        return ""
+    if answer.too_few_sources:
+        least = f"p is never below {p_value(answer.least_p_value)}"
+        return f"{sources} source{'s' * (sources != 1)} cannot show it ({least})"
+    if answer.interval is None or holds_zero(answer.interval):
+        return "the interval leaves both open"
+    return f"the interval leaves out 0, and p is above {answer.alpha:g}"
 
 
 def _beside_margin(answer: Answer) -> str:
     if answer.answer == "differs within the margin":
-        return "is less than"
+        return f"is less than the margin of {answer.margin:g} ({two_one_sided_tests(answer)})"
     beyond = answer.interval is not None and min(map(abs, answer.interval)) > answer.margin
-    return "is more than" if beyond else "may be less or more than"
+    return f"{'is' if beyond else 'may be less or'} more than the margin of {answer.margin:g}"
 
 
 def _not_shown(given: Answered) -> str:
     found = given.primary
     if found.answer is None or found.difference is None:
         return "So nothing here shows that non-negative weights make the model harder to attack, or that they do not."
-    if found.answer.answer == "undecided":
-        both = "the interval leaves both open"
-        return f"Not shown: {CLAIM}, or that it does not{_because([both, given.one_training])}."
-    if found.answer.answer != "differs":
+    if why := _undecided(found.answer, found.sources):
+        return f"Not shown: {CLAIM}, or that it does not{_because([why, given.one_training])}."
+    if found.answer.answer == "equivalent":
         untried = "other models, other text and stronger attacks were not tried"
         return f"Not shown: {CLAIM}, nor that it never does{_because([given.one_training, untried])}."
     placebos, claim = _of_placebos(found), CLAIM if _less(given) == "less" else f"{CLAIM}, nor that it makes it easier"
-    lacking = list(filter(None, [placebos, _of_ways(given), given.one_training]))
+    small = "the difference is within the margin" if found.answer.answer == "differs within the margin" else ""
+    lacking = list(filter(None, [small, placebos, _of_ways(given), given.one_training]))
     if placebos:
         return f"Not shown: {claim}{_because(lacking)}."
     beyond = f"It is {_less(given)} than on every placebo with living layers ({', '.join(found.from_placebos)})"

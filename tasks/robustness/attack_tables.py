@@ -106,7 +106,7 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
         "Differences between models of the increase under the strongest attack, in nats per token"
         + (", and of the success rate in percentage points" if rates else "")
         + "; paired by document, sources resampled, one seed.",
-        ["difference", "increase", "interval", *(["success", "interval"] if rates else [])],
+        ["difference", "increase", "interval", *(["success", "interval"] if rates else []), "run"],
         [
             [
                 pair(results, row.model, row.reference),
@@ -116,6 +116,7 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
                     if isinstance(row, EffectDifferenceWithSuccess)
                     else []
                 ),
+                run_of(results, "transfer"),
             ]
             for row in findings.differences
         ],
@@ -126,8 +127,9 @@ def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
     return Table(
         "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
         "same clean loss, read off the line between two moments of its training, in nats per token; last, with the "
-        "search on each model alone. Where the two disagree, the difference is one between searches.",
-        ["arm", "clean", "increase", "between", "difference", "interval", "own search", "interval"],
+        "search on each model alone. Where the two disagree, the difference is one between searches. Every loss that "
+        "this is made from stands in the run's records.",
+        ["arm", "clean", "increase", "between", "difference", "interval", "own search", "interval", "run"],
         [
             [
                 label(results, row.model),
@@ -136,6 +138,7 @@ def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
                 " and ".join(row.between) if row.covered else f"beyond {row.between[0]}",
                 *_known(row),
                 *_known(alone),
+                run_of(results, "transfer"),
             ]
             for row, alone in zip(findings.at_equal_loss, findings.at_equal_loss_alone, strict=True)
         ],

@@ -14,6 +14,13 @@ ATTACK_TITLES = {
 }
 
 
+STRONGEST = {
+    "uat": "the trigger that did most to each model on attack-search, of all that were found for any",
+    "hotflip": "in each text the flips that did most to each model, of all that were found for any",
+}
+"""By which attack a model is judged."""
+
+
 def how_attacked(name: str, results: FinalResults) -> str:
     """One paragraph on what an attack does, with its settings."""
     if name == "uat":

@@ -25,6 +25,7 @@ from tasks.statistics.equivalence import answer
 from tasks.statistics.holm import holm
 from tasks.statistics.losses import LossDifference, paired_difference
 from tasks.statistics.matched import matched_difference
+from tasks.statistics.permutation import least_p_value
 from tasks.statistics.resampling import Estimate
 
 Rows = list[dict[str, Any]]
@@ -142,13 +143,20 @@ def primary(
 
     found = difference(BASELINE, how.confidence_level)
     unanswered = unanswerable(asked, found, attacks, arms)
+    judged = attacks.by_name()[asked.attack]
+    sources = judged.effects[MONOTONIC].sources
     return PrimaryFinding(
         primary=asked,
+        documents=judged.documents,
+        sources=sources,
         difference=found,
         answer=None
         if unanswered
         else answer(
-            lambda level: _known(difference(BASELINE, level)), asked.margin_nats_per_token, how.confidence_level
+            lambda level: _known(difference(BASELINE, level)),
+            asked.margin_nats_per_token,
+            how.confidence_level,
+            least_p_value(sources),
         ),
         unanswered=unanswered,
         by_fewer_attacks={
@@ -208,8 +216,9 @@ def _known(found: Estimate | None) -> Estimate:
     return found
 
 
-def secondary(asked: Primary, test: Sequence[LossDifference], attacks: Attacks) -> dict[str, Tested]:
-    """Every comparison with a p-value but the primary one, adjusted together for their number."""
+def secondary(found: PrimaryFinding, test: Sequence[LossDifference], attacks: Attacks) -> dict[str, Tested]:
+    """Every comparison that the tables show with a p-value, but the primary one: adjusted together for their number."""
+    asked = found.primary
     p_values: dict[str, float | None] = {f"test loss, {row.model} - {row.reference}": row.p_value for row in test}
     for name, findings in attacks.by_name().items():
         for row in findings.differences:
@@ -220,6 +229,11 @@ def secondary(asked: Primary, test: Sequence[LossDifference], attacks: Attacks) 
     p_values |= {
         f"hotflip success rate, {row.model} - {row.reference}": row.success_rate.p_value
         for row in attacks.hotflip.differences
+    }
+    p_values |= {
+        f"{asked.attack} increase {way}, {MONOTONIC} - {BASELINE}": row.p_value
+        for way, row in found.by_fewer_attacks.items()
+        if row is not None
     }
     known = {name: p_value for name, p_value in p_values.items() if p_value is not None}
     return {name: Tested(p_value=known[name], adjusted_p_value=adjusted) for name, adjusted in holm(known).items()}

@@ -128,10 +128,13 @@ class PrimaryAnswer(Result):
     """The answer to the study's question, or why there is none: of one study, or over the cells of a sweep.
 
     `difference` is that of the primary measure, monotonic - baseline; `from_placebos` against each placebo whose
-    constrained layers live. Over cells, seeds and sources are resampled together.
+    constrained layers live. It is judged on `documents` of `sources`. Over cells, the interval and the p-value know of
+    seeds and sources together.
     """
 
     primary: Primary
+    documents: int
+    sources: int
     difference: OverSeeds | Estimate | None
     answer: Answer | None
     unanswered: str | None

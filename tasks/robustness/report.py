@@ -58,7 +58,7 @@ def report(
         ),
         *(_attack_section(name, results, drawn, attacked[name]) for name in results.attacks.by_name()),
         Section("Are the layers monotone functions?", points=about_order(results), tables=order_tables(results)),
-        Section("All comparisons but the primary one", tables=[secondary_table(results)]),
+        Section("The secondary comparisons", tables=[secondary_table(results)]),
         Section(
             "Training",
             points=cautions(results),

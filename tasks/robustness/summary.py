@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tasks.report.cautions import plain
-from tasks.report.numbers import NATS, estimate, perplexity
+from tasks.report.numbers import NATS, estimate, perplexity, texts_of
 from tasks.report.plain_text import columns, paragraph, points
 from tasks.robustness.answer import two_sentences
 from tasks.robustness.arm import BASELINE, MONOTONIC
+from tasks.robustness.attack_words import STRONGEST
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.words import QUESTION, answered, cautions, dead_arms, the_text, what_was_studied
 
@@ -31,6 +32,10 @@ def summary(results: FinalResults) -> str:
 
 def _arms(results: FinalResults) -> str:
     attacks, dead = results.attacks.by_name(), dead_arms(results)
+    strongest = "; ".join(
+        f"{name}, {texts_of(found.documents, found.effects[BASELINE].sources)}: {STRONGEST[name]}"
+        for name, found in attacks.items()
+    )
     rows = [
         [
             f"{name} (dead)" if name in dead else name,
@@ -42,7 +47,7 @@ def _arms(results: FinalResults) -> str:
     ]
     return f"{columns(['arm', 'alive', 'perplexity', *attacks], rows)}\n\n" + paragraph(
         "Alive: what the constrained layers do, as a share of what they do in the baseline. Perplexity on the test "
-        "split. Then what the strongest attack that was found for any model adds to the loss, in nats per token."
+        f"split. Then what each attack adds to the loss, in nats per token. {strongest}."
     )
 
 

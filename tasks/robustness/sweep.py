@@ -100,18 +100,20 @@ def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
     """
     found = [cell.results.primary for cell in cells]
     asked = found[0].primary
-    if unanswered := [one.unanswered for one in found if one.unanswered]:
-        return PrimaryAnswer(primary=asked, difference=None, answer=None, unanswered=unanswered[0], from_placebos={})
-
+    judged: dict[str, Any] = {"documents": found[0].documents, "sources": found[0].sources}
+    unanswered = [one.unanswered for one in found if one.unanswered]
     if asked.measure != "increase":
-        wanted = "over cells the measure increase is compared; at equal clean loss see the report of each cell"
-        return PrimaryAnswer(primary=asked, difference=None, answer=None, unanswered=wanted, from_placebos={})
+        unanswered += ["over cells the measure increase is compared; at equal clean loss see the report of each cell"]
+    if unanswered:
+        nothing: dict[str, Any] = {"difference": None, "answer": None, "from_placebos": {}}
+        return PrimaryAnswer(primary=asked, **judged, **nothing, unanswered=unanswered[0])
 
     def difference(reference: str, at: float) -> Estimate:
         return _increase(cells, asked.attack, MONOTONIC, reference, at)
 
     return PrimaryAnswer(
         primary=asked,
+        **judged,
         difference=difference(BASELINE, level),
         answer=answer(lambda at: difference(BASELINE, at), asked.margin_nats_per_token, level),
         unanswered=None,

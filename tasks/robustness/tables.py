@@ -5,7 +5,7 @@ Every row ends with the name of the run directory that its numbers came from; th
 
 from __future__ import annotations
 
-from tasks.report.numbers import NATS, perplexity, span, value_and_span
+from tasks.report.numbers import NATS, p_value, perplexity, span, value_and_span
 from tasks.report.provenance import run_table
 from tasks.report.table import Table, markdown_text, quoted
 from tasks.robustness.answer import two_sentences
@@ -64,7 +64,7 @@ def tables(results: FinalResults) -> str:
         "## Are the layers monotone functions?",
         "\n".join(f"- {line}" for line in about_order(results)),
         *(table.markdown() for table in order_tables(results)),
-        "## All comparisons but the primary one",
+        "## The secondary comparisons",
         secondary_table(results).markdown(),
         "## What was spent",
         arm_table(results).markdown(),
@@ -127,10 +127,6 @@ def primary_table(results: FinalResults) -> Table:
     )
 
 
-def p_value(value: float | None) -> str:
-    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
 def perplexity_tables(results: FinalResults) -> list[Table]:
     differences = results.differences
     return [
@@ -166,14 +162,20 @@ def perplexity_tables(results: FinalResults) -> list[Table]:
 
 
 def secondary_table(results: FinalResults) -> Table:
-    """Every other comparison that has a p-value, adjusted for how many there are."""
+    """Every other comparison that a table shows with a p-value, adjusted for how many there are."""
     return Table(
         f"The {len(results.secondary)} secondary comparisons: p by permutation over sources, and adjusted for their "
         "number (Holm 1979). They are no answer to the study's question. Intervals come from resampled sources and p "
-        "from exchanges within sources: at the border they may disagree.",
-        ["comparison", "p", "adjusted"],
+        "from exchanges within sources: at the border they may disagree. What has an interval and no p (at equal clean "
+        "loss, search - blind, success - control) is not tested: each such interval is for itself, not adjusted.",
+        ["comparison", "p", "adjusted", "run"],
         [
-            [compared(results, name), p_value(row.p_value), p_value(row.adjusted_p_value)]
+            [
+                compared(results, name),
+                p_value(row.p_value),
+                p_value(row.adjusted_p_value),
+                run_of(results, "evaluate" if name.startswith("test loss") else "transfer"),
+            ]
             for name, row in results.secondary.items()
         ],
     )
@@ -201,8 +203,9 @@ def cost_table(results: FinalResults) -> Table:
     """Equal for every model, or aggregate would have refused."""
     return Table(
         "Cost of the searches on one model, counted, the same for all: sequences that went through it in the gradient "
-        "search (forwards, of these with a backward) and in the blind search; and on how many documents was judged.",
-        ["attack", "forwards", "backwards", "blind forwards", "documents judged", "models"],
+        "search (forwards, of these with a backward) and in the blind search; and on how many documents was judged. "
+        "The run is that of the first model.",
+        ["attack", "forwards", "backwards", "blind forwards", "documents judged", "models", "run"],
         [
             [
                 name,
@@ -211,8 +214,9 @@ def cost_table(results: FinalResults) -> Table:
                 f"{cost.blind_forward_sequences:,}",
                 f"{findings.documents:,}",
                 len(findings.costs),
+                run_of(results, f"{name}-{first}"),
             ]
             for name, findings in results.attacks.by_name().items()
-            for cost in [next(iter(findings.costs.values()))]
+            for first, cost in [next(iter(findings.costs.items()))]
         ],
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
 from tasks.report.numbers import NATS, estimate, holds_zero, perplexity
-from tasks.robustness.answer import Answered
+from tasks.robustness.answer import Answered, two_one_sided_tests
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attack_words import attack_facts, masked
 from tasks.robustness.final_results import FinalResults
@@ -133,8 +133,8 @@ def verdict(given: Answer) -> str:
     by = "by more than" if beyond else "by less or by more than"
     return {
         "differs": f"the two differ, {by} the margin of {margin}",
-        "equivalent": f"equivalent within the margin of {margin}",
-        "differs within the margin": f"they differ, by less than the margin of {margin}: equivalent within it",
+        "equivalent": f"equivalent within the margin of {margin} ({two_one_sided_tests(given)})",
+        "differs within the margin": f"they differ, by less than the margin of {margin} ({two_one_sided_tests(given)})",
         "undecided": f"undecided: neither a difference nor equivalence within {margin} is shown",
     }[given.answer]
 

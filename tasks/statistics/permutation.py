@@ -24,6 +24,11 @@ ROUNDING = 1e-9
 """Differences that are smaller by this share are as large: sums in another order have other last digits."""
 
 
+def least_p_value(sources: int) -> float:
+    """The lowest p-value that exchanges of so many sources can give: everything and its opposite, of all exchanges."""
+    return 2.0 / 2.0**sources if sources <= EXACT_SOURCES else 1 / (1 + EXCHANGES)
+
+
 def exchange_p_value(statistic: Statistic, ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
     """Two-sided p-value of `statistic(*totals of ours) - statistic(*totals of theirs)`.
 

@@ -225,11 +225,39 @@ def of_difference(nats: dict[str, float]) -> Edit:
     return edit
 
 
+def test_every_row_of_numbers_ends_with_its_run_directory(made: Made):
+    """In the file and on the page: provenance itself comes behind, and is about the runs."""
+    headers = [block.splitlines()[0] for block in made.table.split("\n\n") if block.startswith("| ")]
+    *of_numbers, of_runs = [[cell.strip() for cell in header.split("|")[1:-1]] for header in headers]
+    assert of_runs == ["stage", "run directory"] and len(of_numbers) > 15
+    body = made.html[: made.html.index(">Provenance</h2>")]
+    on_page = re.findall(r"<thead>(.*?)</thead>", body, re.DOTALL)
+    of_numbers += [re.findall(r"<th[^>]*>(.*?)</th>", header, re.DOTALL) for header in on_page]
+    assert len(on_page) > 15 and {re.sub("<[^>]*>", "", header[-1]).strip() for header in of_numbers} == {"run"}
+    runs = {Path(run).name for run in made.numbers["runs"].values()}
+    for block in made.table.split("\n\n"):
+        if block.startswith("| ") and block.splitlines()[0].rstrip(" |").endswith("run"):
+            assert {line.rstrip(" |").rsplit(" ", 1)[1] for line in block.splitlines()[2:]} <= runs
+
+
+def test_the_primary_comparison_by_fewer_attacks_is_adjusted_with_the_rest(made: Made):
+    tested = made.numbers["secondary"]
+    for way, row in made.numbers["primary"]["by_fewer_attacks"].items():
+        assert tested[f"hotflip increase {way}, monotonic - baseline"]["p_value"] == row["p_value"]
+    shown = rows_of(made.table, "comparison")
+    assert len(shown) == len(tested) and {row[0].strip("*").split(" (dead")[0] for row in shown} == set(tested)
+
+
+def four_sources_suffice() -> dict[str, Any]:
+    """A confidence level at which they can show something: of four the p-value is never below 0.125."""
+    return {"evaluation": finished_study().study.evaluation.model_copy(update={"confidence_level": 0.85})}
+
+
 @pytest.mark.parametrize(
     ("nats", "answer", "said"),
     [
-        ({"monotonic": 0.0}, "equivalent", "equivalent within the margin of 0.02"),
-        ({"monotonic": 0.008}, "differs within the margin", "equivalent within it"),
+        ({"monotonic": 0.0}, "equivalent", "equivalent within the margin of 0.02 (by two one-sided tests at 15%"),
+        ({"monotonic": 0.008}, "differs within the margin", "by less than the margin of 0.02 (by two one-sided"),
         ({"monotonic": 0.5}, "differs", "nothing here shows"),
         ({"monotonic": 0.5}, "differs", "the two differ, by more than the margin of 0.02"),
         ({"monotonic": -0.5, "random-signs": -0.5}, "differs", "not told apart from random-signs"),
@@ -243,9 +271,23 @@ def of_difference(nats: dict[str, float]) -> Edit:
 def test_the_question_is_answered_and_claimed_only_beyond_every_placebo(
     tmp_path: Path, nats: dict[str, float], answer: str, said: str
 ):
-    made = Made(tmp_path, of_difference(nats))
+    made = Made(tmp_path, of_difference(nats), **four_sources_suffice())
     assert made.numbers["primary"]["answer"]["answer"] == answer
     assert said in " ".join(primary_answer(typed(made.numbers)))
+
+
+@pytest.mark.parametrize("nats", [0.0, -0.5])
+def test_four_sources_decide_nothing_and_every_page_says_so(tmp_path: Path, nats: float):
+    """However narrow the interval is: exchanges of four sources give no p-value below 0.125."""
+    made = Made(tmp_path, of_difference({"monotonic": nats, "random-signs": 0.0}))
+    found = made.numbers["primary"]
+    assert found["answer"]["answer"] == "undecided" and found["answer"]["least_p_value"] == 0.125
+    assert found["difference"]["interval"][1] < 0.01 and found["sources"] == 4
+    reason = "because 4 sources cannot show it (p is never below 0.125), and one seed"
+    for text in made.texts.values():
+        said = " ".join(text.split())
+        assert reason in said and "4 texts of 4 sources, one seed)" in said
+    assert "undecided; 4 sources cannot show it" in made.result.headline
 
 
 def test_an_interval_on_both_sides_of_the_margin_leaves_open_by_how_much_two_models_differ():
@@ -256,6 +298,8 @@ def test_an_interval_on_both_sides_of_the_margin_leaves_open_by_how_much_two_mod
         margin=0.02,
         interval=interval,
         equivalence_interval=interval,
+        p_value=0.002,
+        least_p_value=0.0001,
         confidence_level=0.95,
     )
     assert verdict(open_to) == "the two differ, by less or by more than the margin of 0.02"
@@ -346,7 +390,7 @@ def test_a_search_that_was_luckier_on_one_model_makes_no_difference_between_mode
                 row["loss_sum_nats"] = lucky[row["example_id"]]
         stages["transfer"]["result"]["hotflip"] = increases_of(rows)["hotflip", "attack-evaluation"]
 
-    made = Made(tmp_path, unlucky)
+    made = Made(tmp_path, unlucky, **four_sources_suffice())
     primary = made.numbers["primary"]
     assert primary["difference"]["value"] == pytest.approx(0.0, abs=1e-9)
     assert primary["answer"]["answer"] == "equivalent"

@@ -11,6 +11,7 @@ from tasks.robustness.answer import Answered, headline, two_sentences
 from tasks.robustness.final_results import PrimaryAnswer
 from tasks.statistics.configuration import Primary
 from tasks.statistics.equivalence import Answer
+from tasks.statistics.permutation import least_p_value
 from tasks.statistics.resampling import Estimate
 
 ONE_SEED = "one seed says nothing about another training"
@@ -18,8 +19,8 @@ LESS, NOTHING, MORE = [-0.05, -0.01], [-0.01, 0.01], [0.01, 0.05]
 NEVER = re.compile(r"\b(protects?|more robust|proves?|wins?|better|worse|significant\w*)\b", re.IGNORECASE)
 
 
-def estimate(interval: list[float] | None) -> Estimate:
-    return Estimate(value=-0.03 if interval is None else sum(interval) / 2, interval=interval)
+def estimate(interval: list[float] | None, p_value: float | None = None) -> Estimate:
+    return Estimate(value=-0.03 if interval is None else sum(interval) / 2, interval=interval, p_value=p_value)
 
 
 def given(
@@ -29,15 +30,19 @@ def given(
     ways: dict[str, list[float] | None] | None = None,
     one_training: str = ONE_SEED,
     unanswered: str | None = None,
+    p_value: float | None = 0.002,
+    sources: int = 15,
 ) -> Answered:
-    difference = estimate(interval)
+    difference = estimate(interval, p_value)
     answer = Answer(
-        answer=said, difference=difference.value, margin=0.02, interval=interval, equivalence_interval=interval,
-        confidence_level=0.95,
+        answer=said, difference=difference.value, margin=0.02, interval=interval, equivalence_interval=[-0.011, 0.0085],
+        p_value=p_value, least_p_value=least_p_value(sources), confidence_level=0.95,
     )  # fmt: skip
     compared = {"random-signs": LESS} if placebos is None else placebos
     primary = PrimaryAnswer(
         primary=Primary(),
+        documents=40,
+        sources=sources,
         difference=None if unanswered else difference,
         answer=None if unanswered else answer,
         unanswered=unanswered,
@@ -52,22 +57,23 @@ def test_a_difference_is_said_with_its_size_its_interval_its_trainings_and_its_m
     seen, _ = two_sentences(given())
     assert seen == (
         "**Under hotflip the loss of the model whose feed-forward weights are kept non-negative (monotonic) rose by "
-        "0.0300 nats per token less than that of the baseline (interval -0.0500 to -0.0100, one seed), which may be "
-        "less or more than the margin of 0.02.**"
+        "0.0300 nats per token less than that of the baseline (95% interval -0.0500 to -0.0100, p 0.002, 40 texts of "
+        "15 sources, one seed), which may be less or more than the margin of 0.02.**"
     )
 
 
 @pytest.mark.parametrize(
     ("said", "interval", "shown"),
     [
-        ("differs", [-0.05, -0.03], "less than that of the baseline (interval -0.0500 to -0.0300, one seed), which is "
-         "more than the margin of 0.02"),
+        ("differs", [-0.05, -0.03], "15 sources, one seed), which is more than the margin of 0.02.**"),
         ("differs", MORE, "0.0300 nats per token more than that of the baseline"),
-        ("differs within the margin", [-0.01, -0.004], "less than that of the baseline (interval -0.0100 to -0.0040, "
-         "one seed), which is less than the margin of 0.02"),
-        ("equivalent", NOTHING, "as much as that of the baseline, within the margin of 0.02 nats per token (difference "
-         "+0.0000, interval -0.0100 to +0.0100, one seed)"),
-        ("undecided", [-0.1, 0.1], "is undecided (difference +0.0000, interval -0.1000 to +0.1000, one seed)"),
+        ("differs within the margin", [-0.01, -0.004], "which is less than the margin of 0.02 (by two "
+         "one-sided tests at 5%, the 90% interval -0.0110 to +0.0085 lies within it).**"),
+        ("equivalent", NOTHING, "as much as that of the baseline, within the margin of 0.02 nats per token: by two "
+         "one-sided tests at 5%, the 90% interval -0.0110 to +0.0085 lies within it (difference +0.0000, 95% interval "
+         "-0.0100 to +0.0100, p 0.002, 40 texts of 15 sources, one seed).**"),
+        ("undecided", [-0.1, 0.1], "is undecided (difference +0.0000, 95% interval -0.1000 to +0.1000, p 0.002, 40 "
+         "texts of 15 sources, one seed)"),
     ],
 )  # fmt: skip
 def test_what_was_seen(said: str, interval: list[float], shown: str):
@@ -118,9 +124,34 @@ def test_a_model_that_is_easier_to_attack_is_shown_to_be_neither():
     )
 
 
-@pytest.mark.parametrize("said", ["equivalent", "undecided", "differs within the margin"])
+@pytest.mark.parametrize(
+    ("interval", "sources", "why"),
+    [
+        (LESS, 4, "4 sources cannot show it (p is never below 0.125)"),
+        (NOTHING, 1, "1 source cannot show it (p is never below 1.000)"),
+        (LESS, 15, "the interval leaves out 0, and p is above 0.05"),
+        (NOTHING, 15, "the interval leaves both open"),
+    ],
+)
+def test_what_is_undecided_says_why(interval: list[float], sources: int, why: str):
+    found = given("undecided", interval, sources=sources, p_value=0.125)
+    assert f"or that it does not, because {why}, and {ONE_SEED}." in two_sentences(found)[1]
+    assert f"p 0.125; 40 texts of {sources} source" in headline(found) and f": undecided; {why}; " in headline(found)
+
+
+def test_a_difference_within_the_margin_lacks_its_size_and_whatever_another_lacks():
+    within = given("differs within the margin", placebos={"random-signs": NOTHING}, ways={"a": LESS, "b": NOTHING})
+    _, not_shown = two_sentences(within)
+    for lacking in ("the difference is within the margin, ", "the placebo random-signs", "1 of 2 other ways", ONE_SEED):
+        assert lacking in not_shown
+    assert "not told apart from random-signs; not shown in 1 of 2 other ways to count" in headline(within)
+    _, alone = two_sentences(given("differs within the margin", one_training=""))
+    assert alone.endswith("makes the model harder to attack, because the difference is within the margin.")
+
+
+@pytest.mark.parametrize("said", ["equivalent", "undecided"])
 def test_without_a_difference_nothing_is_claimed(said: str):
-    _, not_shown = two_sentences(given(said, [-0.01, -0.004] if said.startswith("differs") else NOTHING))
+    _, not_shown = two_sentences(given(said, NOTHING))
     assert not_shown.startswith("Not shown: that the constraint makes the model harder to attack")
     assert ONE_SEED in not_shown and "placebo" not in not_shown
     undecided = ", or that it does not, because the interval leaves both open"
@@ -152,7 +183,7 @@ def test_two_sentences_are_two_and_no_word_says_too_much(said: str, interval: li
 def test_the_headline_has_the_number_and_what_it_lacks():
     lacking = given(placebos={"random-signs": NOTHING}, ways={"a": LESS, "b": NOTHING})
     assert headline(lacking) == (
-        "hotflip, monotonic - baseline -0.0300 nats per token (interval -0.0500 to -0.0100): differs; not told apart "
-        "from random-signs; not shown in 1 of 2 other ways to count; one seed"
+        "hotflip, monotonic - baseline -0.0300 nats per token (95% interval -0.0500 to -0.0100; p 0.002; 40 texts of "
+        "15 sources): differs; not told apart from random-signs; not shown in 1 of 2 other ways to count; one seed"
     )
     assert headline(given("equivalent", NOTHING)).endswith(": equivalent; one seed")

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -191,14 +192,17 @@ def test_the_two_sentences_stand_first_and_name_one_base_model_and_a_way_that_a_
     _, table = of_cells(tmp_path, cells)
     seen, not_shown = [block for block in table.split("\n\n") if "nder hotflip" in block or "ot shown: " in block]
     assert seen.startswith("**Under hotflip ")
-    assert seen.endswith(", 3 trainings of each), which is more than the margin of 0.02.**")
+    assert seen.endswith(
+        ", p < 0.001, 4 texts of 4 sources, 3 trainings of each), which is more than the margin of 0.02.**"
+    )
     assert not_shown == (
         "It is less than on every placebo with living layers (random-signs); not shown: that the constraint makes the "
         "model harder to attack, because the difference is not shown in 1 of 3 other ways to count (at equal clean "
         "loss), and all of them train from one base model."
     )
     page = next((tmp_path / "out").rglob("report.html")).read_text()
-    assert f'</h1>\n<div class="answer"><p><strong>{seen.strip("*")}</strong></p><p>{not_shown}</p></div>' in page
+    shown = escape(seen.strip("*"))
+    assert f'</h1>\n<div class="answer"><p><strong>{shown}</strong></p><p>{not_shown}</p></div>' in page
 
 
 def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells: list[Cell]):

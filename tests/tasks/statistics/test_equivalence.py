@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tasks.statistics.equivalence import Answer, answer
+from tasks.statistics.permutation import least_p_value
 from tasks.statistics.resampling import Estimate, interval
 
 
@@ -51,6 +52,31 @@ def test_equivalence_needs_both_tests():
     """Sure to be below the margin, and not sure to be above -margin."""
     found = answer(lambda _: Estimate(value=-0.08, interval=[-0.14, 0.01]), 0.1, 0.95)
     assert found.answer == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("p_value", "expected"), [(None, "differs"), (0.05, "differs"), (0.051, "undecided"), (0.4, "undecided")]
+)
+def test_an_interval_without_zero_is_no_difference_where_exchanges_give_one_as_large(
+    p_value: float | None, expected: str
+):
+    found = answer(lambda _: Estimate(value=0.5, interval=[0.3, 0.7], p_value=p_value), 0.1, 0.95)
+    assert (found.answer, found.p_value) == (expected, p_value)
+
+
+def test_a_p_value_above_the_level_leaves_equivalence_as_it_is():
+    found = answer(lambda _: Estimate(value=0.05, interval=[0.03, 0.07], p_value=0.2), 0.1, 0.95)
+    assert found.answer == "equivalent"
+
+
+@pytest.mark.parametrize("interval", [[0.3, 0.7], [-0.01, 0.01]])
+@pytest.mark.parametrize(("sources", "decided"), [(2, False), (4, False), (5, False), (6, True), (40, True)])
+def test_so_few_sources_that_no_exchange_shows_anything_decide_nothing(
+    interval: list[float], sources: int, decided: bool
+):
+    """With four sources 2 / 2^4 = 0.125, however far apart two models are."""
+    found = answer(lambda _: Estimate(value=0.5, interval=interval), 0.1, 0.95, least_p_value(sources))
+    assert (found.answer != "undecided") == decided and found.too_few_sources != decided
 
 
 def test_one_source_decides_nothing():

@@ -58,6 +58,11 @@ def test_drawn_exchanges_are_near_all_of_them(monkeypatch: pytest.MonkeyPatch):
     assert 0.05 < exact < 0.95 and means(differences) == pytest.approx(exact, abs=0.015)
 
 
+@pytest.mark.parametrize("sources", [1, 2, 4, 5, 6, 14, 15, 40])
+def test_the_lowest_p_value_is_that_of_a_difference_in_every_source(sources: int):
+    assert permutation.least_p_value(sources) == means([1.0] * sources)
+
+
 def test_a_difference_in_every_one_of_many_sources_is_never_certain():
     assert means([1.0] * 40) == 1 / (1 + permutation.EXCHANGES)
 
