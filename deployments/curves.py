@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ def curves_of(metrics_file: Path) -> list[str]:
 
     Empty until there are two points of one of them.
     """
-    rows = list(rows_of(metrics_file))
+    rows = rows_of(metrics_file)
     judged = {name for row in rows for name in row if name.startswith(VALIDATION)}
     drawn = []
     for name in sorted(judged | {f"{VALIDATION}loss"}):
@@ -57,16 +56,24 @@ def trivial_of(row: dict[str, Any], name: str) -> dict[str, float]:
     return {}
 
 
-def rows_of(file: Path) -> Iterator[dict[str, Any]]:
-    """What stands in a file of rows so far; a line that is just being written is left out."""
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """What stands in a file of rows so far; what cannot be read is left out."""
+    return read_rows(file)[0]
+
+
+def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
+    """The same, and how many lines are damaged; a last one that is just being written is not."""
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_bytes().split(b"\n")
     except OSError:
-        return
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict) and "step" in row:
-            yield row
+        return [], 0
+    found = [_row(line) for line in lines]
+    return [row for row in found if row is not None], found[:-1].count(None)
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and "step" in row else None

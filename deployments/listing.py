@@ -16,7 +16,7 @@ from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.errors import BadInput
 from storage.lineage import Lineages
-from storage.run_directory import RunDirectory, find_runs, read, run_in
+from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
 
@@ -49,11 +49,11 @@ class ListedResult:
 
 @dataclass(frozen=True)
 class ListedWork:
-    """A stage that was begun and is not finished, or cannot be read."""
+    """A stage that was begun and is not finished, cannot be read, or is gone."""
 
     path: Path
     state: str
-    """running, not finished or unreadable"""
+    """running, not finished, unreadable or gone"""
     stands: str
 
     @property
@@ -78,7 +78,8 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
     if not paths:
         raise BadInput(f"there are no runs below {root}: give the folder that --root named")
     lineages = Lineages()
-    for study, of_study in groupby(paths, lambda path: path.parts[-3]):
+    for study, runs in groupby(paths, lambda path: path.parts[-3]):
+        of_study = list(runs)
         finished, results, work = list[RunDirectory](), list[ListedResult](), list[ListedWork]()
         for path in of_study:
             try:
@@ -91,10 +92,11 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
                     work.append(ListedWork(path, state, stands))
             except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 work.append(ListedWork(path, "unreadable", str(error)))
+        work += _gone(root / study, finished)
         if not results and not work:
             results += _last(finished)
         results = [_told_apart(one, results, lineages) for one in sorted(results, key=lambda one: one.ended_at)]
-        yield ListedStudy(study, len(finished) + len(work), len(finished), results, work)
+        yield ListedStudy(study, len(of_study), len(finished), results, work)
 
 
 def standing(run: RunDirectory) -> tuple[str, str]:
@@ -143,6 +145,20 @@ def _result(run: RunDirectory) -> Iterator[ListedResult]:
         yield ListedResult(run, ended_at(run.path), result.get("headline", ""), run.path / shown, cells)
 
 
+def _gone(study: Path, finished: Sequence[RunDirectory]) -> Iterator[ListedWork]:
+    """Run directories that are not there any more, though a finished stage read them or `latest` leads to one."""
+    readers: dict[Path, list[str]] = {}
+    for run in finished:
+        for source in run.reads(read(run.stage_file).get("inputs", {})).values():
+            readers.setdefault(source.path, []).append(run.stage)
+    for path, stages in readers.items():
+        if not path.exists():
+            yield ListedWork(path, "gone", f"read by {', '.join(dict.fromkeys(stages))}, which stay as they are")
+    latest = study / LATEST
+    if latest.is_symlink() and not latest.exists() and (newest := latest.parent / latest.readlink()) not in readers:
+        yield ListedWork(newest, "gone", f"{latest.name} leads to it: run the study again")
+
+
 def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
     """The stages that no other reads, as the results of a study whose stages name nothing to read."""
     read_by_others = {given for run in finished for given in run.reads(read(run.stage_file).get("inputs", {})).values()}
@@ -162,5 +178,7 @@ def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages:
         if key == "seed" or any(other.get(key) != values for other in of_others)
     }
     single = {key: values for key, values in own.items() if len(values) == 1}
-    configured = tuple(f"{key} {', '.join(sorted(values))}" for key, values in (single or own).items())
-    return replace(result, configured=configured)
+    configured = [f"{key} {', '.join(sorted(values))}" for key, values in (single or own).items()]
+    if len({read(other.stage_file).get("version") for other in (run, *others)}) > 1:
+        configured.append(f"version {read(run.stage_file).get('version')}")
+    return replace(result, configured=tuple(configured))

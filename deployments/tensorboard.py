@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployments.curves import TRAINING, VALIDATION, rows_of, trivial_of
+from deployments.curves import TRAINING, VALIDATION, read_rows, rows_of, trivial_of
 from storage.errors import BadInput
 from storage.run_directory import find_runs
 
@@ -37,11 +37,15 @@ class EventFiles:
             raise BadInput(f"there are no runs below {root}: give the folder of the run directories")
         self._root, self._target, self._writer_of = root, target, SummaryWriter
         self._written: dict[Path, _Run] = {}
+        self.damaged: dict[Path, int] = {}
+        """File of rows -> lines in it that cannot be read, and so stand nowhere."""
 
     def update(self) -> int:
         """Writes what was measured since the last time. Returns the number of runs that have measured something."""
         for path in find_runs(self._root):
-            rows = list(rows_of(path / "metrics.jsonl"))
+            file = path / "metrics.jsonl"
+            rows, damaged = read_rows(file)
+            self.damaged |= {file: damaged} if damaged else {}
             known = self._written.get(path)
             if known and known.rows == rows[: len(known.rows)]:
                 new = rows[len(known.rows) :]

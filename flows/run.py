@@ -155,6 +155,8 @@ def tensorboard(root: Path, target: Path | None, follow: bool) -> int:
         show(
             f"runs that measured something: {files.update()}; see them: tensorboard --logdir {shlex.quote(str(target))}"
         )
+        for file, lines in files.damaged.items():
+            show(f"left out, because it cannot be read: {lines} line{'s' * (lines != 1)} of {file}")
         while follow:
             time.sleep(FOLLOW_SECONDS)
             files.update()

@@ -18,7 +18,8 @@ from typing import Any
 from rich.filesize import decimal
 
 from storage import durable, locks, markers
-from storage.run_directory import RunDirectory, find_runs
+from storage.errors import BadInput
+from storage.run_directory import LATEST, RunDirectory, find_runs, run_in
 
 EXPORTED = ("stage.json", "result.json", "COMPLETE.json", "generation.json", "metrics.jsonl", "timing.jsonl")
 EXPORTED_SUFFIXES = (".md", ".json", ".txt", ".html", ".parquet")
@@ -172,6 +173,10 @@ def export(root: Path, folder: Path, study: str | None = None) -> int:
                     (copy / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file, copy / name)
                     manifest[name] = durable.sha256_file(copy / name)
+        for run, verdict in runs:
+            latest = root / run.study / LATEST
+            if verdict.holds and latest.is_symlink() and latest.resolve() == run.path.resolve():
+                durable.replace_link(copy / run.study / LATEST, copy / run.path.relative_to(root))
         durable.write_json(copy / MANIFEST, manifest)
     return _say(f"{len(manifest)} files in {folder}", 0)
 
@@ -193,14 +198,10 @@ def _runs(root: Path, study: str | None) -> tuple[list[RunDirectory], int]:
     paths = sorted({*find_runs(root), *marked})
     for path in (path for path in paths if study in (None, path.parts[-3])):
         try:
-            fingerprint = durable.read_json(path / "stage.json")["fingerprint"]
-            run = RunDirectory(root, path.parent.parent.name, path.parent.name, fingerprint)
-            if run.path != path:
-                raise ValueError(f"it is that of {run.path.name}, copied here")
-            found.append(run)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found.append(run_in(path))
+        except BadInput as error:
             wrong += 1
-            _say(f"REFUSED     {path.relative_to(root)}: stage.json cannot be believed: {error}")
+            _say(f"REFUSED     {path.relative_to(root)}: {str(error).removeprefix(f'{path}/')}")
     return found, wrong
 
 

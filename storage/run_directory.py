@@ -143,14 +143,21 @@ def find_run(root: Path, named: str) -> RunDirectory:
 def run_in(path: Path) -> RunDirectory:
     """The run whose directory this is, by its stage.json. BadInput where that cannot be, or names another folder."""
     try:
-        fingerprint_ = durable.read_json(path / "stage.json")["fingerprint"]
-        run = RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], fingerprint_)
+        run = RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], _fingerprint_in(path / "stage.json"))
         if run.path == path:
             return run
         reason = f"it is that of {run.path.name}, copied here: name the run directory itself"
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (OSError, ValueError, IndexError) as error:
         reason = str(error)
     raise BadInput(f"{path}/stage.json cannot be believed: {reason}")
+
+
+def _fingerprint_in(stage_file: Path) -> str:
+    described = durable.read_json(stage_file)
+    named = described.get("fingerprint") if isinstance(described, dict) else None
+    if not isinstance(named, str):
+        raise ValueError("it names no fingerprint")
+    return named
 
 
 def _short(fingerprint_: str) -> str:

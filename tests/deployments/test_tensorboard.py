@@ -17,6 +17,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from deployments.tensorboard import EventFiles, scalars
+from flows import command
 from storage.errors import BadInput
 from tests.conftest import REPOSITORY, heed_ctrl_c
 
@@ -92,6 +93,22 @@ def test_a_run_whose_rows_became_others_is_written_anew(root: Path, files: Event
     _measured(root, [ROWS[0], *others])
     files.update()
     assert _points(tmp_path / "events", "loss/training") == _losses([ROWS[0], *others])
+
+
+@pytest.mark.parametrize(("torn", "lines"), [("", 0), ('{"step": 4, "tr', 0), ('{"step": 4, "tr\n[4]\n\udcff\n', 3)])
+def test_a_damaged_row_is_left_out_and_said(
+    root: Path, files: EventFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str], torn: str, lines: int
+):
+    """A last line without an end is no damage: it is just being written."""
+    measured = root / RUN / "metrics.jsonl"
+    _measured(root, ROWS[:2])
+    measured.write_bytes(measured.read_bytes() + torn.encode(errors="surrogateescape") + b"\n" * bool(lines))
+    files.update()
+    assert _points(tmp_path / "events", "loss/training") == _losses(ROWS[:2])
+    expected = {measured: lines + 1} if lines else {}  # with the empty one
+    assert files.damaged == expected
+    assert command.ratchet(["tensorboard", str(root), "--to", str(tmp_path / "again")]) == 0
+    assert (f"left out, because it cannot be read: 4 lines of {measured}" in capsys.readouterr().out) == bool(lines)
 
 
 def test_a_run_has_the_name_of_its_folder_and_one_that_begins_later_is_seen(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,12 +14,12 @@ from deployments.walk import Dispatcher, Handle
 from flows import command
 from storage import durable
 from storage.locks import acquire
-from storage.run_directory import find_runs
+from storage.run_directory import LATEST, find_runs
 from tasks.stage.numerics import Numerics
 from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
 from tests.conftest import RunHere
-from tests.flows.answers import COUNT, CountConfig, Study, finished
+from tests.flows.answers import ANSWER, COUNT, AnswerConfig, CountConfig, Study, finished
 
 
 @pytest.fixture
@@ -84,6 +85,22 @@ def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finish
     assert f"  unreadable   order {order.name}: " in said and "  aggregate, seed 42\n" in said
 
 
+def test_what_was_read_or_shown_and_is_gone_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a scratch disk leaves it that removes what is old: what is left was finished, and stands on nothing."""
+    assert "  gone " not in listed(root, capsys)
+    (evaluate,), (aggregate,) = (list(root.glob(f"smoke/{stage}/*")) for stage in ("evaluate", "aggregate"))
+    latest = root / "smoke" / LATEST
+    durable.replace_link(latest, aggregate)
+    shutil.rmtree(evaluate)
+    said = listed(root, capsys)
+    assert f"  gone         evaluate {evaluate.name}: read by aggregate, which stay as they are" in said
+    assert said.count("  gone ") == 1
+    shutil.rmtree(aggregate)
+    said = listed(root, capsys)
+    assert f"  gone         aggregate {aggregate.name}: latest leads to it: run the study again" in said
+    assert said.count("  gone ") == 1, "nothing that is there reads evaluate"
+
+
 def test_a_folder_without_runs_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["list", str(tmp_path)]) == 2
     assert f"there are no runs below {tmp_path}" in capsys.readouterr().err
@@ -125,3 +142,16 @@ def test_an_edited_result_is_not_listed_as_finished(tmp_path: Path, capsys: pyte
     assert "99 words" not in said and "result.json was edited after the stage finished" in said
     answer.run.result_file.write_text(text)
     assert "10 words & more" in listed(tmp_path, capsys), "its bytes are those of before"
+
+
+def test_results_that_differ_in_the_version_of_their_stage_alone_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def later(study: Study, stage: Dispatcher) -> Handle:
+        counted = stage(COUNT, CountConfig(words=study.words))
+        return stage(replace(ANSWER, version=2), AnswerConfig(seed=study.seed, level=study.level), counted=counted)
+
+    finished(tmp_path, Study(name="one"))
+    assert "version" not in listed(tmp_path, capsys)
+    finished(tmp_path, Study(name="one"), later)
+    assert re.findall("  answer, (.*)", listed(tmp_path, capsys)) == ["seed 42, version 1", "seed 42, version 2"]

@@ -104,10 +104,10 @@ def lose_the_stage_file(root):
     return run_in(root), "stage.json"
 
 
-def break_the_stage_file(content):
+def break_the_stage_file(content, reason="it names no fingerprint"):
     def broken(root):
         run_in(root).stage_file.write_text(content)
-        return run_in(root), "stage.json"
+        return run_in(root), f"stage.json cannot be believed: {reason}"
 
     return broken
 
@@ -120,8 +120,8 @@ FORGERIES = [
     forge_by_copying_a_run_of_another_stage,
     forge_by_a_later_attempt,
     lose_the_stage_file,
-    *map(break_the_stage_file, ["", "{", "[]", "{}", "null", '{"fingerprint": null}', '{"fingerprint": 5}']),
-    break_the_stage_file('{"fingerprint": "' + "0" * 64 + '"}'),
+    *map(break_the_stage_file, ["[]", "{}", "null", '{"fingerprint": null}', '{"fingerprint": 5}']),
+    *(break_the_stage_file(content, "") for content in ("", "{", '{"fingerprint": "' + "0" * 64 + '"}')),
 ]
 
 
@@ -177,13 +177,17 @@ def test_a_study_that_is_not_there_is_an_error_that_names_those_that_are(root, t
         assert code == 2 and printed == f"error: there is no study 'stud' below {root}: there are study\n"
 
 
-def test_the_link_to_the_newest_result_is_neither_verified_nor_pruned_nor_exported(root, tmp_path, capsys):
+def test_the_link_to_the_newest_result_is_neither_verified_nor_pruned_and_is_the_same_in_an_export(
+    root, tmp_path, capsys
+):
     said = {command: output_of(capsys, command, root) for command in ("verify", "prune")}
     run = run_in(root).path
     (root / "study" / LATEST).symlink_to(run.relative_to(root / "study"))
     assert said == {command: output_of(capsys, command, root) for command in ("verify", "prune")}
     assert output_of(capsys, "export", root, tmp_path / "copy")[0] == 0
-    assert sorted(path.name for path in (tmp_path / "copy" / "study").iterdir()) == ["base", "train"]
+    copied = tmp_path / "copy" / "study" / LATEST
+    assert copied.is_symlink() and copied.resolve() == tmp_path / "copy" / run.relative_to(root)
+    assert not copied.readlink().is_absolute() and output_of(capsys, "verify", tmp_path / "copy")[0] == 0
     output_of(capsys, "prune", root, "--yes")
     assert (root / "study" / LATEST).resolve() == run and markers.check_outputs(run_in(root)).holds
 
