@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.training.order import example_at
+from tasks.training.order import Order
 from tasks.training.schedule import Schedule
 
 AHEAD_PER_WORKER = 2
@@ -29,13 +29,19 @@ Place = tuple[np.ndarray, int]
 
 @contextmanager
 def micro_batches(
-    batch: Callable[[np.ndarray, int], Any], schedule: Schedule, seed: int, after_step: int, size: int, workers: int
+    batch: Callable[[np.ndarray, int], Any],
+    schedule: Schedule,
+    order: Order,
+    seed: int,
+    after_step: int,
+    size: int,
+    workers: int,
 ) -> Iterator[MicroBatches]:
     """Gives the micro-batches of every step after `after_step`, each of at most `size` examples of one window."""
     places = (
         (chosen, schedule.window(step)[0])
         for step in range(after_step + 1, schedule.total_steps + 1)
-        for chosen in _cut(examples_of(schedule, seed, step), size)
+        for chosen in _cut(examples_of(schedule, order, seed, step), size)
     )
     if not workers:
         yield ((chosen, batch(chosen, epoch)) for chosen, epoch in places)
@@ -47,10 +53,10 @@ def micro_batches(
             pool.shutdown(cancel_futures=True)
 
 
-def examples_of(schedule: Schedule, seed: int, step: int) -> np.ndarray:
+def examples_of(schedule: Schedule, order: Order, seed: int, step: int) -> np.ndarray:
     """Dataset indices of the window that `step` trains on, int64 [B]; costs the same at every step."""
     epoch, first, count = schedule.window(step)
-    return example_at(seed, epoch, np.arange(first, first + count), schedule.examples)
+    return order(seed, epoch, np.arange(first, first + count), schedule.examples)
 
 
 def _cut(indices: np.ndarray, size: int) -> list[np.ndarray]:

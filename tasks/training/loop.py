@@ -79,6 +79,7 @@ def _continue(
         micro_batches(
             problem.batch,
             schedule,
+            problem.order,
             seed,
             state.position.step,
             execution.micro_batch_examples,
@@ -157,7 +158,7 @@ def _optimizer_step(
     """One window: accumulates its micro-batches, each scaled by what the whole window weighs, and steps."""
     budget, step = schedule.budget, state.position.step + 1
     epoch, _, count = schedule.window(step)
-    weight = problem.window_weight(examples_of(schedule, seed, step), epoch)
+    weight = problem.window_weight(examples_of(schedule, problem.order, seed, step), epoch)
     problem.model.train()
     device = next(problem.model.parameters()).device
     for group in problem.optimizer.param_groups:

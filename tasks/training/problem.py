@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from storage.errors import BadInput
+from tasks.training.order import Order, example_at
 
 
 @dataclass
@@ -30,7 +31,8 @@ class Problem:
     step: the lower, the better. `trivial` says what methods without learning get on that metric, by name; it then
     stands beside every validation.
 
-    `checks` run after the step that is their key.
+    `checks` run after the step that is their key. `order` says which examples a window has: shuffled, unless it is
+    another function of the same arguments (`tasks.training.order`).
     """
 
     model: nn.Module
@@ -42,6 +44,7 @@ class Problem:
     weights: Callable[[np.ndarray, int], np.ndarray] | None = None
     decides: str = "validation_loss"
     trivial: dict[str, float] = field(default_factory=dict)
+    order: Order = example_at
 
     def __post_init__(self) -> None:
         for name, value in self.trivial.items():

@@ -46,7 +46,7 @@ def main() -> None:
             _lay_down_rows(run, step)
             problem = language.problem(language.network(options.size, options.device), data, budget)
             state = State(problem.model, problem.optimizer, Position())
-            with micro_batches(problem.batch, schedule, 0, step - 2, options.batch, 0) as batches:
+            with micro_batches(problem.batch, schedule, problem.order, 0, step - 2, options.batch, 0) as batches:
                 state.position.step = step - 2
                 _optimizer_step(problem, schedule, state, batches, options.batch, 0)
                 with Saver(run, settings, state) as saver:
@@ -61,7 +61,9 @@ def main() -> None:
                 began = time.monotonic()
                 _restore(run, state)
                 placed = time.monotonic()
-                with micro_batches(problem.batch, schedule, 0, state.position.step, options.batch, 0) as batches:
+                with micro_batches(
+                    problem.batch, schedule, problem.order, 0, state.position.step, options.batch, 0
+                ) as batches:
                     first = next(batches)
                     places[step].append(time.monotonic() - placed)
                     _optimizer_step(problem, schedule, state, iter([first]), options.batch, 0)

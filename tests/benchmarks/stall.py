@@ -40,7 +40,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(dir=options.folder) as folder,
         Saver(run := stage_run(Path(folder)), settings, state) as saver,
-        micro_batches(problem.batch, schedule, 0, 0, options.batch, 0) as batches,
+        micro_batches(problem.batch, schedule, problem.order, 0, 0, options.batch, 0) as batches,
     ):
 
         def block(saves: bool, seconds: float) -> float:

@@ -39,6 +39,7 @@ from tasks.training.budget import Budget
 from tasks.training.draws import normal_at
 from tasks.training.loop import train
 from tasks.training.optimizer import adamw
+from tasks.training.order import FileOrder, example_at
 from tasks.training.problem import Problem
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
@@ -66,6 +67,7 @@ class ToyConfig(StageConfiguration):
     noise: float = scientific(0.0, description="Noise on the inputs, another one in each epoch.")
     weighted: bool = scientific(False, description="An example weighs as much as it has tokens: one to three.")
     metrics: list[str] = scientific([], description="The metrics by name, of which the first decides; empty: a loss.")
+    files: list[int] = scientific([], description="How many examples each file holds; two are read at a time.")
     trivial: float = scientific(0.0, description="What a method without learning gets; 0: nobody says.")
     poisoned_loss: int | None = scientific(None, description="The example whose loss is not finite.")
     poisoned_gradient: int | None = scientific(None, description="The example whose gradient is not finite.")
@@ -143,6 +145,7 @@ def toy_problem(config: ToyConfig) -> Problem:
         weights=tokens if config.weighted else None,
         decides=[*config.metrics, "validation_loss"][0],
         trivial={"mean": config.trivial} if config.trivial else {},
+        order=FileOrder(config.files, 2) if config.files else example_at,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
+from tasks.training.order import example_at
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import SEEN, ToyConfig, toy_directory, toy_to_the_end, what_must_be_equal
 
@@ -18,7 +19,7 @@ PLAN = Schedule(Budget(epochs=3.0, effective_batch_examples=8, learning_rate=1.0
 
 
 def read(after_step=0, workers=0, size=4, batch=lambda indices, epoch: indices * 2 + 1000 * epoch):
-    with micro_batches(batch, PLAN, 7, after_step, size, workers) as made:
+    with micro_batches(batch, PLAN, example_at, 7, after_step, size, workers) as made:
         return [(indices.tolist(), value.tolist()) for indices, value in made]
 
 
@@ -40,14 +41,14 @@ def test_workers_read_ahead_and_at_the_same_time():
         both.wait()  # returns only when two are being made at once
         return indices
 
-    with micro_batches(batch, PLAN, 7, 0, 4, 2) as made:
+    with micro_batches(batch, PLAN, example_at, 7, 0, 4, 2) as made:
         assert len(list(islice(made, 4))) == 4
         both.abort()  # who reads ahead alone does not wait out the time
 
 
 def test_what_was_read_ahead_is_dropped_when_training_stops_and_no_thread_stays():
     before = threading.active_count()
-    with micro_batches(lambda indices, _: time.sleep(0.001) or indices, PLAN, 7, 0, 4, 3) as made:
+    with micro_batches(lambda indices, _: time.sleep(0.001) or indices, PLAN, example_at, 7, 0, 4, 3) as made:
         next(made)
     assert threading.active_count() == before
 
@@ -56,7 +57,7 @@ def test_an_error_in_a_worker_reaches_the_training():
     def batch(indices, _):
         raise OSError("the disk is gone")
 
-    with micro_batches(batch, PLAN, 7, 0, 4, 2) as made, pytest.raises(OSError, match="the disk is gone"):
+    with micro_batches(batch, PLAN, example_at, 7, 0, 4, 2) as made, pytest.raises(OSError, match="the disk is gone"):
         next(made)
 
 
@@ -68,7 +69,7 @@ def test_the_place_of_a_late_step_is_computed_without_the_steps_before_it():
         read_indices.append(indices)
         return indices
 
-    with micro_batches(batch, plan, 7, 5_999_999, 8, 0) as made:
+    with micro_batches(batch, plan, example_at, 7, 5_999_999, 8, 0) as made:
         next(made)
     assert len(read_indices) == 1 and np.all(read_indices[0] < 45)
 

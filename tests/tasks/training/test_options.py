@@ -15,6 +15,7 @@ from tasks.stage.validation import validated
 from tasks.training import result
 from tasks.training.budget import Budget
 from tasks.training.gradients import GradientNorms
+from tasks.training.order import example_at
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position
@@ -44,6 +45,7 @@ CHOSEN = ToyConfig(
     noise=0.2,
     weighted=True,
     metrics=["absolute_error", "squared_error", "bias"],
+    files=[20, 5, 0, 20],
     trivial=2.0,
 )
 IMPATIENT = ToyConfig(
@@ -280,3 +282,15 @@ def test_a_cosine_falls_from_its_peak_to_zero_after_the_last_step():
     rates = [plan.learning_rate(step) for step in range(4, 12)]
     assert rates == pytest.approx([1 + np.cos(np.pi * k / 8) for k in range(1, 9)], abs=1e-12)
     assert plan.learning_rate(3) == 2.0 and rates[-1] == 0
+
+
+@pytest.mark.parametrize("max_steps_per_run", [None, 3])
+def test_examples_are_read_in_the_order_that_the_problem_names_also_after_a_stop(tmp_path, max_steps_per_run):
+    config = PLAIN.model_copy(update={"files": [20, 5, 0, 20]})
+    SEEN.clear()
+    while toy_attempt(tmp_path, config, max_steps_per_run=max_steps_per_run).exit_code == 75:
+        pass
+    read = [index for indices in SEEN for index in indices]
+    expected = [toy_problem(config).order(config.seed, epoch, np.arange(45), 45).tolist() for epoch in (0, 1)]
+    assert read == expected[0] + expected[1] and expected[0] != expected[1]
+    assert read != [index for epoch in (0, 1) for index in example_at(config.seed, epoch, np.arange(45), 45)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tasks.training.order import example_at
+from tasks.training.order import FileOrder, as_stored, example_at
 
 SIZES = [1, 2, 3, 5, 16, 17, 1000, 4096, 4097]
 
@@ -68,3 +68,77 @@ KNOWN = [4, 11, 13, 9, 6, 14, 8, 1, 15, 2, 0, 3, 16, 5, 12, 7, 10]
 def test_no_examples_is_an_error():
     with pytest.raises(ValueError, match="no examples"):
         example_at(0, 0, np.arange(0), 0)
+
+
+# ------------------------------------------------------------------------------------------------ file by file
+
+KNOWN_IN_FILES = [3, 0, 6, 4, 1, 5, 2, 41]
+FILES = [7, 0, 31, 1, 12, 0, 25, 9, 18]
+
+
+def in_files(epoch: int, open_files: int, sizes: list[int] = FILES, seed: int = 42) -> np.ndarray:
+    return FileOrder(sizes, open_files)(seed, epoch, np.arange(sum(sizes)), sum(sizes))
+
+
+def file_of(examples: np.ndarray) -> np.ndarray:
+    return np.searchsorted(np.cumsum(FILES), examples, side="right")
+
+
+@pytest.mark.parametrize("open_files", [1, 2, 4, 9, 100])
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_every_example_of_every_file_stands_once_in_an_epoch(open_files: int, epoch: int):
+    assert sorted(in_files(epoch, open_files)) == list(range(sum(FILES)))
+
+
+@pytest.mark.parametrize("open_files", [1, 2, 4])
+def test_no_more_files_are_read_at_a_time_and_their_examples_are_mixed(open_files: int):
+    files = file_of(in_files(0, open_files))
+    places = {file: np.flatnonzero(files == file) for file in set(files.tolist())}
+    for place in range(len(files)):
+        being_read = [file for file, where in places.items() if where[0] <= place <= where[-1]]
+        assert len(being_read) <= open_files
+    if open_files == 4:
+        assert np.count_nonzero(np.diff(files)) > len(files) / 3, "not file after file"
+
+
+def test_files_and_examples_have_another_order_in_each_epoch_and_for_each_seed():
+    orders = [in_files(0, 1), in_files(1, 1), in_files(0, 1, seed=7)]
+    visited = {tuple(dict.fromkeys(file_of(order).tolist())) for order in orders}
+    assert len(visited) == 3
+    whole = [in_files(epoch, 100) for epoch in (0, 1)]
+    assert (whole[0] == whole[1]).sum() < 10 and abs(np.corrcoef(whole[0], np.arange(sum(FILES)))[0, 1]) < 0.3
+
+
+def test_equal_blocks_of_an_epoch_are_not_shuffled_alike():
+    order = in_files(0, 1, [50, 50])
+    first, second = order[:50] % 50, order[50:] % 50
+    assert (first == second).sum() < 10
+
+
+@pytest.mark.parametrize("open_files", [1, 4])
+def test_a_place_among_files_is_reached_alone_in_any_sequence(open_files: int):
+    whole, order = in_files(2, open_files), FileOrder(FILES, open_files)
+    for place in np.random.default_rng(0).integers(0, sum(FILES), 30):
+        assert order(42, 2, np.array([place]), sum(FILES)).tolist() == [whole[place]]
+    far = FileOrder([10**9] * 660, 4)(1, 0, np.array([0, 10**11, 66 * 10**10 - 1]), 66 * 10**10)
+    assert len(set(far.tolist())) == 3 and (far >= 0).all() and (far < 66 * 10**10).all()
+
+
+def test_the_order_in_files_never_changes_between_versions():
+    """Trainings that are under way continue in it."""
+    assert in_files(0, 2)[:8].tolist() == KNOWN_IN_FILES
+
+
+@pytest.mark.parametrize(("sizes", "open_files"), [([], 1), ([0, 0], 1), ([3, -1], 1), ([3], 0)])
+def test_files_without_an_order_are_refused(sizes: list[int], open_files: int):
+    with pytest.raises(ValueError, match="have no order"):
+        FileOrder(sizes, open_files)
+
+
+def test_another_number_of_examples_than_the_files_hold_is_refused():
+    with pytest.raises(ValueError, match="4 examples are to be ordered, and the files hold 3"):
+        FileOrder([3], 1)(0, 0, np.arange(4), 4)
+
+
+def test_without_shuffling_every_epoch_is_as_stored():
+    assert as_stored(1, 2, np.array([4, 0, 9]), 10).tolist() == [4, 0, 9]

@@ -1,0 +1,83 @@
+"""Inputs that no network learns from are refused by name, and what is fit passes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from storage.errors import CheckFailed
+from tasks.data.gate import InputLimits, require_disjoint, require_inputs
+from tasks.data.normaliser import Normaliser, Step
+from tasks.data.statistics import column_statistics
+
+NAMES = ["time", "charge"]
+LOGARITHMS = [
+    Step(name="time", offset=1e4, scale=3e4),
+    Step(name="charge", offset=0.0, scale=3.0, logarithm_of_plus=1e-8),
+]
+
+
+def faults_of(rows: np.ndarray, normaliser: Normaliser, limits: InputLimits | None = None) -> str:
+    """What the gate says it measured; empty where it lets the rows pass."""
+    try:
+        require_inputs(column_statistics([rows], NAMES), normaliser, limits or InputLimits())
+    except CheckFailed as error:
+        assert error.check == "inputs are fit to train on"
+        return str(error.measured)
+    return ""
+
+
+def rows() -> np.ndarray:
+    """Of the recorded ranges: time 5,714 to 77,785, charge 0.025 to 2,762."""
+    found = np.random.default_rng(0).uniform([5714, 0.025], [77785, 2762], (1000, 2)).astype(np.float32)
+    found[:2] = [[5714, 0.025], [77785, 2762]]
+    return found
+
+
+def test_what_a_network_can_learn_from_passes():
+    assert not faults_of(rows(), Normaliser(steps=LOGARITHMS))
+    assert not faults_of(rows(), Normaliser.measured(column_statistics([rows()], NAMES)))
+
+
+def test_raw_inputs_are_refused_with_their_ranges_unless_a_reason_is_given():
+    raw = Normaliser.none(NAMES)
+    assert faults_of(rows(), raw) == "time: 5714 to 77785, as they are; charge: 0.025 to 2762, as they are"
+    assert not faults_of(rows(), raw, InputLimits(reason_for_more="the failure is to be shown"))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        (0, np.nan, "time: 1 of 1,000 values are not finite"),
+        (1, np.inf, "charge: 1 of 1,000 values are not finite"),
+        (1, -0.5, "charge: -0.5 to 2762 has no finite value after normalising"),
+        (0, 3e6, "time: 5714 to 3e+06, -0.1429 to 99.67 after normalising"),
+    ],
+)
+def test_one_planted_value_is_caught_by_its_column_whatever_the_reason(column: int, value: float, said: str):
+    planted = rows()
+    planted[7, column] = value
+    assert faults_of(planted, Normaliser(steps=LOGARITHMS)) == said
+    excused = faults_of(planted, Normaliser(steps=LOGARITHMS), InputLimits(reason_for_more="no limit of size"))
+    assert excused == ("" if value == 3e6 else said), "a reason allows large values, and nothing else"
+
+
+def test_a_constant_column_is_refused():
+    planted = rows()
+    planted[:, 0] = 9000.0
+    assert faults_of(planted, Normaliser(steps=LOGARITHMS)) == "time: always 9000"
+
+
+def test_the_limit_is_what_the_network_gets():
+    limits = InputLimits(max_absolute_z=2.0)
+    assert faults_of(rows(), Normaliser(steps=LOGARITHMS), limits).startswith("time: 5714 to 77785, -0.1429 to 2.26 ")
+
+
+@pytest.mark.parametrize("shared", [[], [5], [7, 5]])
+def test_splits_that_share_an_event_are_refused(shared: list[int]):
+    splits = {"train": {1, 5, 7}, "validation": {2, *shared}, "test": {3}}
+    if not shared:
+        return require_disjoint(splits, "events")
+    with pytest.raises(CheckFailed, match=f"train and validation share {len(shared)}, the first 5"):
+        require_disjoint(splits, "events")
+    return None

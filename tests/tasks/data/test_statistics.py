@@ -1,0 +1,120 @@
+"""Statistics of a stream: exact, the same however it is cut, and in bounded memory."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tasks.data.statistics import Column, ColumnSums, column_statistics
+
+NAMES = ["time", "charge"]
+
+
+def mixed(rows: int, seed: int = 0) -> np.ndarray:
+    """Values of both signs over 80 orders of magnitude, with zeros and subnormals among them."""
+    chance = np.random.default_rng(seed)
+    values = (chance.normal(size=rows) * 10.0 ** chance.uniform(-44, 37, rows)).astype(np.float32)
+    values[::17] = 0.0
+    values[1::17] = np.float32(1e-45)
+    return values
+
+
+def of_one(values: np.ndarray) -> Column:
+    sums = ColumnSums()
+    sums.add(values)
+    return sums.column("x")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_mean_and_deviation_are_the_nearest_floats_to_the_exact_ones(seed: int):
+    values = mixed(500, seed)
+    exact = [Fraction(float(value)) for value in values]
+    mean = sum(exact) / len(exact)
+    variance = sum((value - mean) ** 2 for value in exact) / (len(exact) - 1)
+    found = of_one(values)
+    assert found.mean == float(mean)
+    assert found.deviation == pytest.approx(math.sqrt(variance), rel=1e-15)
+
+
+def test_a_large_offset_takes_no_digit_of_the_deviation():
+    """The sum of squares minus the square of the sum, in float64, gives 0.0 or worse here."""
+    values = np.tile(np.array([77785.0, 77785.0078125], dtype=np.float32), 50_000)
+    assert of_one(values).deviation == pytest.approx(0.0078125 / 2 * math.sqrt(100_000 / 99_999), rel=1e-12)
+
+
+def test_no_bit_depends_on_the_order_or_on_how_the_rows_were_cut():
+    rows = np.stack([mixed(3001), mixed(3001, 1)], axis=1)
+    rows[5, 1], rows[6, 1] = np.nan, np.inf
+    whole = column_statistics([rows], NAMES)
+    chance = np.random.default_rng(2)
+    for cuts in ([1], [17, 400, 401], sorted(chance.integers(0, 3001, 50))):
+        shuffled = chance.permutation(rows)
+        assert column_statistics(np.split(shuffled, cuts), NAMES) == whole
+    halves = [ColumnSums(), ColumnSums()]
+    halves[0].add(rows[:1000, 1])
+    halves[1].add(rows[1000:, 1])
+    halves[1].merge(halves[0])
+    assert halves[1].column("charge") == whole[1]
+
+
+def test_what_is_not_finite_is_counted_and_in_no_other_number():
+    found = of_one(np.array([1, np.nan, 2, np.inf, -np.inf, 3], dtype=np.float32))
+    assert (found.count, found.not_finite) == (6, 3)
+    assert (found.minimum, found.maximum, found.mean, found.deviation) == (1.0, 3.0, 2.0, 1.0)
+    nothing = of_one(np.full(4, np.nan, dtype=np.float32))
+    assert (nothing.count, nothing.not_finite, nothing.mean, nothing.quantiles) == (4, 4, None, {})
+    assert not nothing.constant
+
+
+@pytest.mark.parametrize("value", [0.0, -3.25, 1e-45, 3.4e38])
+def test_a_constant_is_one(value: float):
+    found = of_one(np.full(1000, value, dtype=np.float32))
+    assert found.constant and found.deviation == 0.0 and found.mean == found.minimum
+    assert set(found.quantiles.values()) == {found.minimum}
+    assert not of_one(np.array([value, 1.0], dtype=np.float32)).constant
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_quantiles_are_right_to_within_half_a_percent_also_of_long_tails(sign: int):
+    values = sign * np.random.default_rng(0).lognormal(0, 3, 100_000).astype(np.float32)
+    for share, quantile in of_one(values).quantiles.items():
+        assert quantile == pytest.approx(np.quantile(values, float(share), method="inverted_cdf"), rel=0.004)
+
+
+def test_quantiles_cross_zero_in_order():
+    values = np.linspace(-3, 3, 6001, dtype=np.float32)
+    quantiles = list(of_one(values).quantiles.values())
+    assert quantiles == sorted(quantiles) and quantiles[0] < -2.9 and quantiles[-1] > 2.9
+    assert abs(quantiles[3]) < 1e-3
+
+
+@pytest.mark.parametrize("chunk", [np.zeros((3, 1), np.float32), np.zeros(3, np.float32), np.zeros((3, 2))])
+def test_a_chunk_of_another_form_is_refused(chunk: np.ndarray):
+    with pytest.raises(ValueError, match=r"chunk of the columns time, charge|a column is float32"):
+        column_statistics([chunk], NAMES)
+
+
+def test_ten_million_rows_take_no_more_memory_than_one_chunk():
+    """1.5 GB would lie there as Python numbers, 80 MB as one array: what is kept does not grow with the rows."""
+    chunk = mixed(100_000).reshape(-1, 2)
+
+    def chunks(number: int) -> Iterator[np.ndarray]:
+        for _ in range(number):
+            yield chunk
+
+    def peak(number: int) -> int:
+        tracemalloc.start()
+        try:
+            found = column_statistics(chunks(number), NAMES)
+            assert found[0].count == number * len(chunk)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = peak(2), peak(200)
+    assert many < 1.1 * few < 40e6
