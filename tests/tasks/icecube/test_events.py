@@ -1,0 +1,194 @@
+"""Files in Kaggle's layout: what is wrong with them is named, and what is right is read as it was written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from storage.errors import BadInput
+from tasks.icecube import events as module
+from tasks.icecube.events import EventFiles, read_geometry, read_meta, read_pulses, require_sound
+from tasks.icecube.layout import EVENTS, GEOMETRY, META, PULSES, batch_file
+from tasks.training.order import FileOrder
+from tests.tasks.icecube.files import edit, with_value, written
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written(), tmp_path / "files"))
+
+
+def check(folder: Path, batch_id: int = 1) -> None:
+    sensors = len(read_geometry(folder))
+    require_sound(read_pulses(folder, batch_id), read_meta(folder, [batch_id]), sensors, batch_file(folder, batch_id))
+
+
+def first_of_event(folder: Path, place: int) -> int:
+    """The row of the first pulse of an event of batch 1."""
+    return int(read_meta(folder, [1])["first_pulse_index"][place].as_py())
+
+
+# ------------------------------------------------------------------------------------------------ written
+
+
+def test_what_is_generated_has_the_layout_and_is_sound():
+    folder = written()
+    assert pq.read_schema(batch_file(folder, 1)).equals(PULSES) and pq.read_schema(folder / META).equals(EVENTS)
+    for batch_id in (1, 2, 3):
+        check(folder, batch_id)
+    assert read_geometry(folder).shape == (5160, 3)
+
+
+def test_generated_values_have_the_recorded_sizes():
+    pulses = pa.concat_tables([pq.read_table(batch_file(written(), batch_id)) for batch_id in (1, 2, 3)])
+    time, charge = pulses["time"].to_numpy(), pulses["charge"].to_numpy()
+    assert 5_714 <= time.min() < 8_000 and time.max() <= 77_785 and 9_000 < time.mean() < 14_000
+    assert charge.min() >= 0.025 and charge.max() <= 2_762
+    assert 0.1 < pc.mean(pulses["auxiliary"].cast(pa.int8())).as_py() < 0.5
+
+
+def test_the_light_of_an_event_runs_along_its_track():
+    """Later pulses lie further on the way, away from where the event came from: a direction can be learned."""
+    files, places = EventFiles(written(), [1, 2, 3], 3), read_geometry(written())
+    alike = []
+    for index in range(len(files)):
+        pulses = files.pulses_of(index)
+        signal = ~pulses.auxiliary & (pulses.time < 20_000)
+        zenith, azimuth = files.zenith[index], files.azimuth[index]
+        origin = [np.sin(zenith) * np.cos(azimuth), np.sin(zenith) * np.sin(azimuth), np.cos(zenith)]
+        if signal.sum() > 20:
+            alike.append(np.corrcoef(places[pulses.sensor_id[signal]] @ -np.array(origin), pulses.time[signal])[0, 1])
+    assert len(alike) > 20 and np.median(alike) > 0.9
+
+
+# ------------------------------------------------------------------------------------------------ refused
+
+MetaChange = Callable[[pa.Table], pa.Table]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("charge", float("nan"), "has a charge that is not finite"),
+        ("charge", -0.5, "has a charge below 0"),
+        ("sensor_id", 5160, "has a sensor beyond the 5,160"),
+        ("sensor_id", -1, "has a sensor beyond the 5,160"),
+        ("time", 70_000, "has pulses whose times fall"),
+        ("event_id", 12, "has pulses of another event among its own"),
+    ],
+)
+def test_one_wrong_pulse_is_named_by_file_and_event(folder: Path, column: str, value: object, said: str):
+    row = first_of_event(folder, 7)
+    edit(batch_file(folder, 1), with_value(column, row, value))
+    with pytest.raises(BadInput, match=rf"batch_1\.parquet: event 7 {said} \(1 such"):
+        check(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (with_value("event_id", 5, 4), "event 4 is there twice in train_meta"),
+        (with_value("azimuth", 5, float("nan")), "event 5 has no finite direction"),
+        (with_value("last_pulse_index", 5, 0), "event 5 has no pulses"),
+        (lambda table: table.slice(1), "the two do not belong together"),
+        (lambda table: table.filter(pc.field("event_id") != 6), "the two do not belong together"),
+        (lambda table: table.filter(pc.field("event_id") != 19), "the two do not belong together"),
+    ],
+)
+def test_what_the_meta_file_says_wrongly_is_named(folder: Path, change: MetaChange, said: str):
+    edit(folder / META, change)
+    with pytest.raises(BadInput, match=said):
+        check(folder)
+
+
+def test_a_batch_with_fewer_pulses_than_its_events_have_is_refused(folder: Path):
+    edit(batch_file(folder, 1), lambda table: table.slice(0, table.num_rows - 1))
+    with pytest.raises(BadInput, match="the two do not belong together, or one is cut off"):
+        check(folder)
+
+
+@pytest.mark.parametrize("name", [META, "train/batch_1.parquet"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_a_truncated_file_is_named(folder: Path, name: str, share: float):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: int(share * len(content))])
+    with pytest.raises(BadInput, match=f"{name} is not as the layout has it .*, or is cut off"):
+        check(folder)
+
+
+@pytest.mark.parametrize("name", [META, "train/batch_1.parquet"])
+def test_a_file_that_is_not_there_or_has_other_columns_is_named(folder: Path, name: str):
+    edit(folder / name, lambda table: table.drop_columns(["event_id"]))
+    with pytest.raises(BadInput, match=f"{name} is not as the layout has it"):
+        check(folder)
+    (folder / name).unlink()
+    with pytest.raises(BadInput, match=f"{name} is not as the layout has it"):
+        check(folder)
+
+
+@pytest.mark.parametrize(("name", "column"), [(META, "zenith"), ("train/batch_1.parquet", "auxiliary")])
+def test_a_row_without_a_value_is_named(folder: Path, name: str, column: str):
+    edit(folder / name, with_value(column, 3, None))
+    with pytest.raises(BadInput, match=f"{name} is not as .*: {column} has rows without a value"):
+        check(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("sensor_id", "id"), ("\n0,", "\n1,"), ("\n1,", "\n1,x"), ("\n1,", "\n1,nan")]
+)
+def test_a_wrong_geometry_is_named(folder: Path, old: str, new: str):
+    file = folder / GEOMETRY
+    text = file.read_bytes().decode().replace("\r\n", "\n")
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(BadInput, match=GEOMETRY):
+        read_geometry(folder)
+
+
+def test_a_batch_without_events_is_named(folder: Path):
+    with pytest.raises(BadInput, match="names no event of batch 9"):
+        EventFiles(folder, [1, 9], 2)
+
+
+# ------------------------------------------------------------------------------------------------ read
+
+
+def test_every_event_is_read_as_it_was_written(folder: Path):
+    files, whole = EventFiles(folder, [1, 3], 2), pq.read_table(batch_file(folder, 3))
+    assert len(files) == 30 and files.sizes == [20, 10]
+    for index in (20, 29):
+        pulses, event_id = files.pulses_of(index), files.event_ids[index]
+        expected = whole.filter(pc.field("event_id") == int(event_id))
+        assert pulses.time.tolist() == expected["time"].to_pylist()
+        assert pulses.sensor_id.tolist() == expected["sensor_id"].to_pylist()
+        assert pulses.charge.tolist() == [np.float32(value) for value in expected["charge"].to_pylist()]
+        assert pulses.auxiliary.tolist() == expected["auxiliary"].to_pylist()
+
+
+@pytest.mark.parametrize("open_files", [1, 2])
+def test_each_file_is_read_once_an_epoch_in_the_order_of_files(monkeypatch: pytest.MonkeyPatch, open_files: int):
+    files, read = EventFiles(written(), [1, 2, 3], open_files), []
+    monkeypatch.setattr(module, "read_pulses", lambda folder, id_: read.append(id_) or read_pulses(folder, id_))
+    order = FileOrder(files.sizes, open_files)
+    for index in order(0, 0, np.arange(50), 50):
+        files.pulses_of(int(index))
+    assert sorted(read) == [1, 2, 3]
+    read.clear()
+    for index in np.random.default_rng(0).permutation(50):
+        files.pulses_of(int(index))
+    assert len(read) > 10, "any order reads files again and again"
+
+
+def test_threads_read_the_same(folder: Path):
+    files = EventFiles(folder, [1, 2, 3], 1)
+    expected = [EventFiles(folder, [1, 2, 3], 3).pulses_of(index).time.tolist() for index in range(50)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda index: files.pulses_of(index).time.tolist(), range(50)))
+    assert found == expected
