@@ -18,12 +18,13 @@ ALLOWED = {
 }
 SPINE = [
     "tasks/training",
+    "tasks/data",
     "tasks/statistics",
     "tasks/report",
     "tasks/stage",
     "deployments",
 ]
-STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness")
+STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness", "tasks.icecube")
 MAY_IMPORT_PREFECT_SHELL = "tasks/stage/preflight.py"
 
 
@@ -43,7 +44,7 @@ def _sources(*places: str) -> list[Path]:
 
 
 SUBJECTS = ("language", "monotonic", "attacks")
-STUDIES = ("robustness",)
+STUDIES = ("robustness", "icecube")
 """Rooms of one study each: nothing but their page imports them."""
 SLURM = ("cluster", "job", "pool", "study")
 """Each room may import those before it."""

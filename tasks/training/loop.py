@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -74,7 +74,7 @@ def _continue(
     """Steps from where `state` stands to the last one, which is saved; Stop on the way, after saving."""
     limit = _last_step_of_this_run(state.position.step, schedule, execution)
     with (
-        _matmul_precision(problem.model, schedule.budget),
+        matmul_precision(problem.model, schedule.budget),
         Saver(run, execution, state) as saver,
         micro_batches(
             problem.batch,
@@ -96,7 +96,7 @@ def _continue(
                 )
             started = time.monotonic()
             with out_of_memory_explained(problem.model, execution):
-                _optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples, seed)
+                optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples, seed)
             seconds = time.monotonic() - started
             saver.stepped(seconds)
             _after_step(run, problem, schedule, state)
@@ -141,7 +141,7 @@ def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:
 
 
 @contextmanager
-def _matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
+def matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
     """TF32 only where the budget says so: elsewhere it is off, which `tasks.stage.numerics` sees to."""
     if budget.precision == "tf32" and next(model.parameters()).device.type != "cuda":
         raise BadInput("budget.precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
@@ -152,10 +152,20 @@ def _matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def _optimizer_step(
-    problem: Problem, schedule: Schedule, state: State, batches: MicroBatches, micro_batch_examples: int, seed: int
+def optimizer_step(
+    problem: Problem,
+    schedule: Schedule,
+    state: State,
+    batches: MicroBatches,
+    micro_batch_examples: int,
+    seed: int,
+    see: Callable[[float], None] = lambda norm: None,
 ) -> None:
-    """One window: accumulates its micro-batches, each scaled by what the whole window weighs, and steps."""
+    """One window: accumulates its micro-batches, each scaled by what the whole window weighs, and steps.
+
+    `see` is called with the global norm of the gradients while they lie in the model, finite and not yet clipped.
+    Raises NumericalFailure before anything of the model was changed.
+    """
     budget, step = schedule.budget, state.position.step + 1
     epoch, _, count = schedule.window(step)
     weight = problem.window_weight(examples_of(schedule, problem.order, seed, step), epoch)
@@ -173,6 +183,7 @@ def _optimizer_step(
     total = nn.utils.get_total_norm([p.grad for p in problem.model.parameters() if p.grad is not None])
     *loss_sums, norm = torch.stack([*sums, total]).tolist()  # the only moment of a step that waits for a GPU
     _require_finite(problem.model, step, loss_sums, norm, examples)  # before clipping spreads what is not finite
+    see(norm)
     nn.utils.clip_grads_with_norm_(problem.model.parameters(), budget.max_gradient_norm, total)
     problem.optimizer.step()
     problem.optimizer.zero_grad(set_to_none=True)

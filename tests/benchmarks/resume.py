@@ -14,7 +14,7 @@ from pathlib import Path
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
-from tasks.training.loop import METRICS_EVERY_STEPS, _optimizer_step, _restore
+from tasks.training.loop import METRICS_EVERY_STEPS, _restore, optimizer_step
 from tasks.training.saver import Saver
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
@@ -48,9 +48,9 @@ def main() -> None:
             state = State(problem.model, problem.optimizer, Position())
             with micro_batches(problem.batch, schedule, problem.order, 0, step - 2, options.batch, 0) as batches:
                 state.position.step = step - 2
-                _optimizer_step(problem, schedule, state, batches, options.batch, 0)
+                optimizer_step(problem, schedule, state, batches, options.batch, 0)
                 with Saver(run, settings, state) as saver:
-                    _optimizer_step(problem, schedule, state, batches, options.batch, 0)
+                    optimizer_step(problem, schedule, state, batches, options.batch, 0)
                     saver.save()
         for _ in range(options.repeats):
             for step, run in runs.items():
@@ -66,7 +66,7 @@ def main() -> None:
                 ) as batches:
                     first = next(batches)
                     places[step].append(time.monotonic() - placed)
-                    _optimizer_step(problem, schedule, state, iter([first]), options.batch, 0)
+                    optimizer_step(problem, schedule, state, iter([first]), options.batch, 0)
                     run.timing.append({"step": state.position.step})
                 assert state.position.step == step + 1
                 first_steps[step].append(time.monotonic() - began)

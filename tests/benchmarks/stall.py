@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tasks.training.budget import Budget
 from tasks.training.loader import micro_batches
-from tasks.training.loop import _optimizer_step
+from tasks.training.loop import optimizer_step
 from tasks.training.saver import Saver
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position, State
@@ -49,7 +49,7 @@ def main() -> None:
                 saver.save()
             while time.monotonic() - began < seconds:
                 started = time.monotonic()
-                _optimizer_step(problem, schedule, state, batches, options.batch, 0)
+                optimizer_step(problem, schedule, state, batches, options.batch, 0)
                 steps += 1
                 saver.stepped(time.monotonic() - started)
             return steps * options.batch * (language.LENGTH - 1) / (time.monotonic() - began)
