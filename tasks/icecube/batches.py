@@ -1,0 +1,75 @@
+"""Events as a network gets them: chosen pulses, their features, normalised here and nowhere else, and a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tasks.data.normaliser import Normaliser
+from tasks.icecube.angle import from_angles
+from tasks.icecube.events import EventFiles, Pulses
+
+FEATURES = ("time", "charge", "sensor_id", "auxiliary", "x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Events side by side: features fp32 [B, P, 7], normalised; which pulses there are, bool [B, P]; truth [B, 3]."""
+
+    features: torch.Tensor
+    there: torch.Tensor
+    directions: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def part(self, start: int, stop: int) -> Batch:
+        return Batch(self.features[start:stop], self.there[start:stop], self.directions[start:stop])
+
+    def padded(self, pulses: int) -> Batch:
+        """The same events with room for so many more pulses."""
+        features = torch.nn.functional.pad(self.features, (0, 0, 0, pulses))
+        return Batch(features, torch.nn.functional.pad(self.there, (0, pulses)), self.directions)
+
+
+def raw_features(pulses: Pulses, places: np.ndarray, limit: int) -> np.ndarray:
+    """The features of an event's pulses as they stand in the files, float32 [pulses, 7]; at most `limit` of them.
+
+    Of more, those that are not likely noise are taken first, then those with most light; they stay in their order.
+    """
+    chosen = np.sort(np.lexsort((-pulses.charge, pulses.auxiliary))[:limit])
+    sensor = pulses.sensor_id[chosen]
+    of_pulse = (pulses.time[chosen], pulses.charge[chosen], sensor, pulses.auxiliary[chosen])
+    return np.column_stack([*of_pulse, places[sensor]]).astype(np.float32)
+
+
+def feature_chunks(files: EventFiles, indices: np.ndarray, places: np.ndarray, limit: int) -> Iterator[np.ndarray]:
+    """The raw features of these events, one event after the other: what statistics are made of."""
+    for index in indices:
+        yield raw_features(files.pulses_of(int(index)), places, limit)
+
+
+@dataclass(frozen=True)
+class EventBatches:
+    """Makes the batch of any events; `places` are those of the sensors, `limit` the most pulses of an event."""
+
+    files: EventFiles
+    places: np.ndarray
+    normaliser: Normaliser
+    limit: int
+    device: torch.device
+
+    def __call__(self, indices: np.ndarray, epoch: int = 0) -> Batch:
+        """The events with these numbers; `epoch` changes nothing: an event always has the same pulses."""
+        events = [raw_features(self.files.pulses_of(int(index)), self.places, self.limit) for index in indices]
+        raw = np.zeros((len(events), max(map(len, events)), len(FEATURES)), dtype=np.float32)
+        there = np.zeros(raw.shape[:2], dtype=bool)
+        for row, event in enumerate(events):
+            raw[row, : len(event)], there[row, : len(event)] = event, True
+        mask = torch.from_numpy(there)
+        features = torch.where(mask[..., None], self.normaliser(torch.from_numpy(raw)), 0.0)
+        truth = (torch.from_numpy(angles[indices]) for angles in (self.files.azimuth, self.files.zenith))
+        return Batch(features.to(self.device), mask.to(self.device), from_angles(*truth).float().to(self.device))
