@@ -70,7 +70,7 @@ class ColumnSums:
             self._add(values[start : start + ROWS_AT_ONCE])
 
     def _add(self, values: np.ndarray) -> None:
-        finite = values[np.isfinite(values)]
+        finite = values[np.isfinite(values)] + np.float32(0)  # makes -0 the same as 0
         self.count += len(values)
         self.not_finite += len(values) - len(finite)
         if not len(finite):
@@ -153,7 +153,7 @@ def _exact_sums(finite: np.ndarray) -> tuple[int, int]:
 
 def _bin_of(finite: np.ndarray) -> np.ndarray:
     """The number of each value's bin, int64 [rows]; a larger value has no smaller number."""
-    bits = ((finite + np.float32(0)).view(np.uint32) >> 16).astype(np.int64)  # adding 0 makes -0 the same as 0
+    bits = (finite.view(np.uint32) >> 16).astype(np.int64)
     return np.where(bits >= BINS // 2, BINS - 1 - bits, bits + BINS // 2)
 
 

@@ -62,6 +62,12 @@ def test_one_planted_value_is_caught_by_its_column_whatever_the_reason(column: i
     assert excused == ("" if value == 3e6 else said), "a reason allows large values, and nothing else"
 
 
+def test_a_value_far_below_is_as_far_as_one_above():
+    planted = rows()
+    planted[7, 0] = -3e6
+    assert faults_of(planted, Normaliser(steps=LOGARITHMS)).startswith("time: -3e+06 to 77785, -100.3 to 2.26 ")
+
+
 def test_a_constant_column_is_refused():
     planted = rows()
     planted[:, 0] = 9000.0

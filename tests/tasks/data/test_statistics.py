@@ -86,6 +86,12 @@ def test_quantiles_are_right_to_within_half_a_percent_also_of_long_tails(sign: i
         assert quantile == pytest.approx(np.quantile(values, float(share), method="inverted_cdf"), rel=0.004)
 
 
+def test_minus_zero_is_zero_wherever_it_stands():
+    """Their order would else be seen in the bytes of a result."""
+    one, other = (of_one(np.array(values, dtype=np.float32)) for values in ([0.0, -0.0], [-0.0, 0.0]))
+    assert one.model_dump_json() == other.model_dump_json() and "-0" not in one.model_dump_json()
+
+
 def test_quantiles_cross_zero_in_order():
     values = np.linspace(-3, 3, 6001, dtype=np.float32)
     quantiles = list(of_one(values).quantiles.values())

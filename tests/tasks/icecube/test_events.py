@@ -186,6 +186,14 @@ def test_each_file_is_read_once_an_epoch_in_the_order_of_files(monkeypatch: pyte
     assert len(read) > 10, "any order reads files again and again"
 
 
+def test_the_file_that_was_read_last_stays_open(monkeypatch: pytest.MonkeyPatch):
+    files, read = EventFiles(written(), [1, 2, 3], 2), []
+    monkeypatch.setattr(module, "read_pulses", lambda folder, id_: read.append(id_) or read_pulses(folder, id_))
+    for index in (0, 20, 1, 40, 2):  # of the files 1, 2, 1, 3, 1
+        files.pulses_of(index)
+    assert read == [1, 2, 3]
+
+
 def test_threads_read_the_same(folder: Path):
     files = EventFiles(folder, [1, 2, 3], 1)
     expected = [EventFiles(folder, [1, 2, 3], 3).pulses_of(index).time.tolist() for index in range(50)]

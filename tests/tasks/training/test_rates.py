@@ -103,6 +103,15 @@ def test_the_parameter_is_the_one_with_most_of_the_largest_gradient():
     assert found.gradient_norm_max == pytest.approx(sum(norm**2 for norm in norms.values()) ** 0.5, rel=1e-5)
 
 
+def test_the_largest_gradient_is_that_of_any_step_and_not_of_the_last():
+    def largest(steps: int) -> float:
+        budget = Budget(steps=steps, effective_batch_examples=8, learning_rate=0.05, warmup_ratio=0.0, decay="constant")
+        return try_rate(toy_problem(ToyConfig(budget=budget)), Schedule(budget, 45), 3, EXECUTION).gradient_norm_max
+
+    found = [largest(steps) for steps in range(1, 9)]
+    assert found == sorted(found) and len(set(found)) > 1 and found[-1] == found[-2]
+
+
 def test_the_same_try_gives_the_same_bits_for_any_micro_batch_order_of_work_and_worker():
     config = ToyConfig(budget=Budget(steps=6, effective_batch_examples=8, learning_rate=0.05))
     schedule = Schedule(config.budget, 45)
