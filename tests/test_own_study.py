@@ -117,7 +117,8 @@ def test_its_tables_are_those_of_the_classes(name: str) -> None:
         known |= {"name": shown["name"], "execution": "Execution()"}
     for field in dataclasses.fields(described) if described is Problem else []:
         of_dict = "{}" if field.default_factory is dict else "required"
-        known[field.name] = of_dict if field.default is dataclasses.MISSING else repr(field.default)
+        default = getattr(field.default, "__name__", repr(field.default))  # of a function its name
+        known[field.name] = of_dict if field.default is dataclasses.MISSING else default
     assert shown == known
 
 
