@@ -43,8 +43,15 @@ def value_and_span(found: Estimate, form: Callable[[float], str]) -> list[str]:
 
 
 def p_value(value: float | None) -> str:
-    """A p-value as a cell of a table; "-" for what was not tested."""
-    return "-" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
+    """A p-value as a cell of a table; "-" for what was not tested. Near 0.05 the fourth digit decides."""
+    if value is None or value < 0.001:
+        return "-" if value is None else "< 0.001"
+    return f"{value:.4f}" if 0.0495 <= value < 0.0505 and value != 0.05 else f"{value:.3f}"
+
+
+def percent(share: float) -> str:
+    """A level as it was configured: 95%, 97.5%."""
+    return f"{100 * share:g}%"
 
 
 def texts_of(documents: int, sources: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.report.numbers import NATS, holds_zero, p_value, span, texts_of
+from tasks.report.numbers import NATS, holds_zero, p_value, percent, span, texts_of
 from tasks.robustness.final_results import PrimaryAnswer
 from tasks.statistics.equivalence import Answer
 from tasks.statistics.resampling import Estimate
@@ -20,6 +20,7 @@ REFERENCES = {
     "increase": "that of the baseline",
     "increase_at_equal_loss": "that of the model without constraint at the same clean loss",
 }
+AT = {"increase": "", "increase_at_equal_loss": " at equal clean loss"}
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,16 @@ class Answered:
     """What the two sentences are made from: of one study, or over the cells of a sweep.
 
     `ways` are the same comparison counted otherwise, None where one is not known; `trainings` says how many, and
-    `one_training` what that lacks, empty where nothing.
+    `one_training` what that lacks, empty where nothing. Over cells, `not_compared` are placebos whose layers live in
+    some of them only, and `of_ways` says of what the intervals of `ways` know.
     """
 
     primary: PrimaryAnswer
     ways: Mapping[str, Estimate | None]
     trainings: str
     one_training: str
+    not_compared: Sequence[str] = ()
+    of_ways: str = ""
 
 
 def two_sentences(given: Answered) -> list[str]:
@@ -47,10 +51,14 @@ def headline(given: Answered) -> str:
     if found.answer is None or found.difference is None:
         return f"not answered: {found.unanswered}"
     value, numbers = NATS(found.difference.value), "; ".join(_numbers(found))
-    said = [f"{asked.attack}, monotonic - baseline {value} nats per token ({numbers}): {found.answer.answer}"]
+    compared = f"{asked.attack}, monotonic - baseline{AT[asked.measure]}"
+    said = [f"{compared} {value} nats per token ({numbers}): {found.answer.answer}"]
     said += [why] if (why := _undecided(found.answer, found.sources)) else []
+    if "equivalent" in found.answer.answer or "within" in found.answer.answer:
+        said += [two_one_sided_tests(found.answer)]
     if found.answer.answer.startswith("differs"):
-        said += [f"not told apart from {', '.join(alike)}"] if (alike := _not_told_apart(found)) else []
+        said += [f"not told apart from {', '.join(alike)}"] if (alike := not_told_apart(found)) else []
+        said += [f"not compared with {', '.join(given.not_compared)}"] if given.not_compared else []
         said += [f"not shown in {without}"] if (without := _ways_without(given)) else []
     return "; ".join([*said, given.trainings])
 
@@ -70,7 +78,7 @@ def _seen(given: Answered) -> str:
     if found.answer.answer == "equivalent":
         return (
             f"Under {asked.attack} the loss of {ARM} rose as much as {reference}, within the margin of {margin} nats "
-            f"per token: {two_one_sided_tests(found.answer)} {whole}."
+            f"per token: {two_one_sided_tests(found.answer)} {whole}{_though(found.answer)}."
         )
     return (
         f"Under {asked.attack} the loss of {ARM} rose by {abs(value):.4f} nats per token {_less(given)} than "
@@ -81,15 +89,17 @@ def _seen(given: Answered) -> str:
 def _numbers(found: PrimaryAnswer) -> list[str]:
     """How sure the difference is, and on how much it was judged."""
     assert found.answer is not None and found.difference is not None, "answered"
-    tested = [] if (p := found.difference.p_value) is None else [f"p {p_value(p)}"]
-    interval = f"{found.answer.confidence_level:.0%} interval {span(found.difference.interval, NATS)}"
-    return [interval, *tested, texts_of(found.documents, found.sources)]
+    tested = "not tested by exchanges" if (p := found.difference.p_value) is None else f"p {p_value(p)}"
+    interval = f"{percent(found.answer.confidence_level)} interval {span(found.difference.interval, NATS)}"
+    return [interval, tested, texts_of(found.documents, found.sources)]
 
 
 def two_one_sided_tests(answer: Answer) -> str:
     """What an equivalence is decided by: an interval narrower than the one of a difference."""
-    level, interval = f"{1 - 2 * answer.alpha:.0%}", span(answer.equivalence_interval, NATS)
-    return f"by two one-sided tests at {answer.alpha:.0%}, the {level} interval {interval} lies within it"
+    assert answer.equivalence_interval is not None, "decided by it"
+    low, high = map(NATS, answer.equivalence_interval)
+    level, alpha = percent(1 - 2 * answer.alpha), percent(answer.alpha)
+    return f"by two one-sided tests at {alpha}, the {level} interval {low} to {high} lies within it"
 
 
 def _undecided(answer: Answer, sources: int) -> str:
@@ -97,11 +107,18 @@ def _undecided(answer: Answer, sources: int) -> str:
     if answer.answer != "undecided":
         return ""
     if answer.too_few_sources:
-        least = f"p is never below {p_value(answer.least_p_value)}"
+        least = f"exchanges of so few give no p below {p_value(answer.least_p_value)}, and an interval is not relied on"
         return f"{sources} source{'s' * (sources != 1)} cannot show it ({least})"
-    if answer.interval is None or holds_zero(answer.interval):
-        return "the interval leaves both open"
-    return f"the interval leaves out 0, and p is above {answer.alpha:g}"
+    if answer.interval is None:
+        return "documents of one source have no interval"
+    return _though(answer).removeprefix("; ") or "the interval leaves both open"
+
+
+def _though(answer: Answer) -> str:
+    """That p and interval disagree: then there is no difference; empty where they agree."""
+    if answer.interval is None or holds_zero(answer.interval) or (answer.p_value or 0.0) <= answer.alpha:
+        return ""
+    return f"; p is above {answer.alpha:g}, though the interval leaves out 0"
 
 
 def _beside_margin(answer: Answer) -> str:
@@ -122,15 +139,16 @@ def _not_shown(given: Answered) -> str:
         return f"Not shown: {CLAIM}, nor that it never does{_because([given.one_training, untried])}."
     placebos, claim = _of_placebos(found), CLAIM if _less(given) == "less" else f"{CLAIM}, nor that it makes it easier"
     small = "the difference is within the margin" if found.answer.answer == "differs within the margin" else ""
-    lacking = list(filter(None, [small, placebos, _of_ways(given), given.one_training]))
-    if placebos:
+    partly = _partly_living(given.not_compared)
+    lacking = list(filter(None, [small, placebos, partly, _of_ways(given), given.one_training]))
+    if placebos or partly:
         return f"Not shown: {claim}{_because(lacking)}."
     beyond = f"It is {_less(given)} than on every placebo with living layers ({', '.join(found.from_placebos)})"
     if lacking:
         return f"{beyond}; not shown: {claim}{_because(lacking)}."
     return (
-        f"{beyond} and in every other way to count it; not shown: that it holds for other models, other text or "
-        "stronger attacks."
+        f"{beyond}, and the difference is there in every other way to count it{given.of_ways}; not shown: that it "
+        "holds for other models, other text or stronger attacks."
     )
 
 
@@ -150,18 +168,20 @@ def _of_placebos(found: PrimaryAnswer) -> str:
     """What the comparison with the placebos lacks; empty where each is told apart."""
     if not found.from_placebos:
         return "no placebo with living layers was compared by this measure"
-    if not (alike := _not_told_apart(found)):
+    if not (alike := not_told_apart(found)):
         return ""
     rows = {arm: found.from_placebos[arm] for arm in alike}
     shown = [f"{arm} ({NATS(row.value)}, interval {span(row.interval, NATS)})" for arm, row in rows.items()]
     return f"monotonic is not told apart from the placebo{'s' if shown[1:] else ''} {' and '.join(shown)}"
 
 
-def _not_told_apart(found: PrimaryAnswer) -> list[str]:
+def _partly_living(not_compared: Sequence[str]) -> str:
+    return f"{' and '.join(not_compared)}, living in some cells only, was not compared" if not_compared else ""
+
+
+def not_told_apart(found: PrimaryAnswer) -> list[str]:
     """The placebos against which the difference is not there with its sign."""
-    assert found.difference is not None, "answered"
-    value = found.difference.value
-    return [arm for arm, row in found.from_placebos.items() if not _has_sign(row, value)]
+    return without_it(found, found.from_placebos)
 
 
 def _of_ways(given: Answered) -> str:
@@ -169,7 +189,7 @@ def _of_ways(given: Answered) -> str:
     if not given.ways:
         return "it was counted in no other way"
     without = _ways_without(given)
-    return f"the difference is not shown in {without} ({'; '.join(_without(given))})" if without else ""
+    return f"the difference is not shown in {without}{given.of_ways} ({'; '.join(_without(given))})" if without else ""
 
 
 def _ways_without(given: Answered) -> str:
@@ -177,11 +197,19 @@ def _ways_without(given: Answered) -> str:
 
 
 def _without(given: Answered) -> list[str]:
-    assert given.primary.difference is not None, "answered"
-    value = given.primary.difference.value
-    return [way for way, row in given.ways.items() if row is None or not _has_sign(row, value)]
+    return without_it(given.primary, given.ways)
 
 
-def _has_sign(row: Estimate, value: float) -> bool:
-    """Whether the whole interval lies on the side of `value`."""
-    return row.interval is not None and min(end if value > 0 else -end for end in row.interval) > 0
+def without_it(found: PrimaryAnswer, rows: Mapping[str, Estimate | None]) -> list[str]:
+    """Of the same difference measured otherwise, or against others: where it is not there.
+
+    It is there where the whole interval lies on its side, and p, where there is one, does not say otherwise.
+    """
+    assert found.difference is not None and found.answer is not None, "answered"
+    value, alpha = found.difference.value, found.answer.alpha
+
+    def there(row: Estimate) -> bool:
+        one_side = row.interval is not None and min(end if value > 0 else -end for end in row.interval) > 0
+        return one_side and (row.p_value is None or row.p_value <= alpha)
+
+    return [name for name, row in rows.items() if row is None or not there(row)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tasks.report.figures import Dots, dots
-from tasks.report.numbers import NATS, RATE, estimate, perplexity, span, value_and_span
+from tasks.report.numbers import NATS, RATE, estimate, p_value, perplexity, span, value_and_span
 from tasks.report.page import Figure, Section, html_page
 from tasks.report.provenance import beside, run_name
 from tasks.report.table import Table
 from tasks.robustness.answer import Answered, two_sentences
-from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC
+from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
 from tasks.robustness.attack_words import how_attacked
 from tasks.robustness.final_results import FinalResults, SweepResults
 from tasks.robustness.words import (
@@ -86,7 +86,26 @@ def answered_over_cells(results: SweepResults) -> Answered:
     one_base = "all of them train from one base model" if _has_one_base(results) else ""
     known = results.primary_in_other_ways
     ways = {way: known.get(way) for way in in_other_ways(_first(results))}  # one that a cell does not know lacks too
-    return Answered(results.primary, ways, f"{len(results.cells)} trainings of each", one_base)
+    return Answered(
+        results.primary,
+        ways,
+        f"{len(results.cells)} trainings of each",
+        one_base,
+        not_compared=_living_in_some(results),
+        of_ways=", by Student's t over cells alone",
+    )
+
+
+def _living_in_some(results: SweepResults) -> list[str]:
+    """Placebos that live in some cells and not in all, and so were not compared."""
+    if results.primary.primary.measure != "increase":
+        return []
+    cells = list(results.of_cell.values())
+    return [
+        arm
+        for arm in placebos(list(_first(results).arms))
+        if arm not in results.primary.from_placebos and any(cell.arms[arm].alive_share >= ALIVE_SHARE for cell in cells)
+    ]
 
 
 def _has_one_base(results: SweepResults) -> bool:
@@ -103,8 +122,10 @@ def _answer_in_words(results: SweepResults) -> list[str]:
         f"{verdict(found.answer)}.**"
     )
     one_base = [ONE_BASE] if _has_one_base(results) else []
-    others = ways_in_words(found.answer, results.primary_in_other_ways, " (Student's t over cells)")
-    return [said, claim(found.answer, found.difference, found.from_placebos), others, *one_base]
+    p = found.difference.p_value
+    tested = f" p {p_value(p)} is of Student's t, over cells and sources together." if p is not None else ""
+    given = answered_over_cells(results)
+    return [f"{said}{tested}", claim(given), ways_in_words(given), *one_base]
 
 
 ONE_BASE = "All cells train from one base model: another one may answer otherwise (vary model.init_seed)."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tasks.report.numbers import NATS, p_value, perplexity, span, value_and_span
 from tasks.report.provenance import run_table
 from tasks.report.table import Table, markdown_text, quoted
-from tasks.robustness.answer import two_sentences
+from tasks.robustness.answer import AT, two_sentences
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
 from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
@@ -108,7 +108,8 @@ def primary_table(results: FinalResults) -> Table:
     """The one comparison that was named beforehand, and the same against every placebo."""
     found = results.primary
     asked = found.primary
-    rows = {(same := pair(results, MONOTONIC, BASELINE)): found.difference}
+    same = f"{pair(results, MONOTONIC, BASELINE)}{AT[asked.measure]}"
+    rows = {same: found.difference}
     rows |= {f"{same}, {how}": row for how, row in found.by_fewer_attacks.items()}
     rows |= {pair(results, MONOTONIC, placebo): row for placebo, row in found.from_placebos.items()}
     return Table(
@@ -164,10 +165,10 @@ def perplexity_tables(results: FinalResults) -> list[Table]:
 def secondary_table(results: FinalResults) -> Table:
     """Every other comparison that a table shows with a p-value, adjusted for how many there are."""
     return Table(
-        f"The {len(results.secondary)} secondary comparisons: p by permutation over sources, and adjusted for their "
-        "number (Holm 1979). They are no answer to the study's question. Intervals come from resampled sources and p "
-        "from exchanges within sources: at the border they may disagree. What has an interval and no p (at equal clean "
-        "loss, search - blind, success - control) is not tested: each such interval is for itself, not adjusted.",
+        f"The {len(results.secondary)} secondary comparisons: p by exchanges within sources, and adjusted for their "
+        "number (Holm 1979). They are no answer to the study's question. Intervals come from resampled sources: at the "
+        "border they may disagree with p. What has an interval and no p (such as a difference at equal clean loss, or "
+        "the effect on one model) is not tested: each such interval is for itself, not adjusted.",
         ["comparison", "p", "adjusted", "run"],
         [
             [

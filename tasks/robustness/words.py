@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
-from tasks.report.numbers import NATS, estimate, holds_zero, perplexity
-from tasks.robustness.answer import Answered, two_one_sided_tests
+from tasks.report.numbers import NATS, estimate, perplexity
+from tasks.robustness.answer import Answered, not_told_apart, two_one_sided_tests, without_it
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attack_words import attack_facts, masked
 from tasks.robustness.final_results import FinalResults
@@ -92,11 +92,11 @@ def primary_answer(results: FinalResults) -> list[str]:
         return [f"**{measured}, is not answered:** {found.unanswered}."]
     assert found.answer is not None and found.difference is not None, "answered"
     said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict(found.answer)}.**"
-    claimed = claim(found.answer, found.difference, found.from_placebos)
+    again = " This is one seed: several of the base model must show it again before it is a finding."
     return [
         said,
-        f"{claimed} This is one seed: several of the base model must show it again before it is a finding.",
-        ways_in_words(found.answer, in_other_ways(results)),
+        claim(answered(results)) + (again if found.answer.answer.startswith("differs") else ""),
+        ways_in_words(answered(results)),
     ]
 
 
@@ -116,13 +116,14 @@ def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:
     return ways
 
 
-def ways_in_words(given: Answer, ways: Mapping[str, Estimate | None], how: str = "") -> str:
-    """The same comparison in other ways, and in how many of them a difference is not there."""
-    said = [f"{way} {'not known' if row is None else estimate(row, NATS)}" for way, row in ways.items()]
-    line = f"The same in other ways{how}: {'; '.join(said)}."
-    without = [way for way, row in ways.items() if row is None or row.interval is None or holds_zero(row.interval)]
-    if given.answer.startswith("differs") and without:
-        line += f" In {len(without)} of these {len(ways)} no difference is shown: the answer hangs on what is counted."
+def ways_in_words(given: Answered) -> str:
+    """The same comparison in other ways, and in how many of them the difference is not there."""
+    said = [f"{way} {'not known' if row is None else estimate(row, NATS)}" for way, row in given.ways.items()]
+    line = f"The same in other ways{given.of_ways}: {'; '.join(said)}."
+    answer = given.primary.answer
+    if answer and answer.answer.startswith("differs") and (without := without_it(given.primary, given.ways)):
+        of = f"{len(without)} of these {len(given.ways)}"
+        line += f" In {of} the difference is not shown: the answer hangs on what is counted."
     return line
 
 
@@ -139,16 +140,21 @@ def verdict(given: Answer) -> str:
     }[given.answer]
 
 
-def claim(given: Answer, difference: Estimate, from_placebos: Mapping[str, Estimate]) -> str:
+def claim(given: Answered) -> str:
     """Whether the constraint may be said to protect: only for what exceeds every placebo whose layers live."""
-    if given.answer != "differs" or difference.value >= 0:
+    found = given.primary
+    assert found.answer is not None and found.difference is not None, "answered"
+    if not found.answer.answer.startswith("differs") or found.difference.value >= 0:
         return "So nothing here shows that non-negative weights make the model harder to attack."
-    if not from_placebos:
-        return "That is no claim for the constraint: no placebo with living layers was compared by this measure."
-    beyond = [arm for arm, row in from_placebos.items() if row.interval and row.interval[1] < 0]
-    if missing := [arm for arm in from_placebos if arm not in beyond]:
-        return f"That is no claim for the constraint: monotonic is not told apart from {', '.join(missing)}."
-    return f"It is less than on every placebo with living layers ({', '.join(beyond)})."
+    none = "That is no claim for the constraint:"
+    if not found.from_placebos:
+        return f"{none} no placebo with living layers was compared by this measure."
+    if missing := not_told_apart(found):
+        return f"{none} monotonic is not told apart from {', '.join(missing)}."
+    if given.not_compared:
+        return f"{none} {', '.join(given.not_compared)} was not compared, which lives in some cells only."
+    small = ", and within the margin" if found.answer.answer == "differs within the margin" else ""
+    return f"It is less than on every placebo with living layers ({', '.join(found.from_placebos)}){small}."
 
 
 def the_text(results: FinalResults) -> str:

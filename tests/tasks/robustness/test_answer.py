@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tasks.statistics.permutation import least_p_value
 from tasks.statistics.resampling import Estimate
 
 ONE_SEED = "one seed says nothing about another training"
+FEW = "cannot show it (exchanges of so few give no p below"
 LESS, NOTHING, MORE = [-0.05, -0.01], [-0.01, 0.01], [0.01, 0.05]
 NEVER = re.compile(r"\b(protects?|more robust|proves?|wins?|better|worse|significant\w*)\b", re.IGNORECASE)
 
@@ -111,8 +113,8 @@ def test_a_difference_beyond_every_placebo_is_told_and_still_no_claim_on_one_see
 def test_what_is_there_in_every_way_is_not_shown_for_anything_else():
     _, said = two_sentences(given(one_training=""))
     assert said == (
-        "It is less than on every placebo with living layers (random-signs) and in every other way to count it; not "
-        "shown: that it holds for other models, other text or stronger attacks."
+        "It is less than on every placebo with living layers (random-signs), and the difference is there in every "
+        "other way to count it; not shown: that it holds for other models, other text or stronger attacks."
     )
 
 
@@ -127,9 +129,9 @@ def test_a_model_that_is_easier_to_attack_is_shown_to_be_neither():
 @pytest.mark.parametrize(
     ("interval", "sources", "why"),
     [
-        (LESS, 4, "4 sources cannot show it (p is never below 0.125)"),
-        (NOTHING, 1, "1 source cannot show it (p is never below 1.000)"),
-        (LESS, 15, "the interval leaves out 0, and p is above 0.05"),
+        (LESS, 4, f"4 sources {FEW} 0.125, and an interval is not relied on)"),
+        (NOTHING, 1, f"1 source {FEW} 1.000, and an interval is not relied on)"),
+        (LESS, 15, "p is above 0.05, though the interval leaves out 0"),
         (NOTHING, 15, "the interval leaves both open"),
     ],
 )
@@ -186,4 +188,45 @@ def test_the_headline_has_the_number_and_what_it_lacks():
         "hotflip, monotonic - baseline -0.0300 nats per token (95% interval -0.0500 to -0.0100; p 0.002; 40 texts of "
         "15 sources): differs; not told apart from random-signs; not shown in 1 of 2 other ways to count; one seed"
     )
-    assert headline(given("equivalent", NOTHING)).endswith(": equivalent; one seed")
+    assert headline(given("equivalent", NOTHING)).endswith(
+        ": equivalent; by two one-sided tests at 5%, the 90% interval -0.0110 to +0.0085 lies within it; one seed"
+    )
+
+
+def test_an_equivalence_beside_an_interval_without_zero_says_what_p_says():
+    seen, _ = two_sentences(given("equivalent", LESS, p_value=0.0504))
+    assert "p 0.0504, " in seen and seen.endswith("); p is above 0.05, though the interval leaves out 0.**")
+    assert "though" not in two_sentences(given("equivalent", NOTHING, p_value=0.4))[0]
+
+
+def test_a_placebo_or_a_way_is_told_apart_only_where_p_says_so_too():
+    """The reviewer's case: an interval without 0, and beside it in the table p 0.090."""
+    found = given(one_training="")
+    for changed in (
+        {"primary": found.primary.model_copy(update={"from_placebos": {"random-signs": estimate(LESS, 0.09)}})},
+        {"ways": {"at equal clean loss": estimate(LESS, 0.09)}},
+    ):
+        _, not_shown = two_sentences(replace(found, **changed))
+        assert "ot shown: that the constraint makes the model harder to attack, because " in not_shown
+        assert "random-signs (-0.0300" in not_shown or "not shown in 1 of 1 other ways" in not_shown
+
+
+def test_what_is_measured_at_equal_clean_loss_has_no_p_and_says_so():
+    found = given(p_value=None)
+    asked = found.primary.primary.model_copy(update={"measure": "increase_at_equal_loss"})
+    matched = replace(found, primary=found.primary.model_copy(update={"primary": asked}))
+    assert ", not tested by exchanges, 40 texts" in two_sentences(matched)[0]
+    assert headline(matched).startswith("hotflip, monotonic - baseline at equal clean loss -0.0300 nats")
+
+
+def test_a_placebo_that_lives_in_some_cells_only_is_named():
+    _, said = two_sentences(replace(given(one_training=""), not_compared=["own-signs"]))
+    assert said.endswith("because own-signs, living in some cells only, was not compared.") and "It is less" not in said
+    assert "; not compared with own-signs; " in headline(replace(given(), not_compared=["own-signs"]))
+
+
+def test_levels_are_said_as_they_were_configured():
+    found = given("equivalent", NOTHING)
+    answer = found.primary.answer.model_copy(update={"confidence_level": 0.975})
+    seen, _ = two_sentences(replace(found, primary=found.primary.model_copy(update={"answer": answer})))
+    assert "at 2.5%, the 95% interval" in seen and "97.5% interval -0.0100" in seen

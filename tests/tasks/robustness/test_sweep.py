@@ -177,9 +177,12 @@ def test_the_answer_over_cells_says_in_how_many_other_ways_no_difference_is_show
     ways = found["primary_in_other_ways"]
     assert ways[alone]["value"] == pytest.approx(-0.4 / 3) and ways[alone]["interval"][1] > 0
     assert ways["at equal clean loss"]["value"] == pytest.approx(-0.301)
-    (said,) = [line for line in table.splitlines() if "The same in other ways (Student's t over cells): " in line]
+    (said,) = [
+        line for line in table.splitlines() if "The same in other ways, by Student's t over cells alone: " in line
+    ]
     assert f"{alone} -0.1333 (interval " in said
-    assert said.endswith("In 1 of these 3 no difference is shown: the answer hangs on what is counted.")
+    assert said.endswith("In 1 of these 3 the difference is not shown: the answer hangs on what is counted.")
+    assert "p < 0.001 is of Student's t, over cells and sources together." in table
 
 
 def test_the_two_sentences_stand_first_and_name_one_base_model_and_a_way_that_a_cell_does_not_know(
@@ -190,19 +193,19 @@ def test_the_two_sentences_stand_first_and_name_one_base_model_and_a_way_that_a_
         for way in (found := made.numbers["primary"]["by_fewer_attacks"]):
             found[way] = {"value": -0.3 - 0.001 * number, "interval": None, "p_value": None}
     _, table = of_cells(tmp_path, cells)
-    seen, not_shown = [block for block in table.split("\n\n") if "nder hotflip" in block or "ot shown: " in block]
+    seen, not_shown = [block for block in table.split("\n\n") if "nder hotflip" in block or "ot shown: that" in block]
     assert seen.startswith("**Under hotflip ")
     assert seen.endswith(
         ", p < 0.001, 4 texts of 4 sources, 3 trainings of each), which is more than the margin of 0.02.**"
     )
     assert not_shown == (
         "It is less than on every placebo with living layers (random-signs); not shown: that the constraint makes the "
-        "model harder to attack, because the difference is not shown in 1 of 3 other ways to count (at equal clean "
-        "loss), and all of them train from one base model."
+        "model harder to attack, because the difference is not shown in 1 of 3 other ways to count, by Student's t "
+        "over cells alone (at equal clean loss), and all of them train from one base model."
     )
     page = next((tmp_path / "out").rglob("report.html")).read_text()
-    shown = escape(seen.strip("*"))
-    assert f'</h1>\n<div class="answer"><p><strong>{shown}</strong></p><p>{not_shown}</p></div>' in page
+    shown, written = escape(seen.strip("*")), not_shown.replace("'", "&#39;")
+    assert f'</h1>\n<div class="answer"><p><strong>{shown}</strong></p><p>{written}</p></div>' in page
 
 
 def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells: list[Cell]):
@@ -235,6 +238,15 @@ def test_a_difference_beyond_every_placebo_is_told_with_its_sign(tmp_path: Path,
     assert found["primary"]["answer"]["answer"] == "differs" and found["primary"]["difference"]["value"] < -0.29
     assert found["primary"]["difference"]["interval"][1] < 0
     assert "It is less than on every placebo with living layers (random-signs)." in table and "no claim" not in table
+
+
+def test_a_placebo_that_lives_in_some_cells_only_is_named_and_not_passed_over(tmp_path: Path, cells: list[Cell]):
+    lowered(cells, "monotonic")
+    cells[1].numbers["arms"]["random-signs"]["alive_share"] = 0.02
+    cells[1].numbers["primary"]["from_placebos"] = {}
+    found, table = of_cells(tmp_path, cells)
+    assert found["primary"]["from_placebos"] == {}
+    assert "random-signs, living in some cells only, was not compared" in table and "It is less than" not in table
 
 
 def test_what_a_placebo_has_as_well_is_no_claim_for_the_constraint(tmp_path: Path, cells: list[Cell]):
