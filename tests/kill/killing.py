@@ -86,14 +86,15 @@ class Victims:
         """The command's exit code, or minus the signal that ended it."""
         aimed = [strike.moment, strike.pattern, strike.nth] if strike and not strike.from_outside else []
         watched = strike if strike and strike.from_outside else None
+        before = SIGHTS[watched.moment](run) if watched else set()  # before it starts: it may be quicker than we are
         if not fresh:
             pid = self._ask([str(run), *aimed])
-            _watch(pid, run, watched)
+            _watch(pid, run, watched, before)
             return self._ask([])
         module = ["tests.kill.victim", run, *aimed] if aimed else ["tasks.training", "--run-dir", run]
         command = [sys.executable, "-m", *map(str, module)]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
-        _watch(process.pid, run, watched)
+        _watch(process.pid, run, watched, before)
         return process.wait()
 
     def _ask(self, question: list[Any]) -> int:
@@ -103,11 +104,14 @@ class Victims:
         return int(self._server.stdout.readline())
 
 
-def _watch(pid: int, run: Path, strike: Strike | None) -> None:
-    """Returns when the process has ended, which it does at the strike; somebody else asks for its exit code."""
+def _watch(pid: int, run: Path, strike: Strike | None, before: set[Any]) -> None:
+    """Returns when the process has ended, which it does at the strike; somebody else asks for its exit code.
+
+    `before` is what was in sight before it started.
+    """
     process, deadline = os.pidfd_open(pid), time.monotonic() + TOO_LONG_SECONDS
     sight = SIGHTS[strike.moment] if strike else lambda _: set()
-    before, new, poll = sight(run), set[Any](), POLL_SECONDS if strike else TOO_LONG_SECONDS
+    new, poll = set[Any](), POLL_SECONDS if strike else TOO_LONG_SECONDS
     try:
         while not _ended(process, poll):
             new |= sight(run) - before

@@ -8,10 +8,12 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,6 +147,22 @@ def test_a_training_that_is_killed_again_and_again_ends_with_the_bytes_of_one_th
         assert mine == whole[ends[step] :][: len(mine)], f"attempt {attempt} read other examples: {killed.hits}"
     result = durable.read_json(killed.run.result_file)
     assert result["best_step"] < LATE_STEP - 6 < result["step"], "choose a budget whose best step comes earlier"
+
+
+def test_a_victim_that_is_ahead_of_its_watcher_is_struck_all_the_same(
+    victims: Victims, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine: its lock was there before anybody looked, and so was never seen as new."""
+    run, ask = begin(tmp_path, "killed", WIDE_TOY, ACCUMULATES, {}), victims._ask
+
+    def late(question: list[Any]) -> int:
+        answer = ask(question)
+        while question and not list((run.path / "locks").glob("*.json")):
+            time.sleep(0.01)
+        return answer
+
+    monkeypatch.setattr(victims, "_ask", late)
+    assert victims.run(run.path, Strike("lock taken")) == -signal.SIGKILL
 
 
 def assert_equal(killed: KilledRun, reference: RunDirectory) -> None:
