@@ -54,7 +54,7 @@ def headline(given: Answered) -> str:
     compared = f"{asked.attack}, monotonic - baseline{AT[asked.measure]}"
     said = [f"{compared} {value} nats per token ({numbers}): {found.answer.answer}"]
     said += [why] if (why := _undecided(found.answer, found.sources)) else []
-    if "equivalent" in found.answer.answer or "within" in found.answer.answer:
+    if found.answer.answer in ("equivalent", "differs within the margin"):
         said += [two_one_sided_tests(found.answer)]
     if found.answer.answer.startswith("differs"):
         said += [f"not told apart from {', '.join(alike)}"] if (alike := not_told_apart(found)) else []
@@ -76,9 +76,10 @@ def _seen(given: Answered) -> str:
             f"the margin of {margin} nats per token, is undecided {whole}."
         )
     if found.answer.answer == "equivalent":
+        though = f"; {why}" if (why := _disagreement(found.answer)) else ""
         return (
             f"Under {asked.attack} the loss of {ARM} rose as much as {reference}, within the margin of {margin} nats "
-            f"per token: {two_one_sided_tests(found.answer)} {whole}{_though(found.answer)}."
+            f"per token: {two_one_sided_tests(found.answer)} {whole}{though}."
         )
     return (
         f"Under {asked.attack} the loss of {ARM} rose by {abs(value):.4f} nats per token {_less(given)} than "
@@ -111,14 +112,14 @@ def _undecided(answer: Answer, sources: int) -> str:
         return f"{sources} source{'s' * (sources != 1)} cannot show it ({least})"
     if answer.interval is None:
         return "documents of one source have no interval"
-    return _though(answer).removeprefix("; ") or "the interval leaves both open"
+    return _disagreement(answer) or "the interval leaves both open"
 
 
-def _though(answer: Answer) -> str:
+def _disagreement(answer: Answer) -> str:
     """That p and interval disagree: then there is no difference; empty where they agree."""
     if answer.interval is None or holds_zero(answer.interval) or (answer.p_value or 0.0) <= answer.alpha:
         return ""
-    return f"; p is above {answer.alpha:g}, though the interval leaves out 0"
+    return f"p is above {answer.alpha:g}, though the interval leaves out 0"
 
 
 def _beside_margin(answer: Answer) -> str:
