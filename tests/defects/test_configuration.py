@@ -50,6 +50,7 @@ def definitions_and_names(sources: dict[str, str]) -> tuple[set[str], list[str]]
 OFFERED = {
     *("normal_at", "uniform_at", "trial", "FileOrder", "as_stored", "try_rate", "rate_row", "recommended"),
     *("column_statistics", "require_disjoint", "require_inputs", "require_invariant"),
+    *("fit_single_batch", "require_fit", "looked_at", "require_diverse"),
 }
 """What the spine offers to the pages of studies, of which none uses it yet."""
 BEGUN = {

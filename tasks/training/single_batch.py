@@ -1,0 +1,71 @@
+"""Whether a model can fit one batch: minutes that show what hours of training would not.
+
+A model that does not come down on the same few examples, step after step, has a fault that no more data heals: inputs
+of a size that it cannot use, a loss without a gradient, weights that do not move. That it does come down shows little
+more than this, so the gate stands before a training and never for one.
+"""
+
+from __future__ import annotations
+
+from storage.errors import CheckFailed
+from tasks.stage.execution import Execution
+from tasks.stage.result import Result
+from tasks.training.loader import micro_batches
+from tasks.training.loop import initial_state, matmul_precision, optimizer_step
+from tasks.training.problem import Problem
+from tasks.training.schedule import Schedule
+
+
+class SingleBatchFit(Result):
+    """The metric that decides, on the batch itself, before and after `steps` steps on its `examples`."""
+
+    examples: int
+    steps: int
+    before: float
+    after: float
+    gradient_norm_max: float
+
+
+def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> SingleBatchFit:
+    """Trains `problem` on all examples of `schedule` in each step; what it was before is lost, and nothing is kept.
+
+    `problem.evaluate` measures the same examples. ValueError where they are more than one batch; NumericalFailure as a
+    training.
+    """
+    if schedule.steps_per_epoch != 1:
+        raise ValueError(
+            f"{schedule.examples} examples are more than one batch of {schedule.budget.effective_batch_examples}"
+        )
+    size = execution.micro_batch_examples
+    before, norms = _measured(problem), [0.0]
+    state = initial_state(problem, schedule)
+    with (
+        matmul_precision(problem.model, schedule.budget),
+        micro_batches(problem.batch, schedule, problem.order, seed, 0, size, execution.loader_workers) as batches,
+    ):
+        for _ in range(schedule.total_steps):
+            optimizer_step(problem, schedule, state, batches, size, seed, norms.append)
+    return SingleBatchFit(
+        examples=schedule.examples,
+        steps=schedule.total_steps,
+        before=before,
+        after=_measured(problem),
+        gradient_norm_max=max(norms),
+    )
+
+
+def require_fit(fit: SingleBatchFit, trivial: float, max_ratio: float) -> None:
+    """CheckFailed unless the metric after the steps is at most `max_ratio` of what a method without learning gets."""
+    if not fit.after <= max_ratio * trivial:
+        raise CheckFailed(
+            "the model fits one batch",
+            f"{fit.after:.4g} after {fit.steps:,} steps on the same {fit.examples:,} examples, from {fit.before:.4g}",
+            f"at most {max_ratio * trivial:.4g}, {max_ratio:g} of the {trivial:.4g} that needs no learning",
+            "More data heals no such fault: look at the size of the inputs, the learning rate, and whether every "
+            "weight has a gradient",
+        )
+
+
+def _measured(problem: Problem) -> float:
+    problem.model.eval()
+    return problem.metrics(problem.model)[problem.decides]
