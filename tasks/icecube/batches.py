@@ -12,6 +12,7 @@ from tasks.data.normaliser import Normaliser
 from tasks.icecube.angle import from_angles
 from tasks.icecube.events import EventFiles, Pulses
 
+CHUNK_PULSES = 100_000
 FEATURES = ("time", "charge", "sensor_id", "auxiliary", "x", "y", "z")
 
 
@@ -47,9 +48,21 @@ def raw_features(pulses: Pulses, places: np.ndarray, limit: int) -> np.ndarray:
 
 
 def feature_chunks(files: EventFiles, indices: np.ndarray, places: np.ndarray, limit: int) -> Iterator[np.ndarray]:
-    """The raw features of these events, one event after the other: what statistics are made of."""
+    """The raw features of these events, one event after the other: what statistics are made of.
+
+    A chunk has CHUNK_PULSES pulses or a few more, the last one what is left: what a column's statistics cost for each
+    chunk would be paid for every event else.
+    """
+    events: list[np.ndarray] = []
+    pulses = 0
     for index in indices:
-        yield raw_features(files.pulses_of(int(index)), places, limit)
+        events.append(raw_features(files.pulses_of(int(index)), places, limit))
+        pulses += len(events[-1])
+        if pulses >= CHUNK_PULSES:
+            yield np.concatenate(events)
+            events, pulses = [], 0
+    if events:
+        yield np.concatenate(events)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,8 @@ def geometry() -> np.ndarray:
 def write_events(folder: Path, events: int, events_per_batch: int, seed: int) -> Iterator[int]:
     """Writes geometry, batches and at last the meta file; gives the number of events written after each batch.
 
-    Each batch is a function of `seed` and its number alone, and one that lies there is not written again.
+    Each batch is a function of `seed` and its number alone. One that is there with its part of the meta file is not
+    made again, so that what was interrupted goes on; the meta file ends it, and its parts are deleted.
     """
     places = geometry()
     (folder / BATCHES).mkdir(parents=True, exist_ok=True)
@@ -53,17 +54,28 @@ def write_events(folder: Path, events: int, events_per_batch: int, seed: int) ->
         rows = csv.writer(text)
         rows.writerow(["sensor_id", "x", "y", "z"])
         rows.writerows([number, *(f"{value:.2f}" for value in place)] for number, place in enumerate(places))
-    meta = []
+    parts = []
     for batch_id, first in enumerate(range(0, events, events_per_batch), 1):
         of_batch = min(events_per_batch, events - first)
-        pulses, truth = _batch(places, first, of_batch, np.random.Generator(np.random.Philox(_key(seed, batch_id))))
-        if not batch_file(folder, batch_id).exists():
-            with durable.new_file(batch_file(folder, batch_id)) as file:
-                pq.write_table(pulses, file)
-        meta.append(truth.add_column(0, EVENTS.field("batch_id"), pa.array([batch_id] * of_batch, pa.int64())))
+        parts.append(folder / f"meta_{batch_id}.parquet")
+        if not parts[-1].exists():
+            _write_batch(places, batch_id, first, of_batch, seed, batch_file(folder, batch_id), parts[-1])
         yield first + of_batch
     with durable.new_file(folder / META) as file:
-        pq.write_table(pa.concat_tables(meta), file)
+        pq.write_table(pa.concat_tables(map(pq.read_table, parts)), file)
+    for part in parts:
+        part.unlink()
+
+
+def _write_batch(places: np.ndarray, batch_id: int, first: int, events: int, seed: int, file: Path, part: Path) -> None:
+    """The batch as `file`, and then its part of the meta file."""
+    pulses, truth = _batch(places, first, events, np.random.Generator(np.random.Philox(_key(seed, batch_id))))
+    with durable.new_file(file) as temporary:
+        pq.write_table(pulses, temporary)
+    with durable.new_file(part) as temporary:
+        pq.write_table(
+            truth.add_column(0, EVENTS.field("batch_id"), pa.array([batch_id] * events, pa.int64())), temporary
+        )
 
 
 def _key(seed: int, batch_id: int) -> int:

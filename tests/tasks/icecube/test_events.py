@@ -14,11 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import BadInput
+from tasks.icecube import batches
 from tasks.icecube import events as module
+from tasks.icecube.batches import feature_chunks, raw_features
 from tasks.icecube.events import EventFiles, read_geometry, read_meta, read_pulses, require_sound
+from tasks.icecube.generator import write_events
 from tasks.icecube.layout import EVENTS, GEOMETRY, META, PULSES, batch_file
 from tasks.training.order import FileOrder
-from tests.tasks.icecube.files import edit, with_value, written
+from tests.tasks.icecube.files import EVENTS as EVENTS_WRITTEN
+from tests.tasks.icecube.files import PER_BATCH, SEED, edit, with_value, written
 
 
 @pytest.fixture
@@ -45,6 +49,28 @@ def test_what_is_generated_has_the_layout_and_is_sound():
     for batch_id in (1, 2, 3):
         check(folder, batch_id)
     assert read_geometry(folder).shape == (5160, 3)
+
+
+def test_an_interrupted_generation_makes_no_batch_again_and_gives_the_same_files(tmp_path: Path):
+    going = write_events(tmp_path, EVENTS_WRITTEN, PER_BATCH, SEED)
+    assert [next(going), next(going)] == [20, 40]  # and is left there
+    going.close()
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "train").iterdir()}
+    assert list(write_events(tmp_path, EVENTS_WRITTEN, PER_BATCH, SEED)) == [20, 40, 50]
+    assert len(before) == 2 and all(file.stat().st_mtime_ns == time for file, time in before.items())
+    names = sorted(file.relative_to(tmp_path).as_posix() for file in tmp_path.rglob("*") if file.is_file())
+    assert names == [GEOMETRY, *(f"train/batch_{number}.parquet" for number in (1, 2, 3)), META]
+    assert all((tmp_path / name).read_bytes() == (written() / name).read_bytes() for name in names)
+
+
+def test_chunks_of_features_hold_many_events_and_every_pulse_once(monkeypatch: pytest.MonkeyPatch):
+    """Statistics cost so much for each chunk that one event a chunk took a hundred times as long."""
+    monkeypatch.setattr(batches, "CHUNK_PULSES", 500)
+    files, places = EventFiles(written(), [1, 2, 3], 3), read_geometry(written())
+    chunks = list(feature_chunks(files, np.arange(len(files)), places, 48))
+    assert 1 < len(chunks) < 10 and all(500 <= len(chunk) < 548 for chunk in chunks[:-1])
+    events = [raw_features(files.pulses_of(index), places, 48) for index in range(len(files))]
+    assert np.array_equal(np.concatenate(chunks), np.concatenate(events))
 
 
 def test_generated_values_have_the_recorded_sizes():
