@@ -59,9 +59,9 @@ def looked_at(units: Mapping[str, nn.Module], outputs: Callable[[], torch.Tensor
 
 def require_diverse(found: Outputs, min_spread_ratio: float, max_dead_share: float) -> None:
     """CheckFailed names what has collapsed: outputs with less spread than that share of the truth's, or dead units."""
-    faults = [f"outputs with {found.spread_ratio:.3g} of the truth's spread"] * (
-        not found.spread_ratio >= min_spread_ratio
-    )
+    faults = []
+    if not found.spread_ratio >= min_spread_ratio:  # nor where it is not a number
+        faults.append(f"outputs with {found.spread_ratio:.3g} of the truth's spread")
     faults += [
         f"{share:.0%} dead units in {name}" for name, share in found.dead_shares.items() if share > max_dead_share
     ]

@@ -63,7 +63,7 @@ def try_rate(problem: Problem, schedule: Schedule, seed: int, execution: Executi
 
     `problem.evaluate` measures the probe set, before and after.
     """
-    before = _probed(problem)
+    before = probed(problem)
     largest, parameter = 0.0, ""
 
     def see(norm: float) -> None:
@@ -80,7 +80,7 @@ def try_rate(problem: Problem, schedule: Schedule, seed: int, execution: Executi
         ):
             for _ in range(schedule.total_steps):
                 optimizer_step(problem, schedule, state, batches, size, seed, see)
-        after = _probed(problem)
+        after = probed(problem)
         if not math.isfinite(after):
             raise NumericalFailure(state.position.step, [], f"the {problem.decides.replace('_', ' ')}")
     except NumericalFailure as error:
@@ -137,7 +137,8 @@ def _fault(row: RateRow, max_gradient_norm: float, min_gain: float) -> str:
     return ""
 
 
-def _probed(problem: Problem) -> float:
+def probed(problem: Problem) -> float:
+    """The metric that decides, of the model as it is."""
     problem.model.eval()
     return problem.metrics(problem.model)[problem.decides]
 

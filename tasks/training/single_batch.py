@@ -13,6 +13,7 @@ from tasks.stage.result import Result
 from tasks.training.loader import micro_batches
 from tasks.training.loop import initial_state, matmul_precision, optimizer_step
 from tasks.training.problem import Problem
+from tasks.training.rates import probed
 from tasks.training.schedule import Schedule
 
 
@@ -37,7 +38,7 @@ def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution:
             f"{schedule.examples} examples are more than one batch of {schedule.budget.effective_batch_examples}"
         )
     size = execution.micro_batch_examples
-    before, norms = _measured(problem), [0.0]
+    before, norms = probed(problem), [0.0]
     state = initial_state(problem, schedule)
     with (
         matmul_precision(problem.model, schedule.budget),
@@ -49,7 +50,7 @@ def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution:
         examples=schedule.examples,
         steps=schedule.total_steps,
         before=before,
-        after=_measured(problem),
+        after=probed(problem),
         gradient_norm_max=max(norms),
     )
 
@@ -64,8 +65,3 @@ def require_fit(fit: SingleBatchFit, trivial: float, max_ratio: float) -> None:
             "More data heals no such fault: look at the size of the inputs, the learning rate, and whether every "
             "weight has a gradient",
         )
-
-
-def _measured(problem: Problem) -> float:
-    problem.model.eval()
-    return problem.metrics(problem.model)[problem.decides]

@@ -64,7 +64,7 @@ def test_an_interrupted_generation_makes_no_batch_again_and_gives_the_same_files
 
 
 def test_chunks_of_features_hold_many_events_and_every_pulse_once(monkeypatch: pytest.MonkeyPatch):
-    """Statistics cost so much for each chunk that one event a chunk took a hundred times as long."""
+    """Statistics have a cost for each chunk, which a chunk of one event would pay for every event."""
     monkeypatch.setattr(batches, "CHUNK_PULSES", 500)
     files, places = EventFiles(written(), [1, 2, 3], 3), read_geometry(written())
     chunks = list(feature_chunks(files, np.arange(len(files)), places, 48))

@@ -1,4 +1,4 @@
-"""One batch is fitted by what can learn; raw inputs and weights without a gradient are named before a training."""
+"""One batch is fitted by what can learn; a model whose weights do not move is refused with its numbers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.tasks.training.pulses import ISOTROPIC, PulseNetwork, angles, events
 EXAMPLES = 32
 
 
-def fitted(normalised: bool = True, micro_batch: int = 32, frozen: bool = False, batch: int = EXAMPLES):
-    pulses, directions = (values[:EXAMPLES] for values in events(EXAMPLES, normalised))
+def fitted(micro_batch: int = 32, frozen: bool = False, batch: int = EXAMPLES):
+    pulses, directions = (values[:EXAMPLES] for values in events(EXAMPLES, True))
     torch.manual_seed(1)
     network = PulseNetwork()
     if frozen:
