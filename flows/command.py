@@ -8,6 +8,7 @@
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
     ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
     ratchet compare A B                  what differs between two runs of one stage
+    ratchet replay RUN                   the step again at which a training's numbers were not finite
     ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
     ratchet tensorboard [ROOT]           what trainings measure, as files for TensorBoard
     ratchet verify|prune|export ROOT     what is kept below a folder of run directories
@@ -37,6 +38,7 @@ from flows.listing import listing
 from flows.reference import reference
 from flows.show import shown
 from storage import __main__ as kept
+from storage import attempts
 from storage.errors import BadInput
 from storage.run_directory import find_run
 from tasks.stage import outcome
@@ -136,7 +138,7 @@ def _add_profiles(options: argparse.ArgumentParser) -> None:
 
 
 def _add_views_of_runs(commands: Any) -> None:
-    """`show`, `compare`, `index` and `tensorboard`."""
+    """`show`, `compare`, `replay`, `index` and `tensorboard`."""
     run_help = "a run directory, or the beginning of its fingerprint as tables print it"
     root_help = "folder of the run directories (default: runs)"
     help_ = "all about one run: what came out, the command that makes it again, its attempts, logs and sizes"
@@ -149,7 +151,11 @@ def _add_views_of_runs(commands: Any) -> None:
     compares.add_argument("b", metavar="B", help=run_help)
     compares.add_argument("--all", action="store_true", help="everything that differs, however long it is")
     compares.set_defaults(function=_compare)
-    for command in (shows, compares):
+    help_ = "make the step again at which a training's numbers were not finite: which examples, which module"
+    replays = commands.add_parser("replay", help=help_, description=help_, allow_abbrev=False)
+    replays.add_argument("run", metavar="RUN", help=run_help)
+    replays.set_defaults(function=_replay)
+    for command in (shows, compares, replays):
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
     help_ = "write index.html: all studies below a folder of run directories, with links to their reports"
     index = commands.add_parser("index", help=help_, description=help_, allow_abbrev=False)
@@ -166,6 +172,17 @@ def _add_views_of_runs(commands: Any) -> None:
 def _compare(options: argparse.Namespace) -> int:
     one, other = (find_run(options.root, named) for named in (options.a, options.b))
     return run.show("\n".join(compared(one, other, options.all)))
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from tasks.training.replay import replay  # takes torch
+
+    found = find_run(options.root, options.run)
+    if own := ((attempts.newest(found.attempts) or {}).get("source") or {}).get("own_page"):
+        load_page(own)  # whose folder its work is imported from
+    for line in replay(found.path):
+        run.show(line)
+    return 0
 
 
 def _add_over(options: argparse.ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+EXAMPLES_SHOWN = 20
 CURVE_SHOWN = 10
 """Validations that a message lists; metrics.jsonl has them all."""
 
@@ -28,13 +29,24 @@ class CheckFailed(Exception):
 class NumericalFailure(Exception):
     """A loss, gradient or weight is not finite: exit code 1, the checkpoint before it is kept.
 
-    `examples` are those of the batch, by dataset index; none in a validation.
+    `examples` are the culprits among the `batch` examples of the step, by dataset index (none in a validation);
+    `module` is where it began, where that is known. `together`: alone each example is finite.
     """
 
-    def __init__(self, step: int, examples: Sequence[int], tensor: str) -> None:
-        self.step, self.examples, self.tensor = step, list(examples), tensor
-        batch = f"examples {self.examples}" if self.examples else "validation"
-        super().__init__(f"{tensor} is not finite at step {step}, batch {batch}")
+    def __init__(
+        self,
+        step: int,
+        examples: Sequence[int],
+        tensor: str,
+        module: str = "",
+        batch: int = 0,
+        together: bool = False,
+    ) -> None:
+        self.step, self.examples, self.tensor, self.module = step, list(examples), tensor, module
+        shown = f"[{', '.join(map(str, self.examples[:EXAMPLES_SHOWN]))}{', ...' * (len(examples) > EXAMPLES_SHOWN)}]"
+        of = f" ({len(examples)} of a batch of {batch}{', of which each alone is finite' * together})" if batch else ""
+        where = f"batch examples {shown}{of}" if self.examples else "validation"
+        super().__init__(f"{tensor} is not finite at step {step}, {where}" + f"; it begins in {module}" * bool(module))
 
 
 class NotLearning(Exception):

@@ -53,6 +53,12 @@ def read_meta(folder: Path, batch_ids: list[int]) -> pa.Table:
     return meta.sort_by([("batch_id", "ascending"), ("first_pulse_index", "ascending")])
 
 
+def require_batches(folder: Path, meta: pa.Table, batch_ids: list[int]) -> None:
+    """BadInput where the meta file names no event of one of these batches."""
+    if missing := sorted(set(batch_ids) - set(np.unique(meta["batch_id"].to_numpy()).tolist())):
+        raise BadInput(f"{folder / META} names no event of batch {missing[0]}")
+
+
 def read_pulses(folder: Path, batch_id: int) -> Pulses:
     """A batch file. BadInput where it cannot be read as one."""
     table = _table(batch_file(folder, batch_id), PULSES)
@@ -127,16 +133,15 @@ class EventFiles:
     several threads at once.
     """
 
-    def __init__(self, folder: Path, batch_ids: list[int], open_files: int):
-        """BadInput where the meta file cannot be read, or names no event of a batch."""
+    def __init__(self, folder: Path, batch_ids: list[int], open_files: int, max_events: int | None = None):
+        """BadInput where the meta file cannot be read, or names no event of a batch. `max_events`: the first ones."""
         meta = read_meta(folder, batch_ids)
+        require_batches(folder, meta, batch_ids)
+        meta = meta.slice(0, max_events)
         self.event_ids, self.batch_ids = meta["event_id"].to_numpy(), meta["batch_id"].to_numpy()
         self.azimuth, self.zenith = meta["azimuth"].to_numpy(), meta["zenith"].to_numpy()
         self._first, self._last = meta["first_pulse_index"].to_numpy(), meta["last_pulse_index"].to_numpy()
-        known, counts = np.unique(self.batch_ids, return_counts=True)
-        if missing := sorted(set(batch_ids) - set(known.tolist())):
-            raise BadInput(f"{folder / META} names no event of batch {missing[0]}")
-        self.sizes = counts.tolist()
+        self.sizes = np.unique(self.batch_ids, return_counts=True)[1].tolist()
         """Events of each file, in the order in which they are counted."""
         self._folder, self._open_files = folder, open_files
         self._open: OrderedDict[int, Pulses] = OrderedDict()

@@ -5,7 +5,6 @@ Shape suffixes: B examples, L tokens, V vocabulary.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModelForCausalLM, GgufConfig, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
-from storage import durable, external
+from storage import external
 from storage.errors import BadInput, CheckFailed
 from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
 from tasks.language.blocks import Blocks
@@ -175,22 +174,6 @@ def unigram_token_losses(counts: np.ndarray) -> np.ndarray:
 def perplexity(loss_nats: float) -> float:
     """exp(loss): how many equally likely tokens the model is as unsure as. At most e^700, which JSON can hold."""
     return math.exp(min(loss_nats, 700.0))
-
-
-def weights_digest(folder: Path) -> str:
-    """sha256 over (name, dtype, shape, bytes) of every tensor of a saved model in name order, tied tensors once."""
-    digest = hashlib.sha256()
-    names: dict[str, Path] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            names |= dict.fromkeys(tensors.keys(), file)
-    for name in sorted(names):
-        with safe_open(names[name], framework="pt") as tensors:
-            tensor = tensors.get_tensor(name)
-        head = durable.canonical_json([name, str(tensor.dtype), list(tensor.shape)])
-        digest.update(head)
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def require_trained(losses: dict[str, float], max_ratios: dict[str, float]) -> TrainedCheck:

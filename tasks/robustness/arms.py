@@ -30,6 +30,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
+from tasks.training.weights import weights_digest
 
 
 def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> ArmResult:
@@ -71,7 +72,7 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
         sublayers=_liveness(run, model, text, config.variant, config.execution),
         movement=measure_movement(model, config.variant, load_start()),
         snapshots=snapshot_losses(run, text, snapshots, config.execution),
-        weights_digest=language.weights_digest(run.directory / "model"),
+        weights_digest=weights_digest(run.directory / "model"),
     )
 
 

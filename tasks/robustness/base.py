@@ -25,6 +25,7 @@ from tasks.stage.disk import require_disk
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import InitialWeights, load_weights, run_path
+from tasks.training.weights import weights_digest
 
 
 def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
@@ -75,7 +76,7 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         training=training,
         trained_check=trained,
         snapshots=snapshot_losses(run, text, snapshots, config.execution),
-        weights_digest=language.weights_digest(run.directory / "model"),
+        weights_digest=weights_digest(run.directory / "model"),
     )
 
 

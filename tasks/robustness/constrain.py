@@ -14,6 +14,7 @@ from tasks.robustness.results import ConstrainResult
 from tasks.robustness.stages import ConstrainConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.weights import weights_digest
 
 CALIBRATION_BLOCKS = 64
 
@@ -45,7 +46,7 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
         share_of_weights_changed=changed / verified.weights_checked,
         validation_perplexity_before=language.perplexity(before),
         validation_perplexity_after=language.perplexity(after),
-        weights_digest=language.weights_digest(run.directory / "model"),
+        weights_digest=weights_digest(run.directory / "model"),
     )
 
 

@@ -144,7 +144,10 @@ def outcome_of(error: BaseException) -> Outcome:
     if isinstance(error, CheckFailed):
         return diagnosed("check_failed", "check failed", str(error), error.advice or "See the stage's log.")
     if isinstance(error, NumericalFailure):
-        advice = "Lower the learning rate or the gradient norm; the checkpoint before this step is kept."
+        advice = (
+            "Look at the size of the inputs first, then lower the learning rate or the gradient norm; the checkpoint "
+            "before this step is kept. `ratchet replay` makes the step again and shows every module"
+        )
         return diagnosed("numerical_failure", "numerical failure", str(error), advice)
     if isinstance(error, NotLearning):
         return diagnosed("not_learning", "not learning", str(error), f"{error.advice}.")

@@ -111,6 +111,8 @@ class StageRun:
         self.stop = StopRequest()
         self.progress = Progress(run.progress_file, self.log)
         self.outputs = ["stage.json", "result.json"]
+        self.take_over: Callable[[Any], None] = lambda problem: None
+        """Called with what is about to be trained; one that raises takes it: see `tasks.training.replay`."""
 
     @contextmanager
     def publish(self, name: str) -> Iterator[Path]:

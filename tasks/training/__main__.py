@@ -7,17 +7,14 @@ those of the attempt: 0 finished, 75 unfinished, 1 failed, 2 bad input, 130 inte
 from __future__ import annotations
 
 import argparse
-import importlib
 import sys
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from storage import durable, markers
-from storage.run_directory import RunDirectory
+from storage import markers
+from storage.errors import BadInput
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
-from tasks.stage.run import Stage, StageInput
+from tasks.stage.reopened import reopened
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,36 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
 def continue_run(path: Path) -> Outcome:
     """One more attempt at the stage whose run directory is `path`; its inputs must be finished."""
     try:
-        described = durable.read_json(path / "stage.json")
-    except (OSError, ValueError) as error:
-        return Outcome("bad_input", f"{path} is not a run directory that was begun: {error}")
-    root = path.parents[2]
-    module, _, name = described["configuration_type"].partition(":")
-    try:
-        config = getattr(importlib.import_module(module), name)
-        configuration = config.model_validate(described["configuration"])
-    except (ImportError, AttributeError, ValidationError) as error:
-        return Outcome(
-            "bad_input",
-            f"{path} was begun by another version of its source, whose {described['configuration_type']} cannot be "
-            f"read here ({str(error).splitlines()[0]}): start the study with `ratchet run`, which goes on with it",
-        )
-    stage = Stage(described["stage"], config, described["work"], described["version"])
-    run = RunDirectory(root, described["study"], described["stage"], described["fingerprint"])
-    if run.path != path:
-        return Outcome(
-            "bad_input", f"{path} is a copy of {run.path}: give it that name and place, or continue that one"
-        )
-    inputs = {}
-    for role, source in run.reads(described["inputs"]).items():
-        verdict = markers.check_outputs(source)
-        if not verdict.holds:
-            return Outcome("bad_input", f"the input {role} in {source.path} is not finished: {verdict.reason}")
-        inputs[role] = StageInput(source, verdict.outputs_digest)
-    digests = {role: given.outputs_digest for role, given in inputs.items()}
-    if markers.check(run, digests).holds:
+        found = reopened(path)
+    except BadInput as error:
+        return Outcome("bad_input", str(error))
+    digests = {role: given.outputs_digest for role, given in found.inputs.items()}
+    if markers.check(found.run, digests).holds:
         return Outcome("finished", "was finished already")
-    return attempt(stage, configuration, run, inputs)
+    return attempt(found.stage, found.config, found.run, found.inputs)
 
 
 if __name__ == "__main__":

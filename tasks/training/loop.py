@@ -23,13 +23,14 @@ from tasks.stage.execution import Execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
+from tasks.training.culprits import FailedStep, Step, located
 from tasks.training.gradients import GradientNorms, advice, measured
 from tasks.training.loader import MicroBatches, examples_of, micro_batches
 from tasks.training.memory import out_of_memory_explained
 from tasks.training.problem import Problem
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
-from tasks.training.state import Position, State
+from tasks.training.state import Position, State, generator_tensors
 from tasks.training.trivial import compared, require_learning, require_usable_gate
 
 METRICS_EVERY_STEPS = 10
@@ -55,6 +56,7 @@ def train_to_the_end(
     run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
 ) -> None:
     """`train` for a caller that needs `state.position` also when the training fails."""
+    run.take_over(problem)
     require_usable_gate(schedule, problem)
     with run.watched(execution.stall_minutes):  # a disk can hang in the first read as in any later one
         _restore(run, state)
@@ -95,8 +97,11 @@ def _continue(
                     f"stopped after step {limit:,}, this run's share ({_limits_set(execution)})",
                 )
             started = time.monotonic()
-            with out_of_memory_explained(problem.model, execution):
-                optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples, seed)
+            try:
+                with out_of_memory_explained(problem.model, execution):
+                    optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples, seed)
+            except FailedStep as error:
+                raise located(run, problem, error) from None
             seconds = time.monotonic() - started
             saver.stepped(seconds)
             _after_step(run, problem, schedule, state)
@@ -164,13 +169,14 @@ def optimizer_step(
     """One window: accumulates its micro-batches, each scaled by what the whole window weighs, and steps.
 
     `see` is called with the global norm of the gradients while they lie in the model, finite and not yet clipped.
-    Raises NumericalFailure before anything of the model was changed.
+    Raises FailedStep before anything of the model was changed.
     """
     budget, step = schedule.budget, state.position.step + 1
     epoch, _, count = schedule.window(step)
     weight = problem.window_weight(examples_of(schedule, problem.order, seed, step), epoch)
     problem.model.train()
     device = next(problem.model.parameters()).device
+    generators = generator_tensors(device.type == "cuda")
     for group in problem.optimizer.param_groups:
         group["lr"] = schedule.learning_rate(step)
     sums, examples = [], []
@@ -182,7 +188,8 @@ def optimizer_step(
         examples.append(indices)
     total = nn.utils.get_total_norm([p.grad for p in problem.model.parameters() if p.grad is not None])
     *loss_sums, norm = torch.stack([*sums, total]).tolist()  # the only moment of a step that waits for a GPU
-    _require_finite(problem.model, step, loss_sums, norm, examples)  # before clipping spreads what is not finite
+    made = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
+    _require_finite(problem.model, made, loss_sums, norm)  # before clipping spreads what is not finite
     see(norm)
     nn.utils.clip_grads_with_norm_(problem.model.parameters(), budget.max_gradient_norm, total)
     problem.optimizer.step()
@@ -195,19 +202,17 @@ def optimizer_step(
     state.position.gradient_norms.add(norm, budget.max_gradient_norm)
 
 
-def _require_finite(
-    model: nn.Module, step: int, loss_sums: list[float], norm: float, examples: list[np.ndarray]
-) -> None:
-    """NumericalFailure naming the batch and the tensor; asked before the weights are touched."""
-    for loss_sum, indices in zip(loss_sums, examples, strict=True):
+def _require_finite(model: nn.Module, made: Step, loss_sums: list[float], norm: float) -> None:
+    """FailedStep naming the batch and the tensor; asked before the weights are touched."""
+    for loss_sum, indices in zip(loss_sums, made.examples, strict=True):
         if not math.isfinite(loss_sum):
-            raise NumericalFailure(step, indices.tolist(), "the loss")
+            raise FailedStep(made, indices.tolist(), "the loss")
     if not math.isfinite(norm):
         culprit = next(
             (name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()), None
         )
         tensor = f"the gradient of {culprit}" if culprit else "the norm of all gradients"
-        raise NumericalFailure(step, np.concatenate(examples).tolist(), tensor)
+        raise FailedStep(made, np.concatenate(made.examples).tolist(), tensor)
 
 
 def _after_step(run: StageRun, problem: Problem, schedule: Schedule, state: State) -> None:

@@ -62,10 +62,10 @@ class State:
 
     def tensors(self) -> Groups:
         """Every tensor of the state where it lies now, without a copy; those of the generators are new."""
-        groups = {"model": _untied(self.model.state_dict()), "optimizer": _optimizer_tensors(self.optimizer)}
+        groups = {"model": untied(self.model.state_dict()), "optimizer": _optimizer_tensors(self.optimizer)}
         if self.average is not None:
-            groups["average"] = _untied(self.average.module.state_dict())
-        return groups | {"rng": _generator_tensors(next(self.model.parameters()).is_cuda)}
+            groups["average"] = untied(self.average.module.state_dict())
+        return groups | {"rng": generator_tensors(next(self.model.parameters()).is_cuda)}
 
     def described(self) -> dict[str, Any]:
         """The rest of the state, as JSON."""
@@ -97,7 +97,7 @@ class State:
 def load_model(model: nn.Module, checkpoint: Checkpoint, group: str = "model") -> None:
     """Loads every tensor; only names that are tied to a loaded one may be absent."""
     tensors = checkpoint.tensors(group)
-    expected = set(_untied(model.state_dict()))
+    expected = set(untied(model.state_dict()))
     if not expected <= set(tensors):
         raise ValueError(f"{checkpoint.path} lacks {sorted(expected - set(tensors))}")
     unexpected = model.load_state_dict(tensors, strict=False).unexpected_keys
@@ -140,7 +140,7 @@ def size_of(groups: Groups) -> int:
     return sum(tensor.nbytes for tensors in groups.values() for tensor in tensors.values())
 
 
-def _untied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def untied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Each storage once: safetensors refuses shared memory, and loading one name sets the tied ones too."""
     seen: dict[int, str] = {}
     return {
@@ -167,7 +167,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) ->
     optimizer.load_state_dict({"state": state, "param_groups": checkpoint.state["optimizer_groups"]})
 
 
-def _generator_tensors(on_gpu: bool) -> dict[str, torch.Tensor]:
+def generator_tensors(on_gpu: bool) -> dict[str, torch.Tensor]:
     """The state of torch's generators: the CPU's, and each GPU's where one is used (asking alone would occupy it)."""
     gpus: Iterable[torch.Tensor] = torch.cuda.get_rng_state_all() if on_gpu else ()
     return {"torch": torch.get_rng_state()} | {f"cuda.{index}": state for index, state in enumerate(gpus)}
@@ -184,13 +184,18 @@ def _generator_numbers() -> dict[str, Any]:
     }
 
 
-def _load_generators(checkpoint: Checkpoint) -> None:
-    tensors, state = checkpoint.tensors("rng"), checkpoint.state["rng"]
+def load_generator_tensors(tensors: dict[str, torch.Tensor]) -> None:
+    """Puts back what `generator_tensors` gave."""
     torch.set_rng_state(tensors["torch"])
     for name, tensor in tensors.items():
         kind, _, index = name.partition(".")
         if kind == "cuda" and int(index) < torch.cuda.device_count():  # fewer GPUs may be visible than before
             torch.cuda.set_rng_state(tensor, int(index))
+
+
+def _load_generators(checkpoint: Checkpoint) -> None:
+    load_generator_tensors(checkpoint.tensors("rng"))
+    state = checkpoint.state["rng"]
     kind, keys, place, has_gauss, gauss = state["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), place, has_gauss, gauss))
     version, numbers, gauss_next = state["python"]

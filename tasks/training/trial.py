@@ -29,14 +29,18 @@ class Trial:
 
     `step` is the last one made, or the one that failed. `metric` is the lowest value of the metric that decides, and
     `ratio_to_trivial` its multiple of the lowest trivial value; None where there is none yet. `tensor` names what is
-    not finite, `examples` the dataset indices of its batch (none when that was the validation).
+    not finite, `module` where that began, `examples` the dataset indices of the culprits (none in a validation).
+    `gradient_norm_max` is the largest finite norm; `validations` are [step, value] of the metric that decides.
     """
 
     ended: Ended
     step: int
     metric: float | None
     ratio_to_trivial: float | None
+    gradient_norm_max: float
+    validations: list[list[float]]
     tensor: str | None = None
+    module: str | None = None
     examples: tuple[int, ...] = ()
 
 
@@ -52,11 +56,12 @@ def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
         return _ended("not_learning", error.step, problem, state.position)
     except NumericalFailure as error:
         found = _ended("numerical_failure", error.step, problem, state.position)
-        return replace(found, tensor=error.tensor, examples=tuple(error.examples))
+        return replace(found, tensor=error.tensor, module=error.module or None, examples=tuple(error.examples))
     return _ended("finished", state.position.step, problem, state.position)
 
 
 def _ended(ended: Ended, step: int, problem: Problem, position: Position) -> Trial:
     metric = position.best_value
     ratio = None if metric is None else compared(metric, problem.trivial).get("ratio_to_trivial")
-    return Trial(ended, step, metric, ratio)
+    norms = [position.gradient_norms.largest, *(epoch["gradient_norm_max"] for epoch in position.epochs)]
+    return Trial(ended, step, metric, ratio, max(norms), position.validations)

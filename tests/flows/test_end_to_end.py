@@ -16,9 +16,9 @@ from deployments.walk import Handle, Walk
 from flows import robustness, settings
 from storage import __main__ as storage_command
 from storage import durable, markers
-from tasks.language.model import weights_digest
 from tasks.robustness import transfer
 from tasks.robustness.stages import KEY_COLUMNS
+from tasks.training.weights import weights_digest
 from tests.conftest import REPOSITORY, ROBUSTNESS, RunHere
 from tests.records import plain_digest
 

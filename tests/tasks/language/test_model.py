@@ -22,6 +22,7 @@ from tasks.robustness.base import base
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
+from tasks.training.weights import weights_digest
 from tests.tasks.language.hub_errors import FINAL, LOST, raising
 from tests.tasks.language.tiny_gguf import tiny_llama, write_gguf
 from tests.tasks.monotonic.architectures import network
@@ -442,7 +443,7 @@ def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path,
 def test_the_weights_digest_is_equal_for_a_model_that_was_loaded_and_saved_again(tmp_path):
     first = save_model(tmp_path / "first", tiny_model())
     second = save_model(tmp_path / "second", language.load(first))
-    assert language.weights_digest(first) == language.weights_digest(second)
+    assert weights_digest(first) == weights_digest(second)
 
 
 def test_the_weights_digest_does_not_depend_on_how_files_are_cut(tmp_path):
@@ -451,14 +452,14 @@ def test_the_weights_digest_does_not_depend_on_how_files_are_cut(tmp_path):
     shards.mkdir()
     tiny_model().save_pretrained(shards, max_shard_size="4KB")
     assert len(list(shards.glob("*.safetensors"))) > 1
-    assert language.weights_digest(shards) == language.weights_digest(whole)
+    assert weights_digest(shards) == weights_digest(whole)
 
 
 @pytest.mark.parametrize("change", ["one bit", "name", "shape", "dtype", "missing"])
 def test_the_weights_digest_sees_every_change(tmp_path, change):
     folder = save_model(tmp_path / "model", tiny_model())
     file = folder / "model.safetensors"
-    before, tensors, name = language.weights_digest(folder), load_file(file), "gpt_neox.final_layer_norm.bias"
+    before, tensors, name = weights_digest(folder), load_file(file), "gpt_neox.final_layer_norm.bias"
     if change == "one bit":
         tensors[name].view(torch.uint8)[0] ^= 1
     elif change == "name":
@@ -470,15 +471,15 @@ def test_the_weights_digest_sees_every_change(tmp_path, change):
     else:
         del tensors[name]
     save_file(tensors, file, {"format": "pt"})
-    assert language.weights_digest(folder) != before
+    assert weights_digest(folder) != before
 
 
 def test_the_weights_digest_takes_tensors_of_any_shape(tmp_path):
     tensors = {"scalar": torch.tensor(1.0), "empty": torch.zeros(0), "half": torch.ones(2, dtype=torch.bfloat16)}
     save_file(tensors, tmp_path / "model.safetensors")
-    first = language.weights_digest(tmp_path)
+    first = weights_digest(tmp_path)
     save_file(tensors | {"scalar": torch.tensor(2.0)}, tmp_path / "model.safetensors")
-    assert language.weights_digest(tmp_path) != first
+    assert weights_digest(tmp_path) != first
 
 
 # ----------------------------------------------------------------------------------------- from scratch

@@ -14,6 +14,7 @@ from tasks.monotonic.constraint import verify
 from tasks.monotonic.signs import AllowedSigns
 from tasks.robustness.results import ArmResult, BaseResult
 from tasks.stage.attempt import attempt
+from tasks.training.weights import weights_digest
 from tests.tasks.robustness.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms, training_of
 from tests.tasks.tiny import files_of, what_must_be_equal
 
@@ -38,7 +39,7 @@ def test_each_arm_keeps_the_signs_that_it_should_and_measures_the_model_on_disk(
     assert set(result.sublayers.effective_rank) == {f"gpt_neox.layers.{i}.mlp" for i in range(2)}
     assert result.movement.free > 0
     assert (result.movement.constrained is None) == (arm == "feed-forward-off")
-    assert result.weights_digest == language.weights_digest(handles[arm].run.path / "model")
+    assert result.weights_digest == weights_digest(handles[arm].run.path / "model")
 
 
 def test_the_arms_spend_the_same_and_end_apart():

@@ -1,0 +1,66 @@
+"""The direction study: why did a network on raw detector pulses learn nothing for hours, and what heals it?
+
+    pulses -> look -> {rates raw, rates normalised, overfit, trials} -> train -> report
+
+Each suspicion of the recorded failure is a trial with one change, whose own failure is a result; before the training
+stand the gates that the recorded one lacked. The page below is the only description of the DAG.
+
+    python -m flows.icecube --profile quick
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from deployments.study_flow import study_flow
+from deployments.walk import Dispatcher, Handle
+from flows import command
+from tasks.icecube.configuration import Inputs
+from tasks.icecube.stages import (
+    LookConfig,
+    OverfitConfig,
+    PulsesConfig,
+    RatesConfig,
+    ReportConfig,
+    TrainConfig,
+    TrialConfig,
+)
+from tasks.icecube.study import Study
+from tasks.stage.run import Stage
+
+PULSES = Stage("icecube-pulses", PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
+LOOK = Stage("icecube-look", LookConfig, "tasks.icecube.look:look", needs="cpu")
+RATES = Stage("icecube-rates", RatesConfig, "tasks.icecube.rates:rates", needs="gpu")
+OVERFIT = Stage("icecube-overfit", OverfitConfig, "tasks.icecube.overfit:overfit", needs="gpu")
+TRIAL = Stage("icecube-trial", TrialConfig, "tasks.icecube.trials:trial")
+TRAIN = Stage("icecube-train", TrainConfig, "tasks.icecube.train:train")
+REPORT = Stage("icecube-report", ReportConfig, "tasks.icecube.report:report", needs="cpu")
+
+
+def page(study: Study, stage: Dispatcher) -> Handle:
+    """The study, top to bottom; returns the handle of its last stage."""
+    events = stage(PULSES, study.for_pulses())
+    look = stage(LOOK, study.for_look(), events=events)
+    seen = {"events": events, "look": look}
+
+    rates = {inputs: stage(RATES, study.for_rates(inputs), **seen) for inputs in get_args(Inputs)}
+    overfit = stage(OVERFIT, study.for_overfit(), **seen)
+    trials = {role: stage(TRIAL, config, **seen) for role, config in study.for_trials().items()}
+    trained = stage(TRAIN, study.for_training(), **seen, rates=rates["normalised"], overfit=overfit)
+
+    return stage(
+        REPORT,
+        study.for_report(),
+        **seen,
+        **{f"rates-{inputs}": table for inputs, table in rates.items()},
+        overfit=overfit,
+        **trials,
+        trained=trained,
+    )
+
+
+icecube = study_flow(page)
+
+
+if __name__ == "__main__":
+    raise SystemExit(command.main("flows.icecube"))

@@ -1,0 +1,178 @@
+"""What a person chooses of the direction study: events, network, table of rates, trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from storage import external
+from storage.errors import BadInput
+from tasks.icecube.layout import GEOMETRY, META, batch_file
+from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
+
+Split = Literal["train", "validation"]
+Inputs = Literal["raw", "normalised"]
+Scaling = Literal["fixed", "measured", "raw"]
+
+
+class Generated(Configuration):
+    """Events of our own generator, in the layout of the real ones."""
+
+    source: Literal["generated"] = scientific("generated", description="Made by this study.")
+    train_events: int = scientific(4000, ge=1, description="Events to train on.")
+    validation_events: int = scientific(500, ge=2, description="Events to validate on, in files of their own.")
+    events_per_batch: int = scientific(500, ge=1, description="Events in one file.")
+    data_seed: int = scientific(0, ge=0, description="What the events are drawn with, whatever the study's seed.")
+
+    @model_validator(mode="after")
+    def _splits_have_files_of_their_own(self) -> Generated:
+        if self.train_events % self.events_per_batch:
+            raise ValueError(
+                f"train_events {self.train_events} is no multiple of events_per_batch {self.events_per_batch}: no file "
+                "may belong to two splits"
+            )
+        return self
+
+    def batches(self, split: Split) -> list[int]:
+        """The numbers of the split's batch files."""
+        of_train = self.train_events // self.events_per_batch
+        of_validation = -(-self.validation_events // self.events_per_batch)
+        return list(range(1, of_train + 1) if split == "train" else range(of_train + 1, of_train + of_validation + 1))
+
+    def max_events(self, split: Split) -> int | None:
+        return None
+
+
+class Batches(Configuration):
+    """Batch files in a row."""
+
+    first_batch: int = scientific(ge=0, description="Number of the first file: train/batch_<number>.parquet.")
+    last_batch: int = scientific(ge=0, description="Number of the last file.")
+    max_events: int | None = scientific(None, ge=1, description="So many events, the first ones; empty: all.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Batches:
+        if self.last_batch < self.first_batch:
+            raise ValueError(f"last_batch {self.last_batch} comes before first_batch {self.first_batch}: exchange them")
+        return self
+
+    @property
+    def numbers(self) -> list[int]:
+        return list(range(self.first_batch, self.last_batch + 1))
+
+
+class Files(Configuration):
+    """Files in the layout of the Kaggle competition "IceCube - Neutrinos in Deep Ice"."""
+
+    source: Literal["files"] = scientific("files", description="Files of one's own, such as the real ones.")
+    folder: LocalPath = execution(
+        description="Holds train_meta.parquet, sensor_geometry.csv and train/. The content of what is used enters the "
+        "fingerprint, not its place."
+    )
+    train: Batches = scientific(description="The files to train on.")
+    validation: Batches = scientific(description="The files to validate on.")
+
+    @model_validator(mode="after")
+    def _splits_share_no_file(self) -> Files:
+        if shared := sorted(set(self.train.numbers) & set(self.validation.numbers)):
+            raise ValueError(
+                f"train and validation share {len(shared)} files, the first batch_{shared[0]}: what a network was "
+                "trained on says nothing about what it has learned"
+            )
+        return self
+
+    def batches(self, split: Split) -> list[int]:
+        """The numbers of the split's batch files."""
+        return getattr(self, split).numbers
+
+    def max_events(self, split: Split) -> int | None:
+        return getattr(self, split).max_events
+
+    def external_inputs(self) -> dict[str, Any]:
+        folder = Path(self.folder)
+        numbers = [number for split in ("train", "validation") for number in self.batches(split)]
+        files = [folder / GEOMETRY, folder / META, *(batch_file(folder, number) for number in numbers)]
+        if missing := [file for file in files if not file.is_file()]:
+            raise BadInput(
+                f"events.folder: there is no file {missing[0]} (of {len(files)} that are read, {len(missing)} are "
+                "missing): give the folder that holds train_meta.parquet, sensor_geometry.csv and train/"
+            )
+        return {"files": external.file_manifest([str(file) for file in files])}
+
+
+Events = Annotated[Generated | Files, Field(discriminator="source")]
+
+
+class Network(Configuration):
+    """The transformer over an event's pulses."""
+
+    width: int = scientific(128, ge=8, description="Width of its tokens, one for each pulse.")
+    layers: int = scientific(4, ge=1, description="Layers, with LayerNorm behind each sublayer.")
+    heads: int = scientific(4, ge=1, description="Attention heads in a layer.")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Network:
+        if self.width % self.heads:
+            raise ValueError(f"width {self.width} is no multiple of heads {self.heads}")
+        return self
+
+
+class Trained(Configuration):
+    """How the network is trained, beside the budget: what the trials change."""
+
+    inputs: Inputs = scientific("normalised", description="Raw values of the files, or normalised ones.")
+    batch_norm: bool = scientific(False, description="A BatchNorm over the features, inside the network.")
+    dropout: float = scientific(0.0, ge=0, lt=1, description="Dropout in the network.")
+    shuffle: bool = scientific(True, description="Files in random order, events of open files mixed; else as stored.")
+
+
+class Trial(Configuration):
+    """A training as the recorded study did it, but for what is given here; its failure is a result."""
+
+    name: str = execution(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", description="Names the trial in every table.")
+    inputs: Inputs = scientific("raw", description="Raw values of the files, or normalised ones.")
+    batch_norm: bool = scientific(False, description="A BatchNorm over the features, inside the network.")
+    dropout: float = scientific(0.0, ge=0, lt=1, description="Dropout in the network.")
+    shuffle: bool = scientific(False, description="Files in random order, events of open files mixed.")
+    learning_rate: float | None = scientific(None, gt=0, description="Peak rate; empty: that of trial_budget.")
+    warmup_ratio: float | None = scientific(None, ge=0, lt=1, description="Empty: that of trial_budget.")
+
+    @property
+    def trained(self) -> Trained:
+        return Trained(**{name: getattr(self, name) for name in Trained.model_fields})
+
+
+class RateTable(Configuration):
+    """Short trainings at several rates, each with several seeds, judged on one fixed set of events."""
+
+    rates: list[float] = scientific([1e-5, 3e-5, 1e-4, 3e-4, 1e-3], min_length=1, description="Rates to try.")
+    seeds: list[int] = scientific([0, 1, 2], min_length=3, description="Initial weights and order of each try.")
+    steps: int = scientific(20, ge=1, description="Steps of each try, at a constant rate.")
+    probe_events: int = scientific(256, ge=2, description="Events of validation that each try is judged on.")
+    max_gradient_norm: float = scientific(100.0, gt=0, description="Largest gradient of a rate to recommend.")
+    min_gain_degrees: float = scientific(
+        1.0, gt=0, description="Every seed's mean angle on the probe must fall by so much, for a rate to recommend."
+    )
+
+    @model_validator(mode="after")
+    def _each_once(self) -> RateTable:
+        for name in ("rates", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} {values}: give each once")
+        if wrong := [rate for rate in self.rates if not 0 < rate < float("inf")]:
+            raise ValueError(f"rates holds {wrong[0]:g}: a rate is a finite number above 0")
+        return self
+
+
+class SingleBatch(Configuration):
+    """One batch, trained on again and again: what a network that works can fit by heart."""
+
+    events: int = scientific(64, ge=2, description="Events of train in the batch.")
+    steps: int = scientific(300, ge=1, description="Steps on it.")
+    learning_rate: float = scientific(1e-3, gt=0, description="At a constant rate.")
+    max_ratio: float = scientific(
+        0.5, gt=0, le=1, description="The mean angle on it may end at so much of the trivial."
+    )

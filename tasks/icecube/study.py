@@ -1,0 +1,222 @@
+"""The direction study, typed: what a person writes, and what each of its stages is given."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from tasks.data.gate import InputLimits
+from tasks.icecube.configuration import (
+    Events,
+    Generated,
+    Inputs,
+    Network,
+    RateTable,
+    Scaling,
+    SingleBatch,
+    Trained,
+    Trial,
+)
+from tasks.icecube.stages import (
+    LookConfig,
+    OverfitConfig,
+    PulsesConfig,
+    RatesConfig,
+    ReportConfig,
+    TrainConfig,
+    TrialConfig,
+)
+from tasks.stage.configuration import execution, scientific
+from tasks.stage.execution import Execution
+from tasks.stage.study import StudyBase
+from tasks.training.budget import Budget
+
+RECORDED_RATE = 3e-4
+SUSPICIONS = [
+    Trial(name="as-found"),
+    Trial(name="learning-rate", learning_rate=1e-4),
+    Trial(name="dropout", dropout=0.1),
+    Trial(name="shuffle", shuffle=True),
+    Trial(name="normalise", inputs="normalised"),
+    Trial(name="batch-norm", batch_norm=True),
+    Trial(name="warm-up", learning_rate=3e-5, warmup_ratio=0.1),
+    Trial(name="config-fixed", learning_rate=1e-4, dropout=0.1),
+    Trial(name="all-fixes", inputs="normalised", learning_rate=1e-4, dropout=0.1, shuffle=True),
+]
+"""What the recorded study suspected, each by itself, and the two bundles that it proposed."""
+
+
+class Study(StudyBase):
+    """One configured experiment: events, network, trials, training."""
+
+    seed: int = scientific(42, ge=0, description="Of the training: initial weights, order of the events, dropout.")
+    events: Events = scientific(Generated(), description="Where the events come from.")
+    pulses_per_event: int = scientific(512, ge=1, description="Most pulses of an event that the network gets.")
+    open_files: int = scientific(
+        4, ge=1, description="Files whose events are mixed with each other when shuffled, and kept in memory."
+    )
+    scaling: Scaling = scientific(
+        "fixed",
+        description="How inputs are normalised: by the fixed numbers of the recorded study's later version, by mean "
+        "and deviation of train, or not at all (raw), which wants limits.reason_for_more.",
+    )
+    limits: InputLimits = scientific(InputLimits(), description="How large inputs may be, normalised.")
+    raw_inputs_reason: str = scientific(
+        min_length=10, description="Why trials and a table of rates get raw inputs; shown in the report."
+    )
+    network: Network = scientific(Network(), description="The network.")
+    rates: RateTable = scientific(RateTable(), description="The table of learning rates, raw and normalised.")
+    overfit: SingleBatch = scientific(SingleBatch(), description="The gate: the network can fit one batch.")
+    trials: list[Trial] = scientific(
+        SUSPICIONS, min_length=1, description="One training for each, whose end is a result."
+    )
+    trial_seeds: list[int] = scientific([1, 2, 3], min_length=1, description="Each trial is made with each of them.")
+    trial_budget: Budget = scientific(
+        Budget(
+            epochs=20.0,
+            effective_batch_examples=256,
+            learning_rate=RECORDED_RATE,
+            warmup_ratio=0.0,
+            decay="constant",
+            weight_decay=1e-5,
+        ),
+        description="What each trial may spend: as the recorded study did.",
+    )
+    cure_ratio: float = scientific(
+        0.5,
+        gt=0,
+        le=1,
+        description="A trial is cured when with every seed it ends at so much of the trivial angle, or less.",
+    )
+    take_recommended_rate: bool = scientific(
+        True, description="Train with the rate that the table recommends, in place of budget.learning_rate."
+    )
+    budget: Budget = scientific(
+        Budget(epochs=20.0, effective_batch_examples=256, learning_rate=RECORDED_RATE, weight_decay=1e-5),
+        description="What the training may spend.",
+    )
+    dropout: float = scientific(0.0, ge=0, lt=1, description="Of the training.")
+    min_spread_ratio: float = scientific(
+        0.3, ge=0, description="A trained network whose outputs spread less, as a share of the truth's, has collapsed."
+    )
+    max_dead_share: float = scientific(0.9, ge=0, le=1, description="And so has one with more dead units in a layer.")
+    execution: Execution = execution(Execution(), description="How the work is done on this machine.")
+
+    CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
+        "name",
+        "seed",
+        "trial_seeds",
+        "pulses_per_event",
+        "budget.epochs",
+        "budget.learning_rate",
+        "take_recommended_rate",
+        "execution.device",
+        "execution.micro_batch_examples",
+    )
+
+    @model_validator(mode="after")
+    def _trials_are_told_apart(self) -> Study:
+        names = [trial.name for trial in self.trials]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"trials names {', '.join(twice)} twice: give each a name of its own")
+        if len(set(self.trial_seeds)) < len(self.trial_seeds):
+            raise ValueError(f"trial_seeds {self.trial_seeds}: give each seed once")
+        return self
+
+    @model_validator(mode="after")
+    def _validation_is_large_enough(self) -> Study:
+        if isinstance(self.events, Generated):
+            for key, needed, there in (
+                ("rates.probe_events", self.rates.probe_events, self.events.validation_events),
+                ("overfit.events", self.overfit.events, self.events.train_events),
+            ):
+                if needed > there:
+                    raise ValueError(f"{key} {needed} is more than the {there} events of its split: lower it")
+        return self
+
+    def for_pulses(self) -> PulsesConfig:
+        return PulsesConfig(events=self.events, execution=self.execution)
+
+    def for_look(self) -> LookConfig:
+        return LookConfig(
+            scaling=self.scaling, limits=self.limits, raw_inputs_reason=self.raw_inputs_reason, **self._reads()
+        )
+
+    def for_rates(self, inputs: Inputs) -> RatesConfig:
+        table = self.rates
+        budget = self._short(table.steps, table.rates[0], self.trial_budget.effective_batch_examples)
+        return RatesConfig(inputs=inputs, table=table, budget=budget, cell=inputs, **self._trains())
+
+    def for_overfit(self) -> OverfitConfig:
+        one = self.overfit
+        budget = self._short(one.steps, one.learning_rate, one.events)
+        return OverfitConfig(batch=one, budget=budget, seed=self.seed, **self._trains())
+
+    def for_trials(self) -> dict[str, TrialConfig]:
+        """Role of each trial on the page, `trial-<name>-<seed>` -> its configuration."""
+        configs = {}
+        for trial in self.trials:
+            changed = {
+                name: value for name in ("learning_rate", "warmup_ratio") if (value := getattr(trial, name)) is not None
+            }
+            for seed in self.trial_seeds:
+                configs[trial_role(trial.name, seed)] = TrialConfig(
+                    trained=trial.trained,
+                    budget=self.trial_budget.model_copy(update=changed),
+                    seed=seed,
+                    cell=f"{trial.name}, seed {seed}",
+                    **self._trains(),
+                )
+        return configs
+
+    def for_training(self) -> TrainConfig:
+        return TrainConfig(
+            trained=Trained(dropout=self.dropout),
+            budget=self.budget,
+            take_recommended_rate=self.take_recommended_rate,
+            min_spread_ratio=self.min_spread_ratio,
+            max_dead_share=self.max_dead_share,
+            seed=self.seed,
+            **self._trains(),
+        )
+
+    def for_report(self) -> ReportConfig:
+        return ReportConfig(
+            study=self.name,
+            trials=[trial.name for trial in self.trials],
+            trial_seeds=self.trial_seeds,
+            cure_ratio=self.cure_ratio,
+            configuration=self.scientific(),
+            profile=self.model_dump(mode="json"),
+            execution=self.execution,
+        )
+
+    def _short(self, steps: int, rate: float, batch: int) -> Budget:
+        """A budget of few steps at one rate, otherwise that of a trial."""
+        kept = ("beta_1", "beta_2", "weight_decay", "max_gradient_norm", "precision")
+        return Budget(
+            steps=steps,
+            effective_batch_examples=batch,
+            learning_rate=rate,
+            warmup_ratio=0.0,
+            decay="constant",
+            **{name: getattr(self.trial_budget, name) for name in kept},
+        )
+
+    def _reads(self) -> dict[str, Any]:
+        folder = "" if isinstance(self.events, Generated) else self.events.folder
+        return {
+            "folder": folder,
+            "pulses_per_event": self.pulses_per_event,
+            "open_files": self.open_files,
+            "execution": self.execution,
+        }
+
+    def _trains(self) -> dict[str, Any]:
+        return {"network": self.network, **self._reads()}
+
+
+def trial_role(name: str, seed: int) -> str:
+    """What the page calls the handle of a trial."""
+    return f"trial-{name}-{seed}"

@@ -1,0 +1,111 @@
+"""The network and its events as the training loop sees them: one function for tables of rates, trials and training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from tasks.data.normaliser import Normaliser
+from tasks.icecube.angle import angle
+from tasks.icecube.batches import FEATURES, Batch, EventBatches
+from tasks.icecube.configuration import Inputs, Network, Trained
+from tasks.icecube.data import Data
+from tasks.icecube.events import EventFiles
+from tasks.icecube.look import normaliser_of
+from tasks.icecube.network import DirectionNetwork, predicted
+from tasks.icecube.results import LookResult
+from tasks.icecube.stages import TrainsNetwork
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput
+from tasks.training.budget import Budget
+from tasks.training.optimizer import adamw
+from tasks.training.order import FileOrder, as_stored
+from tasks.training.problem import Problem
+
+ANGLE = "angle_degrees"
+"""The metric that decides: the mean angle between prediction and truth on the events that are judged."""
+CONSTANT = "best constant direction"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the trainings of a stage share: the events, and how they become batches."""
+
+    data: Data
+    normaliser: Normaliser
+    config: TrainsNetwork
+    trivial_degrees: float
+
+    @classmethod
+    def of(cls, config: TrainsNetwork, events: StageInput, look: StageInput, inputs: Inputs) -> Prepared:
+        normaliser = normaliser_of(look) if inputs == "normalised" else Normaliser.none(FEATURES)
+        trivial = LookResult.read(look).trivial.best_constant_degrees
+        return cls(Data.open(events, config), normaliser, config, trivial)
+
+    def batches(self, files: EventFiles) -> EventBatches:
+        limit, where = self.config.pulses_per_event, device(self.config.execution)
+        return EventBatches(files, self.data.places, self.normaliser, limit, where)
+
+    def problem(
+        self,
+        trained: Trained,
+        budget: Budget,
+        seed: int,
+        judged: np.ndarray | None = None,
+        touch: Callable[[], None] = lambda: None,
+    ) -> Problem:
+        """A network of `seed`, judged on these events of validation, or on all of them."""
+        torch.manual_seed(seed)
+        model = network(self.config.network, trained).to(device(self.config.execution))
+        validation, at_once = self.data.validation, self.config.execution.micro_batch_examples
+        chosen = np.arange(len(validation)) if judged is None else judged
+        return Problem(
+            model,
+            adamw(model, budget),
+            self.batches(self.data.train),
+            losses,
+            partial(judge, batches=self.batches(validation), events=chosen, at_once=at_once, touch=touch),
+            decides=ANGLE,
+            trivial={CONSTANT: self.trivial_degrees},
+            order=FileOrder(self.data.train.sizes, self.config.open_files) if trained.shuffle else as_stored,
+        )
+
+
+def network(shape: Network, trained: Trained) -> DirectionNetwork:
+    return DirectionNetwork(shape.width, shape.layers, shape.heads, trained.dropout, trained.batch_norm)
+
+
+def losses(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The angle of each event between prediction and truth, [B], in radians."""
+    return angle(model(batch).float(), batch.directions)
+
+
+@torch.no_grad()
+def angles(
+    model: nn.Module, batches: EventBatches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
+) -> torch.Tensor:
+    """The angle of each of these events in degrees, fp64 [N], on the CPU."""
+    found = []
+    for first in range(0, len(events), at_once):
+        batch = batches(events[first : first + at_once])
+        found.append(angle(predicted(model, batch, at_once).double(), batch.directions.double()).rad2deg().cpu())
+        touch()
+    return torch.cat(found)
+
+
+def judge(
+    model: nn.Module, batches: EventBatches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """Mean and median angle of these events in degrees."""
+    found = angles(model, batches, events, at_once, touch)
+    return {ANGLE: float(found.mean()), "median_angle_degrees": float(found.median())}
+
+
+def spread_over(events: int, count: int) -> np.ndarray:
+    """So many of the events, evenly."""
+    return np.linspace(0, events - 1, min(count, events)).astype(np.int64)

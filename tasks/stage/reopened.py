@@ -1,0 +1,54 @@
+"""A stage as its run directory describes it: everything that its work needs stands there, and no study is asked."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from storage import durable, markers
+from storage.errors import BadInput
+from storage.run_directory import RunDirectory
+from tasks.stage.run import Stage, StageInput
+from tasks.stage.study import StageConfiguration
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """What an attempt is given."""
+
+    stage: Stage
+    config: StageConfiguration
+    run: RunDirectory
+    inputs: dict[str, StageInput]
+
+
+def reopened(path: Path) -> Reopened:
+    """The stage whose run directory is `path`. BadInput where it was never begun, or an input is not finished."""
+    try:
+        described = durable.read_json(path / "stage.json")
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} is not a run directory that was begun: {error}") from None
+    root = path.parents[2]
+    module, _, name = described["configuration_type"].partition(":")
+    try:
+        config = getattr(importlib.import_module(module), name)
+        configuration = config.model_validate(described["configuration"])
+    except (ImportError, AttributeError, ValidationError) as error:
+        raise BadInput(
+            f"{path} was begun by another version of its source, whose {described['configuration_type']} cannot be "
+            f"read here ({str(error).splitlines()[0]}): start the study with `ratchet run`, which goes on with it"
+        ) from None
+    stage = Stage(described["stage"], config, described["work"], described["version"])
+    run = RunDirectory(root, described["study"], described["stage"], described["fingerprint"])
+    if run.path != path:
+        raise BadInput(f"{path} is a copy of {run.path}: give it that name and place, or continue that one")
+    inputs = {}
+    for role, source in run.reads(described["inputs"]).items():
+        verdict = markers.check_outputs(source)
+        if not verdict.holds:
+            raise BadInput(f"the input {role} in {source.path} is not finished: {verdict.reason}")
+        inputs[role] = StageInput(source, verdict.outputs_digest)
+    return Reopened(stage, configuration, run, inputs)

@@ -1,0 +1,110 @@
+"""A failed step made again: with its weights, its batch and its draws, and every module watched.
+
+The stage's own function builds the model and the data, up to the training; there the kept step takes its place. What
+the function writes meanwhile goes to a temporary folder: the run directory stays as it is.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from storage import locks
+from storage.errors import BadInput
+from storage.run_directory import RunDirectory
+from tasks.stage import numerics
+from tasks.stage.reopened import Reopened, reopened
+from tasks.stage.run import StageRun, cache_folder
+from tasks.training.culprits import FOLDER, Found, culprits, kept, tensors_of
+from tasks.training.problem import Problem
+
+EXAMPLES_SHOWN = 20
+
+
+class _Ready(Exception):
+    """The stage's function has come to its training."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+def replay(path: Path) -> Iterator[str]:
+    """Makes the step again that failed in the run directory `path`; gives lines for a person.
+
+    BadInput where no step is kept, or where the stage never comes to a training.
+    """
+    folder = path / FOLDER
+    if not (folder / "failure.json").is_file():
+        raise BadInput(f"{path} keeps no failed step: no training there ended in numbers that are not finite")
+    described, step = kept(folder)
+    problem = _problem(reopened(path))
+    problem.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    yield f"step {step.number}, as it failed: {described['tensor']}, examples {_some(described['culprits'])}"
+    changed: list[str] = []
+    stored = load_file(folder / "batch.safetensors")
+
+    def put_back(batch: Any) -> None:
+        """Gives the batch the values that it had, whatever the files say by now."""
+        for name, tensor in tensors_of(batch).items():
+            was = stored.get(name)
+            if was is not None and was.shape == tensor.shape and not _equal(was, tensor):
+                changed.append(name)
+                tensor.copy_(was)
+
+    found = culprits(problem, step, put_back)
+    if changed:
+        yield f"the data changed since ({', '.join(sorted(set(changed)))}): the values that it had then were taken"
+    if found is None:
+        yield "not reproduced: everything is finite here"
+        return
+    same = (found.tensor, found.examples) == (described["tensor"], described["culprits"])
+    yield f"reproduced: {found.tensor}, examples {_some(found.examples)}" if same else (
+        f"it fails otherwise here: {found.tensor}, examples {_some(found.examples)}"
+    )
+    if found.module:
+        yield f"it begins in {found.module}"
+    yield from _modules(found)
+    yield f"weights and batch, as safetensors: {folder}"
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bool(((one.to(other.device) == other) | (one.to(other.device).isnan() & other.isnan())).all())
+
+
+def _some(examples: list[int]) -> str:
+    shown = ", ".join(map(str, examples[:EXAMPLES_SHOWN]))
+    return f"[{shown}]" if len(examples) <= EXAMPLES_SHOWN else f"[{shown}, ...] ({len(examples)})"
+
+
+def _modules(found: Found) -> Iterator[str]:
+    width = max(len(seen.module) for seen in found.modules)
+    yield f"  {'module':<{width}}  largest output   not finite"
+    for seen in found.modules:
+        yield f"  {seen.module:<{width}}  {seen.largest:>14.6g}   {seen.not_finite or '-'}"
+
+
+def _problem(given: Reopened) -> Problem:
+    """What the stage was about to train."""
+
+    def take(problem: Problem) -> None:
+        raise _Ready(problem)
+
+    numerics.prepare(given.config.numerics, given.config.execution, given.config.own_seed or 0)
+    with tempfile.TemporaryDirectory(prefix="ratchet-replay-") as temporary:
+        of = given.run
+        run = RunDirectory(Path(temporary), of.study, of.stage, of.fingerprint)
+        run.path.mkdir(parents=True)
+        lock = locks.acquire(run.path / "locks")
+        work = StageRun(run, {}, lock, cache_folder(of.root, given.config.execution), given.config.scientific())
+        work.take_over = take
+        try:
+            given.stage.function()(work, given.config, **given.inputs)
+        except _Ready as ready:
+            return ready.problem
+        finally:
+            lock.release()
+    raise BadInput(f"{given.run.path} trains nothing that could be made again")
