@@ -42,7 +42,8 @@ class NumericalFailure(Exception):
         batch: int = 0,
         together: bool = False,
     ) -> None:
-        self.step, self.examples, self.tensor, self.module = step, list(examples), tensor, module
+        self.step, self.examples, self.tensor = step, list(examples), tensor
+        self.module, self.together = module, together
         shown = f"[{', '.join(map(str, self.examples[:EXAMPLES_SHOWN]))}{', ...' * (len(examples) > EXAMPLES_SHOWN)}]"
         of = f" ({len(examples)} of a batch of {batch}{', of which each alone is finite' * together})" if batch else ""
         where = f"batch examples {shown}{of}" if self.examples else "validation"

@@ -1,2 +1,147 @@
-def report(run, config, events, look, overfit, trained, **given):
-    return {"x": 1}
+"""icecube-report: what was the cause and what was not, every number with the run that it came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pyarrow.parquet as pq
+
+from storage.errors import CheckFailed
+from tasks.icecube.configuration import Inputs
+from tasks.icecube.figures import figures
+from tasks.icecube.final_results import FinalResults, TrainingFacts, TrialFacts
+from tasks.icecube.page import page
+from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, RatesResult, TrainResult, TrialResult
+from tasks.icecube.stages import ReportConfig
+from tasks.icecube.study import trial_role
+from tasks.icecube.tables import tables
+from tasks.icecube.words import headline
+from tasks.report import figures as drawing
+from tasks.report.again import made_again
+from tasks.report.attempts_page import publish_attempts
+from tasks.report.dag import Dag
+from tasks.report.dag_figure import dag_figure
+from tasks.report.provenance import provenance, provenance_section, run_directories, sources
+from tasks.report.publish import Published, publish, require_verified
+from tasks.stage.run import StageInput, StageRun
+
+LEARNED_RATIO = 0.9
+"""A network that ends above this share of the trivial angle has learned nothing that chance would not show."""
+WORST = ("finished", "not_learning", "numerical_failure")
+SAME = 1e-9
+
+
+def report(run: StageRun, config: ReportConfig, **given: StageInput) -> Published:
+    """Verifies every byte that it reads; `given` are the stages by the names that the page gives them."""
+    require_verified(given)
+    results = _results(config, given, run)
+    drawing.prepare(run.cache)
+    dag = Dag.of(run, given.values())
+    drawn = figures(results, given)
+    picture = dag_figure(dag)
+    again = made_again("icecube", config.profile, dag, {})
+    origins = provenance_section(results.runs, results.provenance, sources(given), picture, again)
+    publish_attempts(run, config.study, dag)
+    texts = {"table.md": tables(results), "report.html": page(results, drawn, origins)}
+    svgs = {name: figure.svg for name, figure in (drawn | {"stages": picture}).items()}
+    return publish(run, results, texts, svgs, headline(results))
+
+
+def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRun) -> FinalResults:
+    """Every number of the study, after what can be computed again was."""
+    pulses, look = PulsesResult.read(given["events"]), LookResult.read(given["look"])
+    rates = {inputs: RatesResult.read(given[f"rates-{inputs}"]) for inputs in get_args(Inputs)}
+    trained, overfit = TrainResult.read(given["trained"]), OverfitResult.read(given["overfit"])
+    trivial = look.trivial.best_constant_degrees
+    trials = {
+        name: _trial([TrialResult.read(given[trial_role(name, seed)]) for seed in config.trial_seeds], config, trivial)
+        for name in config.trials
+    }
+    _require_distinct(trials)
+    _require_training(given["trained"], trained, look)
+    training = trained.training
+    return FinalResults(
+        study=config.study,
+        events=pulses.source,
+        splits={"train": pulses.train, "validation": pulses.validation},
+        trivial=look.trivial,
+        inputs=look.columns,
+        scaling=look.scaling,
+        raw_inputs_reason=config.configuration["raw_inputs_reason"],
+        trials=trials,
+        healed_ratio=config.healed_ratio,
+        learned_ratio=LEARNED_RATIO,
+        rates={inputs: found.rows for inputs, found in rates.items()},
+        rate_steps=rates["raw"].steps,
+        recommended={inputs: found.recommended.rate for inputs, found in rates.items()},
+        recommended_because={inputs: found.recommended.because for inputs, found in rates.items()},
+        overfit=overfit,
+        training=TrainingFacts(
+            seed=config.configuration["seed"],
+            steps=training["steps"],
+            best_step=training["best_step"],
+            ratio_to_trivial=trained.mean_degrees / trivial,
+            **{name: getattr(trained, name) for name in TRAINED},
+        ),
+        numerics_changes={name: one.numerics_changes for name, one in given.items() if one.numerics_changes},
+        runs=run_directories(given, run.run.root),
+        provenance=provenance(given),
+        configuration=config.configuration,
+    )
+
+
+TRAINED = (
+    "parameters", "learning_rate", "rate_because", "mean_degrees", "median_degrees", "outputs", "largest_difference",
+    "weights_digest",
+)  # fmt: skip
+
+
+def _trial(by_seed: list[TrialResult], config: ReportConfig, trivial: float) -> TrialFacts:
+    """The trial over its seeds; the worst one stands for it."""
+
+    def angle(one: TrialResult) -> float:
+        found = one.validation_angle_degrees
+        return math.inf if found is None or one.ended == "numerical_failure" else found
+
+    worst = max(by_seed, key=lambda one: (WORST.index(one.ended), angle(one)))
+    shown = ("trained", "learning_rate", "warmup_ratio", "seed", "ended", "validation_angle_degrees", "step", "tensor")
+    return TrialFacts(
+        **{name: getattr(worst, name) for name in (*shown, "module", "event_ids")},
+        gradient_norm_max=max(one.gradient_norm_max for one in by_seed),
+        healed=all(one.ended == "finished" and angle(one) <= config.healed_ratio * trivial for one in by_seed),
+        learned_seeds=sum(one.ended == "finished" and angle(one) <= LEARNED_RATIO * trivial for one in by_seed),
+        seeds={str(one.seed): one for one in by_seed},
+    )
+
+
+def _require_distinct(trials: Mapping[str, TrialFacts]) -> None:
+    """CheckFailed for two trials with equal numbers: what one of them changes has not reached its training."""
+    first: dict[Any, str] = {}
+    for name, trial in trials.items():
+        for seed, one in trial.seeds.items():
+            if not one.validations:
+                continue
+            measured = (seed, one.gradient_norm_max, *map(tuple, one.validations))
+            if (other := first.setdefault(measured, name)) != name:
+                raise CheckFailed(
+                    "every trial has numbers of its own",
+                    f"{other} and {name} have the same validations and gradients with seed {seed}",
+                    "other ones, since they differ in what they were given",
+                    "What one of them changes does not reach its training: look at the configuration of both",
+                )
+
+
+def _require_training(given: StageInput, trained: TrainResult, look: LookResult) -> None:
+    """CheckFailed unless the angle follows from the records, and the normaliser is the one that was fitted."""
+    angles = pq.read_table(given.path / "records.parquet", columns=["angle_degrees"])["angle_degrees"].to_numpy()
+    if not abs(angles.mean() - trained.mean_degrees) <= SAME * trained.mean_degrees:
+        raise CheckFailed("the mean angle follows from the records", trained.mean_degrees, float(angles.mean()))
+    if trained.normaliser_digest != look.normaliser_digest:
+        raise CheckFailed(
+            "the training took the normaliser of icecube-look",
+            trained.normaliser_digest[:12],
+            look.normaliser_digest[:12],
+            "Its inputs were scaled otherwise than everything that was looked at",
+        )

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from tasks.data.statistics import Column
+from tasks.icecube.configuration import Trained
 from tasks.stage.result import Result
 from tasks.training.collapse import Outputs
 from tasks.training.rates import RateRow, Recommendation
@@ -73,9 +74,13 @@ class OverfitResult(Result):
 class TrialResult(Result):
     """icecube-trial. `validation_angle_degrees` is the lowest of its validations, None where there was none.
 
-    `event_ids` are those whose loss or gradient was not finite, `module` where that began.
+    `event_ids` are those whose loss or gradient was not finite (`together`: alone each is), `module` where that began.
     """
 
+    trained: Trained
+    learning_rate: float
+    warmup_ratio: float
+    seed: int
     ended: Ended
     step: int
     steps_of_budget: int
@@ -83,6 +88,7 @@ class TrialResult(Result):
     tensor: str | None = None
     module: str | None = None
     event_ids: list[int] = Field(default_factory=list)
+    together: bool = False
     gradient_norm_max: float
     validations: list[list[float]]
 

@@ -84,6 +84,6 @@ class ReportConfig(StageConfiguration):
     study: str = execution(description="Name of the study, as shown in the table.")
     trials: list[str] = scientific(description="Names of the trials, in the order in which tables show them.")
     trial_seeds: list[int] = scientific(description="The seeds of each.")
-    cure_ratio: float = scientific(description="What counts as cured.")
+    healed_ratio: float = scientific(description="What counts as healed.")
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")

@@ -83,11 +83,11 @@ class Study(StudyBase):
         ),
         description="What each trial may spend: as the recorded study did.",
     )
-    cure_ratio: float = scientific(
-        0.5,
+    healed_ratio: float = scientific(
+        0.25,
         gt=0,
         le=1,
-        description="A trial is cured when with every seed it ends at so much of the trivial angle, or less.",
+        description="A trial is healed when with every seed it ends at so much of the trivial angle, or less.",
     )
     take_recommended_rate: bool = scientific(
         True, description="Train with the rate that the table recommends, in place of budget.learning_rate."
@@ -186,7 +186,7 @@ class Study(StudyBase):
             study=self.name,
             trials=[trial.name for trial in self.trials],
             trial_seeds=self.trial_seeds,
-            cure_ratio=self.cure_ratio,
+            healed_ratio=self.healed_ratio,
             configuration=self.scientific(),
             profile=self.model_dump(mode="json"),
             execution=self.execution,

@@ -17,6 +17,10 @@ def trial(run: StageRun, config: TrialConfig, events: StageInput, look: StageInp
     schedule = Schedule(config.budget, len(prepared.data.train))
     found = train_as_trial(run, problem, schedule, config.seed, config.execution)
     return TrialResult(
+        trained=config.trained,
+        learning_rate=config.budget.learning_rate,
+        warmup_ratio=config.budget.warmup_ratio,
+        seed=config.seed,
         ended=found.ended,
         step=found.step,
         steps_of_budget=schedule.total_steps,
@@ -24,6 +28,7 @@ def trial(run: StageRun, config: TrialConfig, events: StageInput, look: StageInp
         tensor=found.tensor,
         module=found.module,
         event_ids=[int(prepared.data.train.event_ids[index]) for index in found.examples],
+        together=found.together,
         gradient_norm_max=found.gradient_norm_max,
         validations=found.validations,
     )

@@ -30,7 +30,7 @@ class Trial:
     `step` is the last one made, or the one that failed. `metric` is the lowest value of the metric that decides, and
     `ratio_to_trivial` its multiple of the lowest trivial value; None where there is none yet. `tensor` names what is
     not finite, `module` where that began, `examples` the dataset indices of the culprits (none in a validation).
-    `gradient_norm_max` is the largest finite norm; `validations` are [step, value] of the metric that decides.
+    `together`: alone each of them is finite. `gradient_norm_max` is the largest finite norm; `validations` are [step, value] of the metric that decides.
     """
 
     ended: Ended
@@ -42,6 +42,7 @@ class Trial:
     tensor: str | None = None
     module: str | None = None
     examples: tuple[int, ...] = ()
+    together: bool = False
 
 
 def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Trial:
@@ -56,7 +57,8 @@ def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
         return _ended("not_learning", error.step, problem, state.position)
     except NumericalFailure as error:
         found = _ended("numerical_failure", error.step, problem, state.position)
-        return replace(found, tensor=error.tensor, module=error.module or None, examples=tuple(error.examples))
+        where = {"module": error.module or None, "examples": tuple(error.examples), "together": error.together}
+        return replace(found, tensor=error.tensor, **where)
     return _ended("finished", state.position.step, problem, state.position)
 
 
