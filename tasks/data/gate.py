@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from storage.errors import CheckFailed
+from tasks.data.limits import InputLimits
 from tasks.data.normaliser import Normaliser
 from tasks.data.statistics import Column
-from tasks.stage.configuration import Configuration, scientific
-
-
-class InputLimits(Configuration):
-    """How large inputs may be, as the network gets them."""
-
-    max_absolute_z: float = scientific(
-        20.0,
-        gt=0,
-        description="The largest absolute value that an input may have after normalising. Values of thousands keep a "
-        "network from learning at any learning rate, and end in numbers that are not finite.",
-    )
-    reason_for_more: str | None = scientific(
-        None, min_length=10, description="Why inputs beyond that are taken as they are; shown in every table."
-    )
 
 
 def require_inputs(columns: Sequence[Column], normaliser: Normaliser, limits: InputLimits) -> None:
@@ -44,25 +29,13 @@ def require_inputs(columns: Sequence[Column], normaliser: Normaliser, limits: In
         )
 
 
-def require_disjoint(splits: Mapping[str, Collection[int]], what: str) -> None:
-    """CheckFailed names two splits that share something; `what` is the plural of what they hold (events, files)."""
-    for (one, ours), (other, theirs) in combinations(splits.items(), 2):
-        if shared := sorted(set(ours) & set(theirs)):
-            raise CheckFailed(
-                f"no two splits share {what}",
-                f"{one} and {other} share {len(shared):,}, the first {shared[0]}",
-                "none",
-                "What a model was trained on says nothing about what it has learned",
-            )
-
-
 def _faults(column: Column, normaliser: Normaliser, limits: InputLimits) -> Iterator[str]:
     if column.not_finite or column.minimum is None or column.maximum is None:
         yield f"{column.name}: {column.not_finite:,} of {column.count:,} values are not finite"
         return
     if column.constant:
         yield f"{column.name}: always {column.minimum:g}"
-    low, high = _ends(column, normaliser)
+    low, high = ends(column, normaliser)
     if not -float("inf") < low <= high < float("inf"):
         yield f"{column.name}: {column.minimum:g} to {column.maximum:g} has no finite value after normalising"
     elif max(-low, high) > limits.max_absolute_z and not limits.reason_for_more:
@@ -70,7 +43,7 @@ def _faults(column: Column, normaliser: Normaliser, limits: InputLimits) -> Iter
         yield f"{column.name}: {column.minimum:g} to {column.maximum:g}, {beyond}"
 
 
-def _ends(column: Column, normaliser: Normaliser) -> tuple[float, float]:
+def ends(column: Column, normaliser: Normaliser) -> tuple[float, float]:
     """The column's range after normalising: each step rises."""
     (step,) = [step for step in normaliser.steps if step.name == column.name]
     ends = Normaliser(steps=[step])(torch.tensor([[column.minimum], [column.maximum]]))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
 from tasks.data.statistics import Column
-from tasks.icecube.configuration import Trained
+from tasks.icecube.configuration import Inputs, Trained
 from tasks.icecube.results import Constant, OverfitResult, SplitFacts, TrialResult
 from tasks.report.provenance import Provenance
 from tasks.stage.result import Result
-from tasks.training.collapse import Outputs
-from tasks.training.rates import RateRow
-from tasks.training.trial import Ended
+from tasks.training.findings import Ended, Outputs, RateRow
 
-RAW, NORMALISED = "raw", "normalised"
+RAW: Inputs = "raw"
+NORMALISED: Inputs = "normalised"
 
 
 class TrialFacts(Result):
@@ -82,15 +81,16 @@ class FinalResults(Result):
     splits: dict[str, SplitFacts]
     trivial: Constant
     inputs: list[Column]
+    normalised: dict[str, list[float]]
     scaling: str
     raw_inputs_reason: str
     trials: dict[str, TrialFacts]
     healed_ratio: float
     learned_ratio: float
-    rates: dict[Literal["raw", "normalised"], list[RateRow]]
+    rates: dict[Inputs, list[RateRow]]
     rate_steps: int
-    recommended: dict[Literal["raw", "normalised"], float | None]
-    recommended_because: dict[Literal["raw", "normalised"], str]
+    recommended: dict[Inputs, float | None]
+    recommended_because: dict[Inputs, str]
     overfit: OverfitResult
     training: TrainingFacts
     numerics_changes: dict[str, Any] = Field(default_factory=dict)

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from tasks.data.gate import InputLimits, require_inputs
+from tasks.data.gate import ends, require_inputs
+from tasks.data.limits import InputLimits
 from tasks.data.normaliser import Normaliser, Step
 from tasks.data.statistics import Column, column_statistics
 from tasks.icecube.angle import angle, from_angles
@@ -48,6 +49,7 @@ def look(run: StageRun, config: LookConfig, events: StageInput) -> LookResult:
     return LookResult(
         events=len(data.train),
         columns=columns,
+        normalised={column.name: list(ends(column, normaliser)) for column in columns},
         scaling=config.scaling,
         normaliser_digest=normaliser.digest,
         trivial=best_constant(data.validation.azimuth, data.validation.zenith),

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from storage.records import read_records
-from tasks.data.gate import require_disjoint
+from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
 from tasks.icecube.events import read_geometry, read_meta, read_pulses, require_batches, require_sound
 from tasks.icecube.generator import write_events
@@ -28,7 +28,7 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
     """Publishes `files/` where the study writes them. Records: a row for each file, written when it was found sound."""
     events = config.events
     folder = _written(run, events) if isinstance(events, Generated) else Path(events.folder)
-    batches = {split: events.batches(split) for split in SPLITS}
+    batches: dict[str, list[int]] = {split: events.batches(split) for split in SPLITS}
     require_disjoint(batches, "files")
     places = len(read_geometry(folder))
     everything = [batch_id for split in SPLITS for batch_id in batches[split]]

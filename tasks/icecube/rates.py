@@ -12,7 +12,8 @@ from tasks.icecube.results import RatesResult
 from tasks.icecube.stages import RatesConfig
 from tasks.icecube.training import Prepared, spread_over
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.rates import Tried, rate_row, recommended, try_rate
+from tasks.training.findings import Tried
+from tasks.training.rates import rate_row, recommended, try_rate
 from tasks.training.schedule import Schedule
 
 KEY_COLUMNS = ("name",)

@@ -12,8 +12,8 @@ from storage.errors import CheckFailed
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.figures import figures
 from tasks.icecube.final_results import FinalResults, TrainingFacts, TrialFacts
-from tasks.icecube.page import page
 from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, RatesResult, TrainResult, TrialResult
+from tasks.icecube.sections import html_report
 from tasks.icecube.stages import ReportConfig
 from tasks.icecube.study import trial_role
 from tasks.icecube.tables import tables
@@ -44,7 +44,7 @@ def report(run: StageRun, config: ReportConfig, **given: StageInput) -> Publishe
     again = made_again("icecube", config.profile, dag, {})
     origins = provenance_section(results.runs, results.provenance, sources(given), picture, again)
     publish_attempts(run, config.study, dag)
-    texts = {"table.md": tables(results), "report.html": page(results, drawn, origins)}
+    texts = {"table.md": tables(results), "report.html": html_report(results, drawn, origins)}
     svgs = {name: figure.svg for name, figure in (drawn | {"stages": picture}).items()}
     return publish(run, results, texts, svgs, headline(results))
 
@@ -68,6 +68,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         splits={"train": pulses.train, "validation": pulses.validation},
         trivial=look.trivial,
         inputs=look.columns,
+        normalised=look.normalised,
         scaling=look.scaling,
         raw_inputs_reason=config.configuration["raw_inputs_reason"],
         trials=trials,

@@ -9,10 +9,7 @@ from pydantic import Field
 from tasks.data.statistics import Column
 from tasks.icecube.configuration import Trained
 from tasks.stage.result import Result
-from tasks.training.collapse import Outputs
-from tasks.training.rates import RateRow, Recommendation
-from tasks.training.single_batch import SingleBatchFit
-from tasks.training.trial import Ended
+from tasks.training.findings import Ended, Outputs, RateRow, Recommendation, SingleBatchFit
 
 
 class SplitFacts(Result):
@@ -43,10 +40,14 @@ class Constant(Result):
 
 
 class LookResult(Result):
-    """icecube-look. `columns` are of the pulses of train as the network gets them, raw; `events` of train were read."""
+    """icecube-look. `columns` are of the pulses of train as the network gets them, raw; `events` of train were read.
+
+    `normalised` has the lowest and the highest value of each column after normalising.
+    """
 
     events: int
     columns: list[Column]
+    normalised: dict[str, list[float]]
     scaling: str
     normaliser_digest: str
     trivial: Constant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tasks.data.gate import InputLimits
+from tasks.data.limits import InputLimits
 from tasks.icecube.configuration import Events, Inputs, Network, RateTable, Scaling, SingleBatch, Trained
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from pydantic import model_validator
 
-from tasks.data.gate import InputLimits
+from tasks.data.limits import InputLimits
 from tasks.icecube.configuration import (
     Events,
     Generated,

@@ -17,7 +17,8 @@ from tasks.icecube.stages import TrainConfig
 from tasks.icecube.training import Prepared, angles, spread_over
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.budget import Budget
-from tasks.training.collapse import Outputs, looked_at, require_diverse
+from tasks.training.collapse import looked_at, require_diverse
+from tasks.training.findings import Outputs
 from tasks.training.invariance import Way, require_invariant
 from tasks.training.loop import train as train_problem
 from tasks.training.result import described

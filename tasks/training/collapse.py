@@ -12,14 +12,7 @@ import torch
 from torch import nn
 
 from storage.errors import CheckFailed
-from tasks.stage.result import Result
-
-
-class Outputs(Result):
-    """How far outputs lie apart, as a share of how far the truth does, and the share of dead units by module."""
-
-    spread_ratio: float
-    dead_shares: dict[str, float]
+from tasks.training.findings import Outputs
 
 
 def spread(values: torch.Tensor) -> float:

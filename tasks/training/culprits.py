@@ -1,8 +1,9 @@
 """What began a numerical failure: which examples, which tensor, which module; and the step, kept to be looked at again.
 
 The step is made once more from where it began (the weights are still those, and the generators are put back), with
-every module watched. Nothing is guessed: an example is named when its own loss, or the gradient of its own loss within
-the same batch, is not finite.
+every module watched. Nothing is guessed: an example is named when its loss is not finite, or the gradient of its loss
+where the batch is that example alone. (Within the batch a gradient cannot be taken apart: where the derivative of one
+example is infinite, the zeros that others pass there become numbers that are none.)
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class FailedStep(NumericalFailure):
 class Found:
     """Dataset indices of the culprits, the tensor and the module where it began, and every call of a module in order.
 
-    `together` says that each example alone is finite, and their sum is not. `batch` is the micro-batch.
+    `together` says that each example alone is finite, and their sum is not. `batch` is the micro-batch, the
+    `number`-th of the step.
     """
 
     examples: list[int]
@@ -76,23 +78,25 @@ class Found:
     together: bool
     modules: list[Watched]
     batch: Any = None
+    number: int = 0
 
 
-def culprits(problem: Problem, step: Step, change: Callable[[Any], None] = lambda batch: None) -> Found | None:
+def culprits(
+    problem: Problem, step: Step, change: Callable[[int, Any], None] = lambda number, batch: None
+) -> Found | None:
     """Makes the step again, up to the first micro-batch of which something is not finite; None where all is.
 
-    No weight is changed. `change` may change the tensors of a batch before the model gets it.
+    No weight is changed. `change(number, batch)` may change the tensors of a micro-batch before the model gets it.
     """
     problem.model.train()
     load_generator_tensors(step.generators)
-    device = next(problem.model.parameters()).device
-    for indices in step.examples:
+    for number, indices in enumerate(step.examples):
         batch = problem.batch(indices, step.epoch)
-        change(batch)
-        with torch.autocast(device.type, torch.bfloat16, enabled=step.autocast), _watched(problem.model) as modules:
-            losses = problem.losses(problem.model, batch).float()
-        if found := _of_losses(problem.model, losses / step.weight, indices, modules):
-            return replace(found, batch=batch)
+        change(number, batch)
+        with _watched(problem.model) as modules:
+            losses = _losses(problem, batch, step)
+        if found := _of_losses(problem, losses, indices, step, modules):
+            return replace(found, batch=batch, number=number)
     return None
 
 
@@ -113,6 +117,7 @@ def _keep(run: StageRun, problem: Problem, error: FailedStep, found: Found | Non
         "step": made.number,
         "epoch": made.epoch,
         "examples": [indices.tolist() for indices in made.examples],
+        "micro_batch": found.number if found else 0,
         "weight": made.weight,
         "autocast": made.autocast,
         "tensor": found.tensor if found else error.tensor,
@@ -154,48 +159,58 @@ def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
-def _of_losses(model: nn.Module, losses: torch.Tensor, indices: np.ndarray, modules: list[Watched]) -> Found | None:
+Gradients = dict[str, torch.Tensor]
+
+
+def _of_losses(
+    problem: Problem, losses: torch.Tensor, indices: np.ndarray, step: Step, modules: list[Watched]
+) -> Found | None:
     """The culprits of one micro-batch, of whose losses the sum is made small; None where all is finite."""
     wrong = (~losses.detach().isfinite()).cpu().numpy()
     if wrong.any():
         first = next((seen for seen in modules if seen.not_finite), None)
         began = "" if first is None else f"the input of {first.module}" if first.input_not_finite else first.module
         return Found(indices[wrong].tolist(), "the loss", began, False, modules)
-    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-
-    def gradients(rows: Sequence[int]) -> list[torch.Tensor | None]:
-        summed = losses[list(rows)].sum()
-        return list(torch.autograd.grad(summed, [one for _, one in named], retain_graph=True, allow_unused=True))
-
-    whole = gradients(range(len(indices)))
-    spoilt = [name for (name, _), gradient in zip(named, whole, strict=True) if not _finite(gradient)]
-    there = {name: gradient for (name, _), gradient in zip(named, whole, strict=True) if gradient is not None}
-    if not spoilt and bool(nn.utils.get_total_norm(list(there.values())).isfinite()):
+    whole = _gradients(problem.model, losses)
+    spoilt = [name for name, gradient in whole.items() if not gradient.isfinite().all()]
+    if not spoilt and bool(nn.utils.get_total_norm(list(whole.values())).isfinite()):
         return None
     # backwards the last tensor is made first; of a norm too large to be a number, the largest has most
-    culprit = spoilt[-1] if spoilt else max(there, key=lambda name: float(there[name].abs().max()))
-    alone = _narrowed(gradients, len(indices)) if spoilt else []
+    culprit = spoilt[-1] if spoilt else max(whole, key=lambda name: float(whole[name].abs().max()))
+    alone = _narrowed(problem, indices, step) if spoilt else []
     tensor = f"the gradient of {culprit}" if spoilt else "the norm of all gradients"
-    examples = indices[alone].tolist() if alone else indices.tolist()
-    return Found(examples, tensor, culprit.rpartition(".")[0] or culprit, not alone, modules)
+    where = culprit.rpartition(".")[0] or culprit
+    return Found(alone or indices.tolist(), tensor, where, not alone, modules)
 
 
-def _finite(gradient: torch.Tensor | None) -> bool:
-    return gradient is None or bool(gradient.isfinite().all())
+def _losses(problem: Problem, batch: Any, step: Step) -> torch.Tensor:
+    """What the batch adds to the loss of the step, by example."""
+    device = next(problem.model.parameters()).device
+    with torch.autocast(device.type, torch.bfloat16, enabled=step.autocast):
+        return problem.losses(problem.model, batch).float() / step.weight
 
 
-def _narrowed(gradients: Callable[[Sequence[int]], list[torch.Tensor | None]], count: int) -> list[int]:
-    """The rows whose own gradient is not finite, by halving; those that were found within MOST_BACKWARDS."""
-    waiting, found, tried = [list(range(count))], [], 0
+def _gradients(model: nn.Module, losses: torch.Tensor) -> Gradients:
+    """Of the sum of the losses, by the name of each parameter that has one."""
+    named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    found = torch.autograd.grad(losses.sum(), list(named.values()), allow_unused=True)
+    return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
+
+
+def _narrowed(problem: Problem, indices: np.ndarray, step: Step) -> list[int]:
+    """The examples whose own gradient is not finite, by halving; those that were found within MOST_BACKWARDS."""
+    waiting, found, tried = [indices], [], 0
     while waiting and tried < MOST_BACKWARDS:
-        rows = waiting.pop(0)
+        some = waiting.pop(0)
         tried += 1
-        if all(map(_finite, gradients(rows))):
+        load_generator_tensors(step.generators)
+        losses = _losses(problem, problem.batch(some, step.epoch), step)
+        if all(gradient.isfinite().all() for gradient in _gradients(problem.model, losses).values()):
             continue
-        if len(rows) == 1:
-            found += rows
+        if len(some) == 1:
+            found += some.tolist()
         else:
-            waiting += [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+            waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
     return sorted(found)
 
 

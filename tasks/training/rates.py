@@ -18,44 +18,11 @@ from torch import nn
 
 from storage.errors import NumericalFailure
 from tasks.stage.execution import Execution
-from tasks.stage.result import Result
+from tasks.training.findings import RateRow, Recommendation, Tried
 from tasks.training.loader import micro_batches
 from tasks.training.loop import initial_state, matmul_precision, optimizer_step
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
-
-
-class Tried(Result):
-    """One rate with one seed. `gradient_norm_max` is the largest finite one, `parameter` that with most of it.
-
-    `failed` names what was not finite, and at which step; `change` is None then. It is that of the metric that
-    decides: below 0 is a gain.
-    """
-
-    change: float | None
-    gradient_norm_max: float
-    parameter: str
-    failed: str | None = None
-
-
-class RateRow(Result):
-    """One rate over all seeds: the change of the probe's metric, of the seeds that came to the end (else None)."""
-
-    rate: float
-    seeds: int
-    failed: int
-    mean: float | None
-    low: float | None
-    high: float | None
-    gradient_norm_max: float
-    parameter: str
-
-
-class Recommendation(Result):
-    """The rate to take, or None; `because` says it in words."""
-
-    rate: float | None
-    because: str
 
 
 def try_rate(problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> Tried:

@@ -47,10 +47,10 @@ def replay(path: Path) -> Iterator[str]:
     changed: list[str] = []
     stored = load_file(folder / "batch.safetensors")
 
-    def put_back(batch: Any) -> None:
-        """Gives the batch the values that it had, whatever the files say by now."""
+    def put_back(number: int, batch: Any) -> None:
+        """Gives the batch that failed the values that it had, whatever the files say by now."""
         for name, tensor in tensors_of(batch).items():
-            was = stored.get(name)
+            was = stored.get(name) if number == described["micro_batch"] else None
             if was is not None and was.shape == tensor.shape and not _equal(was, tensor):
                 changed.append(name)
                 tensor.copy_(was)
@@ -62,8 +62,10 @@ def replay(path: Path) -> Iterator[str]:
         yield "not reproduced: everything is finite here"
         return
     same = (found.tensor, found.examples) == (described["tensor"], described["culprits"])
-    yield f"reproduced: {found.tensor}, examples {_some(found.examples)}" if same else (
-        f"it fails otherwise here: {found.tensor}, examples {_some(found.examples)}"
+    yield (
+        f"reproduced: {found.tensor}, examples {_some(found.examples)}"
+        if same
+        else (f"it fails otherwise here: {found.tensor}, examples {_some(found.examples)}")
     )
     if found.module:
         yield f"it begins in {found.module}"

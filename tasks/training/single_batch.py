@@ -9,22 +9,12 @@ from __future__ import annotations
 
 from storage.errors import CheckFailed
 from tasks.stage.execution import Execution
-from tasks.stage.result import Result
+from tasks.training.findings import SingleBatchFit
 from tasks.training.loader import micro_batches
 from tasks.training.loop import initial_state, matmul_precision, optimizer_step
 from tasks.training.problem import Problem
 from tasks.training.rates import probed
 from tasks.training.schedule import Schedule
-
-
-class SingleBatchFit(Result):
-    """The metric that decides, on the batch itself, before and after `steps` steps on its `examples`."""
-
-    examples: int
-    steps: int
-    before: float
-    after: float
-    gradient_norm_max: float
 
 
 def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> SingleBatchFit:

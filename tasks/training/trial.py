@@ -9,18 +9,16 @@ one: trials of a study are stages side by side.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from storage.errors import NotLearning, NumericalFailure
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageRun
+from tasks.training.findings import Ended
 from tasks.training.loop import initial_state, train_to_the_end
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.state import Position
 from tasks.training.trivial import compared
-
-Ended = Literal["finished", "not_learning", "numerical_failure"]
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,10 @@ class Trial:
     """How a trial ended. Its fields are JSON values, for a result.
 
     `step` is the last one made, or the one that failed. `metric` is the lowest value of the metric that decides, and
-    `ratio_to_trivial` its multiple of the lowest trivial value; None where there is none yet. `tensor` names what is
-    not finite, `module` where that began, `examples` the dataset indices of the culprits (none in a validation).
-    `together`: alone each of them is finite. `gradient_norm_max` is the largest finite norm; `validations` are [step, value] of the metric that decides.
+    `ratio_to_trivial` its multiple of the lowest trivial value; None where there is none yet. `validations` are
+    [step, value] of that metric, `gradient_norm_max` is the largest finite norm. `tensor` names what is not finite,
+    `module` where that began, `examples` the dataset indices of the culprits (none in a validation); `together`: each
+    of them alone is finite.
     """
 
     ended: Ended
@@ -57,8 +56,13 @@ def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
         return _ended("not_learning", error.step, problem, state.position)
     except NumericalFailure as error:
         found = _ended("numerical_failure", error.step, problem, state.position)
-        where = {"module": error.module or None, "examples": tuple(error.examples), "together": error.together}
-        return replace(found, tensor=error.tensor, **where)
+        return replace(
+            found,
+            tensor=error.tensor,
+            module=error.module or None,
+            examples=tuple(error.examples),
+            together=error.together,
+        )
     return _ended("finished", state.position.step, problem, state.position)
 
 

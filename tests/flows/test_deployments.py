@@ -15,16 +15,17 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
+from deployments.page import load_page, page_names
 from deployments.slurm.cluster.site import Overrides
 from flows import command, settings
-from tasks.robustness.study import Study
 from tasks.stage.run import Needs
 from tasks.stage.validation import validated
-from tests.conftest import REPOSITORY, ROBUSTNESS
+from tests.conftest import REPOSITORY
 from tests.slurm.harness import PREFECT, Server, until
 
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]
-STUDIES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.robustness.robustness"]
+PAGES = {f"flows.{name}.{name}": load_page(name) for name in page_names()}
+STUDIES = [one for one in DEPLOYMENTS if one["entrypoint"] in PAGES]
 STAGES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.stage.stage"]
 
 
@@ -35,18 +36,19 @@ def test_prefect_yaml_is_what_the_command_makes_of_pages_and_profiles(capsys: py
 
 
 def test_there_is_one_for_each_profile_here_and_on_slurm_and_for_what_stages_need() -> None:
-    names = settings.profile_names(ROBUSTNESS)
-    assert sorted(one["name"] for one in STUDIES) == sorted([*names, *(f"{name}-local" for name in names)])
+    for entrypoint, page in PAGES.items():
+        names, made = settings.profile_names(page), [one["name"] for one in STUDIES if one["entrypoint"] == entrypoint]
+        assert names and sorted(made) == sorted([*names, *(f"{name}-local" for name in names)])
     assert [one["name"] for one in STAGES] == list(get_args(Needs))
 
 
-@pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: one["name"])
+@pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: f"{one['entrypoint'].split('.')[1]} {one['name']}")
 def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[str, Any]) -> None:
     given, dispatch = deployment["parameters"], deployment["parameters"]["dispatch"]
-    profile = deployment["name"].removesuffix("-local")
-    study = settings.read_study(ROBUSTNESS, profile, [], None)
+    profile, page = deployment["name"].removesuffix("-local"), PAGES[deployment["entrypoint"]]
+    study = settings.read_study(page, profile, [], None)
     seeds = {"sweep_seeds": study.sweep_seeds}  # of the command line; a form has `over`
-    assert validated(Study, given["study"] | seeds, "prefect.yaml") == study
+    assert validated(page.model, given["study"] | seeds, "prefect.yaml") == study
     flow = load_flow_from_entrypoint(deployment["entrypoint"])
     flow.validate_parameters(given)
     shown = json.dumps(parameter_schema(flow).model_dump())
@@ -54,7 +56,7 @@ def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[
     whole = given | {"study": study.model_dump(mode="json")}  # as a command gives it
     validate(whole, parameter_schema(flow).model_dump_for_openapi(), raise_on_error=True)
     assert (dispatch == "local") is deployment["name"].endswith("-local")
-    first_words = settings.profile_file(ROBUSTNESS, profile).read_text()[2:40]
+    first_words = settings.profile_file(page, profile).read_text()[2:40]
     assert deployment["description"].startswith(first_words), "what it is and needs, as the profile says"
 
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
+from deployments.page import page_names
 from flows import robustness
 from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY
@@ -26,7 +28,7 @@ CONFIGURATION = ("configuration", "study")
 """Last names of modules that hold only what is in the fingerprint."""
 STAGES = {
     f"{module.__name__}.{name}": stage
-    for module in (robustness,)
+    for module in (importlib.import_module(f"flows.{name}") for name in page_names())
     for name, stage in vars(module).items()
     if isinstance(stage, Stage)
 }

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from storage.errors import CheckFailed
-from tasks.data.gate import InputLimits, require_disjoint, require_inputs
+from tasks.data.gate import require_inputs
+from tasks.data.limits import InputLimits
 from tasks.data.normaliser import Normaliser, Step
+from tasks.data.splits import require_disjoint
 from tasks.data.statistics import column_statistics
 
 NAMES = ["time", "charge"]

@@ -1,0 +1,19 @@
+"""How large inputs may be, as a person configures it."""
+
+from __future__ import annotations
+
+from tasks.stage.configuration import Configuration, scientific
+
+
+class InputLimits(Configuration):
+    """How large inputs may be, as the network gets them."""
+
+    max_absolute_z: float = scientific(
+        20.0,
+        gt=0,
+        description="The largest absolute value that an input may have after normalising. Values of thousands keep a "
+        "network from learning at any learning rate, and end in numbers that are not finite.",
+    )
+    reason_for_more: str | None = scientific(
+        None, min_length=10, description="Why inputs beyond that are taken as they are; shown in every table."
+    )

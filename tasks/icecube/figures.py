@@ -1,0 +1,100 @@
+"""The figures of the direction study: trials by seed, their ways, rates, the training."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+from tasks.icecube.final_results import NORMALISED, RAW, FinalResults
+from tasks.icecube.words import degrees, ended
+from tasks.report.figures import SERIES_STYLES, Curve, Dots, curves, dots, over_values
+from tasks.report.page import Figure
+from tasks.stage.run import StageInput
+
+SHOWN = ("as-found", "dropout", "normalise")
+
+
+def figures(results: FinalResults, stages: Mapping[str, StageInput]) -> dict[str, Figure]:
+    """File name -> figure."""
+    drawn = {"trials": _trials(results), "rates": _rates(results), "training": _training(results, stages["trained"])}
+    if ways := _ways(results):
+        drawn["ways"] = ways
+    return drawn
+
+
+def _trials(results: FinalResults) -> Figure:
+    """A seed that ended otherwise than finished has no dot; the label says so."""
+    rows = []
+    for name, trial in results.trials.items():
+        lost = len(trial.seeds) - len(trial.angles)
+        rows.append(Dots(f"{name} ({lost} of {len(trial.seeds)} failed)" if lost else name, trial.angles))
+    trivial = results.trivial.best_constant_degrees
+    rows.append(Dots("constant direction", [trivial]))
+    caption = (
+        "Where each trial ended: the mean angle on validation with each seed that finished. The others did not learn, "
+        "or ended in numbers that are not finite."
+    )
+    numbers = "; ".join(f"{name}: {ended(trial)}" for name, trial in results.trials.items())
+    return Figure(dots("trials", f"{caption} {numbers}.", rows, "mean angle (degrees)"), caption)
+
+
+def _ways(results: FinalResults) -> Figure | None:
+    """The validations of some trials with their worst seed that has any."""
+    drawn = []
+    for name, style in zip(SHOWN, SERIES_STYLES, strict=True):
+        known = (
+            [one for one in results.trials[name].seeds.values() if one.validations] if name in results.trials else []
+        )
+        if known:
+            worst = max(known, key=lambda one: one.validations[-1][1])
+            drawn.append(Curve(f"{name}, seed {worst.seed}", style, worst.validations, dots=True))
+    if not drawn:
+        return None
+    caption = f"{', '.join(curve.name for curve in drawn)}: the mean angle at each validation, with the worst seed."
+    ends = "; ".join(f"{curve.name} ends at {degrees(curve.points[-1][1])}" for curve in drawn)
+    return Figure(curves("ways", f"{caption} {ends}.", drawn, "optimizer step", "mean angle (degrees)"), caption)
+
+
+def _rates(results: FinalResults) -> Figure:
+    series: dict[str, list[tuple[float, Dots]]] = {}
+    ticks: dict[float, str] = {}
+    for inputs in (RAW, NORMALISED):
+        rows = results.rates[inputs]
+        ticks |= {row.rate: f"{row.rate:g}" for row in rows}
+        series[inputs] = [
+            (
+                row.rate,
+                Dots(
+                    f"{row.rate:g}", [], row.mean, None if row.low is None or row.high is None else [row.low, row.high]
+                ),
+            )
+            for row in rows
+        ]
+    caption = (
+        f"What {results.rate_steps} steps at a rate change of the mean angle, over the seeds that came to an end: "
+        "mean, lowest and highest. Below 0 is a gain; where no seed came to an end there is nothing."
+    )
+    numbers = "; ".join(
+        f"{inputs} {point.label}: {'not finite' if point.mean is None else f'{point.mean:+.1f}'}"
+        for inputs, points in series.items()
+        for _, point in points
+    )
+    return Figure(
+        over_values("rates", f"{caption} {numbers}.", series, ticks, "learning rate", "change (degrees)"), caption
+    )
+
+
+def _training(results: FinalResults, trained: StageInput) -> Figure:
+    rows = [json.loads(line) for line in trained.run.metrics_file.read_text().splitlines()]
+    points = [[row["step"], row["angle_degrees"]] for row in rows if "angle_degrees" in row]
+    trivial = results.trivial.best_constant_degrees
+    losses = [[row["step"], math.degrees(row["train_loss"])] for row in rows if "train_loss" in row]
+    drawn = [
+        Curve("train (moving batches)", SERIES_STYLES[1], losses),
+        Curve("validation", SERIES_STYLES[1], points, dots=True),
+        Curve("constant direction", SERIES_STYLES[0], [[points[0][0], trivial], [points[-1][0], trivial]]),
+    ]
+    caption = "The training: mean angle on validation and on the batches, beside the best constant direction."
+    end = f"It ends at {degrees(points[-1][1])}, the constant direction gets {degrees(trivial)}"
+    return Figure(curves("training", f"{caption} {end}.", drawn, "optimizer step", "mean angle (degrees)"), caption)

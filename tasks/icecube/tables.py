@@ -1,0 +1,173 @@
+"""The tables of the direction study. Every row of numbers ends with the name of the run that they came from."""
+
+from __future__ import annotations
+
+from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
+from tasks.icecube.study import trial_role
+from tasks.icecube.words import (
+    QUESTION,
+    about_rates,
+    about_training,
+    answer,
+    degrees,
+    ended,
+    facts,
+    limits,
+    verdict,
+)
+from tasks.report.provenance import run_name, run_table
+from tasks.report.table import Table
+
+RECORDED = [
+    ["1e-05", "1.1", "no", "stable but too slow"],
+    ["3e-05", "312.8", "yes", "stable"],
+    ["0.0001", "1.88", "yes", "optimal"],
+    ["0.0003", "109.6", "yes", "borderline"],
+    ["0.001", "432,542,528", "no", "explodes"],
+]
+"""Rate, largest gradient, whether the loss fell, and what was concluded: as the recorded study has it."""
+EVENTS_SHOWN = 3
+
+
+def tables(results: FinalResults) -> str:
+    """`table.md`: what was found, and where it comes from."""
+    blocks = [
+        f"# {results.study}: what kept the network from learning?",
+        QUESTION,
+        *answer(results),
+        "\n".join(f"- {fact}" for fact in facts(results)),
+        "## The trials",
+        trial_table(results).markdown(),
+        failure_table(results).markdown(),
+        "## The inputs",
+        input_table(results).markdown(),
+        "## The learning rates",
+        "\n".join(f"- {line}" for line in about_rates(results)),
+        rate_table(results).markdown(),
+        recorded_table().markdown(),
+        "## The training",
+        "\n".join(f"- {line}" for line in about_training(results)),
+        "## Limits",
+        "\n".join(f"- {line}" for line in limits(results)),
+        "## Where the numbers come from",
+        run_table(results.runs).markdown(),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def run_of(results: FinalResults, role: str) -> str:
+    return run_name(results.runs[role])
+
+
+def trial_table(results: FinalResults) -> Table:
+    return Table(
+        "Each trial, by seeds: the lowest mean angle on validation in degrees of those that came to an end, how the "
+        "others ended, the largest finite gradient. The run is that of its worst seed.",
+        ["trial", "what", "verdict", "ended", "largest gradient", "run"],
+        [
+            [
+                name,
+                changes(results, trial),
+                verdict(trial),
+                ended(trial),
+                f"{trial.gradient_norm_max:.3g}",
+                run_of(results, trial_role(name, trial.seed)),
+            ]
+            for name, trial in results.trials.items()
+        ],
+    )
+
+
+def changes(results: FinalResults, trial: TrialFacts) -> str:
+    """What is given in a trial that is not as found."""
+    given = trial.trained
+    parts = [
+        "normalised inputs" if given.inputs == NORMALISED else "",
+        "BatchNorm of the inputs" if given.batch_norm else "",
+        f"dropout {given.dropout:g}" if given.dropout else "",
+        "shuffled" if given.shuffle else "",
+        f"warm-up over {trial.warmup_ratio:.0%}" if trial.warmup_ratio else "",
+    ]
+    return ", ".join(filter(None, [f"rate {trial.learning_rate:g}", *parts]))
+
+
+def failure_table(results: FinalResults) -> Table:
+    return Table(
+        "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
+        "the events of its batch that are not finite. Where that is the whole batch, it was not the events: the "
+        "weights were spoilt by then.",
+        ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
+        [
+            [name, seed, one.step, one.tensor, one.module or "-", _events(one.event_ids, one.together),
+             run_of(results, trial_role(name, int(seed)))]
+            for name, trial in results.trials.items()
+            for seed, one in trial.seeds.items()
+            if one.ended == "numerical_failure"
+        ],
+    )  # fmt: skip
+
+
+def _events(ids: list[int], together: bool) -> str:
+    if together:
+        return f"none alone; all {len(ids)} together"
+    more = f" and {len(ids) - EVENTS_SHOWN} more" if len(ids) > EVENTS_SHOWN else ""
+    return ", ".join(map(str, ids[:EVENTS_SHOWN])) + more if ids else "none: in a validation"
+
+
+def input_table(results: FinalResults) -> Table:
+    rows = []
+    for column in results.inputs:
+        low, high = results.normalised[column.name]
+        raw = (column.minimum, column.maximum, column.mean, column.deviation)
+        numbers = ["-" if value is None else f"{value:,.4g}" for value in raw]
+        rows.append([column.name, *numbers, column.not_finite, f"{low:.3g}", f"{high:.3g}", run_of(results, "look")])
+    return Table(
+        f"The {results.inputs[0].count:,} pulses of train as the network gets them: raw values, and the ends of what "
+        f"normalising ({results.scaling}) makes of them.",
+        ["feature", "lowest", "highest", "mean", "deviation", "not finite", "normalised from", "to", "run"],
+        rows,
+    )
+
+
+def rate_table(results: FinalResults) -> Table:
+    return Table(
+        f"Each rate, tried for {results.rate_steps} steps with several seeds: the change of the mean angle on the same "
+        "events of validation, in degrees (below 0: a gain), of the seeds that came to an end, and the largest "
+        "gradient with the parameter that had most of it.",
+        ["inputs", "rate", "seeds", "not finite", "mean", "lowest", "highest", "largest gradient", "parameter", "run"],
+        [
+            [
+                inputs,
+                f"{row.rate:g}",
+                row.seeds,
+                row.failed,
+                *(("-" if value is None else f"{value:+.2f}") for value in (row.mean, row.low, row.high)),
+                f"{row.gradient_norm_max:.3g}",
+                row.parameter,
+                run_of(results, f"rates-{inputs}"),
+            ]
+            for inputs in (RAW, NORMALISED)
+            for row in results.rates[inputs]
+        ],
+    )
+
+
+def recorded_table() -> Table:
+    return Table(
+        "The same as the recorded study has it (2025-10-05): raw inputs, 20 steps, one seed, judged on the moving "
+        "batches. Its network and events are larger; no run of this study stands behind these numbers.",
+        ["rate", "largest gradient", "loss falls", "concluded"],
+        RECORDED,
+    )
+
+
+def training_table(results: FinalResults) -> Table:
+    found, trivial = results.training, results.trivial.best_constant_degrees
+    return Table(
+        "The training with normalised inputs, beside what needs no learning: angles on validation, in degrees.",
+        ["what", "mean angle", "of the trivial", "run"],
+        [
+            ["trained", degrees(found.mean_degrees), f"{found.ratio_to_trivial:.3f}", run_of(results, "trained")],
+            ["best constant direction", degrees(trivial), "1.000", run_of(results, "look")],
+        ],
+    )

@@ -1,0 +1,167 @@
+"""Of a step that fails, the examples, the tensor and the module are named; it is kept, and can be made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from storage import durable
+from storage.errors import BadInput, NumericalFailure
+from tasks.stage.outcome import outcome_of
+from tasks.training.culprits import FOLDER, Step, culprits, tensors_of
+from tasks.training.replay import replay
+from tasks.training.state import generator_tensors
+from tests.tasks.tiny import SEEN, ToyBatch, ToyConfig, toy_attempt, toy_directory, toy_problem
+
+WINDOW = 8
+
+
+def step(*cut: int) -> Step:
+    """The examples 0 to 7, cut into micro-batches of these sizes."""
+    indices = np.split(np.arange(WINDOW), np.cumsum(cut)[:-1])
+    return Step(1, 0, indices, WINDOW, generator_tensors(False), False)
+
+
+@pytest.mark.parametrize("cut", [(8,), (4, 4), (3, 3, 2)])
+@pytest.mark.parametrize(("poison", "tensor"), [("loss", "the loss"), ("gradient", "the gradient of outer.weight")])
+def test_the_one_example_is_found_wherever_the_batch_is_cut(cut: tuple[int, ...], poison: str, tensor: str):
+    problem = toy_problem(ToyConfig())
+    plain = problem.losses
+
+    def losses(model: nn.Module, batch: ToyBatch) -> torch.Tensor:
+        found = plain(model, batch)
+        wrong = batch.indices == 5
+        if poison == "loss":
+            return torch.where(wrong, torch.nan, found)
+        steep = torch.sqrt(model.outer.weight.sum() * 0)  # 0 itself, with an infinite slope
+        return torch.stack([loss + steep if is_wrong else loss for loss, is_wrong in zip(found, wrong, strict=True)])
+
+    problem.losses = losses
+    found = culprits(problem, step(*cut))
+    assert found and (found.examples, found.tensor, found.together) == ([5], tensor, False)
+
+
+def test_the_module_where_it_begins_is_the_innermost_one_and_the_input_is_told_from_it():
+    class Spoils(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 0 * 0
+
+    problem = toy_problem(ToyConfig())
+    problem.model.outer = nn.Sequential(nn.Linear(16, 8), Spoils(), nn.Linear(8, 1))
+    found = culprits(problem, step(8))
+    assert found and (found.module, found.tensor) == ("outer.1", "the loss")
+    assert [seen.module for seen in found.modules if seen.not_finite] == ["outer.1", "outer.2", "outer"]
+
+    problem = toy_problem(ToyConfig())
+    batch = problem.batch
+    problem.batch = lambda indices, epoch: ToyBatch(
+        torch.from_numpy(indices), torch.where(torch.from_numpy(indices)[:, None] == 2, torch.nan, batch(indices, 0).x)
+    )
+    found = culprits(problem, step(8))
+    assert found and (found.module, found.examples) == ("the input of inner", [2])
+
+
+def test_what_overflows_only_as_a_sum_blames_no_example():
+    problem = toy_problem(ToyConfig())
+    problem.losses = lambda model, batch: 3e38 * model.outer.bias.expand(len(batch.indices))
+    made = Step(1, 0, [np.arange(WINDOW)], 1.0, generator_tensors(False), False)
+    problem.model.outer.bias.data.fill_(0.1)
+    found = culprits(problem, made)
+    assert found and found.together and found.examples == list(range(WINDOW))
+    assert found.tensor == "the gradient of outer.bias"
+
+
+def test_a_norm_that_is_no_number_names_the_largest_gradient():
+    problem = toy_problem(ToyConfig())
+    problem.losses = lambda model, batch: 1e25 * model.inner.weight.sum().expand(len(batch.indices))
+    found = culprits(problem, step(8))
+    assert found and (found.tensor, found.module) == ("the norm of all gradients", "inner")
+
+
+def test_a_sound_step_has_no_culprits_and_changes_nothing():
+    problem = toy_problem(ToyConfig())
+    before = {name: value.clone() for name, value in problem.model.state_dict().items()}
+    assert culprits(problem, step(4, 4)) is None
+    assert all(torch.equal(value, before[name]) for name, value in problem.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in problem.model.parameters())
+
+
+def poisoned(root: Path, **changed: Any) -> ToyConfig:
+    """The toy whose third step has an example with an infinite loss."""
+    SEEN.clear()
+    toy_attempt(root / "order", ToyConfig(), max_steps_per_run=3)
+    return ToyConfig(poisoned_loss=SEEN[-1][1], **changed)
+
+
+def test_a_failed_training_names_the_culprit_and_how_to_go_on(tmp_path: Path):
+    """Seen: it named the whole batch."""
+    config = poisoned(tmp_path)
+    outcome = toy_attempt(tmp_path, config)
+    assert outcome.end_state == "numerical_failure"
+    said = f"the loss is not finite at step 3, batch examples [{config.poisoned_loss}] (1 of a batch of 8)"
+    assert said in outcome.text
+    assert "ratchet replay" in outcome.text
+    assert len(outcome_of(NumericalFailure(1, range(500), "the loss")).text) < 500, "not every example of a large batch"
+
+
+def test_the_kept_step_is_made_again_as_it_was_from_files_and_draws(tmp_path: Path):
+    config = poisoned(tmp_path)
+    toy_attempt(tmp_path, config)
+    run = toy_directory(tmp_path, config)
+    folder, before = run.path / FOLDER, sorted(run.path.rglob("*"))
+    described = durable.read_json(folder / "failure.json")
+    assert described["step"] == 3 and described["culprits"] == [config.poisoned_loss]
+    lines = list(replay(run.path))
+    assert lines[0] == f"step 3, as it failed: the loss, examples [{config.poisoned_loss}]"
+    assert lines[1] == f"reproduced: the loss, examples [{config.poisoned_loss}]"
+    assert any(line.split()[0] == "dropout" for line in lines), "every module is shown"
+    assert sorted(run.path.rglob("*")) == before, "the run directory stays as it is"
+
+
+def test_a_kept_step_repeats_the_draws_of_dropout(tmp_path: Path):
+    """The largest output of a module behind dropout is the same each time, and another one with other generators."""
+    config = poisoned(tmp_path)
+    toy_attempt(tmp_path, config)
+    path = toy_directory(tmp_path, config).path
+    torch.manual_seed(99)
+    one = list(replay(path))
+    torch.manual_seed(7)
+    assert list(replay(path)) == one
+    file = path / FOLDER / "generators.safetensors"
+    torch.manual_seed(5)
+    save_file({"torch": torch.get_rng_state()}, file)
+    assert list(replay(path)) != one
+
+
+def test_data_that_changed_since_is_put_back_and_said(tmp_path: Path):
+    config = poisoned(tmp_path)
+    toy_attempt(tmp_path, config)
+    path = toy_directory(tmp_path, config).path
+    stored = load_file(path / FOLDER / "batch.safetensors")
+    assert set(stored) == {"batch.indices", "batch.x"}
+    stored["batch.x"] = torch.full_like(stored["batch.x"], torch.nan)
+    save_file(stored, path / FOLDER / "batch.safetensors")
+    lines = list(replay(path))
+    assert "the data changed since (batch.x)" in lines[1]
+    assert lines[2].startswith("it fails otherwise here: the loss, examples [") and "the input of inner" in lines[3]
+
+
+def test_a_run_without_a_failed_step_is_refused(tmp_path: Path):
+    config = ToyConfig()
+    toy_attempt(tmp_path, config)
+    with pytest.raises(BadInput, match="keeps no failed step"):
+        list(replay(toy_directory(tmp_path, config).path))
+
+
+def test_tensors_of_batches_of_any_form():
+    one, other = torch.zeros(2), torch.ones(1)
+    assert tensors_of(one) == {"batch": one}
+    assert set(tensors_of({"a": one, "b": [other, "text", {"c": one}]})) == {"batch.a", "batch.b.0", "batch.b.2.c"}
+    assert set(tensors_of(ToyBatch(one, other))) == {"batch.indices", "batch.x"}
+    assert tensors_of("text") == {}
