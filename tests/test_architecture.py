@@ -103,9 +103,10 @@ def test_only_the_command_line_prints() -> None:
         assert not [call for call in calls if getattr(call.func, "id", "") == "print"], file
 
 
-def test_walking_the_page_starts_neither_torch_nor_a_server() -> None:
+@pytest.mark.parametrize("page", STUDIES)
+def test_walking_the_page_starts_neither_torch_nor_a_server(page: str) -> None:
     code = (
-        "import sys; from flows import command; code = command.main('flows.robustness', ['--profile', 'smoke', "
+        f"import sys; from flows import command; code = command.main('flows.{page}', ['--profile', 'smoke', "
         "'--dry-run', '--root', '/nonexistent']); "
         "sys.exit(code or 10 * any(name in sys.modules for name in ('torch', 'transformers', 'datasets', 'uvicorn')))"
     )

@@ -40,18 +40,18 @@ def _trials(results: FinalResults) -> Figure:
 
 
 def _ways(results: FinalResults) -> Figure | None:
-    """The validations of some trials with their worst seed that has any."""
+    """The validations of some trials, each with the seed that came furthest, of several the worst."""
     drawn = []
     for name, style in zip(SHOWN, SERIES_STYLES, strict=True):
         known = (
             [one for one in results.trials[name].seeds.values() if one.validations] if name in results.trials else []
         )
         if known:
-            worst = max(known, key=lambda one: one.validations[-1][1])
-            drawn.append(Curve(f"{name}, seed {worst.seed}", style, worst.validations, dots=True))
+            chosen = max(known, key=lambda one: (len(one.validations), one.validations[-1][1]))
+            drawn.append(Curve(f"{name}, seed {chosen.seed}", style, chosen.validations, dots=True))
     if not drawn:
         return None
-    caption = f"{', '.join(curve.name for curve in drawn)}: the mean angle at each validation, with the worst seed."
+    caption = "The mean angle at each validation, with the seed of each trial that came furthest, of several the worst."
     ends = "; ".join(f"{curve.name} ends at {degrees(curve.points[-1][1])}" for curve in drawn)
     return Figure(curves("ways", f"{caption} {ends}.", drawn, "optimizer step", "mean angle (degrees)"), caption)
 

@@ -119,7 +119,7 @@ def input_table(results: FinalResults) -> Table:
     for column in results.inputs:
         low, high = results.normalised[column.name]
         raw = (column.minimum, column.maximum, column.mean, column.deviation)
-        numbers = ["-" if value is None else f"{value:,.4g}" for value in raw]
+        numbers = ["-" if value is None else f"{value:,.6g}" for value in raw]
         rows.append([column.name, *numbers, column.not_finite, f"{low:.3g}", f"{high:.3g}", run_of(results, "look")])
     return Table(
         f"The {results.inputs[0].count:,} pulses of train as the network gets them: raw values, and the ends of what "

@@ -46,6 +46,8 @@ def _keys(model: type[Configuration], prefix: str, only_with: str, defaults: Con
         nested = [option for option in options if isinstance(option, type) and issubclass(option, Configuration)]
         if not nested:
             yield _key(path, field, default, only_with)
+        for item in _items(options):
+            yield from _keys(item, f"{path}.", f"{path}=[{{...}}]", None)
         for option in nested:
             choice = f"{path}.{tag}" if len(nested) > 1 and (tag := _tag(option)) else only_with
             yield from _keys(option, f"{path}.", choice, default if isinstance(default, option) else None)
@@ -64,7 +66,15 @@ def _key(path: str, field: FieldInfo, default: Any, only_with: str) -> Key:
     )
 
 
+def _items(options: list[Any]) -> list[type[Configuration]]:
+    """The configurations of which a key holds a list."""
+    items = [inner for option in options if get_origin(option) is list for inner in get_args(option)]
+    return [item for item in items if isinstance(item, type) and issubclass(item, Configuration)]
+
+
 def _as_yaml(value: Any) -> str:
+    if isinstance(value, list):
+        value = [one.model_dump(exclude_unset=True) if isinstance(one, Configuration) else one for one in value]
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
 
 
@@ -93,7 +103,7 @@ def _type_name(annotation: Any) -> str:
         elif get_origin(option) is Literal:
             names.append(" | ".join(map(str, get_args(option))))
         elif get_origin(option) is list:
-            names.append(f"list of {_type_name(get_args(option)[0])}")
+            names.append(f"list of {'groups' if _items([option]) else _type_name(get_args(option)[0])}")
         elif get_origin(option) is dict:
             names.append("mapping")
         else:

@@ -11,10 +11,10 @@ import prefect.settings
 import pytest
 import yaml
 
+from deployments.page import load_page, page_names
 from deployments.slurm.cluster.site import Site, overrides
 from tasks.language.configuration import Model, Text
 from tasks.robustness.arm import ARMS
-from tasks.robustness.study import Study
 from tasks.stage.keys import keys_of
 from tests.conftest import REPOSITORY
 from tests.docs.pages import PAGES, anchors, blocks, links, spans
@@ -23,7 +23,7 @@ WRITTEN = [(page, span) for page, text in PAGES.items() for span in spans(text)]
 MADE_BY_THE_READER = {"deployments/sites/cluster.yaml"}
 NO_KEYS = {"uat.parquet", "hotflip.parquet", "text.path", "text.result"}
 """Files, and attributes of a stage's input, that have the form of a key."""
-KEYS = {key.path for key in keys_of(Study)}
+KEYS = {key.path for name in page_names() for key in keys_of(load_page(name).model)}
 GROUPS = {path.partition(".")[0] for path in KEYS}
 
 

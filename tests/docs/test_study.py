@@ -86,3 +86,14 @@ def test_every_profile_is_described() -> None:
     table = PAGES["docs/running.md"].partition("| profile | what |")[2].partition("\n\n")[0]
     first = " ".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE))
     assert set(re.findall(r"`([^`]+)`", first)) == set(settings.profile_names(load_page("robustness")))
+
+
+def test_the_trials_of_the_direction_study_that_are_shown_are_those_of_its_quick_profile() -> None:
+    text = PAGES["docs/study-icecube.md"]
+    (table,) = [rows for rows in tables(text) if rows[0].startswith("trial")]
+    study = settings.read_study(load_page("icecube"), "quick", [], None)
+    assert table[1:] == [trial.name for trial in study.trials]
+    stages = re.findall(r"^\| (icecube-[\w-]+) \|", text, re.MULTILINE)
+    walk = Walk("", study.name, study.execution)
+    load_page("icecube").walk(study, walk)
+    assert stages == list(dict.fromkeys(handle.stage.name for handle in walk.handles))

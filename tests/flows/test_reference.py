@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from deployments.page import page_names
 from flows import command
+from tasks.icecube.configuration import Trial
 from tasks.robustness.study import Study
 from tasks.stage.keys import keys_of
 from tests.conftest import REPOSITORY
@@ -16,10 +18,12 @@ from tests.test_own_study import written
 PAGE = (REPOSITORY / "docs" / "reference.md").read_text()
 
 
-def test_the_page_is_what_the_command_makes(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("study", page_names())
+def test_the_page_is_what_the_command_makes(study: str, capsys: pytest.CaptureFixture[str]) -> None:
     """After a change of a key: `ratchet reference robustness > docs/reference.md`."""
-    assert command.ratchet(["reference", "robustness"]) == 0
-    assert capsys.readouterr().out == PAGE
+    name = "reference.md" if study == "robustness" else f"reference-{study}.md"
+    assert command.ratchet(["reference", study]) == 0
+    assert capsys.readouterr().out == (REPOSITORY / "docs" / name).read_text()
 
 
 def test_every_key_stands_there_once_with_all_that_is_known_of_it() -> None:
@@ -42,6 +46,13 @@ def test_keys_stand_below_their_group_and_the_choice_that_brings_them() -> None:
     headings = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
     assert headings[0] == "Keys of the study itself" and headings[-1] == "`execution`"
     assert headings[1:] == [f"`{group}`" for group in dict.fromkeys(name.strip("`") for name in headings[1:])]
+
+
+def test_the_keys_of_what_a_list_holds_stand_below_it() -> None:
+    page = (REPOSITORY / "docs" / "reference-icecube.md").read_text()
+    assert "| `trials` | list of groups |  | `[{name: as-found}, {learning_rate: 0.0001, name: learning-rate}, " in page
+    of_each = page.partition("With `trials=[{...}]`:")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `trials\.(\w+)` \|", of_each, re.MULTILINE) == [*Trial.model_fields]
 
 
 def test_a_study_of_one_s_own_has_one_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

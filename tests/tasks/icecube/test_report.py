@@ -1,0 +1,149 @@
+"""What the report of the direction study says follows from its numbers, and it says no more than they show."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from storage import durable, markers
+from storage.errors import CheckFailed
+from tasks.icecube.configuration import Trained
+from tasks.icecube.final_results import FinalResults, TrialFacts
+from tasks.icecube.report import _require_distinct, _require_training, _trial
+from tasks.icecube.results import LookResult, TrainResult, TrialResult
+from tasks.icecube.stages import ReportConfig
+from tasks.icecube.tables import tables
+from tasks.icecube.words import about_rates, answer, headline
+from tests.tasks.icecube.tiny import finished
+
+TRIVIAL = 88.0
+CONFIG = ReportConfig(
+    study="s", trials=[], trial_seeds=[1, 2], healed_ratio=0.25, configuration={}, profile={}
+)  # fmt: skip
+
+
+def ended(seed: int, how: str, degrees: float | None, **given: Any) -> TrialResult:
+    return TrialResult(
+        trained=Trained(**({"inputs": "raw", "shuffle": False} | given)),
+        learning_rate=1e-3,
+        warmup_ratio=0.0,
+        seed=seed,
+        ended=how,
+        step=10,
+        steps_of_budget=10,
+        validation_angle_degrees=degrees,
+        tensor="the loss" if how == "numerical_failure" else None,
+        gradient_norm_max=3.0,
+        validations=[] if degrees is None else [[10, degrees]],
+    )
+
+
+def trial(*by_seed: tuple[str, float | None], **given: Any) -> TrialFacts:
+    return _trial([ended(seed, *one, **given) for seed, one in enumerate(by_seed, 1)], CONFIG, TRIVIAL)
+
+
+HEALED, BAD = [("finished", 5.0), ("finished", 9.0)], [("numerical_failure", None), ("not_learning", 87.0)]
+NORMALISED = {"inputs": "normalised"}
+
+
+def of(**trials: TrialFacts) -> FinalResults:
+    """The smoke study's results with other trials."""
+    found = FinalResults.read_file(finished().path("icecube-report") / "final_results.json")
+    named = {name.replace("_", "-"): one for name, one in trials.items()}
+    trivial = found.trivial.model_copy(update={"best_constant_degrees": TRIVIAL})
+    return found.model_copy(update={"trials": named, "trivial": trivial})
+
+
+@pytest.mark.parametrize(
+    ("by_seed", "worst", "healed", "learned"),
+    [
+        (HEALED, ("finished", 2), True, 2),
+        ([("finished", 5.0), ("finished", 22.1)], ("finished", 2), False, 2),
+        ([("finished", 5.0), ("finished", 22.0)], ("finished", 2), True, 2),
+        ([("finished", 79.3), ("finished", 5.0)], ("finished", 1), False, 1),
+        ([("not_learning", 87.0), ("finished", 5.0)], ("not_learning", 1), False, 1),
+        ([("not_learning", 5.0), ("not_learning", 87.0)], ("not_learning", 2), False, 0),
+        ([("finished", 5.0), ("numerical_failure", 4.0)], ("numerical_failure", 2), False, 1),
+        ([("numerical_failure", None), ("numerical_failure", None)], ("numerical_failure", 1), False, 0),
+    ],
+)
+def test_the_worst_seed_stands_for_a_trial(by_seed: Any, worst: tuple[str, int], healed: bool, learned: int):
+    found = trial(*by_seed)
+    assert (found.ended, found.seed, found.healed, found.learned_seeds) == (*worst, healed, learned)
+
+
+def test_what_heals_is_the_cause_only_where_nothing_else_heals():
+    said = " ".join(answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*BAD))))
+    assert "**Healed by normalise: with each of 2 seeds at 5.0 to 9.0 degrees**" in said
+    assert "their size was the cause" in said
+    assert "Not healed by dropout (1 of 2 not finite, 1 of 2 not learning)" in said
+    assert "As found: 1 of 2 not finite, 1 of 2 not learning." in said
+    both = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*HEALED)))
+    assert "Healed by normalise and dropout" in both[0] and "cause" not in " ".join(both)
+
+
+def test_a_bundle_that_scales_and_does_not_heal_is_told_apart():
+    said = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), all_fixes=trial(*BAD, **NORMALISED)))
+    assert said[-1].startswith("all-fixes (1 of 2 not finite, 1 of 2 not learning) scales the inputs too, and did not")
+
+
+def test_nothing_healed_and_nothing_to_heal_are_said():
+    assert "No trial healed the training with each of 2 seeds" in answer(of(as_found=trial(*BAD)))[0]
+    assert "Nothing was to heal" in answer(of(as_found=trial(*HEALED), dropout=trial(*BAD)))[0]
+    assert headline(of(as_found=trial(*BAD))).startswith("healed by no trial; trained to ")
+
+
+@pytest.mark.parametrize(
+    ("raw", "normalised", "said"),
+    [
+        (None, 1e-3, "there no rate can be recommended, and on normalised ones it is 0.001"),
+        (1e-4, 1e-3, "there the rate is 0.0001, and on normalised ones it is 0.001"),
+        (1e-3, 1e-3, None),
+        (None, None, None),
+    ],
+)
+def test_a_finding_about_rates_is_limited_to_its_inputs_where_the_two_differ(raw: Any, normalised: Any, said: Any):
+    results = of(normalise=trial(*BAD, **NORMALISED))
+    results = results.model_copy(update={"recommended": {"raw": raw, "normalised": normalised}})
+    found = " ".join(about_rates(results))
+    assert said in found if said else "holds for raw inputs only" not in found
+    assert "was not too high" not in found, "where normalising did not heal"
+
+
+def test_two_trials_with_equal_numbers_are_refused():
+    """What one of them changes has not reached its training, as in the forty runs of another study."""
+    same, other = trial(*HEALED), trial(*HEALED, dropout=0.1)
+    with pytest.raises(CheckFailed, match=r"as-found and dropout have the same validations .* with seed 1"):
+        _require_distinct({"as-found": same, "dropout": other})
+    nothing = [("numerical_failure", None)] * 2
+    _require_distinct({"as-found": trial(*nothing), "dropout": trial(*nothing, dropout=0.1)})
+
+
+def test_an_angle_that_does_not_follow_from_the_records_is_refused():
+    study = finished()
+    trained, look = (study.input(name) for name in ("icecube-train", "icecube-look"))
+    result, looked = TrainResult.read(trained), LookResult.read(look)
+    _require_training(trained, result, looked)
+    with pytest.raises(CheckFailed, match="the mean angle follows from the records"):
+        _require_training(trained, result.model_copy(update={"mean_degrees": result.mean_degrees + 1e-4}), looked)
+    with pytest.raises(CheckFailed, match="took the normaliser of icecube-look"):
+        _require_training(trained, result, looked.model_copy(update={"normaliser_digest": "0" * 64}))
+
+
+def test_every_row_of_numbers_names_its_run_and_every_table_is_there():
+    path = finished().path("icecube-report")
+    results = FinalResults.read_file(path / "final_results.json")
+    text = tables(results)
+    runs = {directory.rsplit("/", 1)[1] for directory in results.runs.values()}
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| -")]
+    shown = [row for row in rows if re.search(r"\| [0-9a-f]{12} +\|$", row)]
+    assert {row.rsplit("|", 2)[1].strip() for row in shown} <= runs and len(shown) == 15
+    page = (path / "report.html").read_text()
+    for section in ("The trials", "The inputs", "The learning rates", "The training", "Limits", "Provenance"):
+        assert f"<h2>{section}</h2>" in page
+    assert "no run of this study stands behind these numbers" in page
+    published = durable.read_json(path / "result.json")
+    assert published["headline"] and published["report"] == "report.html"
+    assert markers.check_outputs(finished().handles["icecube-report"].run).holds

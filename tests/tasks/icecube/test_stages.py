@@ -1,0 +1,304 @@
+"""The stages of the direction study: what is planted is caught by name, nothing is lost, and a kill changes no byte."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from deployments.walk import Handle
+from storage import durable
+from storage.errors import BadInput, CheckFailed
+from storage.records import records_digest
+from tasks.data.normaliser import Normaliser
+from tasks.icecube import train
+from tasks.icecube.angle import angle, from_angles
+from tasks.icecube.batches import FEATURES
+from tasks.icecube.layout import META, batch_file
+from tasks.icecube.look import FIXED, best_constant
+from tasks.icecube.network import DirectionNetwork
+from tasks.icecube.study import Study
+from tasks.stage.attempt import attempt
+from tasks.training.culprits import FOLDER
+from tasks.training.replay import replay
+from tasks.training.weights import weights_digest
+from tests.tasks.icecube.files import edit, with_value, written
+from tests.tasks.icecube.tiny import finished, run, run_until, smoke
+from tests.tasks.tiny import files_of
+
+# ------------------------------------------------------------------------------------------------ of files
+
+
+def of_files(folder: Path, *changes: str) -> Study:
+    """The smoke study on the 50 events of `files.written`, or on a copy of them."""
+    events = (
+        f"events={{source: files, folder: {folder}, train: {{first_batch: 1, last_batch: 2}}, "
+        "validation: {first_batch: 3, last_batch: 3}}"
+    )
+    return smoke(events, "rates.probe_events=10", "overfit.events=8", *changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(written(), tmp_path / "files"))
+
+
+def column_of(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        field = table.schema.field(name)
+        values = pa.array([value] * len(table), field.type)
+        return table.set_column(table.schema.get_field_index(name), field, values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("train/batch_2.parquet", with_value("charge", 3, float("nan")), "event 20 has a charge that is not finite"),
+        ("train/batch_2.parquet", with_value("charge", 3, -1.0), "event 20 has a charge below 0"),
+        ("train/batch_2.parquet", with_value("sensor_id", 3, 5160), "event 20 has a sensor beyond the 5,160"),
+        (META, with_value("last_pulse_index", 25, -1), "event 25 has no pulses"),
+        (META, with_value("event_id", 25, 24), "event 24 is there twice"),
+    ],
+)
+def test_a_planted_fault_ends_the_first_stage_by_name_and_what_was_checked_is_kept(
+    tmp_path: Path, folder: Path, name: str, change: Callable[[pa.Table], pa.Table], said: str
+):
+    sound = (folder / name).read_bytes()
+    edit(folder / name, change)
+    pulses = run(tmp_path / "runs", of_files(folder))["icecube-pulses"]
+    assert pulses.outcome and pulses.outcome.end_state == "bad_input" and said in pulses.outcome.text
+    assert "batch_2.parquet" in pulses.outcome.text
+    (folder / name).write_bytes(sound)
+    pulses = run_until("icecube-pulses", tmp_path / "runs", of_files(folder))["icecube-pulses"]
+    assert pulses.finished, "repaired, the study goes on"
+
+
+def test_a_truncated_file_is_named_and_the_files_before_it_are_not_looked_through_again(tmp_path: Path, folder: Path):
+    file = batch_file(folder, 3)
+    sound = file.read_bytes()
+    file.write_bytes(sound[:-100])
+    pulses = run(tmp_path / "runs", of_files(folder))["icecube-pulses"]
+    assert pulses.outcome and "batch_3.parquet is not as the layout has it" in pulses.outcome.text
+    kept = sorted(part.name for part in (pulses.run.path / "records").glob("*.json"))
+    assert kept == ["batch-000001.json", "batch-000002.json"]
+
+
+def test_an_event_in_two_splits_is_named(tmp_path: Path, folder: Path):
+    table = pq.read_table(folder / META)
+    first = int(table["event_id"].to_numpy()[0])
+    last = len(table) - 1
+    edit(folder / META, with_value("event_id", last, first))
+    pulses = run(tmp_path / "runs", of_files(folder))["icecube-pulses"]
+    assert pulses.outcome and pulses.outcome.end_state == "check_failed"
+    assert f"train and validation share 1, the first {first}" in pulses.outcome.text
+
+
+def test_a_missing_folder_or_file_is_named_when_the_page_is_walked(tmp_path: Path, folder: Path):
+    batch_file(folder, 2).unlink()
+    with pytest.raises(BadInput, match=r"events.folder: there is no file .*batch_2\.parquet \(of 5 .*, 1 are missing"):
+        run(tmp_path / "runs", of_files(folder))
+
+
+def test_files_elsewhere_are_the_same_study_and_files_that_changed_are_another(tmp_path: Path, folder: Path):
+    first = run_until("icecube-pulses", tmp_path / "runs", of_files(folder))["icecube-pulses"]
+    moved = folder.rename(tmp_path / "elsewhere")
+    again = run_until("icecube-pulses", tmp_path / "runs", of_files(moved))["icecube-pulses"]
+    assert again.run.fingerprint == first.run.fingerprint and again.finished
+    edit(batch_file(moved, 2), with_value("charge", 3, 0.7))
+    other = run_until("icecube-pulses", tmp_path / "runs", of_files(moved))["icecube-pulses"]
+    assert other.run.fingerprint != first.run.fingerprint
+
+
+def test_a_file_that_changes_after_it_was_found_sound_is_not_trained_on(tmp_path: Path, folder: Path):
+    study = of_files(folder)
+    handles = run_until("icecube-pulses", tmp_path / "runs", study)
+    edit(batch_file(folder, 2), with_value("charge", 3, 0.7))
+    look = handles["icecube-look"]
+    outcome = attempt(look.stage, look.config, look.run, {"events": handles["icecube-pulses"].as_input()})
+    assert outcome.end_state == "bad_input" and "batch_2.parquet" in outcome.text
+    assert "is not the file any more that icecube-pulses has read" in outcome.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "plant", "said"),
+    [
+        ([], column_of("auxiliary", False), "auxiliary: always 0"),
+        (["scaling=raw"], None, "as they are"),
+        (["limits.max_absolute_z=0.5"], None, "time: "),
+    ],
+)
+def test_inputs_that_are_not_fit_to_train_on_end_the_study_before_anything_is_trained(
+    tmp_path: Path, folder: Path, changes: list[str], plant: Callable[[pa.Table], pa.Table] | None, said: str
+):
+    if plant:
+        for number in (1, 2):
+            edit(batch_file(folder, number), plant)
+    handles = run(tmp_path / "runs", of_files(folder, *changes))
+    look = handles["icecube-look"]
+    assert look.outcome and look.outcome.end_state == "check_failed" and said in look.outcome.text
+    assert [handle.stage.name for handle in handles.values() if handle.run.path.exists()] == [
+        "icecube-pulses",
+        "icecube-look",
+    ]
+
+
+def test_raw_inputs_may_be_trained_on_with_a_reason(tmp_path: Path, folder: Path):
+    study = of_files(folder, "scaling=raw", "limits.reason_for_more=the failure is to be seen")
+    assert run_until("icecube-look", tmp_path / "runs", study)["icecube-look"].finished
+
+
+# ------------------------------------------------------------------------------------------------ the whole page
+
+
+def test_the_results_have_the_fields_that_others_read():
+    found = durable.read_json(finished().path("icecube-report") / "final_results.json")
+    assert 45 < found["trivial"]["best_constant_degrees"] < 90
+    trial = found["trials"]["exploding-rate"]
+    assert (trial["ended"], trial["step"]) == ("numerical_failure", 2) and trial["tensor"] and trial["event_ids"]
+    assert found["trials"]["as-found"]["ended"] in ("not_learning", "numerical_failure")
+    assert found["trials"]["normalise"]["validation_angle_degrees"] > 0
+    for inputs in ("raw", "normalised"):
+        for row in found["rates"][inputs]:
+            assert {"rate", "seeds", "low", "high", "gradient_norm_max", "parameter"} <= row.keys()
+        assert found["recommended"][inputs] is None or found["recommended"][inputs] > 0
+    assert max(row["gradient_norm_max"] for row in found["rates"]["raw"]) > 1e3
+    assert max(row["gradient_norm_max"] for row in found["rates"]["normalised"]) < 100
+
+
+def test_events_are_named_as_the_files_name_them():
+    study = finished()
+    trial = study.result("icecube-trial (exploding-rate, seed 1)")
+    meta = pq.read_table(study.path("icecube-pulses") / "files" / META)
+    of_train = set(meta["event_id"].to_pylist()[: study.study.events.train_events])
+    assert trial["event_ids"] and set(trial["event_ids"]) <= of_train
+
+
+def test_a_failed_trial_can_be_replayed():
+    path = finished().path("icecube-trial (exploding-rate, seed 1)")
+    assert (path / FOLDER / "batch.safetensors").is_file()
+    lines = list(replay(path))
+    assert lines[1].startswith("reproduced: ") and any("encoder.layers.0" in line for line in lines)
+
+
+def test_the_model_is_kept_with_its_normaliser_and_its_numbers_follow_from_the_records():
+    study = finished()
+    path, result = study.path("icecube-train"), study.result("icecube-train")
+    assert Normaliser.load(path / "model") == FIXED and result["normaliser_digest"] == FIXED.digest
+    assert durable.read_json(path / "model" / "config.json")["features"] == list(FEATURES)
+    assert result["weights_digest"] == weights_digest(path / "model")
+    rows = pq.read_table(path / "records.parquet").to_pylist()
+    assert len(rows) == 60 and len({row["event_id"] for row in rows}) == 60
+    assert np.mean([row["angle_degrees"] for row in rows]) == pytest.approx(result["mean_degrees"], rel=1e-12)
+    assert result["records_digest"] == records_digest(path / "records.parquet", ("event_id",))
+    best = min(row["angle_degrees"] for row in result["training"]["validations"])
+    assert result["mean_degrees"] == pytest.approx(best, abs=1e-3), "it is the model of the best validation"
+
+
+def test_stopped_and_continued_every_stage_has_the_same_bytes(tmp_path: Path):
+    """Trials and training go in pieces of seven steps; a trial that fails fails again at the same step."""
+    study = smoke("execution.max_steps_per_run=7")
+    for _ in range(20):
+        handles = run(tmp_path / "runs", study)
+        if all(handle.finished for handle in handles.values()):
+            break
+    whole = finished()
+    assert len(list(handles["icecube-train"].run.attempts.glob("*.json"))) > 2
+    for label, handle in handles.items():
+        if label != "icecube-report":  # it keeps the profile, in which the limit stands
+            assert _results(handle) == _results(whole.handles[label]), label
+
+
+def _results(handle: Handle) -> dict[str, bytes]:
+    outputs = durable.read_json(handle.run.marker_file)["outputs"]
+    of_run = files_of(handle.run.path)
+    return {
+        name: data
+        for name, data in of_run.items()
+        if any(name == output or name.startswith(f"{output}/") for output in outputs) and name != "stage.json"
+    }
+
+
+def test_without_a_recommendation_nothing_is_trained(tmp_path: Path):
+    handles = run(tmp_path / "runs", smoke("take_recommended_rate=true", "rates.min_gain_degrees=80"))
+    trained = handles["icecube-train"]
+    assert trained.outcome and trained.outcome.end_state == "check_failed"
+    assert "a learning rate is recommended for the training: measured none" in trained.outcome.text
+    assert "0.001: not every seed gains 80" in trained.outcome.text
+    assert all(handle.finished for label, handle in handles.items() if "trial" in label), "nothing else is lost"
+
+
+def test_a_network_that_cannot_fit_one_batch_is_not_trained(tmp_path: Path):
+    handles = run(tmp_path / "runs", smoke("overfit.learning_rate=1e-9", "overfit.max_ratio=0.1"))
+    overfit = handles["icecube-overfit"]
+    assert overfit.outcome and overfit.outcome.end_state == "check_failed"
+    assert "the model fits one batch: measured" in overfit.outcome.text
+    assert not handles["icecube-train"].run.path.exists()
+
+
+def test_outputs_that_have_collapsed_end_the_training(tmp_path: Path):
+    handles = run(tmp_path / "runs", smoke("min_spread_ratio=3.0"))
+    trained = handles["icecube-train"]
+    assert trained.outcome and trained.outcome.end_state == "check_failed"
+    assert "of the truth's spread" in trained.outcome.text
+
+
+def test_a_dead_layer_is_seen_although_padding_would_keep_it_alive():
+    """The head that the recorded study found by hand: always the same direction, most units dead."""
+    batches = train.Prepared.of(
+        finished().handles["icecube-train"].config,
+        *map(finished().input, ("icecube-pulses", "icecube-look")),
+        "normalised",
+    )
+    make = batches.batches(batches.data.validation)
+    torch.manual_seed(0)
+    model = DirectionNetwork(16, 1, 2, 0.0).eval()
+    model.encoder.layers[0].linear1.bias.data[:48] = -100.0
+    model.head.weight.data.zero_()
+    found = train._outputs(model, make, np.arange(20))
+    assert found.dead_shares["encoder.layers.0.linear1"] >= 0.75 and found.spread_ratio < 1e-6
+    with pytest.raises(CheckFailed, match=r"outputs with .* dead units in encoder\.layers\.0\.linear1"):
+        train.require_diverse(found, 0.3, 0.5)
+
+
+def test_a_way_that_forgets_to_normalise_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plain = train._ways
+
+    def forgetful(model, batches):
+        raw = replace(batches, normaliser=Normaliser.none(FEATURES))
+        return plain(model, batches) | {"in chunks": plain(model, raw)["in chunks"]}
+
+    monkeypatch.setattr(train, "_ways", forgetful)
+    trained = run(tmp_path / "runs", smoke())["icecube-train"]
+    assert trained.outcome and "the same of an example in chunks as among others" in trained.outcome.text
+
+
+# ------------------------------------------------------------------------------------------------ the trivial angle
+
+
+@pytest.mark.parametrize("kind", ["isotropic", "from above", "around the seam"])
+def test_no_constant_direction_is_better_than_the_best(kind: str):
+    chance = np.random.default_rng(3)
+    azimuth, cosine = chance.uniform(0, 2 * np.pi, 400), chance.uniform(-1, 1, 400)
+    if kind == "from above":
+        cosine = 1 - 0.2 * chance.uniform(0, 1, 400) ** 2
+    if kind == "around the seam":
+        azimuth = chance.normal(0, 0.2, 400) % (2 * np.pi)
+    zenith = np.arccos(cosine)
+    found = best_constant(azimuth, zenith)
+    truth = from_angles(torch.from_numpy(azimuth), torch.from_numpy(zenith))
+    tried = from_angles(
+        torch.rand(20_000, dtype=torch.float64) * 2 * np.pi, torch.rand(20_000).double().mul(2).sub(1).acos()
+    )
+    means = angle(tried[:, None], truth).mean(1).rad2deg()
+    assert found.best_constant_degrees <= float(means.min()) + 1e-6
+    claimed = from_angles(*torch.deg2rad(torch.tensor([found.azimuth_degrees, found.zenith_degrees]).double()))
+    assert float(angle(claimed, truth).mean().rad2deg()) == pytest.approx(found.best_constant_degrees, abs=1e-6)

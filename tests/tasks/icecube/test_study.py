@@ -1,0 +1,71 @@
+"""What is wrong with a direction study is said before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows import settings
+from storage.errors import BadInput
+from tasks.icecube.configuration import Generated
+from tests.tasks.icecube.tiny import PAGE, smoke
+
+FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batch: 3}, validation: %s}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (FILES % "{first_batch: 3, last_batch: 4}", "train and validation share 1 files, the first batch_3"),
+        (FILES % "{first_batch: 5, last_batch: 4}", "last_batch 4 comes before first_batch 5"),
+        ("events.train_events=120", "train_events 120 is no multiple of events_per_batch 50"),
+        ("network.width=17", "width 17 is no multiple of heads 2"),
+        ("rates.seeds=[1, 2]", "at least 3 items"),
+        ("rates.seeds=[1, 1, 2]", "seeds [1, 1, 2]: give each once"),
+        ("rates.rates=[0.001, 0.001]", "rates [0.001, 0.001]: give each once"),
+        ("rates.rates=[-0.001]", "rates holds -0.001"),
+        ("rates.probe_events=61", "rates.probe_events 61 is more than the 60 events"),
+        ("overfit.events=201", "overfit.events 201 is more than the 200 events"),
+        ("trial_seeds=[3, 3]", "trial_seeds [3, 3]: give each seed once"),
+        ("trials=[{name: one}, {name: one, dropout: 0.1}]", "trials names one twice"),
+        ("raw_inputs_reason=null", "raw_inputs_reason"),
+        ("trials=[{name: one, learning_rte: 1}]", "learning_rte"),
+    ],
+)
+def test_a_wrong_study_names_the_key(change: str, said: str):
+    with pytest.raises(BadInput) as error:
+        smoke(change)
+    assert said in str(error.value)
+
+
+def test_raw_inputs_need_a_reason():
+    values = settings.profile_values(PAGE, "smoke")
+    del values["raw_inputs_reason"]
+    with pytest.raises(ValueError, match="raw_inputs_reason"):
+        PAGE.model.model_validate(values)
+
+
+@pytest.mark.parametrize("name", ["quick", "icecube"])
+def test_every_suspicion_of_the_recorded_study_is_a_trial_with_its_one_change(name: str):
+    study = settings.read_study(PAGE, name, [], None)
+    found = {trial.name: trial for trial in study.trials}
+    rate = study.trial_budget.learning_rate
+    bundles = ("config-fixed", "all-fixes")
+    assert set(found) == {
+        *("as-found", "learning-rate", "dropout", "shuffle", "normalise", "batch-norm", "warm-up"),
+        *bundles,
+    }
+    plain = found["as-found"].model_dump() | {"name": ""}
+    assert plain == {
+        "name": "", "inputs": "raw", "batch_norm": False, "dropout": 0.0, "shuffle": False, "learning_rate": None,
+        "warmup_ratio": None,
+    }  # fmt: skip
+    for trial in study.trials:
+        changed = {key for key, value in trial.model_dump().items() if key != "name" and value != plain[key]}
+        expected = {"as-found": 0, "warm-up": 2, "config-fixed": 2, "all-fixes": 4}.get(trial.name, 1)
+        assert len(changed) == expected, trial.name
+    assert found["learning-rate"].learning_rate < rate and found["warm-up"].learning_rate < rate / 5
+
+
+def test_generated_splits_have_files_of_their_own():
+    events = Generated(train_events=100, validation_events=30, events_per_batch=20)
+    assert (events.batches("train"), events.batches("validation")) == ([1, 2, 3, 4, 5], [6, 7])
