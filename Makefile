@@ -8,7 +8,7 @@
 #   make test-slurm              all tests on a real SLURM cluster of their own; `make test` runs the short ones. Where
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
 #   make test-browser            pages and the Prefect UI in a real Chromium
-#   make .venv-peers          nanoGCG for tests/benchmarks/attacks.py; it runs on our torch and transformers
+#   make .venv-peers          nanoGCG and torch-lr-finder for tests/benchmarks; they run on our torch and transformers
 #   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
@@ -61,9 +61,9 @@ assets: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-# Without what it asks for: it pins a transformers of 2024, which would bring an older torch with it.
+# Without what they ask for: nanoGCG pins a transformers of 2024, which would bring an older torch with it.
 .venv-peers: .venv/installed
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ nanogcg==0.3.0
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ nanogcg==0.3.0 torch-lr-finder==0.2.2
 
 clean:
 	rm -rf .venv .venv-peers .prefect

@@ -30,6 +30,10 @@ class Batch:
     def part(self, start: int, stop: int) -> Batch:
         return Batch(self.features[start:stop], self.there[start:stop], self.directions[start:stop])
 
+    def rows(self, places: np.ndarray) -> Batch:
+        chosen = torch.from_numpy(places).to(self.features.device)
+        return Batch(self.features[chosen], self.there[chosen], self.directions[chosen])
+
     def padded(self, pulses: int) -> Batch:
         """The same events with room for so many more pulses."""
         features = torch.nn.functional.pad(self.features, (0, 0, 0, pulses))
@@ -86,3 +90,20 @@ class EventBatches:
         features = torch.where(mask[..., None], self.normaliser(torch.from_numpy(raw)), 0.0)
         truth = (torch.from_numpy(angles[indices]) for angles in (self.files.azimuth, self.files.zenith))
         return Batch(features.to(self.device), mask.to(self.device), from_angles(*truth).float().to(self.device))
+
+    def held(self, events: np.ndarray) -> HeldBatches:
+        """These events, read once: of others that are asked for again and again, every file would be read each time."""
+        return HeldBatches(self(events))
+
+
+@dataclass(frozen=True)
+class HeldBatches:
+    """Makes the batch of any of some events, by their places among these, from memory."""
+
+    batch: Batch
+
+    def __call__(self, places: np.ndarray, epoch: int = 0) -> Batch:
+        return self.batch.rows(places)
+
+
+Batches = EventBatches | HeldBatches

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from tasks.icecube.configuration import Trained
 from tasks.icecube.results import OverfitResult
 from tasks.icecube.stages import OverfitConfig
@@ -20,11 +22,11 @@ def overfit(run: StageRun, config: OverfitConfig, events: StageInput, look: Stag
     prepared = Prepared.of(config, events, look, "normalised")
     files, at_once = prepared.data.train, config.execution.micro_batch_examples
     chosen = spread_over(len(files), config.batch.events)
-    batches = prepared.batches(files)
+    batch = prepared.batches(files).held(chosen)
     problem = replace(
         prepared.problem(Trained(), config.budget, config.seed),
-        batch=lambda indices, epoch: batches(chosen[indices], epoch),
-        evaluate=partial(judge, batches=batches, events=chosen, at_once=at_once),
+        batch=batch,
+        evaluate=partial(judge, batches=batch, events=np.arange(len(chosen)), at_once=at_once),
         order=as_stored,
     )
     run.progress.update(0, 1, "batches", note="fits one batch")

@@ -12,7 +12,7 @@ from torch import nn
 
 from tasks.data.normaliser import Normaliser
 from tasks.icecube.angle import angle
-from tasks.icecube.batches import FEATURES, Batch, EventBatches
+from tasks.icecube.batches import FEATURES, Batch, Batches, EventBatches
 from tasks.icecube.configuration import Inputs, Network, Trained
 from tasks.icecube.data import Data
 from tasks.icecube.events import EventFiles
@@ -63,13 +63,16 @@ class Prepared:
         torch.manual_seed(seed)
         model = network(self.config.network, trained).to(device(self.config.execution))
         validation, at_once = self.data.validation, self.config.execution.micro_batch_examples
-        chosen = np.arange(len(validation)) if judged is None else judged
+        batches: Batches = self.batches(validation)
+        if judged is not None:
+            batches = self.batches(validation).held(judged)
+        events = np.arange(len(validation) if judged is None else len(judged))
         return Problem(
             model,
             adamw(model, budget),
             self.batches(self.data.train),
             losses,
-            partial(judge, batches=self.batches(validation), events=chosen, at_once=at_once, touch=touch),
+            partial(judge, batches=batches, events=events, at_once=at_once, touch=touch),
             decides=ANGLE,
             trivial={CONSTANT: self.trivial_degrees},
             order=FileOrder(self.data.train.sizes, self.config.open_files) if trained.shuffle else as_stored,
@@ -87,7 +90,7 @@ def losses(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 @torch.no_grad()
 def angles(
-    model: nn.Module, batches: EventBatches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
+    model: nn.Module, batches: Batches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
 ) -> torch.Tensor:
     """The angle of each of these events in degrees, fp64 [N], on the CPU."""
     found = []
@@ -99,7 +102,7 @@ def angles(
 
 
 def judge(
-    model: nn.Module, batches: EventBatches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
+    model: nn.Module, batches: Batches, events: np.ndarray, at_once: int, touch: Callable[[], None] = lambda: None
 ) -> dict[str, float]:
     """Mean and median angle of these events in degrees."""
     found = angles(model, batches, events, at_once, touch)

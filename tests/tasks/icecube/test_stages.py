@@ -17,10 +17,12 @@ from deployments.walk import Handle
 from storage import durable
 from storage.errors import BadInput, CheckFailed
 from storage.records import records_digest
+from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
-from tasks.icecube import train
+from tasks.icecube import events, train
 from tasks.icecube.angle import angle, from_angles
 from tasks.icecube.batches import FEATURES
+from tasks.icecube.events import read_pulses
 from tasks.icecube.layout import META, batch_file
 from tasks.icecube.look import FIXED, best_constant
 from tasks.icecube.network import DirectionNetwork
@@ -234,6 +236,21 @@ def test_without_a_recommendation_nothing_is_trained(tmp_path: Path):
     assert "a learning rate is recommended for the training: measured none" in trained.outcome.text
     assert "0.001: not every seed gains 80" in trained.outcome.text
     assert all(handle.finished for label, handle in handles.items() if "trial" in label), "nothing else is lost"
+
+
+@pytest.mark.parametrize("label", ["icecube-overfit", "icecube-rates (raw)"])
+def test_events_that_are_looked_at_in_every_step_are_read_once(
+    tmp_path: Path, label: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Seen: a batch out of nine files, of which two were open, read all nine again in each of 150 steps."""
+    study = finished()
+    handle, read = study.handles[label], []
+    monkeypatch.setattr(events, "read_pulses", lambda folder, id_: read.append(id_) or read_pulses(folder, id_))
+    copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
+    given = {role: source.as_input() for role, source in handle.inputs.items()}
+    assert attempt(handle.stage, handle.config, copy, given).end_state == "finished"
+    steps = {"icecube-overfit": 60, "icecube-rates (raw)": 2 * 3 * 8}[label]
+    assert len(read) < steps / 2, "60 events in two files of validation, 200 in four of train, two of them open"
 
 
 def test_a_network_that_cannot_fit_one_batch_is_not_trained(tmp_path: Path):
