@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.report.cautions import numerics_changed
 
+MIN_SEEDS = 2
+"""Of fewer no cause is named."""
 QUESTION = "Why did a network on raw detector pulses learn nothing for hours, and what heals it?"
 
 OF_GENERATED = (
@@ -68,7 +70,7 @@ def answer(results: FinalResults) -> list[str]:
     if found and found.healed:
         return [f"**Nothing was to heal: as found the training learned {with_seeds}**, {ended(found)} ({trivial})."]
     reached = [angle for trial in healed.values() for angle in trial.angles]
-    said = [f"**Healed by {_listed(healed)}: {with_seeds} at {span(reached)}** ({trivial}).{as_found}{_cause(healed)}"]
+    said = [f"**Healed by {_listed(healed)}: {with_seeds} at {span(reached)}** ({trivial}).{as_found}{_cause(results)}"]
     others = [name for name in rest if name != "as-found"]
     if others:
         unscaled = [name for name in others if not rest[name].scales_inputs]
@@ -83,10 +85,14 @@ def answer(results: FinalResults) -> list[str]:
     return said
 
 
-def _cause(healed: dict[str, TrialFacts]) -> str:
-    """What the healed trials have in common; nothing where that is not the inputs."""
-    if not all(trial.scales_inputs for trial in healed.values()):
+def _cause(results: FinalResults) -> str:
+    """What the healed trials have in common; nothing where that is not the inputs, or nothing else was tried."""
+    healed = [trial for trial in results.trials.values() if trial.healed]
+    others = [trial for trial in results.trials.values() if not trial.scales_inputs]
+    if not others or not all(trial.scales_inputs for trial in healed):
         return ""
+    if len(healed[0].seeds) < MIN_SEEDS:
+        return " Whatever healed scales the inputs. So few seeds show no cause: give more trial_seeds."
     return " Whatever healed scales the inputs: their size was the cause."
 
 
@@ -103,8 +109,8 @@ def about_rates(results: FinalResults) -> list[str]:
     healed = results.trials.get("normalise")
     if healed and healed.healed:
         said.append(
-            f"The rate as found, {healed.learning_rate:g}, was not too high: on normalised inputs it learns with every "
-            "seed."
+            f"The rate {healed.learning_rate:g} of the trial normalise was not too high for normalised inputs: there "
+            "it learns with every seed."
         )
     return said
 

@@ -84,6 +84,15 @@ def test_what_heals_is_the_cause_only_where_nothing_else_heals():
     assert "Healed by normalise and dropout" in both[0] and "cause" not in " ".join(both)
 
 
+def test_one_seed_names_no_cause():
+    one = {"as_found": trial(BAD[0]), "normalise": trial(HEALED[0], **NORMALISED)}
+    said = answer(of(**one))[0]
+    assert "Healed by normalise: with its one seed at 5.0 degrees" in said
+    assert "So few seeds show no cause" in said and "was the cause" not in said
+    alone = answer(of(normalise=trial(*HEALED, **NORMALISED)))[0]
+    assert "cause" not in alone, "where nothing but scaling was tried"
+
+
 def test_a_bundle_that_scales_and_does_not_heal_is_told_apart():
     said = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), all_fixes=trial(*BAD, **NORMALISED)))
     assert said[-1].startswith("all-fixes (1 of 2 not finite, 1 of 2 not learning) scales the inputs too, and did not")
