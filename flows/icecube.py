@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import get_args
 
 from deployments.study_flow import study_flow
+from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
 from flows import command
 from tasks.icecube.configuration import Inputs
@@ -27,6 +28,7 @@ from tasks.icecube.stages import (
 )
 from tasks.icecube.study import Study
 from tasks.stage.run import Stage
+from tasks.sweep.configuration import SweepConfig
 
 PULSES = Stage("icecube-pulses", PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
 LOOK = Stage("icecube-look", LookConfig, "tasks.icecube.look:look", needs="cpu")
@@ -57,6 +59,21 @@ def page(study: Study, stage: Dispatcher) -> Handle:
         **trials,
         trained=trained,
     )
+
+
+NUMBERS_OF_A_SWEEP = [
+    "trivial.best_constant_degrees",
+    "training.mean_degrees",
+    "training.median_degrees",
+    "training.learning_rate",
+    "trials.*.validation_angle_degrees",
+    "trials.*.learned_seeds",
+]
+
+
+def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
+    """The stage over the cells of a sweep, and the numbers that it shows."""
+    return SWEEP, config.model_copy(update={"numbers": NUMBERS_OF_A_SWEEP})
 
 
 icecube = study_flow(page)

@@ -12,7 +12,7 @@ from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
 from tasks.icecube.events import read_geometry, read_meta, read_pulses, require_batches, require_sound
 from tasks.icecube.generator import write_events
-from tasks.icecube.layout import batch_file
+from tasks.icecube.layout import META, batch_file
 from tasks.icecube.results import PulsesResult, SplitFacts
 from tasks.icecube.stages import PulsesConfig
 from tasks.stage.disk import require_disk
@@ -35,7 +35,8 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
     meta = read_meta(folder, everything)
     require_batches(folder, meta, everything)
     numbers, ids = meta["batch_id"].to_numpy(), meta["event_id"].to_numpy()
-    require_disjoint({split: _unique(ids[np.isin(numbers, batches[split])]) for split in SPLITS}, "events")
+    shared = np.intersect1d(*(ids[np.isin(numbers, batches[split])] for split in SPLITS)).tolist()
+    require_disjoint(dict.fromkeys(SPLITS, shared), "events")
 
     keys = []
     for done, batch_id in enumerate(everything):
@@ -65,6 +66,9 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
 def _written(run: StageRun, events: Generated) -> Path:
     """The folder of the files that the study writes; a batch that an earlier attempt finished is not made again."""
     folder, total = run.directory / WRITTEN, events.train_events + events.validation_events
+    run.outputs.append(WRITTEN)
+    if (folder / META).exists():  # the last that is written
+        return folder
     require_disk(run.directory, total * BYTES_PER_EVENT)
     folder.mkdir(exist_ok=True)
     for number, done in enumerate(write_events(folder, total, events.events_per_batch, events.data_seed), 1):
@@ -72,12 +76,7 @@ def _written(run: StageRun, events: Generated) -> Path:
         if not run.records.has(f"written-{number:06d}"):  # a sign of progress for whoever counts attempts in vain
             run.records.write(f"written-{number:06d}", [{"events": done}])
         run.stop.check()
-    run.outputs.append(WRITTEN)
     return folder
-
-
-def _unique(ids: np.ndarray) -> set[int]:
-    return set(ids.tolist())
 
 
 def _rows(numbers: np.ndarray, batch_id: int) -> tuple[int, int]:

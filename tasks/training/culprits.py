@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from storage import durable
-from storage.errors import NumericalFailure
+from storage.errors import BadInput, NumericalFailure
 from tasks.stage.run import StageRun
 from tasks.training.problem import Problem
 from tasks.training.state import load_generator_tensors, untied
@@ -101,10 +101,17 @@ def culprits(
 
 
 def located(run: StageRun, problem: Problem, error: FailedStep) -> NumericalFailure:
-    """The failure with its culprits, which are kept with the step in the run directory."""
+    """The failure with its culprits, which are kept with the step in the run directory.
+
+    What hinders the search or the keeping is logged: it must not hide the failure.
+    """
     problem.optimizer.zero_grad(set_to_none=True)
-    found = culprits(problem, error.made)
-    _keep(run, problem, error, found)
+    found = None
+    try:
+        found = culprits(problem, error.made)
+        _keep(run, problem, error, found)
+    except (RuntimeError, OSError, ValueError, BadInput) as second:
+        run.log.warning("the failed step could not be looked at or kept: %s: %s", type(second).__name__, second)
     if found is None:
         return NumericalFailure(error.step, error.examples, error.tensor)
     batch = sum(map(len, error.made.examples))

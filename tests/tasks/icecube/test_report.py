@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from typing import Any
 
 import pytest
 
+from flows import icecube
 from storage import durable, markers
+from storage.differences import leaves
 from storage.errors import CheckFailed
 from tasks.icecube.configuration import Trained
 from tasks.icecube.final_results import FinalResults, TrialFacts
@@ -156,3 +159,10 @@ def test_every_row_of_numbers_names_its_run_and_every_table_is_there():
     published = durable.read_json(path / "result.json")
     assert published["headline"] and published["report"] == "report.html"
     assert markers.check_outputs(finished().handles["icecube-report"].run).holds
+
+
+def test_the_numbers_of_a_sweep_are_numbers_of_the_results():
+    found = durable.read_json(finished().path("icecube-report") / "final_results.json")
+    names = {name for name, value in leaves(found) if isinstance(value, int | float)}
+    for pattern in icecube.NUMBERS_OF_A_SWEEP:
+        assert any(fnmatch.fnmatchcase(name, pattern) for name in names), pattern

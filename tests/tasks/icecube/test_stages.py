@@ -15,11 +15,12 @@ import torch
 
 from deployments.walk import Handle
 from storage import durable
-from storage.errors import BadInput, CheckFailed
+from storage.errors import BadInput, CheckFailed, Stop
 from storage.records import records_digest
 from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
 from tasks.icecube import events, train
+from tasks.icecube import pulses as pulses_module
 from tasks.icecube.angle import angle, from_angles
 from tasks.icecube.batches import FEATURES
 from tasks.icecube.events import read_pulses
@@ -92,6 +93,23 @@ def test_a_truncated_file_is_named_and_the_files_before_it_are_not_looked_throug
     assert pulses.outcome and "batch_3.parquet is not as the layout has it" in pulses.outcome.text
     kept = sorted(part.name for part in (pulses.run.path / "records").glob("*.json"))
     assert kept == ["batch-000001.json", "batch-000002.json"]
+
+
+def test_events_that_were_written_are_not_made_again_when_their_check_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object) -> None:
+        raise Stop("sigterm", "stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pulses_module, "require_sound", interrupted)
+        handle = run_until("icecube-pulses", tmp_path / "runs", smoke())["icecube-pulses"]
+        assert handle.outcome and handle.outcome.end_state == "sigterm"
+    before = {file: file.stat().st_mtime_ns for file in (handle.run.path / "files").rglob("*.parquet")}
+    again = run_until("icecube-pulses", tmp_path / "runs", smoke())["icecube-pulses"]
+    assert again.finished and len(before) == 7
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert _results(again) == _results(finished().handles["icecube-pulses"])
 
 
 def test_an_event_in_two_splits_is_named(tmp_path: Path, folder: Path):

@@ -14,6 +14,7 @@ from torch import nn
 from storage import durable
 from storage.errors import BadInput, NumericalFailure
 from tasks.stage.outcome import outcome_of
+from tasks.training import culprits as module
 from tasks.training.culprits import FOLDER, Step, culprits, tensors_of
 from tasks.training.replay import replay
 from tasks.training.state import generator_tensors
@@ -150,6 +151,21 @@ def test_data_that_changed_since_is_put_back_and_said(tmp_path: Path):
     lines = list(replay(path))
     assert "the data changed since (batch.x)" in lines[1]
     assert lines[2].startswith("it fails otherwise here: the loss, examples [") and "the input of inner" in lines[3]
+
+
+@pytest.mark.parametrize("hindrance", [OSError(28, "No space left on device"), RuntimeError("out of memory")])
+def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(
+    tmp_path: Path, hindrance: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: Any) -> None:
+        raise hindrance
+
+    config = poisoned(tmp_path)
+    monkeypatch.setattr(module, "_keep" if isinstance(hindrance, OSError) else "culprits", fail)
+    outcome = toy_attempt(tmp_path, config)
+    assert outcome.end_state == "numerical_failure" and "the loss is not finite at step 3" in outcome.text
+    log = next(toy_directory(tmp_path, config).attempts.glob("*.log")).read_text()
+    assert f"could not be looked at or kept: {type(hindrance).__name__}" in log
 
 
 def test_a_run_without_a_failed_step_is_refused(tmp_path: Path):
