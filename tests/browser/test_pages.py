@@ -20,7 +20,13 @@ from tests.tasks.report.test_figures import contrast
 if TYPE_CHECKING:
     pass
 
-PAGES = ["index.html", "smoke/aggregate/report.html", "smoke/aggregate/attempts.html", "smoke/sweep/report.html"]
+PAGES = [
+    "index.html",
+    "smoke/aggregate/report.html",
+    "smoke/aggregate/attempts.html",
+    "smoke/sweep/report.html",
+    "icecube-smoke/icecube-report/report.html",
+]
 READABLE = 4.5
 """Contrast of text and what is behind it, which WCAG 2.2 (1.4.3) asks for."""
 TEXTS = """() => [...document.querySelectorAll("body *")]
@@ -37,7 +43,11 @@ TEXTS = """() => [...document.querySelectorAll("body *")]
 def pages(smoke_root: Path, prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Name -> file of every page below a root that holds a study, and a sweep over two seeds."""
     root = Path(shutil.copytree(smoke_root, tmp_path_factory.mktemp("pages") / "runs", symlinks=True))
-    for command in (["sweep", "robustness", "--profile", "smoke", "--over", "seed=42,43", "--root"], ["index"]):
+    for command in (
+        ["sweep", "robustness", "--profile", "smoke", "--over", "seed=42,43", "--root"],
+        ["run", "icecube", "--profile", "smoke", "--root"],
+        ["index"],
+    ):
         done = subprocess.run(
             [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", *command, root],
             cwd=REPOSITORY,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from storage.differences import leaves
 from storage.errors import CheckFailed
 from tasks.icecube.configuration import Trained
 from tasks.icecube.final_results import FinalResults, TrialFacts
-from tasks.icecube.report import _require_distinct, _require_training, _trial
+from tasks.icecube.report import _require_distinct, _require_training, _results, _trial
 from tasks.icecube.results import LookResult, TrainResult, TrialResult
 from tasks.icecube.stages import ReportConfig
 from tasks.icecube.tables import tables
@@ -67,6 +68,7 @@ def of(**trials: TrialFacts) -> FinalResults:
         ([("finished", 5.0), ("finished", 22.0)], ("finished", 2), True, 2),
         ([("finished", 79.3), ("finished", 5.0)], ("finished", 1), False, 1),
         ([("not_learning", 87.0), ("finished", 5.0)], ("not_learning", 1), False, 1),
+        ([("not_learning", 80.0), ("finished", 85.0)], ("not_learning", 1), False, 0),
         ([("not_learning", 5.0), ("not_learning", 87.0)], ("not_learning", 2), False, 0),
         ([("finished", 5.0), ("numerical_failure", 4.0)], ("numerical_failure", 2), False, 1),
         ([("numerical_failure", None), ("numerical_failure", None)], ("numerical_failure", 1), False, 0),
@@ -131,6 +133,15 @@ def test_two_trials_with_equal_numbers_are_refused():
         _require_distinct({"as-found": same, "dropout": other})
     nothing = [("numerical_failure", None)] * 2
     _require_distinct({"as-found": trial(*nothing), "dropout": trial(*nothing, dropout=0.1)})
+
+
+def test_the_report_asks_whether_trials_are_distinct():
+    study, report = finished(), finished().handles["icecube-report"]
+    given = {role: handle.as_input() for role, handle in report.inputs.items()}
+    run = SimpleNamespace(run=SimpleNamespace(root=study.root))
+    assert _results(report.config, given, run).trials
+    with pytest.raises(CheckFailed, match="every trial has numbers of its own"):
+        _results(report.config, given | {"trial-normalise-1": given["trial-as-found-1"]}, run)
 
 
 def test_an_angle_that_does_not_follow_from_the_records_is_refused():

@@ -23,13 +23,16 @@ from tasks.icecube import events, train
 from tasks.icecube import pulses as pulses_module
 from tasks.icecube.angle import angle, from_angles
 from tasks.icecube.batches import FEATURES
+from tasks.icecube.configuration import Trained
 from tasks.icecube.events import read_pulses
 from tasks.icecube.layout import META, batch_file
 from tasks.icecube.look import FIXED, best_constant
 from tasks.icecube.network import DirectionNetwork
 from tasks.icecube.study import Study
+from tasks.icecube.training import Prepared
 from tasks.stage.attempt import attempt
 from tasks.training.culprits import FOLDER
+from tasks.training.problem import Problem
 from tasks.training.replay import replay
 from tasks.training.weights import weights_digest
 from tests.tasks.icecube.files import edit, with_value, written
@@ -288,7 +291,7 @@ def test_outputs_that_have_collapsed_end_the_training(tmp_path: Path):
 
 def test_a_dead_layer_is_seen_although_padding_would_keep_it_alive():
     """The head that the recorded study found by hand: always the same direction, most units dead."""
-    batches = train.Prepared.of(
+    batches = Prepared.of(
         finished().handles["icecube-train"].config,
         *map(finished().input, ("icecube-pulses", "icecube-look")),
         "normalised",
@@ -302,6 +305,27 @@ def test_a_dead_layer_is_seen_although_padding_would_keep_it_alive():
     assert found.dead_shares["encoder.layers.0.linear1"] >= 0.75 and found.spread_ratio < 1e-6
     with pytest.raises(CheckFailed, match=r"outputs with .* dead units in encoder\.layers\.0\.linear1"):
         train.require_diverse(found, 0.3, 0.5)
+
+
+def test_what_a_trial_changes_reaches_the_network_its_inputs_and_its_order():
+    study = finished()
+    inputs = [study.input(name) for name in ("icecube-pulses", "icecube-look")]
+    config = study.handles["icecube-trial (normalise, seed 1)"].config
+
+    def problem(**given: object) -> Problem:
+        trained = Trained(**({"inputs": "raw", "shuffle": False} | given))
+        return Prepared.of(config, *inputs, trained.inputs).problem(trained, config.budget, 1)
+
+    plain, indices = problem(), np.arange(20)
+    assert plain.model.norm is None and plain.model.encoder.layers[0].dropout.p == 0
+    assert problem(batch_norm=True).model.norm is not None
+    assert problem(dropout=0.1).model.encoder.layers[0].dropout.p == 0.1
+    assert plain.batch(indices, 0).features.abs().max() > 5_000
+    assert problem(inputs="normalised").batch(indices, 0).features.abs().max() < 20
+    count = len(study.input("icecube-pulses").result["train"]["batches"]) * 50
+    assert plain.order(1, 0, indices, count).tolist() == indices.tolist()
+    assert sorted(shuffled := problem(shuffle=True).order(1, 0, np.arange(count), count).tolist()) == [*range(count)]
+    assert shuffled != sorted(shuffled)
 
 
 def test_a_way_that_forgets_to_normalise_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

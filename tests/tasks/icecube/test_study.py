@@ -7,6 +7,7 @@ import pytest
 from flows import settings
 from storage.errors import BadInput
 from tasks.icecube.configuration import Generated
+from tasks.icecube.study import trial_role
 from tests.tasks.icecube.tiny import PAGE, smoke
 
 FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batch: 3}, validation: %s}"
@@ -64,6 +65,21 @@ def test_every_suspicion_of_the_recorded_study_is_a_trial_with_its_one_change(na
         expected = {"as-found": 0, "warm-up": 2, "config-fixed": 2, "all-fixes": 4}.get(trial.name, 1)
         assert len(changed) == expected, trial.name
     assert found["learning-rate"].learning_rate < rate and found["warm-up"].learning_rate < rate / 5
+
+
+def test_what_a_trial_gives_reaches_its_stage():
+    study = settings.read_study(PAGE, "quick", [], None)
+    configs = study.for_trials()
+    assert len(configs) == 9 * 3 and {config.seed for config in configs.values()} == {1, 2, 3}
+    for trial in study.trials:
+        for seed in study.trial_seeds:
+            config = configs[trial_role(trial.name, seed)]
+            assert config.trained == trial.trained and config.cell == f"{trial.name}, seed {seed}"
+            changed = {
+                name: value for name in ("learning_rate", "warmup_ratio") if (value := getattr(trial, name)) is not None
+            }
+            assert config.budget == study.trial_budget.model_copy(update=changed)
+    assert configs["trial-warm-up-1"].budget.warmup_ratio == 0.1
 
 
 def test_generated_splits_have_files_of_their_own():

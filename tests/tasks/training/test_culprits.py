@@ -68,6 +68,13 @@ def test_the_module_where_it_begins_is_the_innermost_one_and_the_input_is_told_f
     assert found and (found.module, found.examples) == ("the input of inner", [2])
 
 
+def test_a_gradient_that_is_spoilt_everywhere_began_where_the_backward_pass_does():
+    problem = toy_problem(ToyConfig())
+    problem.losses = lambda model, batch: torch.sqrt(model(batch.x) * 0)
+    found = culprits(problem, step(8))
+    assert found and (found.tensor, found.module) == ("the gradient of outer.bias", "outer")
+
+
 def test_what_overflows_only_as_a_sum_blames_no_example():
     problem = toy_problem(ToyConfig())
     problem.losses = lambda model, batch: 3e38 * model.outer.bias.expand(len(batch.indices))
