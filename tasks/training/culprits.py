@@ -21,11 +21,12 @@ from torch import nn
 
 from storage import durable
 from storage.errors import BadInput, NumericalFailure
+from tasks.stage.result import Result
 from tasks.stage.run import StageRun
 from tasks.training.problem import Problem
 from tasks.training.state import load_generator_tensors, untied
 
-FOLDER = "failed-step"
+FOLDER, FILE = "failed-step", "failure.json"
 """Beside the checkpoints of the run that failed."""
 MOST_BACKWARDS = 256
 """So often a batch is differentiated in search of the examples whose gradients are not finite."""
@@ -54,6 +55,20 @@ class Step:
     weight: float
     generators: dict[str, torch.Tensor]
     autocast: bool
+
+
+class Kept(Result):
+    """failure.json: the step as it failed, with the fields of Step, Found and NumericalFailure."""
+
+    step: int
+    epoch: int
+    examples: list[list[int]]
+    micro_batch: int
+    weight: float
+    autocast: bool
+    tensor: str
+    culprits: list[int]
+    module: str
 
 
 class FailedStep(NumericalFailure):
@@ -120,35 +135,35 @@ def located(run: StageRun, problem: Problem, error: FailedStep) -> NumericalFail
 
 def _keep(run: StageRun, problem: Problem, error: FailedStep, found: Found | None) -> None:
     made = error.made
-    described = {
-        "step": made.number,
-        "epoch": made.epoch,
-        "examples": [indices.tolist() for indices in made.examples],
-        "micro_batch": found.number if found else 0,
-        "weight": made.weight,
-        "autocast": made.autocast,
-        "tensor": found.tensor if found else error.tensor,
-        "culprits": found.examples if found else error.examples,
-        "module": found.module if found else "",
-    }
+    described = Kept(
+        step=made.number,
+        epoch=made.epoch,
+        examples=[indices.tolist() for indices in made.examples],
+        micro_batch=found.number if found else 0,
+        weight=made.weight,
+        autocast=made.autocast,
+        tensor=found.tensor if found else error.tensor,
+        culprits=found.examples if found else error.examples,
+        module=found.module if found else "",
+    )
     run.lock.check()
     with durable.new_directory(run.directory / FOLDER) as folder:
         save_file(_on_cpu(untied(problem.model.state_dict())), folder / "model.safetensors")
         save_file(_on_cpu(made.generators), folder / "generators.safetensors")
         save_file(_on_cpu(tensors_of(found.batch) if found else {}), folder / "batch.safetensors")
-        durable.write_json(folder / "failure.json", described)
+        durable.write_json(folder / FILE, described.as_json())
 
 
-def kept(folder: Path) -> tuple[dict[str, Any], Step]:
-    """What `failure.json` says, and the step."""
-    described = durable.read_json(folder / "failure.json")
+def kept(folder: Path) -> tuple[Kept, Step]:
+    """What `_keep` wrote. BadInput for what another version wrote."""
+    described = Kept.read_file(folder / FILE)
     return described, Step(
-        number=described["step"],
-        epoch=described["epoch"],
-        examples=[np.array(indices, dtype=np.int64) for indices in described["examples"]],
-        weight=described["weight"],
+        number=described.step,
+        epoch=described.epoch,
+        examples=[np.array(indices, dtype=np.int64) for indices in described.examples],
+        weight=described.weight,
         generators=load_file(folder / "generators.safetensors"),
-        autocast=described["autocast"],
+        autocast=described.autocast,
     )
 
 

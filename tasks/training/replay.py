@@ -19,7 +19,7 @@ from storage.run_directory import RunDirectory
 from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopened
 from tasks.stage.run import StageRun, cache_folder
-from tasks.training.culprits import FOLDER, Found, culprits, kept, tensors_of
+from tasks.training.culprits import FILE, FOLDER, Found, culprits, kept, tensors_of
 from tasks.training.problem import Problem
 
 EXAMPLES_SHOWN = 20
@@ -38,19 +38,19 @@ def replay(path: Path) -> Iterator[str]:
     BadInput where no step is kept, or where the stage never comes to a training.
     """
     folder = path / FOLDER
-    if not (folder / "failure.json").is_file():
+    if not (folder / FILE).is_file():
         raise BadInput(f"{path} keeps no failed step: no training there ended in numbers that are not finite")
     described, step = kept(folder)
     problem = _problem(reopened(path))
     problem.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
-    yield f"step {step.number}, as it failed: {described['tensor']}, examples {_some(described['culprits'])}"
+    yield f"step {step.number}, as it failed: {described.tensor}, examples {_some(described.culprits)}"
     changed: list[str] = []
     stored = load_file(folder / "batch.safetensors")
 
     def put_back(number: int, batch: Any) -> None:
         """Gives the batch that failed the values that it had, whatever the files say by now."""
         for name, tensor in tensors_of(batch).items():
-            was = stored.get(name) if number == described["micro_batch"] else None
+            was = stored.get(name) if number == described.micro_batch else None
             if was is not None and was.shape == tensor.shape and not _equal(was, tensor):
                 changed.append(name)
                 tensor.copy_(was)
@@ -61,7 +61,7 @@ def replay(path: Path) -> Iterator[str]:
     if found is None:
         yield "not reproduced: everything is finite here"
         return
-    same = (found.tensor, found.examples) == (described["tensor"], described["culprits"])
+    same = (found.tensor, found.examples) == (described.tensor, described.culprits)
     yield (
         f"reproduced: {found.tensor}, examples {_some(found.examples)}"
         if same

@@ -175,6 +175,17 @@ def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(
     assert f"could not be looked at or kept: {type(hindrance).__name__}" in log
 
 
+def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path: Path):
+    config = poisoned(tmp_path)
+    toy_attempt(tmp_path, config)
+    path = toy_directory(tmp_path, config).path
+    described = durable.read_json(path / FOLDER / "failure.json")
+    del described["micro_batch"]
+    durable.write_json(path / FOLDER / "failure.json", described)
+    with pytest.raises(BadInput, match=r"failure\.json was written by another version .*\n  micro_batch"):
+        list(replay(path))
+
+
 def test_a_run_without_a_failed_step_is_refused(tmp_path: Path):
     config = ToyConfig()
     toy_attempt(tmp_path, config)
