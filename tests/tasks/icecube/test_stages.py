@@ -343,7 +343,7 @@ def test_a_way_that_forgets_to_normalise_ends_the_training(tmp_path: Path, monke
 # ------------------------------------------------------------------------------------------------ the trivial angle
 
 
-@pytest.mark.parametrize("kind", ["isotropic", "from above", "around the seam"])
+@pytest.mark.parametrize("kind", ["isotropic", "from above", "around the seam", "three heaps"])
 def test_no_constant_direction_is_better_than_the_best(kind: str):
     chance = np.random.default_rng(3)
     azimuth, cosine = chance.uniform(0, 2 * np.pi, 400), chance.uniform(-1, 1, 400)
@@ -351,6 +351,9 @@ def test_no_constant_direction_is_better_than_the_best(kind: str):
         cosine = 1 - 0.2 * chance.uniform(0, 1, 400) ** 2
     if kind == "around the seam":
         azimuth = chance.normal(0, 0.2, 400) % (2 * np.pi)
+    if kind == "three heaps":  # each is better than what lies around it, the largest is best
+        azimuth = np.repeat([0.3, 0.3 + 2 * np.pi / 3, 0.3 + 4 * np.pi / 3], [110, 110, 180])
+        cosine = chance.normal(0, 0.01, 400)
     zenith = np.arccos(cosine)
     found = best_constant(azimuth, zenith)
     truth = from_angles(torch.from_numpy(azimuth), torch.from_numpy(zenith))
