@@ -21,7 +21,7 @@ def test_every_generator_goes_on_from_a_checkpoint(tmp_path):
     try:
         checkpoints = Checkpoints(tmp_path / "checkpoints", {}, lock)
         drawn()
-        checkpoints.save(1, {"rng": state._generator_tensors(False)}, {"rng": state._generator_numbers()})
+        checkpoints.save(1, {"rng": state.generator_tensors(False)}, {"rng": state._generator_numbers()})
         expected = drawn()
         assert drawn() != expected
         state._load_generators(checkpoints.verified(1))

@@ -211,7 +211,7 @@ def test_a_metric_that_does_not_decide_must_be_finite_too(tmp_path, monkeypatch)
     evaluating(monkeypatch, {"absolute_error": 1.0, "squared_error": float("inf")})
     outcome = toy_attempt(tmp_path, ToyConfig(metrics=["absolute_error"]))
     assert outcome.end_state == "numerical_failure"
-    assert outcome.message == "the squared error is not finite at step 6, batch validation"
+    assert outcome.message == "the squared error is not finite at step 6, validation"
 
 
 # ------------------------------------------------------------------------------------------------ weights
