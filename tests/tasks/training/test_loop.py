@@ -274,7 +274,9 @@ def test_the_first_number_that_is_not_finite_stops_and_keeps_the_checkpoint(tmp_
 
     assert (outcome.end_state, outcome.exit_code) == ("numerical_failure", 1)
     named = {"poisoned_loss": "the loss", "poisoned_gradient": "the gradient of outer.weight"}[what]
-    assert outcome.message.startswith(f"{named} is not finite at step 3, batch examples [{poisoned}] (1 of a batch of 8)")
+    assert outcome.message.startswith(
+        f"{named} is not finite at step 3, batch examples [{poisoned}] (1 of a batch of 8)"
+    )
     assert not markers.check(run, {}).present
     assert {folder.name for folder in run.checkpoints.iterdir()} == {"1", "2"}
     assert all(tensor.isfinite().all() for tensor in tensors_of(tmp_path, config, 2).values())
