@@ -50,7 +50,7 @@ class Batches(Configuration):
 
     first_batch: int = scientific(ge=0, description="Number of the first file: train/batch_<number>.parquet.")
     last_batch: int = scientific(ge=0, description="Number of the last file.")
-    max_events: int | None = scientific(None, ge=1, description="So many events, the first ones; empty: all.")
+    max_events: int | None = scientific(None, ge=2, description="So many events, the first ones; empty: all.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Batches:

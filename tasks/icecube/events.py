@@ -92,7 +92,7 @@ def require_sound(pulses: Pulses, events: pa.Table, sensors: int, file: Path) ->
     """BadInput names the file, the event and what is wrong with it; `events` are those of the file, in its order.
 
     Every event has pulses of its own, one after the other and all of them; times do not fall within an event; a
-    sensor exists; a charge is finite and not below 0; directions are finite; no event is there twice.
+    sensor exists; a charge is finite and not below 0; directions are in radians; no event is there twice.
     """
     first, last = (events[name].to_numpy() for name in ("first_pulse_index", "last_pulse_index"))
     ids = events["event_id"].to_numpy()
@@ -111,7 +111,10 @@ def require_sound(pulses: Pulses, events: pa.Table, sensors: int, file: Path) ->
             f"{file} holds {len(pulses.time):,} pulses, and the events that {META} names of it hold {expected:,} in a "
             "row: the two do not belong together, or one is cut off"
         )
-    refuse(~np.isfinite(events["azimuth"].to_numpy() + events["zenith"].to_numpy()), "has no finite direction")
+    azimuth, zenith = (events[name].to_numpy() for name in ("azimuth", "zenith"))
+    refuse(~np.isfinite(azimuth + zenith), "has no finite direction")
+    refuse((zenith < 0) | (zenith > np.pi), "has a zenith that is not from 0 to pi: is it in radians?")
+    refuse((azimuth < 0) | (azimuth > 2 * np.pi), "has an azimuth that is not from 0 to 2 pi: is it in radians?")
 
     def any_of(wrong: np.ndarray) -> np.ndarray:
         """Events of which any pulse is wrong."""

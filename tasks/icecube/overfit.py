@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from tasks.icecube.configuration import Trained
+from tasks.icecube.look import best_constant
 from tasks.icecube.results import OverfitResult
 from tasks.icecube.stages import OverfitConfig
 from tasks.icecube.training import Prepared, judge, spread_over
@@ -21,7 +22,7 @@ def overfit(run: StageRun, config: OverfitConfig, events: StageInput, look: Stag
     """CheckFailed when the network cannot fit its batch."""
     prepared = Prepared.of(config, events, look, "normalised")
     files, at_once = prepared.data.train, config.execution.micro_batch_examples
-    chosen = spread_over(len(files), config.batch.events)
+    chosen = spread_over(len(files), config.batch.events, "overfit.events")
     batch = prepared.batches(files).held(chosen)
     problem = replace(
         prepared.problem(Trained(), config.budget, config.seed),
@@ -32,9 +33,10 @@ def overfit(run: StageRun, config: OverfitConfig, events: StageInput, look: Stag
     run.progress.update(0, 1, "batches", note="fits one batch")
     with run.watched(config.execution.stall_minutes):
         fit = fit_single_batch(problem, Schedule(config.budget, len(chosen)), config.seed, config.execution)
-    require_fit(fit, prepared.trivial_degrees, config.batch.max_ratio)
+    trivial = best_constant(files.azimuth[chosen], files.zenith[chosen]).best_constant_degrees  # of these few events
+    require_fit(fit, trivial, config.batch.max_ratio)
     return OverfitResult(
         fit=fit,
-        trivial_degrees=prepared.trivial_degrees,
-        required_degrees=config.batch.max_ratio * prepared.trivial_degrees,
+        trivial_degrees=trivial,
+        required_degrees=config.batch.max_ratio * trivial,
     )

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from storage.errors import BadInput
 from storage.records import read_records
 from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
@@ -37,6 +38,7 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
     numbers, ids = meta["batch_id"].to_numpy(), meta["event_id"].to_numpy()
     shared = np.intersect1d(*(ids[np.isin(numbers, batches[split])] for split in SPLITS)).tolist()
     require_disjoint(dict.fromkeys(SPLITS, shared), "events")
+    _require_once(ids)
 
     keys = []
     for done, batch_id in enumerate(everything):
@@ -77,6 +79,13 @@ def _written(run: StageRun, events: Generated) -> Path:
             run.records.write(f"written-{number:06d}", [{"events": done}])
         run.stop.check()
     return folder
+
+
+def _require_once(ids: np.ndarray) -> None:
+    """BadInput names an event that is there twice, in one file or in two."""
+    known, counts = np.unique(ids, return_counts=True)
+    if (twice := known[counts > 1]).size:
+        raise BadInput(f"event {twice[0]} is there twice in {META} ({twice.size:,} such events): leave one of them out")
 
 
 def _rows(numbers: np.ndarray, batch_id: int) -> tuple[int, int]:

@@ -22,7 +22,7 @@ KEY_COLUMNS = ("name",)
 def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInput) -> RatesResult:
     """Records: one for each rate and seed, as soon as it was tried."""
     table, prepared = config.table, Prepared.of(config, events, look, config.inputs)
-    probe = spread_over(len(prepared.data.validation), table.probe_events)
+    probe = spread_over(len(prepared.data.validation), table.probe_events, "rates.probe_events")
     tries = {
         f"rate-{number}-seed-{seed}": (rate, seed) for number, rate in enumerate(table.rates) for seed in table.seeds
     }

@@ -16,8 +16,8 @@ def html_report(results: FinalResults, drawn: dict[str, Figure], provenance: Sec
         Section(
             "The trials",
             texts=[
-                "Each is the training as the recorded study did it, with the change that its name says, and nothing "
-                "else. That it fails is a result."
+                "Each is the training as it was found, at the size of this profile, with what is given beside its "
+                "name. That it fails is a result."
             ],
             figures=[drawn[name] for name in ("trials", "ways") if name in drawn],
             tables=[trial_table(results), *([failures] if failures.rows else [])],

@@ -31,6 +31,7 @@ from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
 from tasks.training.budget import Budget
+from tasks.training.schedule import Schedule
 
 RECORDED_RATE = 3e-4
 SUSPICIONS = [
@@ -122,6 +123,42 @@ class Study(StudyBase):
             raise ValueError(f"trials names {', '.join(twice)} twice: give each a name of its own")
         if len(set(self.trial_seeds)) < len(self.trial_seeds):
             raise ValueError(f"trial_seeds {self.trial_seeds}: give each seed once")
+        return self
+
+    @model_validator(mode="after")
+    def _names_mean_what_they_say(self) -> Study:
+        plain = Trial(name="as-found")
+        for trial in self.trials:
+            given = {name for name, value in trial if value != getattr(plain, name) and name != "name"}
+            if (trial.name == "as-found" and given) or (trial.name == "normalise" and given != {"inputs"}):
+                raise ValueError(
+                    f"the trial {trial.name} changes {', '.join(sorted(given)) or 'nothing'}: the report takes "
+                    "as-found for the one without a change, and normalise for that of inputs alone: rename it"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _batch_norm_sees_the_whole_batch(self) -> Study:
+        size, batch = self.execution.micro_batch_examples, self.trial_budget.effective_batch_examples
+        if size < batch and (names := [trial.name for trial in self.trials if trial.batch_norm]):
+            raise ValueError(
+                f"the trial {names[0]} has batch_norm, whose statistics are those of a micro-batch: with "
+                f"execution.micro_batch_examples {size} below trial_budget.effective_batch_examples {batch} it would "
+                "be another network. Raise the first, or leave the trial out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _gates_are_reached(self) -> Study:
+        events = self.events.train_events if isinstance(self.events, Generated) else self.events.train.max_events
+        for key, budget in (("budget", self.budget), ("trial_budget", self.trial_budget)):
+            if events is None or budget.not_learning is None:
+                continue
+            if (steps := Schedule(budget, events).total_steps) < budget.not_learning.by_step:
+                raise ValueError(
+                    f"{key}.not_learning.by_step {budget.not_learning.by_step} is never reached: {key} comes to "
+                    f"{steps} steps. Lower it, or leave the gate out"
+                )
         return self
 
     @model_validator(mode="after")

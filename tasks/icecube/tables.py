@@ -61,8 +61,8 @@ def run_of(results: FinalResults, role: str) -> str:
 
 def trial_table(results: FinalResults) -> Table:
     return Table(
-        "Each trial, by seeds: the lowest mean angle on validation in degrees of those that came to an end, how the "
-        "others ended, the largest finite gradient. The run is that of its worst seed.",
+        "Each trial, by seeds: the lowest mean angle on validation in degrees (the best validation) of those that came "
+        "to an end, how the others ended, the largest finite gradient. The run is that of its worst seed.",
         ["trial", "what", "verdict", "ended", "largest gradient", "run"],
         [
             [
@@ -94,8 +94,7 @@ def changes(results: FinalResults, trial: TrialFacts) -> str:
 def failure_table(results: FinalResults) -> Table:
     return Table(
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
-        "the events of its batch that are not finite. Where that is the whole batch, it was not the events: the "
-        "weights were spoilt by then.",
+        "the events whose own numbers are not finite.",
         ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
         [
             [name, seed, one.step, one.tensor, one.module or "-", _events(one.event_ids, one.together),

@@ -43,7 +43,8 @@ def train(
 
     model, batches = problem.model.eval(), prepared.batches(prepared.data.validation)
     with run.watched(config.execution.stall_minutes):
-        checked = spread_over(len(prepared.data.validation), CHECKED_EVENTS)
+        there = len(prepared.data.validation)
+        checked = spread_over(there, min(there, CHECKED_EVENTS), "")
         largest = require_invariant(_ways(model, batches), checked, TOLERANCE)
         outputs = _outputs(model, batches, checked)
         require_diverse(outputs, config.min_spread_ratio, config.max_dead_share)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from storage.errors import BadInput
 from tasks.data.normaliser import Normaliser
 from tasks.icecube.angle import angle
 from tasks.icecube.batches import FEATURES, Batch, Batches, EventBatches
@@ -109,6 +110,8 @@ def judge(
     return {ANGLE: float(found.mean()), "median_angle_degrees": float(found.median())}
 
 
-def spread_over(events: int, count: int) -> np.ndarray:
-    """So many of the events, evenly."""
-    return np.linspace(0, events - 1, min(count, events)).astype(np.int64)
+def spread_over(events: int, count: int, key: str) -> np.ndarray:
+    """So many of the events, evenly. BadInput, with the key that asks for them, where there are fewer."""
+    if count > events:
+        raise BadInput(f"{key} {count} is more than the {events} events of its split: lower it")
+    return np.linspace(0, events - 1, count).astype(np.int64)

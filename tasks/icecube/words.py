@@ -19,7 +19,11 @@ LIMITS = [
     "Every trial has the same short budget. One that learns slowly is not told from one that would never learn.",
     "A few seeds show what happens with these: a change that heals with all of them may fail with another one.",
     "The network is one transformer over the pulses of an event, not the two-level one of the recorded study, whose "
-    "rate, clipping, batch order, post-norm layers and raw inputs it shares.",
+    "clipping, order of events, post-norm layers and raw inputs it shares. Rate, batch and size are those of the "
+    "profile.",
+    "A step whose gradients have a norm beyond what fp32 holds ends a training here. The recorded one clipped such "
+    "gradients to 0 and went on until a prediction was not finite.",
+    "Scaling takes a logarithm of the charge, shifts and divides, all at once: which of these heals is not asked.",
     "Validation chooses the best step of a training, and its angle is reported on the same events: there is no third "
     "split.",
 ]
@@ -78,22 +82,33 @@ def answer(results: FinalResults) -> list[str]:
         if unscaled:
             said.append(f"Not healed by {_each(unscaled, rest)}.")
         if slow:
-            said.append(
-                f"{_each(slow, rest)} scale{'s' * (len(slow) == 1)} the inputs too, and did not get there within the "
-                "budget: what else is changed there costs more than it gives."
-            )
+            said.append(f"Nor by {_each(slow, rest)}, although the inputs are scaled there too.")
     return said
 
 
 def _cause(results: FinalResults) -> str:
-    """What the healed trials have in common; nothing where that is not the inputs, or nothing else was tried."""
-    healed = [trial for trial in results.trials.values() if trial.healed]
-    others = [trial for trial in results.trials.values() if not trial.scales_inputs]
-    if not others or not all(trial.scales_inputs for trial in healed):
+    """That scaling the inputs is what heals: where the trials show it, each against the one as found."""
+    found = results.as_found
+    alone = [trial for trial in results.trials.values() if trial.scales_inputs and _only_scales(trial, found)]
+    raw = [trial for trial in results.trials.values() if not trial.scales_inputs and trial is not found]
+    if found is None or not alone or not raw:
         return ""
-    if len(healed[0].seeds) < MIN_SEEDS:
-        return " Whatever healed scales the inputs. So few seeds show no cause: give more trial_seeds."
-    return " Whatever healed scales the inputs: their size was the cause."
+    if not all(trial.healed for trial in alone) or any(trial.healed for trial in raw):
+        return ""
+    said = " Scaling the inputs alone heals, and nothing that leaves them raw does"
+    if len(found.seeds) < MIN_SEEDS:
+        return f"{said}, with this seed: so few show no cause (trial_seeds)."
+    return f"{said}: raw inputs were the cause."
+
+
+def _only_scales(trial: TrialFacts, found: TrialFacts | None) -> bool:
+    """Whether the trial differs from the one as found in how its inputs are scaled, and in nothing else."""
+    same = ("learning_rate", "warmup_ratio")
+    return (
+        found is not None
+        and all(getattr(trial, name) == getattr(found, name) for name in same)
+        and (trial.trained.dropout, trial.trained.shuffle) == (found.trained.dropout, found.trained.shuffle)
+    )
 
 
 def about_rates(results: FinalResults) -> list[str]:
@@ -101,7 +116,7 @@ def about_rates(results: FinalResults) -> list[str]:
     said = [f"{inputs.capitalize()} inputs: {results.recommended_because[inputs]}." for inputs in (RAW, NORMALISED)]
     raw, normalised = results.recommended[RAW], results.recommended[NORMALISED]
     if normalised is not None and raw != normalised:
-        tried = "no rate can be recommended" if raw is None else f"the rate is {raw:g}"
+        tried = "none that was tried can be recommended" if raw is None else f"it is {raw:g}"
         said.append(
             f"**What is found about the rate on raw inputs holds for raw inputs only:** there {tried}, and on "
             f"normalised ones it is {normalised:g}."
@@ -141,8 +156,9 @@ def facts(results: FinalResults) -> list[str]:
     return [
         f"{train:,} events to train on and {validation:,} to validate on, {made}, in files of their own; "
         f"{len(results.trials)} trials with the seeds {', '.join(seeds)}.",
-        f"A trial is healed when with every seed it ends at {results.healed_ratio:g} of the trivial angle or less, and "
-        f"has learned where it ends at {results.learned_ratio:g} of it or less.",
+        f"A trial is healed when with every seed it comes to its end and its best validation is at "
+        f"{results.healed_ratio:g} of the trivial angle or less, and has learned where that is at "
+        f"{results.learned_ratio:g} or less.",
         f"Raw inputs were given on purpose: {results.raw_inputs_reason}.",
         *numerics_changed(results.numerics_changes),
     ]
@@ -151,6 +167,8 @@ def facts(results: FinalResults) -> list[str]:
 def headline(results: FinalResults) -> str:
     """The answer in one line, for a list of studies."""
     healed = [name for name, trial in results.trials.items() if trial.healed]
+    if results.as_found and results.as_found.healed:
+        healed = ["nothing: as found it learned"]
     by = f"healed by {_listed(healed)}" if healed else "healed by no trial"
     return (
         f"{by}; trained to {degrees(results.training.mean_degrees)} degrees "

@@ -121,19 +121,23 @@ def located(run: StageRun, problem: Problem, error: FailedStep) -> NumericalFail
     What hinders the search or the keeping is logged: it must not hide the failure.
     """
     problem.optimizer.zero_grad(set_to_none=True)
+    weights = _on_cpu(untied(problem.model.state_dict()))  # before BatchNorm counts the search too
     found = None
     try:
         found = culprits(problem, error.made)
-        _keep(run, problem, error, found)
     except (RuntimeError, OSError, ValueError, BadInput) as second:
-        run.log.warning("the failed step could not be looked at or kept: %s: %s", type(second).__name__, second)
+        run.log.warning("the failed step could not be looked at: %s: %s", type(second).__name__, second)
+    try:
+        _keep(run, weights, error, found)
+    except OSError as second:
+        run.log.warning("the failed step could not be kept: %s", second)
     if found is None:
         return NumericalFailure(error.step, error.examples, error.tensor)
     batch = sum(map(len, error.made.examples))
     return NumericalFailure(error.step, found.examples, found.tensor, found.module, batch, found.together)
 
 
-def _keep(run: StageRun, problem: Problem, error: FailedStep, found: Found | None) -> None:
+def _keep(run: StageRun, weights: dict[str, torch.Tensor], error: FailedStep, found: Found | None) -> None:
     made = error.made
     described = Kept(
         step=made.number,
@@ -148,7 +152,7 @@ def _keep(run: StageRun, problem: Problem, error: FailedStep, found: Found | Non
     )
     run.lock.check()
     with durable.new_directory(run.directory / FOLDER) as folder:
-        save_file(_on_cpu(untied(problem.model.state_dict())), folder / "model.safetensors")
+        save_file(weights, folder / "model.safetensors")
         save_file(_on_cpu(made.generators), folder / "generators.safetensors")
         save_file(_on_cpu(tensors_of(found.batch) if found else {}), folder / "batch.safetensors")
         durable.write_json(folder / FILE, described.as_json())
@@ -194,15 +198,21 @@ def _of_losses(
         began = "" if first is None else f"the input of {first.module}" if first.input_not_finite else first.module
         return Found(indices[wrong].tolist(), "the loss", began, False, modules)
     whole = _gradients(problem.model, losses)
-    spoilt = [name for name, gradient in whole.items() if not gradient.isfinite().all()]
-    if not spoilt and bool(nn.utils.get_total_norm(list(whole.values())).isfinite()):
+    if _sound(whole):
         return None
-    # backwards the last tensor is made first; of a norm too large to be a number, the largest has most
-    culprit = spoilt[-1] if spoilt else max(whole, key=lambda name: float(whole[name].abs().max()))
-    alone = _narrowed(problem, indices, step) if spoilt else []
-    tensor = f"the gradient of {culprit}" if spoilt else "the norm of all gradients"
-    where = culprit.rpartition(".")[0] or culprit
-    return Found(alone or indices.tolist(), tensor, where, not alone, modules)
+    spoilt = [name for name, gradient in whole.items() if not gradient.isfinite().all()]
+    if spoilt:  # backwards the last tensor is made first
+        tensor, where = f"the gradient of {spoilt[-1]}", spoilt[-1].rpartition(".")[0] or spoilt[-1]
+    else:
+        largest = max(whole, key=lambda name: float(whole[name].double().norm()))
+        tensor, where = f"the norm of all gradients (most in {largest})", ""
+    alone, every = _narrowed(problem, indices, step)
+    return Found(alone or indices.tolist(), tensor, where, every and not alone, modules)
+
+
+def _sound(gradients: Gradients) -> bool:
+    """As a step asks it: whether the norm of all is a finite number."""
+    return not gradients or bool(nn.utils.get_total_norm(list(gradients.values())).isfinite())
 
 
 def _losses(problem: Problem, batch: Any, step: Step) -> torch.Tensor:
@@ -219,21 +229,24 @@ def _gradients(model: nn.Module, losses: torch.Tensor) -> Gradients:
     return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
 
-def _narrowed(problem: Problem, indices: np.ndarray, step: Step) -> list[int]:
-    """The examples whose own gradient is not finite, by halving; those that were found within MOST_BACKWARDS."""
+def _narrowed(problem: Problem, indices: np.ndarray, step: Step) -> tuple[list[int], bool]:
+    """The examples whose own gradients are not finite, by halving, and whether each that was left was looked at.
+
+    Of a batch whose examples are too many for MOST_BACKWARDS, those that were found by then.
+    """
     waiting, found, tried = [indices], [], 0
     while waiting and tried < MOST_BACKWARDS:
         some = waiting.pop(0)
         tried += 1
         load_generator_tensors(step.generators)
         losses = _losses(problem, problem.batch(some, step.epoch), step)
-        if all(gradient.isfinite().all() for gradient in _gradients(problem.model, losses).values()):
+        if _sound(_gradients(problem.model, losses)):
             continue
         if len(some) == 1:
             found += some.tolist()
         else:
             waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
-    return sorted(found)
+    return sorted(found), not waiting
 
 
 @contextmanager

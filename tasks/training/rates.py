@@ -88,8 +88,9 @@ def recommended(rows: Sequence[RateRow], max_gradient_norm: float, min_gain: flo
     best = min(sound, key=lambda row: row.mean or 0.0)
     return Recommendation(
         rate=best.rate,
-        because=f"with {best.rate:g} every one of {best.seeds} seeds gains most, {best.mean:+.4g} on average "
-        f"({best.low:+.4g} to {best.high:+.4g}), with gradients up to {best.gradient_norm_max:.3g}",
+        because=f"of the rates with which every one of {best.seeds} seeds gains {min_gain:g} or more, {best.rate:g} "
+        f"gains most on average, {best.mean:+.4g} ({best.low:+.4g} to {best.high:+.4g}), with gradients up to "
+        f"{best.gradient_norm_max:.3g}",
     )
 
 

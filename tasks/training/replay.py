@@ -39,7 +39,10 @@ def replay(path: Path) -> Iterator[str]:
     """
     folder = path / FOLDER
     if not (folder / FILE).is_file():
-        raise BadInput(f"{path} keeps no failed step: no training there ended in numbers that are not finite")
+        raise BadInput(
+            f"{path} keeps no failed step: none failed there, or one of a kind that is not kept (a validation, a try "
+            "of a learning rate, a single batch)"
+        )
     described, step = kept(folder)
     problem = _problem(reopened(path))
     problem.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)

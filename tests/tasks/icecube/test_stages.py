@@ -73,6 +73,9 @@ def column_of(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
         ("train/batch_2.parquet", with_value("sensor_id", 3, 5160), "event 20 has a sensor beyond the 5,160"),
         (META, with_value("last_pulse_index", 25, -1), "event 25 has no pulses"),
         (META, with_value("event_id", 25, 24), "event 24 is there twice"),
+        (META, with_value("event_id", 25, 3), "event 3 is there twice"),
+        (META, with_value("zenith", 25, 90.0), "event 25 has a zenith that is not from 0 to pi"),
+        (META, with_value("azimuth", 25, 180.0), "event 25 has an azimuth that is not from 0 to 2 pi"),
     ],
 )
 def test_a_planted_fault_ends_the_first_stage_by_name_and_what_was_checked_is_kept(
@@ -82,7 +85,7 @@ def test_a_planted_fault_ends_the_first_stage_by_name_and_what_was_checked_is_ke
     edit(folder / name, change)
     pulses = run(tmp_path / "runs", of_files(folder))["icecube-pulses"]
     assert pulses.outcome and pulses.outcome.end_state == "bad_input" and said in pulses.outcome.text
-    assert "batch_2.parquet" in pulses.outcome.text
+    assert ("batch_2.parquet" in pulses.outcome.text) or "train_meta.parquet" in pulses.outcome.text
     (folder / name).write_bytes(sound)
     pulses = run_until("icecube-pulses", tmp_path / "runs", of_files(folder))["icecube-pulses"]
     assert pulses.finished, "repaired, the study goes on"
@@ -123,6 +126,18 @@ def test_an_event_in_two_splits_is_named(tmp_path: Path, folder: Path):
     pulses = run(tmp_path / "runs", of_files(folder))["icecube-pulses"]
     assert pulses.outcome and pulses.outcome.end_state == "check_failed"
     assert f"train and validation share 1, the first {first}" in pulses.outcome.text
+
+
+@pytest.mark.parametrize(
+    ("change", "label", "said"),
+    [
+        ("rates.probe_events=11", "icecube-rates (raw)", "rates.probe_events 11 is more than the 10 events"),
+        ("overfit.events=41", "icecube-overfit", "overfit.events 41 is more than the 40 events"),
+    ],
+)
+def test_more_events_than_the_files_hold_are_refused(tmp_path: Path, folder: Path, change: str, label: str, said: str):
+    stage = run(tmp_path / "runs", of_files(folder, change, "trials=[{name: one}]"))[label]
+    assert stage.outcome and stage.outcome.end_state == "bad_input" and said in stage.outcome.text
 
 
 def test_a_missing_folder_or_file_is_named_when_the_page_is_walked(tmp_path: Path, folder: Path):

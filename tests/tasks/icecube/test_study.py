@@ -28,13 +28,17 @@ FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batc
         ("overfit.events=201", "overfit.events 201 is more than the 200 events"),
         ("trial_seeds=[3, 3]", "trial_seeds [3, 3]: give each seed once"),
         ("trials=[{name: one}, {name: one, dropout: 0.1}]", "trials names one twice"),
+        ("trials=[{name: as-found, dropout: 0.1}]", "the trial as-found changes dropout"),
+        ("trials=[{name: normalise, batch_norm: true}]", "the trial normalise changes batch_norm"),
+        ("trials=[{name: one, batch_norm: true}, {name: two}]", "micro_batch_examples 20 below"),
+        ("trial_budget.epochs=1", "trial_budget.not_learning.by_step 20 is never reached: trial_budget comes to 10"),
         ("raw_inputs_reason=null", "raw_inputs_reason"),
         ("trials=[{name: one, learning_rte: 1}]", "learning_rte"),
     ],
 )
 def test_a_wrong_study_names_the_key(change: str, said: str):
     with pytest.raises(BadInput) as error:
-        smoke(change)
+        smoke(change, *(["trial_budget.effective_batch_examples=40"] if "below" in said else []))
     assert said in str(error.value)
 
 

@@ -85,11 +85,26 @@ def test_what_overflows_only_as_a_sum_blames_no_example():
     assert found.tensor == "the gradient of outer.bias"
 
 
-def test_a_norm_that_is_no_number_names_the_largest_gradient():
+def test_of_a_norm_that_is_no_number_the_example_and_the_largest_gradient_are_named():
+    """Seen: it was said that each event is finite alone, while the norm of one of 64 was not."""
     problem = toy_problem(ToyConfig())
-    problem.losses = lambda model, batch: 1e25 * model.inner.weight.sum().expand(len(batch.indices))
+
+    def losses(model: nn.Module, batch: ToyBatch) -> torch.Tensor:
+        steep = 1e25 * model.inner.weight.sum() + 1e3 * model.outer.bias.sum()
+        return torch.where(batch.indices == 6, steep, model.outer.bias.sum())
+
+    problem.losses = losses
     found = culprits(problem, step(8))
-    assert found and (found.tensor, found.module) == ("the norm of all gradients", "inner")
+    assert found and (found.examples, found.together, found.module) == ([6], False, "")
+    assert found.tensor == "the norm of all gradients (most in inner.weight)"
+
+
+def test_of_a_batch_too_large_to_search_nothing_is_said_of_each_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOST_BACKWARDS", 2)
+    problem = toy_problem(ToyConfig())
+    problem.losses = lambda model, batch: torch.sqrt(model(batch.x) * 0)
+    found = culprits(problem, step(8))
+    assert found and not found.together and found.examples == list(range(WINDOW))
 
 
 def test_a_sound_step_has_no_culprits_and_changes_nothing():
@@ -172,7 +187,9 @@ def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(
     outcome = toy_attempt(tmp_path, config)
     assert outcome.end_state == "numerical_failure" and "the loss is not finite at step 3" in outcome.text
     log = next(toy_directory(tmp_path, config).attempts.glob("*.log")).read_text()
-    assert f"could not be looked at or kept: {type(hindrance).__name__}" in log
+    assert "the failed step could not be " in log
+    kept = toy_directory(tmp_path, config).path / FOLDER
+    assert kept.is_dir() is isinstance(hindrance, RuntimeError), "a search that fails does not lose the step"
 
 
 def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path: Path):

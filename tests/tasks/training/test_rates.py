@@ -41,7 +41,9 @@ def test_on_normalised_inputs_a_rate_is_recommended_and_on_raw_ones_none_is():
     rates = [1e-5, 1e-3, 1e-2]
     normalised, raw = pulse_rows(True, rates), pulse_rows(False, rates)
     found = recommended(normalised, max_gradient_norm=100, min_gain=0.01)
-    assert found.rate == 1e-2 and found.because.startswith("with 0.01 every one of 3 seeds gains most, -0.")
+    assert found.rate == 1e-2 and found.because.startswith(
+        "of the rates with which every one of 3 seeds gains 0.01 or more, 0.01 gains most on average, -0."
+    )
     assert max(row.gradient_norm_max for row in normalised) < 100
     nothing = recommended(raw, max_gradient_norm=100, min_gain=0.01)
     assert nothing.rate is None and all(f"{rate:g}: " in nothing.because for rate in rates)
