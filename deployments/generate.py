@@ -29,7 +29,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Profile:
-    """A study that can be started in the UI."""
+    """A study that can be started in the UI, by the name of its runs: two studies may both have a profile `quick`."""
 
     page: Page
     name: str

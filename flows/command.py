@@ -264,7 +264,7 @@ def _profiles(place: str | None, files: list[str]) -> list[Profile]:
             settings.read_study(page, name, [], None)
             file = settings.profile_file(page, name)
             values = settings.profile_values(page, name)
-            found.append(Profile(page, file.stem, description_of(file), values))
+            found.append(Profile(page, values["name"], description_of(file), values))
         if page.is_own and not found:
             found.append(Profile(page, page.name, page.description, {"name": page.name}))
     return found

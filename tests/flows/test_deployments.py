@@ -26,6 +26,11 @@ from tests.slurm.harness import PREFECT, Server, until
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]
 PAGES = {f"flows.{name}.{name}": load_page(name) for name in page_names()}
 STUDIES = [one for one in DEPLOYMENTS if one["entrypoint"] in PAGES]
+PROFILES = {
+    entrypoint: {settings.profile_values(page, name)["name"]: name for name in settings.profile_names(page)}
+    for entrypoint, page in PAGES.items()
+}
+"""The profiles of each page by the name of their runs, which the deployments have too."""
 STAGES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.stage.stage"]
 
 
@@ -36,16 +41,19 @@ def test_prefect_yaml_is_what_the_command_makes_of_pages_and_profiles(capsys: py
 
 
 def test_there_is_one_for_each_profile_here_and_on_slurm_and_for_what_stages_need() -> None:
-    for entrypoint, page in PAGES.items():
-        names, made = settings.profile_names(page), [one["name"] for one in STUDIES if one["entrypoint"] == entrypoint]
+    for entrypoint, names in PROFILES.items():
+        made = [one["name"] for one in STUDIES if one["entrypoint"] == entrypoint]
         assert names and sorted(made) == sorted([*names, *(f"{name}-local" for name in names)])
+    everything = [one["name"] for one in DEPLOYMENTS]
+    assert len(set(everything)) == len(everything), "a person finds each by its name"
     assert [one["name"] for one in STAGES] == list(get_args(Needs))
 
 
 @pytest.mark.parametrize("deployment", STUDIES, ids=lambda one: f"{one['entrypoint'].split('.')[1]} {one['name']}")
 def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[str, Any]) -> None:
     given, dispatch = deployment["parameters"], deployment["parameters"]["dispatch"]
-    profile, page = deployment["name"].removesuffix("-local"), PAGES[deployment["entrypoint"]]
+    page = PAGES[deployment["entrypoint"]]
+    profile = PROFILES[deployment["entrypoint"]][deployment["name"].removesuffix("-local")]
     study = settings.read_study(page, profile, [], None)
     seeds = {"sweep_seeds": study.sweep_seeds}  # of the command line; a form has `over`
     assert validated(page.model, given["study"] | seeds, "prefect.yaml") == study
