@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from storage import external
 from storage.errors import BadInput
-from tasks.icecube.layout import GEOMETRY, META, batch_file
+from tasks.icecube.layout import files_of
 from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
 
 Split = Literal["train", "validation"]
@@ -93,7 +93,7 @@ class Files(Configuration):
     def external_inputs(self) -> dict[str, Any]:
         folder = Path(self.folder)
         numbers = [number for split in ("train", "validation") for number in self.batches(split)]
-        files = [folder / GEOMETRY, folder / META, *(batch_file(folder, number) for number in numbers)]
+        files = files_of(folder, numbers)
         if missing := [file for file in files if not file.is_file()]:
             raise BadInput(
                 f"events.folder: there is no file {missing[0]} (of {len(files)} that are read, {len(missing)} are "

@@ -11,7 +11,7 @@ from storage import external
 from storage.errors import BadInput
 from tasks.icecube.configuration import Split
 from tasks.icecube.events import EventFiles, read_geometry
-from tasks.icecube.layout import GEOMETRY, META, batch_file
+from tasks.icecube.layout import files_of
 from tasks.icecube.pulses import SPLITS, WRITTEN
 from tasks.icecube.results import PulsesResult
 from tasks.icecube.stages import ReadsEvents
@@ -44,8 +44,7 @@ def _split(folder: Path, name: Split, found: PulsesResult, open_files: int) -> E
 
 def _require_the_same(folder: Path, found: PulsesResult) -> None:
     """Digests are kept by path, size and time, so that only a file that changed since, or elsewhere, is read for it."""
-    numbers = [*found.train.batches, *found.validation.batches]
-    files = [folder / GEOMETRY, folder / META, *(batch_file(folder, number) for number in numbers)]
+    files = files_of(folder, [*found.train.batches, *found.validation.batches])
     if missing := [file for file in files if not file.is_file()]:
         raise BadInput(f"there is no file {missing[0]}, which icecube-pulses has read: put it back")
     now = external.file_manifest([str(file) for file in files])

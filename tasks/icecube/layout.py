@@ -11,6 +11,7 @@ Indices of pulses count the rows of the event's own batch file, and the last one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,3 +41,8 @@ EVENTS = pa.schema(
 
 def batch_file(folder: Path, batch_id: int) -> Path:
     return folder / BATCHES / f"batch_{batch_id}.parquet"
+
+
+def files_of(folder: Path, batch_ids: Iterable[int]) -> list[Path]:
+    """Every file that is read for these batches."""
+    return [folder / GEOMETRY, folder / META, *(batch_file(folder, batch_id) for batch_id in batch_ids)]

@@ -67,7 +67,7 @@ def trial_table(results: FinalResults) -> Table:
         [
             [
                 name,
-                changes(results, trial),
+                changes(trial),
                 verdict(trial),
                 ended(trial),
                 f"{trial.gradient_norm_max:.3g}",
@@ -78,8 +78,8 @@ def trial_table(results: FinalResults) -> Table:
     )
 
 
-def changes(results: FinalResults, trial: TrialFacts) -> str:
-    """What is given in a trial that is not as found."""
+def changes(trial: TrialFacts) -> str:
+    """What a trial was given: its rate, and what else it has."""
     given = trial.trained
     parts = [
         "normalised inputs" if given.inputs == NORMALISED else "",

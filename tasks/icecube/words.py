@@ -21,8 +21,8 @@ LIMITS = [
     "The network is one transformer over the pulses of an event, not the two-level one of the recorded study, whose "
     "clipping, order of events, post-norm layers and raw inputs it shares. Rate, batch and size are those of the "
     "profile.",
-    "A step whose gradients have a norm beyond what fp32 holds ends a training here. The recorded one clipped such "
-    "gradients to 0 and went on until a prediction was not finite.",
+    "A step whose gradients have a norm beyond what fp32 holds ends a training here. Clipping by that norm, as in "
+    "the recorded one, makes such gradients 0 and goes on.",
     "Scaling takes a logarithm of the charge, shifts and divides, all at once: which of these heals is not asked.",
     "Validation chooses the best step of a training, and its angle is reported on the same events: there is no third "
     "split.",
