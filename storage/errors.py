@@ -29,7 +29,8 @@ class CheckFailed(Exception):
 class NumericalFailure(Exception):
     """A loss, gradient or weight is not finite: exit code 1, the checkpoint before it is kept.
 
-    `examples` are the culprits among the `batch` examples of the step, by dataset index (none in a validation);
+    `examples` are the culprits among the `batch` examples of the step, by dataset index (none in a validation; all of
+    them where `batch` is 0: nobody could look at the step);
     `module` is where it began, where that is known. `together`: alone each example is finite.
     """
 
@@ -43,7 +44,7 @@ class NumericalFailure(Exception):
         together: bool = False,
     ) -> None:
         self.step, self.examples, self.tensor = step, list(examples), tensor
-        self.module, self.together = module, together
+        self.module, self.batch, self.together = module, batch, together
         shown = f"[{', '.join(map(str, self.examples[:EXAMPLES_SHOWN]))}{', ...' * (len(examples) > EXAMPLES_SHOWN)}]"
         of = f" ({len(examples)} of a batch of {batch}{', of which each alone is finite' * together})" if batch else ""
         where = f"batch examples {shown}{of}" if self.examples else "validation"

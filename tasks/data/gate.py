@@ -7,19 +7,18 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from storage.errors import CheckFailed
-from tasks.data.limits import InputLimits
 from tasks.data.normaliser import Normaliser
 from tasks.data.statistics import Column
 
 
-def require_inputs(columns: Sequence[Column], normaliser: Normaliser, limits: InputLimits) -> None:
+def require_inputs(columns: Sequence[Column], normaliser: Normaliser, max_absolute_z: float | None) -> None:
     """CheckFailed names every column that is not finite, is constant, or is too large after `normaliser`.
 
-    `columns` are those of the raw values of train. With `limits.reason_for_more` values may be as large as they are.
+    `columns` are those of the raw values of train. Without a limit values may be as large as they are.
     """
-    faults = [fault for column in columns for fault in _faults(column, normaliser, limits)]
+    faults = [fault for column in columns for fault in _faults(column, normaliser, max_absolute_z)]
     if faults:
-        allowed = "" if limits.reason_for_more else f" and within +-{limits.max_absolute_z:g}"
+        allowed = "" if max_absolute_z is None else f" and within +-{max_absolute_z:g}"
         raise CheckFailed(
             "inputs are fit to train on",
             "; ".join(faults),
@@ -29,7 +28,7 @@ def require_inputs(columns: Sequence[Column], normaliser: Normaliser, limits: In
         )
 
 
-def _faults(column: Column, normaliser: Normaliser, limits: InputLimits) -> Iterator[str]:
+def _faults(column: Column, normaliser: Normaliser, max_absolute_z: float | None) -> Iterator[str]:
     if column.not_finite or column.minimum is None or column.maximum is None:
         yield f"{column.name}: {column.not_finite:,} of {column.count:,} values are not finite"
         return
@@ -38,7 +37,7 @@ def _faults(column: Column, normaliser: Normaliser, limits: InputLimits) -> Iter
     low, high = ends(column, normaliser)
     if not -float("inf") < low <= high < float("inf"):
         yield f"{column.name}: {column.minimum:g} to {column.maximum:g} has no finite value after normalising"
-    elif max(-low, high) > limits.max_absolute_z and not limits.reason_for_more:
+    elif max_absolute_z is not None and max(-low, high) > max_absolute_z:
         beyond = "as they are" if normaliser.raw else f"{low:.4g} to {high:.4g} after normalising"
         yield f"{column.name}: {column.minimum:g} to {column.maximum:g}, {beyond}"
 

@@ -15,5 +15,10 @@ class InputLimits(Configuration):
         "network from learning at any learning rate, and end in numbers that are not finite.",
     )
     reason_for_more: str | None = scientific(
-        None, min_length=10, description="Why inputs beyond that are taken as they are; shown in every table."
+        None, min_length=10, description="Why inputs beyond that are taken as they are; shown in the report."
     )
+
+    @property
+    def largest(self) -> float | None:
+        """The limit; None where a reason is given for going beyond it."""
+        return None if self.reason_for_more else self.max_absolute_z

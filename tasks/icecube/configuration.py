@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -144,20 +144,16 @@ class Trial(Configuration):
         return Trained(**{name: getattr(self, name) for name in Trained.model_fields})
 
 
-class RateTable(Configuration):
+class RateTries(Configuration):
     """Short trainings at several rates, each with several seeds, judged on one fixed set of events."""
 
     rates: list[float] = scientific([1e-5, 3e-5, 1e-4, 3e-4, 1e-3], min_length=1, description="Rates to try.")
     seeds: list[int] = scientific([0, 1, 2], min_length=3, description="Initial weights and order of each try.")
     steps: int = scientific(20, ge=1, description="Steps of each try, at a constant rate.")
     probe_events: int = scientific(256, ge=2, description="Events of validation that each try is judged on.")
-    max_gradient_norm: float = scientific(100.0, gt=0, description="Largest gradient of a rate to recommend.")
-    min_gain_degrees: float = scientific(
-        1.0, gt=0, description="Every seed's mean angle on the probe must fall by so much, for a rate to recommend."
-    )
 
     @model_validator(mode="after")
-    def _each_once(self) -> RateTable:
+    def _each_once(self) -> Self:
         for name in ("rates", "seeds"):
             values = getattr(self, name)
             if len(set(values)) < len(values):
@@ -165,6 +161,19 @@ class RateTable(Configuration):
         if wrong := [rate for rate in self.rates if not 0 < rate < float("inf")]:
             raise ValueError(f"rates holds {wrong[0]:g}: a rate is a finite number above 0")
         return self
+
+
+class RateLimits(Configuration):
+    """When a rate of the table is recommended."""
+
+    max_gradient_norm: float = scientific(100.0, gt=0, description="Largest gradient of a rate to recommend.")
+    min_gain_degrees: float = scientific(
+        1.0, gt=0, description="Every seed's mean angle on the probe must fall by so much, for a rate to recommend."
+    )
+
+
+class RateTable(RateTries, RateLimits):
+    """The table of learning rates, and when one of it is recommended."""
 
 
 class SingleBatch(Configuration):

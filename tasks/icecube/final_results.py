@@ -84,6 +84,7 @@ class FinalResults(Result):
     normalised: dict[str, list[float]]
     scaling: str
     raw_inputs_reason: str
+    reason_for_more: str | None
     trials: dict[str, TrialFacts]
     healed_ratio: float
     learned_ratio: float

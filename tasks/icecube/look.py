@@ -10,7 +10,6 @@ import torch
 from scipy.optimize import minimize
 
 from tasks.data.gate import ends, require_inputs
-from tasks.data.limits import InputLimits
 from tasks.data.normaliser import Normaliser, Step
 from tasks.data.statistics import Column, column_statistics
 from tasks.icecube.angle import angle, from_angles
@@ -41,9 +40,8 @@ def look(run: StageRun, config: LookConfig, events: StageInput) -> LookResult:
     data = Data.open(events, config)
     columns = column_statistics(_chunks(run, data, config.pulses_per_event), FEATURES)
     normaliser = _normaliser(config.scaling, columns)
-    require_inputs(columns, normaliser, config.limits)
-    # whose reason the study gives: still finite, and no column constant
-    require_inputs(columns, Normaliser.none(FEATURES), InputLimits(reason_for_more=config.raw_inputs_reason))
+    require_inputs(columns, normaliser, config.max_absolute_z)
+    require_inputs(columns, Normaliser.none(FEATURES), None)  # the trials get raw inputs, as large as they are
     with run.publish("normaliser") as folder:
         normaliser.save(folder)
     return LookResult(

@@ -1,19 +1,17 @@
-"""icecube-rates: what learning rates do, tried with several seeds, and the one to take, or why there is none."""
+"""icecube-rates: what learning rates do in a few steps, tried with several seeds."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from storage.records import read_records
 from tasks.icecube.configuration import Trained
+from tasks.icecube.rate_records import rate_rows
 from tasks.icecube.results import RatesResult
 from tasks.icecube.stages import RatesConfig
 from tasks.icecube.training import Prepared, spread_over
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.findings import Tried
-from tasks.training.rates import rate_row, recommended, try_rate
+from tasks.training.rates import try_rate
 from tasks.training.schedule import Schedule
 
 KEY_COLUMNS = ("name",)
@@ -36,14 +34,11 @@ def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInp
             run.records.write(name, [{"name": name, "rate": rate, "seed": seed, **found.model_dump()}])
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(list(tries), file, KEY_COLUMNS)
-    records = list(read_records(run.directory / "records.parquet"))
-    rows = [rate_row(rate, _of(records, rate)) for rate in table.rates]
     return RatesResult(
         inputs=config.inputs,
         steps=table.steps,
         probe_events=len(probe),
-        rows=rows,
-        recommended=recommended(rows, table.max_gradient_norm, table.min_gain_degrees),
+        rows=rate_rows(run.directory, table.rates),
         records_digest=digest,
     )
 
@@ -53,9 +48,3 @@ def _tried(run: StageRun, config: RatesConfig, prepared: Prepared, probe: np.nda
     trained = Trained(inputs=config.inputs)
     problem = prepared.problem(trained, budget, seed, judged=probe, touch=run.progress.touch)
     return try_rate(problem, Schedule(budget, len(prepared.data.train)), seed, config.execution)
-
-
-def _of(records: list[dict[str, Any]], rate: float) -> list[Tried]:
-    return [
-        Tried(**{name: record[name] for name in Tried.model_fields}) for record in records if record["rate"] == rate
-    ]

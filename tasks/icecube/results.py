@@ -9,7 +9,7 @@ from pydantic import Field
 from tasks.data.statistics import Column
 from tasks.icecube.configuration import Trained
 from tasks.stage.result import Result
-from tasks.training.findings import Ended, Outputs, RateRow, Recommendation, SingleBatchFit
+from tasks.training.findings import Ended, Outputs, RateRow, SingleBatchFit
 
 
 class SplitFacts(Result):
@@ -60,7 +60,6 @@ class RatesResult(Result):
     steps: int
     probe_events: int
     rows: list[RateRow]
-    recommended: Recommendation
     records_digest: str
 
 
@@ -73,9 +72,10 @@ class OverfitResult(Result):
 
 
 class TrialResult(Result):
-    """icecube-trial. `validation_angle_degrees` is the lowest of its validations, None where there was none.
+    """icecube-trial. `validation_angle_degrees` is its last validation, None where there was none.
 
-    `event_ids` are those whose loss or gradient was not finite (`together`: alone each is), `module` where that began.
+    `event_ids` are those whose loss or gradient was not finite (`together`: alone each is), `module` where that began;
+    `of_events` were in the step, 0 where it could not be looked at and `event_ids` are all of it.
     """
 
     trained: Trained
@@ -90,6 +90,7 @@ class TrialResult(Result):
     module: str | None = None
     event_ids: list[int] = Field(default_factory=list)
     together: bool = False
+    of_events: int = 0
     gradient_norm_max: float
     validations: list[list[float]]
 

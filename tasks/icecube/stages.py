@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from tasks.data.limits import InputLimits
-from tasks.icecube.configuration import Events, Inputs, Network, RateTable, Scaling, SingleBatch, Trained
+from tasks.icecube.configuration import Events, Inputs, Network, RateLimits, RateTries, Scaling, SingleBatch, Trained
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
@@ -34,8 +33,7 @@ class LookConfig(ReadsEvents):
     numerics: ClassVar = Numerics()
 
     scaling: Scaling = scientific(description="How inputs are normalised.")
-    limits: InputLimits = scientific(description="How large they may be, normalised.")
-    raw_inputs_reason: str = scientific(description="Why some trainings get raw inputs.")
+    max_absolute_z: float | None = scientific(description="How large they may be, normalised; empty: as they are.")
 
 
 class TrainsNetwork(ReadsEvents):
@@ -49,7 +47,7 @@ class RatesConfig(TrainsNetwork):
     """icecube-rates: what learning rates do in a few steps, with several seeds."""
 
     inputs: Inputs = scientific(description="What the network gets.")
-    table: RateTable = scientific(description="Which rates, and when one is recommended.")
+    table: RateTries = scientific(description="What is tried.")
 
 
 class OverfitConfig(TrainsNetwork):
@@ -70,7 +68,7 @@ class TrainConfig(TrainsNetwork):
     """icecube-train: the training with everything that was found."""
 
     trained: Trained = scientific(description="How, beside the budget.")
-    take_recommended_rate: bool = scientific(description="In place of that of the budget.")
+    rate_limits: RateLimits | None = scientific(description="When a rate is recommended; empty: that of the budget.")
     min_spread_ratio: float = scientific(ge=0, description="Of outputs, as a share of the truth's.")
     max_dead_share: float = scientific(ge=0, le=1, description="Of the units of a layer.")
     seed: int = scientific(ge=0, description="Initial weights, order of the events, dropout.")
@@ -85,5 +83,8 @@ class ReportConfig(StageConfiguration):
     trials: list[str] = scientific(description="Names of the trials, in the order in which tables show them.")
     trial_seeds: list[int] = scientific(description="The seeds of each.")
     healed_ratio: float = scientific(description="What counts as healed.")
+    rate_limits: RateLimits = scientific(description="When a rate is recommended.")
+    raw_inputs_reason: str = scientific(description="Why some trainings get raw inputs.")
+    reason_for_more: str | None = scientific(description="Why inputs may be as large as they are, normalised.")
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")

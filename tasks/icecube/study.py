@@ -12,7 +12,9 @@ from tasks.icecube.configuration import (
     Generated,
     Inputs,
     Network,
+    RateLimits,
     RateTable,
+    RateTries,
     Scaling,
     SingleBatch,
     Trained,
@@ -138,6 +140,30 @@ class Study(StudyBase):
         return self
 
     @model_validator(mode="after")
+    def _trials_differ(self) -> Study:
+        first: dict[str, str] = {}
+        for trial in self.trials:
+            given = f"{trial.trained!r} {self._budget_of(trial)!r}"
+            if (other := first.setdefault(given, trial.name)) != trial.name:
+                raise ValueError(f"the trials {other} and {trial.name} are the same training: leave one of them out")
+        return self
+
+    @model_validator(mode="after")
+    def _raw_scaling_is_meant(self) -> Study:
+        if self.scaling != "raw":
+            return self
+        if not self.limits.reason_for_more:
+            raise ValueError(
+                "scaling raw leaves inputs as they are: say in limits.reason_for_more why, or take fixed or measured"
+            )
+        if names := [trial.name for trial in self.trials if trial.inputs == "normalised"]:
+            raise ValueError(
+                f"scaling raw normalises nothing, so the trial {names[0]} would not get the inputs: normalised that it "
+                "asks for: leave it out, or take the scaling fixed or measured"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _batch_norm_sees_the_whole_batch(self) -> Study:
         size, batch = self.execution.micro_batch_examples, self.trial_budget.effective_batch_examples
         if size < batch and (names := [trial.name for trial in self.trials if trial.batch_norm]):
@@ -176,12 +202,10 @@ class Study(StudyBase):
         return PulsesConfig(events=self.events, execution=self.execution)
 
     def for_look(self) -> LookConfig:
-        return LookConfig(
-            scaling=self.scaling, limits=self.limits, raw_inputs_reason=self.raw_inputs_reason, **self._reads()
-        )
+        return LookConfig(scaling=self.scaling, max_absolute_z=self.limits.largest, **self._reads())
 
     def for_rates(self, inputs: Inputs) -> RatesConfig:
-        table = self.rates
+        table = RateTries(**{name: getattr(self.rates, name) for name in RateTries.model_fields})
         budget = self._short(table.steps, table.rates[0], self.trial_budget.effective_batch_examples)
         return RatesConfig(inputs=inputs, table=table, budget=budget, cell=inputs, **self._trains())
 
@@ -194,24 +218,25 @@ class Study(StudyBase):
         """Role of each trial on the page, `trial-<name>-<seed>` -> its configuration."""
         configs = {}
         for trial in self.trials:
-            changed = {
-                name: value for name in ("learning_rate", "warmup_ratio") if (value := getattr(trial, name)) is not None
-            }
             for seed in self.trial_seeds:
                 configs[trial_role(trial.name, seed)] = TrialConfig(
                     trained=trial.trained,
-                    budget=self.trial_budget.model_copy(update=changed),
+                    budget=self._budget_of(trial),
                     seed=seed,
                     cell=f"{trial.name}, seed {seed}",
                     **self._trains(),
                 )
         return configs
 
+    def _budget_of(self, trial: Trial) -> Budget:
+        given = {name: getattr(trial, name) for name in ("learning_rate", "warmup_ratio")}
+        return self.trial_budget.model_copy(update={name: one for name, one in given.items() if one is not None})
+
     def for_training(self) -> TrainConfig:
         return TrainConfig(
             trained=Trained(dropout=self.dropout),
             budget=self.budget,
-            take_recommended_rate=self.take_recommended_rate,
+            rate_limits=self._rate_limits if self.take_recommended_rate else None,
             min_spread_ratio=self.min_spread_ratio,
             max_dead_share=self.max_dead_share,
             seed=self.seed,
@@ -224,10 +249,17 @@ class Study(StudyBase):
             trials=[trial.name for trial in self.trials],
             trial_seeds=self.trial_seeds,
             healed_ratio=self.healed_ratio,
+            rate_limits=self._rate_limits,
+            raw_inputs_reason=self.raw_inputs_reason,
+            reason_for_more=self.limits.reason_for_more,
             configuration=self.scientific(),
             profile=self.model_dump(mode="json"),
             execution=self.execution,
         )
+
+    @property
+    def _rate_limits(self) -> RateLimits:
+        return RateLimits(**{name: getattr(self.rates, name) for name in RateLimits.model_fields})
 
     def _short(self, steps: int, rate: float, batch: int) -> Budget:
         """A budget of few steps at one rate, otherwise that of a trial."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
+from tasks.icecube.results import TrialResult
 from tasks.icecube.study import trial_role
 from tasks.icecube.words import (
     QUESTION,
@@ -61,8 +62,8 @@ def run_of(results: FinalResults, role: str) -> str:
 
 def trial_table(results: FinalResults) -> Table:
     return Table(
-        "Each trial, by seeds: the lowest mean angle on validation in degrees (the best validation) of those that came "
-        "to an end, how the others ended, the largest finite gradient. The run is that of its worst seed.",
+        "Each trial, by seeds: the mean angle on validation in degrees, at the end, of those that came to it, "
+        "how the others ended, the largest finite gradient. The run is that of its worst seed.",
         ["trial", "what", "verdict", "ended", "largest gradient", "run"],
         [
             [
@@ -94,10 +95,10 @@ def changes(trial: TrialFacts) -> str:
 def failure_table(results: FinalResults) -> Table:
     return Table(
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
-        "the events whose own numbers are not finite.",
+        "the events whose own numbers are not finite, of how many in the step.",
         ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
         [
-            [name, seed, one.step, one.tensor, one.module or "-", _events(one.event_ids, one.together),
+            [name, seed, one.step, one.tensor, one.module or "-", _events(one),
              run_of(results, trial_role(name, int(seed)))]
             for name, trial in results.trials.items()
             for seed, one in trial.seeds.items()
@@ -106,11 +107,16 @@ def failure_table(results: FinalResults) -> Table:
     )  # fmt: skip
 
 
-def _events(ids: list[int], together: bool) -> str:
-    if together:
-        return f"none alone; all {len(ids)} together"
+def _events(failed: TrialResult) -> str:
+    ids = failed.event_ids
+    if not ids:
+        return "none: in a validation"
+    if not failed.of_events:
+        return f"not searched, {len(ids)} in the step"
+    if failed.together:
+        return f"none alone, {len(ids)} together"
     more = f" and {len(ids) - EVENTS_SHOWN} more" if len(ids) > EVENTS_SHOWN else ""
-    return ", ".join(map(str, ids[:EVENTS_SHOWN])) + more if ids else "none: in a validation"
+    return f"{', '.join(map(str, ids[:EVENTS_SHOWN]))}{more} (of {failed.of_events})"
 
 
 def input_table(results: FinalResults) -> Table:
@@ -154,7 +160,7 @@ def rate_table(results: FinalResults) -> Table:
 def recorded_table() -> Table:
     return Table(
         "The same as the recorded study has it (2025-10-05): raw inputs, 20 steps, one seed, judged on the moving "
-        "batches. Its network and events are larger; no run of this study stands behind these numbers.",
+        "batches. Another network on real events: no run of this study stands behind these numbers.",
         ["rate", "largest gradient", "loss falls", "concluded"],
         RECORDED,
     )

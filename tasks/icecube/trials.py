@@ -29,6 +29,7 @@ def trial(run: StageRun, config: TrialConfig, events: StageInput, look: StageInp
         module=found.module,
         event_ids=[int(prepared.data.train.event_ids[index]) for index in found.examples],
         together=found.together,
+        of_events=found.of_examples,
         gradient_norm_max=found.gradient_norm_max,
         validations=found.validations,
     )

@@ -24,8 +24,8 @@ LIMITS = [
     "A step whose gradients have a norm beyond what fp32 holds ends a training here. Clipping by that norm, as in "
     "the recorded one, makes such gradients 0 and goes on.",
     "Scaling takes a logarithm of the charge, shifts and divides, all at once: which of these heals is not asked.",
-    "Validation chooses the best step of a training, and its angle is reported on the same events: there is no third "
-    "split.",
+    "Validation chooses the best step of the training, and its angle is reported on the same events: there is no third "
+    "split. A trial is judged by its last step.",
 ]
 
 
@@ -156,10 +156,11 @@ def facts(results: FinalResults) -> list[str]:
     return [
         f"{train:,} events to train on and {validation:,} to validate on, {made}, in files of their own; "
         f"{len(results.trials)} trials with the seeds {', '.join(seeds)}.",
-        f"A trial is healed when with every seed it comes to its end and its best validation is at "
+        f"A trial is healed when with every seed it comes to its end and its last validation is at "
         f"{results.healed_ratio:g} of the trivial angle or less, and has learned where that is at "
         f"{results.learned_ratio:g} or less.",
         f"Raw inputs were given on purpose: {results.raw_inputs_reason}.",
+        *([f"Inputs are taken as large as they are: {results.reason_for_more}."] if results.reason_for_more else []),
         *numerics_changed(results.numerics_changes),
     ]
 

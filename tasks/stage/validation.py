@@ -62,7 +62,14 @@ def _explained(model: type[Configuration], item: Any) -> str:
             shown = f" (it is {item['input']!r}{of_key})"
         return f"{key or model.__name__}: {item['msg']}{shown}"
     valid, name = sorted(_fields_at(model, item["loc"][:-1])), str(item["loc"][-1])
-    close = _elsewhere(model, name, 1.0) or difflib.get_close_matches(name, valid, n=1) or _elsewhere(model, name, 0.7)
+    same = _elsewhere(model, name, 1.0)
+    if key in same:  # the group has another `source`, whose keys are others
+        group = key.rpartition(".")[0]
+        return (
+            f"{key}: a key of another {group}.source; valid keys here: {', '.join(valid)}. Give the group whole, "
+            f"such as --set '{group}={{{', '.join(f'{one}: ...' for one in valid)}}}'"
+        )
+    close = same or difflib.get_close_matches(name, valid, n=1) or _elsewhere(model, name, 0.7)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return f"{key}: unknown key, which no stage reads; {hint}valid keys here: {', '.join(valid)}"
 

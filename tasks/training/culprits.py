@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -160,7 +161,13 @@ def _keep(run: StageRun, weights: dict[str, torch.Tensor], error: FailedStep, fo
 
 def kept(folder: Path) -> tuple[Kept, Step]:
     """What `_keep` wrote. BadInput for what another version wrote."""
-    described = Kept.read_file(folder / FILE)
+    try:
+        described = Kept.model_validate(durable.read_json(folder / FILE))
+    except ValidationError:
+        raise BadInput(
+            f"{folder / FILE} was written by another version of Ratchet, this one does not understand it: use the one "
+            f"that wrote it (attempts/ in {folder.parent} names its commit)"
+        ) from None
     return described, Step(
         number=described.step,
         epoch=described.epoch,

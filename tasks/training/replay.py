@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
+from torch import nn
 
 from storage import locks
 from storage.errors import BadInput
@@ -21,6 +22,7 @@ from tasks.stage.reopened import Reopened, reopened
 from tasks.stage.run import StageRun, cache_folder
 from tasks.training.culprits import FILE, FOLDER, Found, culprits, kept, tensors_of
 from tasks.training.problem import Problem
+from tasks.training.state import untied
 
 EXAMPLES_SHOWN = 20
 
@@ -45,7 +47,7 @@ def replay(path: Path) -> Iterator[str]:
         )
     described, step = kept(folder)
     problem = _problem(reopened(path))
-    problem.model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    _load_weights(problem.model, folder / "model.safetensors")
     yield f"step {step.number}, as it failed: {described.tensor}, examples {_some(described.culprits)}"
     changed: list[str] = []
     stored = load_file(folder / "batch.safetensors")
@@ -54,13 +56,21 @@ def replay(path: Path) -> Iterator[str]:
         """Gives the batch that failed the values that it had, whatever the files say by now."""
         for name, tensor in tensors_of(batch).items():
             was = stored.get(name) if number == described.micro_batch else None
-            if was is not None and was.shape == tensor.shape and not _equal(was, tensor):
+            if was is not None and was.shape != tensor.shape:
+                raise BadInput(
+                    f"{name} has the shape {list(tensor.shape)} now, and had {list(was.shape)} when the step failed: "
+                    f"the data or their reading changed since. The batch as it was is in {folder / 'batch.safetensors'}"
+                )
+            if was is not None and not _equal(was, tensor):
                 changed.append(name)
                 tensor.copy_(was)
 
     found = culprits(problem, step, put_back)
     if changed:
-        yield f"the data changed since ({', '.join(sorted(set(changed)))}): the values that it had then were taken"
+        yield (
+            f"the data changed since ({', '.join(sorted(set(changed)))}): the values that it had then were taken for "
+            "the batch, while single examples are searched in those of now"
+        )
     if found is None:
         yield "not reproduced: everything is finite here"
         return
@@ -74,6 +84,16 @@ def replay(path: Path) -> Iterator[str]:
         yield f"it begins in {found.module}"
     yield from _modules(found)
     yield f"weights and batch, as safetensors: {folder}"
+
+
+def _load_weights(model: nn.Module, file: Path) -> None:
+    """BadInput where the model that this source builds has other weights than the kept ones."""
+    weights, own = load_file(file), untied(model.state_dict())
+    if other := sorted(weights.keys() ^ own.keys()):
+        raise BadInput(f"{file} was written by another version of the model: {other[0]} is in one of them only")
+    if wrong := [name for name, tensor in weights.items() if tensor.shape != own[name].shape]:
+        raise BadInput(f"{file} was written by another version of the model: {wrong[0]} has another shape")
+    model.load_state_dict(weights, strict=False)  # tied weights are kept once
 
 
 def _equal(one: Any, other: Any) -> bool:

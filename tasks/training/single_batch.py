@@ -10,11 +10,9 @@ from __future__ import annotations
 from storage.errors import CheckFailed
 from tasks.stage.execution import Execution
 from tasks.training.findings import SingleBatchFit
-from tasks.training.loader import micro_batches
-from tasks.training.loop import initial_state, matmul_precision, optimizer_step
 from tasks.training.problem import Problem
-from tasks.training.rates import probed
 from tasks.training.schedule import Schedule
+from tasks.training.short import make_steps, probed
 
 
 def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution: Execution) -> SingleBatchFit:
@@ -27,15 +25,8 @@ def fit_single_batch(problem: Problem, schedule: Schedule, seed: int, execution:
         raise ValueError(
             f"{schedule.examples} examples are more than one batch of {schedule.budget.effective_batch_examples}"
         )
-    size = execution.micro_batch_examples
     before, norms = probed(problem), [0.0]
-    state = initial_state(problem, schedule)
-    with (
-        matmul_precision(problem.model, schedule.budget),
-        micro_batches(problem.batch, schedule, problem.order, seed, 0, size, execution.loader_workers) as batches,
-    ):
-        for _ in range(schedule.total_steps):
-            optimizer_step(problem, schedule, state, batches, size, seed, norms.append)
+    make_steps(problem, schedule, seed, execution, norms.append)
     return SingleBatchFit(
         examples=schedule.examples,
         steps=schedule.total_steps,

@@ -25,11 +25,12 @@ from tasks.training.trivial import compared
 class Trial:
     """How a trial ended. Its fields are JSON values, for a result.
 
-    `step` is the last one made, or the one that failed. `metric` is the lowest value of the metric that decides, and
-    `ratio_to_trivial` its multiple of the lowest trivial value; None where there is none yet. `validations` are
-    [step, value] of that metric, `gradient_norm_max` is the largest finite norm. `tensor` names what is not finite,
-    `module` where that began, `examples` the dataset indices of the culprits (none in a validation); `together`: each
-    of them alone is finite.
+    `step` is the last one made, or the one that failed. `metric` is the last value of the metric that decides (the
+    lowest would hide that a training which dips falls apart later), and `ratio_to_trivial` its multiple of the lowest
+    trivial value; None where there is none yet. `validations` are [step, value] of that metric, `gradient_norm_max` is
+    the largest finite norm. `tensor` names what is not finite, `module` where that began, `examples` the dataset
+    indices of the culprits (none in a validation) among `of_examples` of the step (0: nobody could look at it);
+    `together`: each of them alone is finite.
     """
 
     ended: Ended
@@ -41,6 +42,7 @@ class Trial:
     tensor: str | None = None
     module: str | None = None
     examples: tuple[int, ...] = ()
+    of_examples: int = 0
     together: bool = False
 
 
@@ -61,13 +63,14 @@ def trial(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
             tensor=error.tensor,
             module=error.module or None,
             examples=tuple(error.examples),
+            of_examples=error.batch,
             together=error.together,
         )
     return _ended("finished", state.position.step, problem, state.position)
 
 
 def _ended(ended: Ended, step: int, problem: Problem, position: Position) -> Trial:
-    metric = position.best_value
+    metric = position.validations[-1][1] if position.validations else None
     ratio = None if metric is None else compared(metric, problem.trivial).get("ratio_to_trivial")
     norms = [position.gradient_norms.largest, *(epoch["gradient_norm_max"] for epoch in position.epochs)]
     return Trial(ended, step, metric, ratio, max(norms), position.validations)

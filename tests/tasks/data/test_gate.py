@@ -19,10 +19,10 @@ LOGARITHMS = [
 ]
 
 
-def faults_of(rows: np.ndarray, normaliser: Normaliser, limits: InputLimits | None = None) -> str:
+def faults_of(rows: np.ndarray, normaliser: Normaliser, max_absolute_z: float | None = 20.0) -> str:
     """What the gate says it measured; empty where it lets the rows pass."""
     try:
-        require_inputs(column_statistics([rows], NAMES), normaliser, limits or InputLimits())
+        require_inputs(column_statistics([rows], NAMES), normaliser, max_absolute_z)
     except CheckFailed as error:
         assert error.check == "inputs are fit to train on"
         return str(error.measured)
@@ -44,7 +44,8 @@ def test_what_a_network_can_learn_from_passes():
 def test_raw_inputs_are_refused_with_their_ranges_unless_a_reason_is_given():
     raw = Normaliser.none(NAMES)
     assert faults_of(rows(), raw) == "time: 5714 to 77785, as they are; charge: 0.025 to 2762, as they are"
-    assert not faults_of(rows(), raw, InputLimits(reason_for_more="the failure is to be shown"))
+    reason = InputLimits(reason_for_more="the failure is to be shown")
+    assert (reason.largest, InputLimits().largest) == (None, 20.0) and not faults_of(rows(), raw, reason.largest)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_one_planted_value_is_caught_by_its_column_whatever_the_reason(column: i
     planted = rows()
     planted[7, column] = value
     assert faults_of(planted, Normaliser(steps=LOGARITHMS)) == said
-    excused = faults_of(planted, Normaliser(steps=LOGARITHMS), InputLimits(reason_for_more="no limit of size"))
+    excused = faults_of(planted, Normaliser(steps=LOGARITHMS), None)
     assert excused == ("" if value == 3e6 else said), "a reason allows large values, and nothing else"
 
 
@@ -77,8 +78,7 @@ def test_a_constant_column_is_refused():
 
 
 def test_the_limit_is_what_the_network_gets():
-    limits = InputLimits(max_absolute_z=2.0)
-    assert faults_of(rows(), Normaliser(steps=LOGARITHMS), limits).startswith("time: 5714 to 77785, -0.1429 to 2.26 ")
+    assert faults_of(rows(), Normaliser(steps=LOGARITHMS), 2.0).startswith("time: 5714 to 77785, -0.1429 to 2.26 ")
 
 
 @pytest.mark.parametrize("shared", [[], [5], [7, 5]])

@@ -13,18 +13,19 @@ from flows import icecube
 from storage import durable, markers
 from storage.differences import leaves
 from storage.errors import CheckFailed
-from tasks.icecube.configuration import Trained
+from tasks.icecube.configuration import RateLimits, Trained
 from tasks.icecube.final_results import FinalResults, TrialFacts
-from tasks.icecube.report import _require_distinct, _require_training, _results, _trial
-from tasks.icecube.results import LookResult, TrainResult, TrialResult
+from tasks.icecube.report import _require_distinct, _require_rows, _require_training, _results, _trial
+from tasks.icecube.results import LookResult, RatesResult, TrainResult, TrialResult
 from tasks.icecube.stages import ReportConfig
-from tasks.icecube.tables import tables
+from tasks.icecube.tables import failure_table, tables
 from tasks.icecube.words import about_rates, answer, headline
 from tests.tasks.icecube.tiny import finished
 
 TRIVIAL = 88.0
 CONFIG = ReportConfig(
-    study="s", trials=[], trial_seeds=[1, 2], healed_ratio=0.25, configuration={}, profile={}
+    study="s", trials=[], trial_seeds=[1, 2], healed_ratio=0.25, rate_limits=RateLimits(), raw_inputs_reason="",
+    reason_for_more=None, configuration={}, profile={},
 )  # fmt: skip
 
 
@@ -178,8 +179,35 @@ def test_an_angle_that_does_not_follow_from_the_records_is_refused():
     _require_training(trained, result, looked)
     with pytest.raises(CheckFailed, match="the mean angle follows from the records"):
         _require_training(trained, result.model_copy(update={"mean_degrees": result.mean_degrees + 1e-4}), looked)
+    with pytest.raises(CheckFailed, match="the median angle follows from the records"):
+        _require_training(trained, result.model_copy(update={"median_degrees": result.median_degrees + 1e-4}), looked)
     with pytest.raises(CheckFailed, match="took the normaliser of icecube-look"):
         _require_training(trained, result, looked.model_copy(update={"normaliser_digest": "0" * 64}))
+
+
+def test_a_row_of_rates_that_does_not_follow_from_the_records_is_refused():
+    given = finished().input("icecube-rates (raw)")
+    found = RatesResult.read(given)
+    _require_rows(given, found)
+    better = found.rows[1].model_copy(update={"failed": 0, "mean": -40.0})
+    with pytest.raises(CheckFailed, match=r"the row of the rate 0\.01 follows from the records"):
+        _require_rows(given, found.model_copy(update={"rows": [found.rows[0], better]}))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "none: in a validation"),
+        ({"event_ids": [7, 8, 9, 10]}, "not searched, 4 in the step"),
+        ({"event_ids": [7], "of_events": 4}, "7 (of 4)"),
+        ({"event_ids": [7, 8, 9, 10, 11], "of_events": 64}, "7, 8, 9 and 2 more (of 64)"),
+        ({"event_ids": [7, 8], "of_events": 2, "together": True}, "none alone, 2 together"),
+    ],
+)
+def test_the_table_of_failures_says_which_events_were_found_and_where_none_was_searched(given: Any, said: str):
+    one = ended(1, "numerical_failure", None).model_copy(update=given)
+    results = of(as_found=_trial([one], CONFIG, TRIVIAL))
+    assert failure_table(results).rows[0][5] == said
 
 
 def test_every_row_of_numbers_names_its_run_and_every_table_is_there():

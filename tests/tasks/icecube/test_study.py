@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from flows import settings
+from deployments.walk import Walk
+from flows import icecube, settings
 from storage.errors import BadInput
 from tasks.icecube.configuration import Generated
 from tasks.icecube.study import trial_role
@@ -28,6 +31,8 @@ FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batc
         ("overfit.events=201", "overfit.events 201 is more than the 200 events"),
         ("trial_seeds=[3, 3]", "trial_seeds [3, 3]: give each seed once"),
         ("trials=[{name: one}, {name: one, dropout: 0.1}]", "trials names one twice"),
+        ("trials=[{name: one}, {name: two, learning_rate: 0.001}]", "the trials one and two are the same training"),
+        ("scaling=raw", "say in limits.reason_for_more why"),
         ("trials=[{name: as-found, dropout: 0.1}]", "the trial as-found changes dropout"),
         ("trials=[{name: normalise, batch_norm: true}]", "the trial normalise changes batch_norm"),
         ("trials=[{name: one, batch_norm: true}, {name: two}]", "micro_batch_examples 20 below"),
@@ -40,6 +45,39 @@ def test_a_wrong_study_names_the_key(change: str, said: str):
     with pytest.raises(BadInput) as error:
         smoke(change, *(["trial_budget.effective_batch_examples=40"] if "below" in said else []))
     assert said in str(error.value)
+
+
+def test_a_trial_that_raw_scaling_would_not_normalise_is_refused():
+    raw = ("scaling=raw", "limits.reason_for_more=the failure is to be seen")
+    with pytest.raises(BadInput, match="the trial normalise would not get the inputs: normalised that it asks for"):
+        smoke(*raw)
+    assert smoke(*raw, "trials=[{name: as-found}]").for_look().max_absolute_z is None
+
+
+def test_events_of_another_source_are_wanted_whole():
+    with pytest.raises(BadInput) as error:
+        smoke("events.source=files")
+    assert "events.train_events: a key of another events.source" in str(error.value)
+    assert "--set 'events={folder: ..., source: ..., train: ..., validation: ...}'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        ("raw_inputs_reason=said in other words", {"icecube-report"}),
+        ("rates.min_gain_degrees=0.002", {"icecube-train", "icecube-report"}),
+        ("rates.max_gradient_norm=50", {"icecube-train", "icecube-report"}),
+        ("rates.steps=9", {"icecube-rates", "icecube-train", "icecube-report"}),
+    ],
+)
+def test_only_what_computes_with_a_key_runs_again(tmp_path: Path, change: str, again: set[str]):
+    def fingerprints(*changes: str) -> dict[str, str]:
+        walk = Walk(tmp_path, "one", smoke().execution)
+        icecube.page(smoke("name=one", "take_recommended_rate=true", *changes), walk)
+        return {handle.label: handle.run.fingerprint for handle in walk.handles}
+
+    before, after = fingerprints(), fingerprints(change)
+    assert {label.partition(" ")[0] for label in before if before[label] != after[label]} == again
 
 
 def test_raw_inputs_need_a_reason():

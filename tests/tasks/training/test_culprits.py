@@ -199,8 +199,30 @@ def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path: Pat
     described = durable.read_json(path / FOLDER / "failure.json")
     del described["micro_batch"]
     durable.write_json(path / FOLDER / "failure.json", described)
-    with pytest.raises(BadInput, match=r"failure\.json was written by another version .*\n  micro_batch"):
+    with pytest.raises(BadInput, match=r"failure\.json was written by another version .* \(attempts/ in "):
         list(replay(path))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "said"),
+    [
+        ("model", lambda kept: kept | {"more.weight": torch.zeros(1)}, "another version of the model: more.weight is"),
+        ("model", lambda kept: {name: kept[name] for name in list(kept)[1:]}, "is in one of them only"),
+        ("model", lambda kept: {name: one[:1] for name, one in kept.items()}, "has another shape"),
+        ("batch", lambda kept: {name: one[:1] for name, one in kept.items()}, "and had [1] when the step failed"),
+    ],
+)
+def test_a_model_or_a_batch_of_another_form_is_refused_not_taken_in_part(
+    tmp_path: Path, file: str, change: Any, said: str
+):
+    config = poisoned(tmp_path)
+    toy_attempt(tmp_path, config)
+    path = toy_directory(tmp_path, config).path
+    kept = path / FOLDER / f"{file}.safetensors"
+    save_file({name: one.contiguous() for name, one in change(load_file(kept)).items()}, kept)
+    with pytest.raises(BadInput) as error:
+        list(replay(path))
+    assert said in str(error.value)
 
 
 def test_a_run_without_a_failed_step_is_refused(tmp_path: Path):

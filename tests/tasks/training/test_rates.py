@@ -7,9 +7,11 @@ import torch
 
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
+from tasks.training.findings import RateRow, Recommendation, Tried
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
-from tasks.training.rates import RateRow, Recommendation, Tried, rate_row, recommended, try_rate
+from tasks.training.rate_table import rate_row, recommended
+from tasks.training.rates import try_rate
 from tasks.training.schedule import Schedule
 from tests.tasks.tiny import ToyConfig, toy_problem
 from tests.tasks.training.pulses import TRAINED, PulseNetwork, angles, events

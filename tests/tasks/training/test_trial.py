@@ -15,7 +15,8 @@ from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageRun
 from tasks.training.budget import LearningGate
 from tasks.training.schedule import Schedule
-from tasks.training.trial import trial
+from tasks.training.state import Position
+from tasks.training.trial import _ended, trial
 from tests.tasks.tiny import SEEN, ToyConfig, toy_attempt, toy_directory, toy_problem
 
 STAGE = Stage("trial", ToyConfig, "tests.tasks.training.test_trial:work")
@@ -68,13 +69,14 @@ def test_a_finished_trial_says_what_the_training_says(tmp_path):
     assert durable.read_json(directory(tmp_path, PLAIN).result_file) == {
         "ended": "finished",
         "step": 12,
-        "metric": described["best_validation_loss"],
-        "ratio_to_trivial": described["ratio_to_trivial"],
+        "metric": described["validations"][-1]["validation_loss"],
+        "ratio_to_trivial": described["validations"][-1]["validation_loss"] / 2.0,
         "gradient_norm_max": max(epoch["gradient_norm_max"] for epoch in described["gradients"]),
         "validations": [[one["step"], one["validation_loss"]] for one in described["validations"]],
         "tensor": None,
         "module": None,
         "examples": [],
+        "of_examples": 0,
         "together": False,
     }
 
@@ -84,7 +86,7 @@ def test_a_trial_that_fails_names_step_tensor_and_examples_and_what_was_measured
     tried(tmp_path, config)
     found = durable.read_json(directory(tmp_path, config).result_file)
     assert (found["step"], found["tensor"]) == (5, "the loss")
-    assert found["examples"] == [config.poisoned_loss] and not found["together"]
+    assert (found["examples"], found["of_examples"]) == ([config.poisoned_loss], 8) and not found["together"]
     assert found["metric"] > 0 and found["ratio_to_trivial"] == found["metric"] / 2.0
 
 
@@ -93,6 +95,12 @@ def test_a_trial_that_does_not_learn_says_by_how_much(tmp_path):
     found = durable.read_json(directory(tmp_path, HOPELESS).result_file)
     assert (found["step"], found["tensor"], found["examples"]) == (8, None, [])
     assert found["ratio_to_trivial"] == found["metric"] / 0.01 > 0.9
+
+
+def test_a_trial_that_dips_and_comes_apart_is_judged_by_where_it_ends():
+    problem, position = toy_problem(PLAIN), Position(validations=[[1, 0.5], [2, 1.9]], best_step=1, best_value=0.5)
+    found = _ended("finished", 2, problem, position)
+    assert (found.metric, found.ratio_to_trivial) == (1.9, 1.9 / 2.0)
 
 
 def test_a_trial_may_fail_before_anything_was_measured(tmp_path):
