@@ -10,6 +10,7 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from deployments.form import Form
+from deployments.page import load_page, page_names
 from deployments.walk import Walk
 from flows import robustness, settings
 from storage import external
@@ -621,6 +622,19 @@ def test_the_form_shows_what_one_changes_first_with_units_and_limits() -> None:
     assert shown["seed"]["description"].endswith("(>= 0)")
     assert shown["budget"]["properties"]["epochs"]["description"].endswith("(in epochs, > 0)")
     assert shown["execution"]["properties"]["micro_batch_examples"]["description"].endswith("effective batch. (>= 1)")
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_the_form_has_the_defaults_of_the_study_not_of_the_classes_of_its_groups(name: str) -> None:
+    """What the form shows is what is started, and what `ratchet run` starts: the same runs."""
+    page = load_page(name)
+    shown = TypeAdapter(Annotated[page.model, Form(page.model)]).json_schema()["properties"]
+    for group, value in shown.items():
+        default = page.model.model_fields[group].default
+        for inner, field in value.get("properties", {}).items() if isinstance(default, Configuration) else ():
+            assert field["default"] == default.model_dump(mode="json")[inner], f"{group}.{inner}"
+    if name == "icecube":
+        assert shown["budget"]["properties"]["learning_rate"]["default"] == 3e-4
 
 
 def test_relative_paths_are_those_of_the_folder_where_the_study_is_started(

@@ -113,12 +113,23 @@ def test_one_seed_names_no_cause():
         },
         {
             "as_found": trial(*BAD),
+            "bundle": trial(*HEALED, **NORMALISED).model_copy(update={"learning_rate": 1e-4}),
+            "dropout": trial(*BAD, dropout=0.1),
+        },
+        {
+            "as_found": trial(*BAD),
             "normalise": trial(*BAD, **NORMALISED),
             "batch_norm": trial(*HEALED, batch_norm=True),
             "dropout": trial(*BAD, dropout=0.1),
         },
     ],
-    ids=["nothing as found", "nothing else tried", "only a bundle", "one way to scale did not"],
+    ids=[
+        "nothing as found",
+        "nothing else tried",
+        "only a bundle",
+        "only with another rate",
+        "one way to scale did not",
+    ],
 )
 def test_no_cause_is_named_where_the_trials_do_not_show_it(trials: dict[str, TrialFacts]):
     said = " ".join(answer(of(**trials)))
