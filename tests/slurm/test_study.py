@@ -12,6 +12,7 @@ import pytest
 from storage import attempts, durable
 from tests.slurm import toy
 from tests.slurm.harness import Bench, toy_study
+from tests.tasks.icecube import tiny as icecube
 from tests.tasks.tiny import Here
 
 
@@ -32,6 +33,15 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     bench.ensure_worker("ratchet")
     bench.run_deployment("robustness/smoke", root=str(root)).wait("Completed", seconds=900)
     _require_jobs_of_equal_digests(bench, smoke_root / "smoke", root / "smoke", stages=15)
+
+
+@pytest.mark.slurm_long
+def test_the_direction_study_runs_through_the_pools_to_the_digests_of_a_run_here(bench: Bench, tmp_path: Path) -> None:
+    """A trial that ends in numbers that are no numbers is a job that finished."""
+    here, root = icecube.finished(), tmp_path / "runs"
+    bench.ensure_worker("ratchet")
+    bench.run_deployment("icecube/icecube-smoke", root=str(root)).wait("Completed", seconds=900)
+    _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
 
 
 def _require_jobs_of_equal_digests(bench: Bench, here: Path, there: Path, stages: int) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -174,13 +177,21 @@ def test_two_trials_with_equal_numbers_are_refused():
     _require_distinct({"as-found": trial(*nothing), "dropout": trial(*nothing, dropout=0.1)})
 
 
-def test_the_report_asks_whether_trials_are_distinct():
+def test_the_report_asks_whether_trials_are_distinct_and_rates_follow_from_records(tmp_path: Path):
     study, report = finished(), finished().handles["icecube-report"]
     given = {role: handle.as_input() for role, handle in report.inputs.items()}
     run = SimpleNamespace(run=SimpleNamespace(root=study.root))
     assert _results(report.config, given, run).trials
     with pytest.raises(CheckFailed, match="every trial has numbers of its own"):
         _results(report.config, given | {"trial-normalise-1": given["trial-as-found-1"]}, run)
+    raw = given["rates-raw"]
+    changed = replace(raw.run, root=tmp_path)
+    shutil.copytree(raw.path, changed.path)
+    result = durable.read_json(changed.result_file)
+    result["rows"][0]["gradient_norm_max"] = 0.5
+    durable.write_json(changed.result_file, result)
+    with pytest.raises(CheckFailed, match="follows from the records"):
+        _results(report.config, given | {"rates-raw": replace(raw, run=changed)}, run)
 
 
 def test_an_angle_that_does_not_follow_from_the_records_is_refused():

@@ -218,6 +218,7 @@ def test_events_are_named_as_the_files_name_them():
     meta = pq.read_table(study.path("icecube-pulses") / "files" / META)
     of_train = set(meta["event_id"].to_pylist()[: study.study.events.train_events])
     assert trial["event_ids"] and set(trial["event_ids"]) <= of_train
+    assert trial["of_events"] == study.study.trial_budget.effective_batch_examples
 
 
 def test_a_failed_trial_can_be_replayed():
