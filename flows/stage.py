@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from prefect import flow
 from prefect.states import State
 
-from deployments.slurm.job.exit_codes import BAD_INPUT, ENDED_BEFORE, HELD
+from deployments.slurm.job.exit_codes import BAD_INPUT, DISK_FULL, ENDED_BEFORE, HELD
 from deployments.slurm.study import file as study_file
 from deployments.states import prefect_state
 from deployments.walk import Handle, Walk
+from storage import durable
 from storage.errors import BadInput
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
@@ -109,10 +111,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BadInput as error:
         LOG.error("bad input: %s", error)
         return BAD_INPUT
-    except Exception:
+    except Exception as error:
         LOG.exception("ended before the stage began")
-        return ENDED_BEFORE
+        return DISK_FULL if durable.disk_full(error, Path(given.root)) else ENDED_BEFORE
     LOG.info("%s", f"{outcome.end_state}: {outcome.text}" if outcome.message else outcome.end_state)
+    if outcome.diagnosis and outcome.diagnosis.category == "disk full":
+        return DISK_FULL  # the attempt's record may have found no room either
     return HELD if outcome.end_state == "held" else outcome.exit_code
 
 
@@ -133,5 +137,15 @@ def _log_to_standard_error() -> None:
     logger.propagate = False
 
 
+def _exit(code: int) -> NoReturn:
+    """Ends the process with this code, also where its log is on a full disk: Python itself would end with 120."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        os._exit(code)
+    raise SystemExit(code)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    _exit(main())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from flows import stage
 from storage import attempts, durable, locks
 from tests.slurm import toy
 from tests.slurm.harness import kept_study, toy_study
+from tests.storage.runs import small_disk
 
 
 class Job:
@@ -103,6 +106,27 @@ def test_an_error_of_ours_before_the_attempt_has_a_code_of_its_own(
     monkeypatch.setattr(stage, "attempt", lambda *_: 1 / 0)
     assert job.run() == stage.ENDED_BEFORE
     assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_a_disk_without_room_for_a_record_has_an_exit_code_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk", "size=32m") as disk:
+        job = Job(disk)
+        filled = disk / "filled"
+        with suppress(OSError), filled.open("wb", buffering=0) as file:
+            while file.write(b"\0" * 4096):
+                pass
+        assert job.run() == stage.DISK_FULL
+        assert "No space left on device" in capsys.readouterr().err
+        filled.unlink()
+        assert job.run() == 0
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EDQUOT, "Disk quota exceeded", "/runs")
+
+    monkeypatch.setattr(stage, "attempt", full)
+    assert Job(tmp_path / "quota").run() == stage.DISK_FULL
 
 
 def test_an_input_that_this_host_does_not_see_yet_is_checked_again(

@@ -9,6 +9,7 @@
 #   cluster.sh pid NAME             of slurmctld, slurmd-n1, slurmdbd ...: to freeze it, say
 #   cluster.sh kill-node N          SIGKILL a node's slurmd, as when the node dies;       start-node N brings it back
 #   cluster.sh kill-ctld            SIGKILL the controller;                               restart-ctld ends and starts it
+#   cluster.sh lose-state           the controller dies, and starts without anything that it knew
 #   cluster.sh stop-dbd             the accounting goes away;                             start-dbd brings it back
 #
 # Settings, from the environment, are those of `up`; the other verbs take them from what `up` noted:
@@ -377,6 +378,7 @@ case ${1:-} in
     start-node) start_node "${2:?}" ;;
     kill-ctld) kill_at_once slurmctld ;;
     restart-ctld) end slurmctld 15 && start_controller ;;
+    lose-state) kill_at_once slurmctld && rm -rf "${ROOT:?}/state" && mkdir -m 700 "$ROOT/state" && start_controller ;;
     stop-dbd) end slurmdbd 10 ;;
     start-dbd) start_accounting ;;
     *)

@@ -61,6 +61,28 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_t
     assert bench.cluster.submitted() == 2
 
 
+def test_a_controller_that_starts_without_its_state_cancels_no_stage(
+    own_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """The accounting has its jobs as CANCELLED by nobody; one that somebody cancelled before stays so."""
+    bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")
+    cancelled = bench.dispatch(tmp_path / "cancelled", steps=600, step_seconds=0.25)
+    bench.cluster.slurm("scancel", cancelled.job("RUNNING"))
+    cancelled.run.wait("Cancelled")
+    running = bench.dispatch(tmp_path / "running", steps=120, step_seconds=0.25)
+    running.training_began()
+    bench.cluster.hold()
+    waiting = bench.dispatch(tmp_path / "waiting")
+    waiting.job("PENDING")
+    bench.cluster.script("lose-state")
+    for one in (running, waiting):
+        one.run.wait("Completed", seconds=400)
+        first, *others = one.submissions()
+        assert first.end and first.end.diagnosis and first.end.diagnosis.category == "lost", bench.told()
+        assert len(others) == 1 and "Cancelled" not in one.run.history(), bench.told()
+    assert cancelled.run.state == "Cancelled" and len(cancelled.submissions()) == 1
+
+
 def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
     """A job that the controller forgot is asked of the accounting, which does not answer; then of its run directory."""
     bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")

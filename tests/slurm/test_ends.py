@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from deployments.slurm.cluster.client import SlurmCommands
 from tasks.stage.outcome import END_STATES
 from tests.slurm import toy
 from tests.slurm.harness import Bench, Dispatched, parent
+from tests.storage.runs import small_disk
 
 pytestmark = pytest.mark.slurm_long
 
@@ -41,6 +43,29 @@ def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts
     assert runs.record()["end_state"] == "sigterm", "it saved before it ended"
     assert [one.advance().standings[one.training.run.fingerprint].stand for one in (runs, waits)] == ["cancelled"] * 2
     assert [len(one.jobs()) for one in (runs, waits)] == [1, 1]
+
+
+def test_a_disk_that_was_full_when_the_job_began_is_named_and_the_next_job_finishes(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """There is no room for a record of the attempt: the job's exit code tells."""
+    with small_disk(tmp_path / "disk", "size=1100m,mode=755") as disk:
+        bench.cluster.hold()
+        one = bench.dispatch(disk / "runs")
+        one.job("PENDING")
+        filled = disk / "filled"
+        with filled.open("wb", buffering=0) as file:
+            for size in (2**20, 4096):
+                with suppress(OSError):
+                    while file.write(b"\0" * size):
+                        pass
+        bench.cluster.release()
+        one.job("FAILED")
+        assert not one.records()
+        filled.unlink()
+        one.run.wait("Completed")
+        first, _ = one.submissions()
+        assert first.end and first.end.diagnosis and first.end.diagnosis.category == "disk full", bench.told()
 
 
 def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench: Bench, tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ class Job:
     submitted: str = ""
     started: str = ""
     ended: str = ""
+    cancelled_by: str = ""
+    """The uid of who cancelled it, where the accounting has one."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def _read(text: str) -> dict[str, Job]:
         found[id_] = Job(
             id_,
             parts[-1].removesuffix("|"),
-            state.split()[0].rstrip("+") if state else "",  # sacct: "CANCELLED by 1000"
+            state.split()[0].rstrip("+") if state else "",
             "" if reason in ("None", "(null)", "N/A") else reason,
             code,
             signal,
@@ -210,6 +212,7 @@ def _read(text: str) -> dict[str, Job]:
             submitted,
             started,
             ended,
+            cancelled_by=state.partition(" by ")[2],  # sacct: "CANCELLED by 1000"
         )
     return found
 

@@ -187,6 +187,12 @@ def waiting(reason: str) -> Waiting:
     return Waiting(f"queued: {cause} ({reason})" + (f". {advice.text}" if advice.text else ""), advice.needs_person)
 
 
+def accounted_end(job: Job) -> bool:
+    """Whether the accounting tells how a job ended. One that the controller lost never ends there; or it is CANCELLED
+    there, by nobody, when the controller started without its state: the cluster lost its queue."""
+    return job.state in ENDS and (job.state != "CANCELLED" or bool(job.cancelled_by))
+
+
 def of_end(job: Job) -> Diagnosis:
     """The diagnosis of a job that ended, from what SLURM alone reports."""
     known = ENDS[job.state]

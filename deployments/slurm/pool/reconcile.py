@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Job
-from deployments.slurm.job.exit_codes import BAD_INPUT, HELD, SETUP_FAILED
+from deployments.slurm.job.exit_codes import BAD_INPUT, DISK_FULL, HELD, SETUP_FAILED
 from deployments.slurm.job.journal import End, Submission
 from deployments.slurm.job.origin import Origin
 from tasks.stage.diagnosis import Category, Diagnosis
@@ -41,6 +41,8 @@ class Limits:
     """After a submit without an answer, before its name is taken for not queued."""
     vanished: float = 300.0
     """After a job was last seen, before it is taken for lost (only when its heartbeat stands still too)."""
+    lost_queue: float = 60.0
+    """As `vanished`, where the accounting says too that the cluster lost its queue."""
     unsubmitted: float = 120.0
     """A flow run may be Pending without any submission for so long: its worker died before it wrote one."""
     crash_delay: float = 30.0
@@ -170,8 +172,9 @@ def _of_run(
     job = jobs.get(last.job_id)
     if job is None or job.name != last.name:  # an id that a restarted controller forgot is given again
         job = accounted.get(last.job_id)
-        if job is None or job.name != last.name or job.state not in diagnosis.ENDS:  # what it forgot never ends there
-            return _vanished(seen, last, limits)
+        if job is None or job.name != last.name or not diagnosis.accounted_end(job):
+            lost_queue = job is not None and job.name == last.name and job.state in diagnosis.ENDS
+            return _vanished(seen, last, limits, limits.lost_queue if lost_queue else limits.vanished)
     if job.state in diagnosis.ENDS:
         return _finish(seen, last, job, limits)
     asked_again = _asked_again(run, last)
@@ -217,11 +220,13 @@ def _unanswered(seen: Seen, last: Submission, named: Mapping[str, Job], limits: 
     return _ended(seen, last, NOT_TAKEN, _goes_on(seen.run))
 
 
-def _vanished(seen: Seen, last: Submission, limits: Limits) -> Action | None:
+def _vanished(seen: Seen, last: Submission, limits: Limits, patience: float) -> Action | None:
     """SLURM answers and does not know the job: what it wrote decides, or time and a heartbeat that stands still."""
     cancel_logged = seen.cancel_logged and not seen.heartbeat
+    if seen.marker and not seen.heartbeat:  # whichever job finished the stage
+        return _finish(seen, last, Job(last.job_id or "", last.name, "COMPLETED", "forgotten by SLURM"), limits)
     ended = cancel_logged or (seen.attempt is not None and seen.attempt.get("end_state"))
-    if not ended and (seen.heartbeat or seen.absent_for <= limits.vanished):
+    if not ended and (seen.heartbeat or seen.absent_for <= patience):
         return None
     if ended:
         state = "CANCELLED" if cancel_logged else "FAILED"
@@ -285,7 +290,19 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
     if not record and job.state != "PREEMPTED":
         return _before_the_stage(seen, last, job, limits)
     delay = 0.0 if job.state in ("TIMEOUT", "PREEMPTED") else limits.crash_delay
-    return _ended(seen, last, diagnosis.of_end(job), "AwaitingRetry", delay)
+    return _ended(seen, last, _without_record_of_end(job, where), "AwaitingRetry", delay)
+
+
+def _without_record_of_end(job: Job, where: str) -> Diagnosis:
+    """What its exit code says of a job that left no record of its end; else what SLURM says."""
+    if _own_exit_code(job) != DISK_FULL:
+        return diagnosis.of_end(job)
+    advice = "Free space or raise the quota where the run directory lies: the next job goes on from what is saved."
+    return Diagnosis("error", "disk full", "there was no room on the disk to write, not even a record", where, advice)
+
+
+def _own_exit_code(job: Job) -> int | None:
+    return job.exit_code if job.state == "FAILED" else None
 
 
 def _out_of_memory(seen: Seen, job: Job, end_state: str | None) -> bool:
@@ -309,7 +326,7 @@ def _more_memory(seen: Seen, last: Submission, job: Job) -> Action:
 def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action:
     """The job ended and left no attempt's record: its setup failed, or the node could not run it."""
     where = f"job {job.id} on {job.node}"
-    exit_code = job.exit_code if job.state == "FAILED" else None
+    exit_code = _own_exit_code(job)
     if exit_code == SETUP_FAILED:
         advice = "Read the job's log; correct setup_lines in the site file, then retry the run."
         failed = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)
@@ -321,11 +338,12 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
     if exit_code == HELD:
         held = Diagnosis("warning", "held", "another process is at work on this stage", where, CONTINUES_LATER)
         return _ended(seen, last, held, "AwaitingRetry", limits.held_delay)
-    found = diagnosis.of_end(job)
+    found = _without_record_of_end(job, where)
     found = replace(found, summary=f"{found.summary}, before the stage began")
     row = _row_before_the_stage(seen.submissions)
     if row >= BEFORE_THE_STAGE:
-        advice = found.resolution if found.category == "output folder" else "Read the job's log, then retry the run."
+        told = found.category in ("output folder", "disk full")
+        advice = found.resolution if told else "Read the job's log, then retry the run."
         found = replace(found, resolution=f"{row} jobs in a row ended so. {advice}")
         return _ended(seen, last, found, "Failed", before_stage=True)
     return _ended(seen, last, found, "AwaitingRetry", limits.crash_delay, before_stage=True)

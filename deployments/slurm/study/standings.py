@@ -19,7 +19,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
 
 from deployments.slurm.cluster.client import SlurmClient, Unreachable
-from deployments.slurm.cluster.diagnosis import ENDS
+from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.walk import Handle
@@ -144,7 +144,7 @@ class Standings:
         found = [job for job in jobs if job.name == entry.name]
         if not found and entry.job_id:
             accounted = self._slurm.accounted([entry.job_id]).values()
-            found = [job for job in accounted if job.name == entry.name and job.state in ENDS]
+            found = [job for job in accounted if job.name == entry.name and accounted_end(job)]
         if found:
             return found[0].state
         log = evidence.end_of(Journal(jobs_folder(run)).log(entry))

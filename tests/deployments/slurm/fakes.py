@@ -156,6 +156,8 @@ class FakeJob:
     visible_at: float = 0.0
     forgotten: bool = False
     """The controller lost it; its processes may live."""
+    flushed: bool = False
+    """The controller started without any state: the accounting has the job as CANCELLED, by nobody."""
     working: bool = False
     waits_for: list[FakeJob] = field(default_factory=list)
     cancelled_by: str = ""
@@ -303,7 +305,7 @@ class FakeSlurm:
         lost = [job for job in self.known.values() if job.submitted > self.clock.now - seconds and job.live]
         for job in lost:
             del self.known[job.id]
-            job.forgotten = True
+            job.forgotten, job.flushed = True, int(job.id) % 2 == 0
             if job.started is None:
                 job.ended = self.clock.now
             elif job.fate is not None and self.rng.random() < 0.6:  # the node's daemon ends what nobody knows
@@ -414,8 +416,8 @@ class FakeSlurm:
 
     def _shown(self, job: FakeJob) -> Job:
         state = job.fate.shown if job.state == "RUNNING" and job.fate else job.state
-        if job.forgotten:  # nobody tells the accounting of its end
-            state = "PENDING" if job.started is None else "RUNNING"
+        if job.forgotten:  # nobody tells the accounting of its end; a controller without any state ends all there
+            state = "CANCELLED" if job.flushed else "PENDING" if job.started is None else "RUNNING"
         reason = job.fate.reason if job.fate and not job.live else ""
         if job.state == "PENDING":
             reason = "Dependency" if self._next_event(job) == float("inf") else "Priority"
@@ -428,6 +430,7 @@ class FakeSlurm:
             job.signal,
             job.node,
             *("" if when is None else f"2026-11-21T{when:.0f}" for when in (job.submitted, job.started, job.ended)),
+            cancelled_by="1000" if job.cancelled_by and not job.forgotten else "",
         )
 
     def _remembered(self, job: FakeJob) -> bool:

@@ -123,10 +123,11 @@ def test_sacct_is_read_as_it_writes(commands: Any) -> None:
     commands(
         "sacct",
         f"7|CANCELLED by 1000|0:15|None|{times}|job.1\n8|OUT_OF_MEMORY|0:125|None|{times}|a|b\n"
-        f"9|NODE_FAIL+|1:0|None|None assigned|Unknown|Unknown|Unknown|\n",
+        f"9|NODE_FAIL+|1:0|None|None assigned|Unknown|Unknown|Unknown|\n10|CANCELLED|0:0|None|{times}|lost\n",
     )
     found = SlurmCommands().accounted(["8", "7", "9"])
     assert {job.state for job in found.values()} == {"CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL"}
+    assert (found["7"].cancelled_by, found["10"].cancelled_by) == ("1000", "")
     assert (found["7"].signal, found["8"].signal, found["8"].name) == (15, 125, "a|b")
     asked = (commands.folder / "sacct.arguments").read_text().split("\n")
     assert asked[asked.index("-j") + 1] == "7,8,9"

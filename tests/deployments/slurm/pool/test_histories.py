@@ -78,21 +78,27 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
     ),
     "a job that vanished is taken for ended at once": (
         reconcile._vanished,
-        "if not ended and (seen.heartbeat or seen.absent_for <= limits.vanished):",
+        "if not ended and (seen.heartbeat or seen.absent_for <= patience):",
         "if not ended and False:",
         218,
     ),
     "the heartbeat of a job that vanished is not read": (
         reconcile._vanished,
-        "seen.heartbeat or seen.absent_for <= limits.vanished",
-        "seen.absent_for <= limits.vanished",
+        "seen.heartbeat or seen.absent_for <= patience",
+        "seen.absent_for <= patience",
         218,
     ),
     "the accounting is believed that a forgotten job runs": (
         reconcile._of_run,
-        "or job.name != last.name or job.state not in diagnosis.ENDS:",
+        "or job.name != last.name or not diagnosis.accounted_end(job):",
         "or job.name != last.name:",
         268,
+    ),
+    "a cluster that lost its queue is taken for somebody who cancelled": (
+        reconcile._of_run,
+        "not diagnosis.accounted_end(job):",
+        "job.state not in diagnosis.ENDS:",
+        1618,
     ),
     "a job without an answer is not searched for by its name": (
         reconcile._unanswered,

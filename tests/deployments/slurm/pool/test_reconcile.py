@@ -473,6 +473,42 @@ def test_the_accounting_is_not_believed_that_a_forgotten_job_lives(state: str) -
     assert decide(seen, accounted=(job(state),)).end.diagnosis.category == "lost"
 
 
+def test_a_cancel_by_somebody_is_told_from_a_cluster_that_lost_its_queue() -> None:
+    """A controller that starts without its state leaves its jobs as CANCELLED in the accounting, by nobody."""
+    seen = Seen(run(), [submission()], absent_for=1)
+    assert decide(seen, accounted=(job("CANCELLED", cancelled_by="0"),)).end.follows == "Cancelled"
+    assert decide(seen, accounted=(job("CANCELLED"),)) is None, "its processes may live"
+    later = replace(seen, absent_for=LIMITS.lost_queue + 1)
+    assert decide(replace(later, heartbeat=True), accounted=(job("CANCELLED"),)) is None
+    assert decide(later, accounted=(replace(job("CANCELLED"), name="another"),)) is None, "the id was given again"
+    end = decide(later, accounted=(job("CANCELLED"),)).end
+    assert (end.follows, end.diagnosis.category) == ("AwaitingRetry", "lost")
+    asked = Seen(run("CANCELLING"), [submission()], absent_for=LIMITS.vanished + 1)
+    assert decide(asked, accounted=(job("CANCELLED"),)).end.follows == "Cancelled"
+
+
+def test_of_a_job_that_vanished_the_stages_marker_is_believed_at_once_whoever_wrote_it() -> None:
+    action = decide(Seen(run(), [submission()], marker=True, absent_for=1))
+    assert action.end.follows == "Completed"
+    assert decide(Seen(run(), [submission()], marker=True, heartbeat=True, absent_for=1)) is None
+    checked = decide(Seen(run(), [submission()], record("check_failed"), marker=True, absent_for=1))
+    assert checked.end.follows == "Failed", "what this job wrote is newer"
+
+
+def test_a_disk_that_was_full_is_named_although_no_record_could_be_written() -> None:
+    full = job("FAILED", 73)
+    first = decide(Seen(run(), [submission()]), full).end
+    assert (first.follows, first.diagnosis.category) == ("AwaitingRetry", "disk full")
+    assert "no room on the disk" in first.message and "Free space or raise the quota" in first.message
+    row = [earlier(1, before_stage=True), earlier(2, before_stage=True), submission(number=3)]
+    third = decide(Seen(run(), row), full).end
+    assert third.follows == "Failed" and "3 jobs in a row ended so. Free space" in third.message
+    begun = decide(Seen(run(), [submission()], record(None)), full).end
+    assert (begun.follows, begun.diagnosis.category, begun.before_stage) == ("AwaitingRetry", "disk full", False)
+    told = decide(Seen(run(), [submission()], record("crashed")), full).end
+    assert told.diagnosis.category != "disk full", "the attempt's own record says more"
+
+
 def test_a_job_that_vanished_is_waited_for_and_then_lost() -> None:
     entries = [submission()]
     assert decide(Seen(run(), entries, absent_for=LIMITS.vanished)) is None

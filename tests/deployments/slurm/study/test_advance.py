@@ -220,7 +220,7 @@ def test_after_a_lost_database_a_cancelled_job_stays_cancelled_until_a_person_st
 ) -> None:
     """Its flow run is gone, so nobody wrote down how it ended."""
     entry = world.entry(str(uuid4()))
-    ended = {"7": Job("7", entry.name, "CANCELLED")}
+    ended = {"7": Job("7", entry.name, "CANCELLED", cancelled_by="1000")}
     world.slurm.known = ended if known_by == "squeue" else {}
     world.slurm.over = ended if known_by == "sacct" else {}
     if known_by == "its log":
