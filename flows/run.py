@@ -262,7 +262,9 @@ def _run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
 
     state = follow(Follower(slurm), changed, once=not wait)
     ended = outcome.state_named(state.name)
-    if ended == outcome.AWAITING_RETRY:
+    if ended == outcome.AWAITING_RETRY and state.message != ended.words:
+        show(f"unfinished: {state.message}. The same command goes on", style="yellow")
+    elif ended == outcome.AWAITING_RETRY:
         show(
             "unfinished: the jobs go on by themselves; with --status the same command shows how they stand", style="dim"
         )

@@ -37,8 +37,11 @@ ENDED_BY_OTHERS = [StateType.CANCELLED, StateType.CRASHED]
 
 
 def passes(error: httpx.HTTPError) -> bool:
-    """Whether the server may answer otherwise later: it was away, or failed itself."""
-    return not isinstance(error, httpx.HTTPStatusError) or error.response.status_code >= 500
+    """Whether the server may answer otherwise later: it was away or busy, or failed itself."""
+    busy = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)
+    return not isinstance(error, httpx.HTTPStatusError) or (
+        error.response.status_code >= 500 or error.response.status_code in busy
+    )
 
 
 def runs_tagged(client: SyncPrefectClient, tag: str, types: list[StateType]) -> list[FlowRun]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
@@ -13,7 +14,7 @@ from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
 from deployments.slurm.job.variables import job_variables, stage_parameters
-from deployments.slurm.study.standings import Stand, Standing, Standings, key_of
+from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of
 from deployments.walk import Handle
 from storage import generations, locks
 from storage.errors import Held
@@ -32,9 +33,11 @@ class Advance(Standings):
         study_file: Path,
         source: Path,
         person: bool = False,
+        told: Told = lambda handle, standing: None,
     ) -> None:
         self._site, self._file, self._source = site, study_file, source
-        super().__init__(handles, client, slurm, person)
+        self._deployments: dict[str, UUID] = {}
+        super().__init__(handles, client, slurm, person, told)
 
     def _held_by(self, run: RunDirectory) -> str:
         folder = run.path / "locks"
@@ -75,9 +78,8 @@ class Advance(Standings):
         """The flow run of a stage in a generation: one, however often this is called."""
         name = handle.stage.name
         key = key_of(handle, generation)
-        deployment = self._client.read_deployment_by_name(handle.stage.deployment)
         return self._client.create_flow_run_from_deployment(
-            deployment.id,
+            self._deployment(handle.stage.deployment),
             parameters=stage_parameters(handle, self._file),
             name=f"{handle.run.study} {handle.label} {handle.run.fingerprint[:12]}",
             tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
@@ -88,3 +90,8 @@ class Advance(Standings):
             ),
             job_variables=job_variables(self._site, handle, self._source),
         )
+
+    def _deployment(self, name: str) -> UUID:
+        if name not in self._deployments:
+            self._deployments[name] = self._client.read_deployment_by_name(name).id
+        return self._deployments[name]

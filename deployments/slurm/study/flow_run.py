@@ -22,8 +22,8 @@ from deployments.notes import notes
 from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
-from deployments.slurm.study.advance import Standing, Standings
 from deployments.slurm.study.follow import Follower, follow
+from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
 from deployments.states import prefect_state
 from deployments.tags import add_tags

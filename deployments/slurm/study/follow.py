@@ -17,17 +17,22 @@ from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
 from deployments.slurm.study import file as study_file
-from deployments.slurm.study.advance import Advance, Standing, Standings
+from deployments.slurm.study.advance import Advance
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
+from deployments.slurm.study.standings import Standing, Standings, Told
 from deployments.slurm.study.study import SlurmStudy
 from deployments.states import prefect_state
 from deployments.walk import Handle
 from storage import durable
 from storage.errors import BadInput
-from tasks.stage.outcome import COMPLETED, state_of_study
+from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, state_of_study
 
 LOG = logging.getLogger("ratchet.slurm")
 POLL_SECONDS = 5.0
+BUSY_SECONDS = 900.0
+"""So long a start goes on trying with a server that is busy or away, beside what Prefect's client does itself."""
+MOST_SECONDS = 60.0
+"""Between two such tries; the first comes after POLL_SECONDS."""
 
 
 class Follower:
@@ -39,7 +44,7 @@ class Follower:
     def __init__(self, slurm: SlurmStudy) -> None:
         self._slurm = slurm
 
-    def start(self) -> Standings:
+    def start(self, told: Told = lambda handle, standing: None) -> Standings:
         """As a person does: what failed or was cancelled begins again.
 
         The study is kept below the root, where `advance` and the jobs read it; before that, BadInput says what stands
@@ -47,9 +52,9 @@ class Follower:
         """
         require_runnable(self._slurm)
         self._slurm.keep()
-        return _advanced(self._slurm, person=True)
+        return _advanced(self._slurm, person=True, told=told)
 
-    def advance(self) -> Standings:
+    def advance(self, told: Told = lambda handle, standing: None) -> Standings:
         """Starts what became ready since; what failed stays so, and of a study that was cancelled nothing is started.
 
         BadInput when the study's file is gone.
@@ -59,7 +64,7 @@ class Follower:
         self._slurm.walk.check_markers()
         if study_file.stopped(self._slurm.file).exists():
             return standings(self._slurm)
-        return _advanced(self._slurm, person=False)
+        return _advanced(self._slurm, person=False, told=told)
 
 
 def advance_kept(file: Path, site: Site, root: Path) -> Standings:
@@ -76,10 +81,10 @@ def standings(slurm: SlurmStudy) -> Standings:
     return found
 
 
-def _advanced(slurm: SlurmStudy, person: bool) -> Standings:
+def _advanced(slurm: SlurmStudy, person: bool, told: Told = lambda handle, standing: None) -> Standings:
     with get_client(sync_client=True) as client:
         source = slurm.kept_source()
-        found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person)
+        found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person, told)
         _add_table(slurm, found)
     _keep_results(slurm.handles[-1], slurm.site)
     if (last := found.handles[-1]).finished:
@@ -97,36 +102,47 @@ def _add_table(slurm: SlurmStudy, found: Standings) -> None:
 
 def follow(
     follower: Follower,
-    changed: Callable[[Handle, Standing], None],
+    changed: Told,
     once: bool = False,
     polled: Callable[[Standings], None] = lambda found: None,
 ) -> State[None]:
     """Starts the study and polls until it is finished or nothing is under way.
 
-    `changed` gets each change of a stage, `polled` what each poll found. With `once` it returns when what is ready was
-    started.
+    `changed` gets each change of a stage as soon as it is found, `polled` what each poll found. With `once` it returns
+    when what is ready was started, or when the server was busy for BUSY_SECONDS.
     """
     known: dict[str, Standing] = {}
-    poll = follower.start
+    poll, began, tries = follower.start, time.monotonic(), 0
+
+    def tell(handle: Handle, now: Standing) -> None:
+        if known.get(handle.run.fingerprint) != now:
+            known[handle.run.fingerprint] = now
+            changed(handle, now)
+
     while True:
         try:
-            found = poll()
+            found = poll(tell)
         except (httpx.HTTPError, OSError) as error:  # the server or the disk is away: the jobs go on
-            if once or (isinstance(error, httpx.HTTPError) and not passes(error)):
+            if not (passes(error) if isinstance(error, httpx.HTTPError) else not once):
                 raise
-            LOG.warning("polled in vain: %s", error)
-            time.sleep(POLL_SECONDS)
+            started = sum(standing.stand in ("under way", "finished") for standing in known.values())
+            if once and time.monotonic() - began > BUSY_SECONDS:
+                return prefect_state(AWAITING_RETRY, f"{_in_vain(error)} ({started} stages are started or finished)")
+            wait = min(MOST_SECONDS, POLL_SECONDS * 2**tries) if once else POLL_SECONDS
+            LOG.warning("%s; %d stages are started or finished; it goes on in %.0f s", _in_vain(error), started, wait)
+            time.sleep(wait)
+            tries += 1
             continue
-        poll = follower.advance
-        for handle in found.handles:
-            now = found.standing(handle)
-            if known.get(handle.run.fingerprint) != now:
-                known[handle.run.fingerprint] = now
-                changed(handle, now)
+        poll, tries = follower.advance, 0
         polled(found)
         if once or not found.under_way:
             return final_state(found)
         time.sleep(POLL_SECONDS)
+
+
+def _in_vain(error: Exception) -> str:
+    status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
+    return f"the Prefect server is busy (HTTP {status})" if status else f"polled in vain: {error!r}"
 
 
 def final_state(found: Standings) -> State[None]:

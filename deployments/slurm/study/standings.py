@@ -8,20 +8,18 @@ database starts nothing twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeGuard
-from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
 from prefect.client.schemas.objects import FlowRun
-from prefect.exceptions import ObjectNotFound
 
 from deployments.slurm.cluster.client import SlurmClient, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
+from deployments.slurm.study.known_runs import KnownRuns, is_over
 from deployments.walk import Handle
 from storage import attempts, generations
 from storage.run_directory import RunDirectory
@@ -54,25 +52,45 @@ class Standing:
         return self.message if self.message.startswith(self.stand) else f"{self.stand}: {self.message}"
 
 
+Told = Callable[[Handle, Standing], None]
+"""Gets a stage and how it stands."""
+
+
 class Standings:
     """How the stages of a walked page stand; `standings` are those of `handles`, in page order. Starts nothing."""
 
     def __init__(
-        self, handles: Iterable[Handle], client: SyncPrefectClient, slurm: SlurmClient, person: bool = False
+        self,
+        handles: Iterable[Handle],
+        client: SyncPrefectClient,
+        slurm: SlurmClient,
+        person: bool = False,
+        told: Told = lambda handle, standing: None,
     ) -> None:
-        """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is."""
+        """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is. `told` gets
+        each stage as soon as it is known how it stands."""
         self.handles: list[Handle] = []
-        self._client, self._slurm, self._person = client, slurm, person
+        self._client, self._slurm, self._person, self._told = client, slurm, person, told
         self.standings: dict[str, Standing] = {}
-        for handle in handles:
+        self._runs = KnownRuns(client)
+        given = [*handles]
+        self._ask_for([handle for handle in given if not handle.finished])
+        for handle in given:
             self.add(handle)
+
+    def _ask_for(self, handles: list[Handle]) -> None:
+        """Reads what Prefect knows of these stages."""
+        entries = [Journal(jobs_folder(handle.run)).all() for handle in handles]
+        keys = [key_of(handle, generations.current(handle.run)["generation"]) for handle in handles]
+        self._runs.read([some[-1].flow_run for some in entries if some], keys)
 
     def add(self, handle: Handle) -> None:
         """Finds how a stage stands, and lets it start where it may."""
         if not handle.finished:
             handle.check_marker()  # what it reads may have become finished on the way
         self.handles.append(handle)
-        self.standings[handle.run.fingerprint] = self._stand(handle)
+        standing = self.standings[handle.run.fingerprint] = self._stand(handle)
+        self._told(handle, standing)
 
     @property
     def under_way(self) -> bool:
@@ -89,10 +107,10 @@ class Standings:
             return Standing("waits", f"waits for {', '.join(handle.waits_for)}")
         entries = Journal(jobs_folder(handle.run)).all()
         last = entries[-1] if entries else None
-        run = self._flow_run(last.flow_run) if last else None
-        if (run is None or _is_over(run)) and (made := self._made_after(handle, entries)):
+        run = self._runs.of(last.flow_run) if last else None
+        if (run is None or is_over(run)) and (made := self._made_after(handle, entries)):
             run, last = made, None  # whatever its end was, the stage was started again since
-        if run is not None and not _is_over(run):
+        if run is not None and not is_over(run):
             return _under_way(run, last)
         if last is not None and last.live and run is None:
             unknown = f"job {last.job_id}, of a flow run that this Prefect server does not know"
@@ -113,13 +131,11 @@ class Standings:
     def _made_after(self, handle: Handle, entries: list[Submission]) -> FlowRun | None:
         """The flow run that was made for the stage after all its jobs so far, and has none yet."""
         key = key_of(handle, generations.current(handle.run)["generation"])
-        asked = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[key]))
-        found = self._client.read_flow_runs(flow_run_filter=asked)
+        run = self._runs.made_with(key)
         since = entries[-1].submitted_at if entries else 0.0
-        for run in found:
-            if run.created and run.created.timestamp() > since and str(run.id) not in {one.flow_run for one in entries}:
-                return run
-        return None
+        if run is None or str(run.id) in {one.flow_run for one in entries}:
+            return None
+        return run if run.created and run.created.timestamp() > since else None
 
     def _ready(self, handle: Handle, again: str) -> Standing:
         """How a stage stands that may start; `again` says why, when it stopped before."""
@@ -128,12 +144,6 @@ class Standings:
     def _held_by(self, run: RunDirectory) -> str:
         """Who works on the stage without any flow run that we know of; empty where finding out would take the lock."""
         return ""
-
-    def _flow_run(self, flow_run: str) -> FlowRun | None:
-        try:
-            return self._client.read_flow_run(UUID(flow_run))
-        except (ObjectNotFound, ValueError):
-            return None
 
     def _job_state(self, entry: Submission, run: RunDirectory) -> str:
         """SLURM's last word on the job of a submission; empty without an answer, FAILED when nothing is left of it."""
@@ -188,7 +198,3 @@ def _under_way(run: FlowRun, last: Submission | None) -> Standing:
     state = run.state
     name = f"job {last.job_id}" if last and last.live and last.job_id else (state.name or "") if state else ""
     return Standing("under way", (state.message if state and state.message else "") or name, str(run.id))
-
-
-def _is_over(run: FlowRun) -> bool:
-    return run.state is not None and run.state.is_final()

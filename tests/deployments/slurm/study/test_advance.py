@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from prefect import flow
+from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -26,6 +29,7 @@ from deployments.slurm.job.variables import job_variables
 from deployments.slurm.study.advance import Advance
 from deployments.slurm.study.cancel import _cancel
 from deployments.slurm.study.follow import _keep_results, final_state, follow
+from deployments.slurm.study.known_runs import KnownRuns
 from deployments.slurm.study.preflight import warn_of_idle_pools
 from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
@@ -333,14 +337,15 @@ def test_a_stage_that_finishes_while_the_server_is_asked_is_finished_and_keeps_i
 ) -> None:
     started = world.stands()[0].flow_run
     world.entry(started)
-    ask = Advance._flow_run
+    ask = KnownRuns.of
 
-    def slow(self: Advance, flow_run: str) -> object:
+    def slow(self: KnownRuns, flow_run: str) -> object:
         attempt(FIRST, world.config, world.first.run, {})
         world.client.set_flow_run_state(started, Completed(), force=True)
+        self._by_id[flow_run] = world.client.read_flow_run(flow_run)
         return ask(self, flow_run)
 
-    monkeypatch.setattr(Advance, "_flow_run", slow)
+    monkeypatch.setattr(KnownRuns, "of", slow)
     assert world.stands()[0].stand == "finished"
     monkeypatch.undo()
     assert world.stands()[0].stand == "finished" and generations.current(world.first.run)["generation"] == 0
@@ -423,10 +428,10 @@ class Away:
     def __init__(self, error: httpx.HTTPError, times: int, world: World | None = None) -> None:
         self.error, self.times, self.world, self.calls = error, times, world, list[str]()
 
-    def start(self) -> Advance:
+    def start(self, told: object) -> Advance:
         return self._answer("start")
 
-    def advance(self) -> Advance:
+    def advance(self, told: object) -> Advance:
         return self._answer("advance")
 
     def _answer(self, call: str) -> Advance:
@@ -436,12 +441,65 @@ class Away:
         return self.world.advance()
 
 
-@pytest.mark.parametrize(("status", "once"), [(404, False), (503, True)])
-def test_what_will_not_pass_and_a_single_poll_are_not_tried_for_ever(status: int, once: bool) -> None:
+def answered(status: int) -> httpx.HTTPStatusError:
     request = httpx.Request("GET", "http://127.0.0.1/api")
-    error = httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_what_will_not_pass_is_not_tried_again(once: bool) -> None:
     with pytest.raises(httpx.HTTPStatusError):
-        follow(Away(error, 1), lambda *_: None, once)  # type: ignore[arg-type]
+        follow(Away(answered(404), 1), lambda *_: None, once)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("status", [408, 429, 502, 503])
+def test_a_start_goes_on_when_a_busy_server_answers_again(
+    status: int, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("deployments.slurm.study.follow.time.sleep", waited.append)
+    follower = Away(answered(status), 5, world)
+    assert follow(follower, lambda *_: None, once=True).name == "AwaitingRetry"  # type: ignore[arg-type]
+    assert follower.calls == ["start"] * 6 and waited == [5, 10, 20, 40, 60]
+
+
+def test_a_start_that_meets_a_busy_server_for_too_long_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deployments.slurm.study.follow.BUSY_SECONDS", -1.0)
+    state = follow(Away(answered(503), 9), lambda *_: None, once=True)  # type: ignore[arg-type]
+    assert state.name == "AwaitingRetry" and state.message
+    assert "busy (HTTP 503)" in state.message and "(0 stages are started or finished)" in state.message
+
+
+def test_many_stages_are_started_and_looked_at_with_few_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, asked, told = 12, Counter[str](), list[str]()
+    send = PrefectHttpxSyncClient.send
+
+    def counted(client: PrefectHttpxSyncClient, request: httpx.Request, *given: Any, **named: Any) -> httpx.Response:
+        asked[request.url.path.removeprefix("/api").split("/")[1]] += 1
+        return send(client, request, *given, **named)
+
+    monkeypatch.setattr(PrefectHttpxSyncClient, "send", counted)
+    walk = Walk(world.root, world.study)
+    for number in range(count):
+        walk(FIRST, ToyConfig(ends=f"finished {number}"))
+    site = Site(root=str(world.root))
+
+    def advance() -> Advance:
+        asked.clear(), told.clear()
+        file, source = world.root / "study.yaml", world.root / ".sources" / "abc"
+        return Advance(
+            walk.handles, world.client, world.slurm, site, file, source, told=lambda handle, now: told.append(now.stand)
+        )
+
+    first = advance()
+    assert told == ["under way"] * count and sum(asked.values()) == count + 2, asked
+    again = advance()
+    assert told == ["under way"] * count and sum(asked.values()) == 1, asked
+    runs = [standings.standing(handle).flow_run for standings in (first, again) for handle in walk.handles]
+    assert runs[:count] == runs[count:] and len({*runs}) == count
+    world.client.set_flow_run_state(UUID(runs[0]), Failed(message="so it ended"), force=True)
+    assert [advance().standing(handle).stand for handle in walk.handles[:2]] == ["failed", "under way"]
+    assert sum(asked.values()) == 2, "what has ended is asked for again: a person may have retried it since"
 
 
 def test_a_server_that_is_away_is_polled_again_and_the_person_s_wish_is_kept(

@@ -31,7 +31,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
     found: list[tuple[Any, ...]] = []
 
-    def advance(handles: Any, client: Any, slurm: Any, site: Any, file: Path, source: Path, person: bool) -> Any:
+    def advance(
+        handles: Any, client: Any, slurm: Any, site: Any, file: Path, source: Path, person: bool, _: Any
+    ) -> Any:
         found.append((site.root, source, person))
         return SimpleNamespace(handles=handles, under_way=True)
 
