@@ -158,9 +158,10 @@ def _is_free(port: int) -> bool:
 class Server:
     """A Prefect server as `prefect server start` makes it, of one test's own: it can die and lose its database."""
 
-    def __init__(self, home: Path) -> None:
-        """`home` is its PREFECT_HOME, with its database."""
+    def __init__(self, home: Path, database: str = "") -> None:
+        """`home` is its PREFECT_HOME, with its database, unless `database` is the address of another one."""
         self._home, self._port = home, _free_ports()
+        self._database = {"PREFECT_SERVER_DATABASE_CONNECTION_URL": database} if database else {}
         self.address = f"http://127.0.0.1:{self._port}/api"
 
     def start(self) -> None:
@@ -170,7 +171,9 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=told,
                 stderr=told,
-                env=os.environ | {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"},
+                env=os.environ
+                | {"PREFECT_HOME": str(self._home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+                | self._database,
                 start_new_session=True,
             )
         end = time.monotonic() + 90

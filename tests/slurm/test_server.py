@@ -6,11 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.slurm.harness import Bench, Dispatched, Run, Server, toy_study
+from tests.slurm.postgres import NoPostgres, postgres
 
 pytestmark = pytest.mark.slurm_long
 AWAY_SECONDS = 120
@@ -34,6 +36,32 @@ def bench(_bench: Bench, server: Server, tmp_path: Path, monkeypatch: pytest.Mon
             yield bench
         finally:
             bench.stop_workers()
+
+
+def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(
+    _bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as ends:
+        try:
+            address = ends.enter_context(postgres())
+        except NoPostgres as error:
+            pytest.skip(f"no PostgreSQL here: {error}")
+        home = tmp_path / "home"
+        home.mkdir()
+        server = Server(home, address)
+        server.start()
+        ends.callback(server.kill)
+        bench = Bench(_bench.cluster, server.address, tmp_path / "own")
+        bench.deploy()
+        ends.enter_context(bench.at_hand(monkeypatch))
+        ends.callback(bench.stop_workers)
+        bench.ensure_worker()
+        one = bench.dispatch(tmp_path / "runs", steps=80, step_seconds=0.25)
+        one.training_began()
+        with server.away():
+            pass
+        one.run.wait("Completed")
+        assert len(one.submissions()) == 1 and not list(home.glob("prefect.db*")), bench.told()
 
 
 def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_agree(

@@ -6,11 +6,14 @@ import asyncio
 import re
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseJobConfiguration, BaseVariables
 from pydantic import Field, ValidationError
@@ -124,8 +127,41 @@ def command(template: str, parameters: dict[str, Any]) -> list[str]:
     return [word for part in shlex.split(template) for word in (given if part == "{parameters}" else [part])]
 
 
+class Deployments:
+    """The deployments by which stages are started, and the templates of their pools: each asked for once."""
+
+    def __init__(self, client: SyncPrefectClient) -> None:
+        self._client = client
+        self._named: dict[str, DeploymentResponse] = {}
+        self._templates: dict[str, dict[str, Any]] = {}
+
+    def named(self, name: str) -> DeploymentResponse:
+        """BadInput says how to make the one that the server does not have."""
+        with _known_to_the_server(name):
+            return self._named.get(name) or self._named.setdefault(name, self._client.read_deployment_by_name(name))
+
+    def template(self, name: str) -> dict[str, Any]:
+        """The base job template of the deployment's work pool."""
+        pool = self.named(name).work_pool_name or ""
+        with _known_to_the_server(name):
+            if pool not in self._templates:
+                self._templates[pool] = self._client.read_work_pool(pool).base_job_template
+        return self._templates[pool]
+
+
+@contextmanager
+def _known_to_the_server(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ObjectNotFound:
+        raise BadInput(
+            f"this Prefect server has no deployment {name!r}, or not its work pool: run "
+            "`prefect work-pool create gpu --type slurm` and `prefect deploy --all`"
+        ) from None
+
+
 def plan_for(
-    client: SyncPrefectClient,
+    deployments: Deployments,
     site: Site,
     handle: Handle,
     study_file: Path,
@@ -134,16 +170,9 @@ def plan_for(
 ) -> Plan:
     """The plan of a stage's next job as the worker will make it; nothing is written or started."""
     name = handle.stage.name
-    try:
-        deployment = client.read_deployment_by_name(handle.stage.deployment)
-        template = client.read_work_pool(deployment.work_pool_name or "").base_job_template
-    except ObjectNotFound:
-        raise BadInput(
-            f"this Prefect server has no deployment {handle.stage.deployment!r}, or not its work pool: run "
-            "`prefect work-pool create gpu --type slurm` and `prefect deploy --all`"
-        ) from None
+    template = deployments.template(handle.stage.deployment)
     variables = job_variables(site, handle, source)
-    values = (deployment.job_variables or {}) | variables
+    values = (deployments.named(handle.stage.deployment).job_variables or {}) | variables
     configuration = asyncio.run(SlurmJobConfiguration.from_template_and_values(template, values))
     folder = Path(variables["folder"])
     last = next(reversed(Journal(folder).all()), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
@@ -13,7 +12,7 @@ from prefect.states import Scheduled
 from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
-from deployments.slurm.job.variables import job_variables, stage_parameters
+from deployments.slurm.job.variables import Deployments, job_variables, stage_parameters
 from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of
 from deployments.walk import Handle
 from storage import generations, locks
@@ -36,7 +35,7 @@ class Advance(Standings):
         told: Told = lambda handle, standing: None,
     ) -> None:
         self._site, self._file, self._source = site, study_file, source
-        self._deployments: dict[str, UUID] = {}
+        self._deployments = Deployments(client)
         super().__init__(handles, client, slurm, person, told)
 
     def _held_by(self, run: RunDirectory) -> str:
@@ -79,7 +78,7 @@ class Advance(Standings):
         name = handle.stage.name
         key = key_of(handle, generation)
         return self._client.create_flow_run_from_deployment(
-            self._deployment(handle.stage.deployment),
+            self._deployments.named(handle.stage.deployment).id,
             parameters=stage_parameters(handle, self._file),
             name=f"{handle.run.study} {handle.label} {handle.run.fingerprint[:12]}",
             tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
@@ -90,8 +89,3 @@ class Advance(Standings):
             ),
             job_variables=job_variables(self._site, handle, self._source),
         )
-
-    def _deployment(self, name: str) -> UUID:
-        if name not in self._deployments:
-            self._deployments[name] = self._client.read_deployment_by_name(name).id
-        return self._deployments[name]

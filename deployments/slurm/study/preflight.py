@@ -15,13 +15,15 @@ from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.plan import preview
 from deployments.slurm.job.preflight import notes, require
-from deployments.slurm.job.variables import own_resources, plan_for
+from deployments.slurm.job.variables import Deployments, own_resources, plan_for
 from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Handle, Walk
 from storage.errors import BadInput
 from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
+MANY_STAGES = 100
+"""From so many on, a start takes minutes on SQLite (tests/benchmarks/README.md)."""
 
 
 def require_runnable(slurm: SlurmStudy) -> None:
@@ -30,12 +32,19 @@ def require_runnable(slurm: SlurmStudy) -> None:
     _require_known_stages(slurm.walk, own, slurm.site)
     cluster, source = read_cluster(), slurm.present_source
     noted = set()
+    left = [handle for handle in slurm.handles if not handle.finished]
+    if len(left) >= MANY_STAGES:
+        LOG.warning(
+            "%d stages: a server whose database is SQLite, the default, takes some minutes to start them and is busy "
+            "with them; PostgreSQL takes seconds (docs/cluster.md, PostgreSQL)",
+            len(left),
+        )
     with get_client(sync_client=True) as client:
-        for handle in slurm.handles:
-            if not handle.finished:
-                asked = plan_for(client, slurm.site, handle, slurm.file, source, own).resources
-                require(asked, cluster, handle.run.path, handle.stage.name, strict_lead=slurm.site.strict_lead)
-                noted |= set(notes(asked, cluster))
+        deployments = Deployments(client)
+        for handle in left:
+            asked = plan_for(deployments, slurm.site, handle, slurm.file, source, own).resources
+            require(asked, cluster, handle.run.path, handle.stage.name, strict_lead=slurm.site.strict_lead)
+            noted |= set(notes(asked, cluster))
         for note in sorted(noted):
             LOG.warning("%s", note)
         warn_of_idle_pools(client)
@@ -45,9 +54,10 @@ def scripts(slurm: SlurmStudy) -> Iterator[tuple[Handle, str]]:
     """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
     source, own = slurm.present_source, own_resources(slurm.study)
     with get_client(sync_client=True) as client:
+        deployments = Deployments(client)
         for one in slurm.handles:
             if not one.finished:
-                yield one, preview(plan_for(client, slurm.site, one, slurm.file, source, own))
+                yield one, preview(plan_for(deployments, slurm.site, one, slurm.file, source, own))
     require_runnable(slurm)
 
 
