@@ -48,7 +48,8 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     rates = {inputs: stage(RATES, study.for_rates(inputs), **seen) for inputs in get_args(Inputs)}
     overfit = stage(OVERFIT, study.for_overfit(), **seen)
     trials = {role: stage(TRIAL, config, **seen) for role, config in study.for_trials().items()}
-    trained = stage(TRAIN, study.for_training(), **seen, rates=rates["normalised"], overfit=overfit)
+    taken = {"rates": rates["normalised"]} if study.take_recommended_rate else {}
+    trained = stage(TRAIN, study.for_training(), **seen, **taken, overfit=overfit)
 
     return stage(
         REPORT,

@@ -30,7 +30,7 @@ class NumericalFailure(Exception):
     """A loss, gradient or weight is not finite: exit code 1, the checkpoint before it is kept.
 
     `examples` are the culprits among the `batch` examples of the step, by dataset index (none in a validation; all of
-    them where `batch` is 0: nobody could look at the step);
+    them where `batch` is 0: it was not found out which);
     `module` is where it began, where that is known. `together`: alone each example is finite.
     """
 

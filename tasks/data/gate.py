@@ -23,8 +23,8 @@ def require_inputs(columns: Sequence[Column], normaliser: Normaliser, max_absolu
             "inputs are fit to train on",
             "; ".join(faults),
             f"every column finite, not constant{allowed} after normalising",
-            "Leave a constant column out, repair or leave out what is not finite, and normalise what is too large. Raw "
-            "inputs need a reason (reason_for_more)",
+            "Repair or leave out what is constant or not finite, and normalise what is too large; or raise "
+            "limits.max_absolute_z, or say in limits.reason_for_more why inputs may be as large as they are",
         )
 
 

@@ -42,6 +42,10 @@ class TrialFacts(Result):
     """Seed -> how the trial ended with it."""
 
     @property
+    def learned_all(self) -> bool:
+        return self.learned_seeds == len(self.seeds)
+
+    @property
     def scales_inputs(self) -> bool:
         return self.trained.inputs == NORMALISED or self.trained.batch_norm
 

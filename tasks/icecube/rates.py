@@ -45,6 +45,6 @@ def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInp
 
 def _tried(run: StageRun, config: RatesConfig, prepared: Prepared, probe: np.ndarray, rate: float, seed: int) -> Tried:
     budget = config.budget.model_copy(update={"learning_rate": rate})
-    trained = Trained(inputs=config.inputs)
+    trained = Trained(inputs=config.inputs, dropout=config.dropout)
     problem = prepared.problem(trained, budget, seed, judged=probe, touch=run.progress.touch)
     return try_rate(problem, Schedule(budget, len(prepared.data.train)), seed, config.execution)

@@ -63,9 +63,13 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
     }
     _require_distinct(trials)
     for inputs, found in rates.items():
-        _require_rows(given[f"rates-{inputs}"], found)
+        _require_rows(given[f"rates-{inputs}"], found, config.configuration["rates"]["rates"])
     recommended = {inputs: recommendation(found.rows, config.rate_limits) for inputs, found in rates.items()}
     _require_training(given["trained"], trained, look)
+    if config.configuration["take_recommended_rate"] and trained.learning_rate != recommended["normalised"].rate:
+        raise CheckFailed(
+            "the training took the rate that is recommended", trained.learning_rate, recommended["normalised"].rate
+        )
     training = trained.training
     return FinalResults(
         study=config.study,
@@ -133,6 +137,12 @@ def _require_distinct(trials: Mapping[str, TrialFacts]) -> None:
         for seed, one in trial.seeds.items():
             if not one.validations:
                 continue
+            if one.validation_angle_degrees != one.validations[-1][1]:
+                raise CheckFailed(
+                    f"{name} with seed {seed} is judged by its last validation",
+                    one.validation_angle_degrees,
+                    one.validations[-1][1],
+                )
             measured = (seed, one.gradient_norm_max, *map(tuple, one.validations))
             if (other := first.setdefault(measured, name)) != name:
                 raise CheckFailed(
@@ -143,12 +153,13 @@ def _require_distinct(trials: Mapping[str, TrialFacts]) -> None:
                 )
 
 
-def _require_rows(given: StageInput, found: RatesResult) -> None:
-    """CheckFailed unless the rows of the table follow from the records."""
-    again = rate_rows(given.path, [row.rate for row in found.rows])
-    for told, row in zip(found.rows, again, strict=True):
-        if told != row:
-            raise CheckFailed(f"the row of the rate {told.rate:g} follows from the records", f"{told}", f"{row}")
+def _require_rows(given: StageInput, found: RatesResult, rates: list[float]) -> None:
+    """CheckFailed unless there is a row for each of `rates`, and it follows from the records."""
+    if (told := [row.rate for row in found.rows]) != rates:
+        raise CheckFailed("the table has a row for each rate", told, rates)
+    for row, again in zip(found.rows, rate_rows(given.path, rates), strict=True):
+        if row != again:
+            raise CheckFailed(f"the row of the rate {row.rate:g} follows from the records", f"{row}", f"{again}")
 
 
 def _require_training(given: StageInput, trained: TrainResult, look: LookResult) -> None:

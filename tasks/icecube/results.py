@@ -75,7 +75,7 @@ class TrialResult(Result):
     """icecube-trial. `validation_angle_degrees` is its last validation, None where there was none.
 
     `event_ids` are those whose loss or gradient was not finite (`together`: alone each is), `module` where that began;
-    `of_events` were in the step, 0 where it could not be looked at and `event_ids` are all of it.
+    `of_events` were in the step, 0 where it was not found out and `event_ids` are all of it.
     """
 
     trained: Trained

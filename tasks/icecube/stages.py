@@ -48,6 +48,7 @@ class RatesConfig(TrainsNetwork):
 
     inputs: Inputs = scientific(description="What the network gets.")
     table: RateTries = scientific(description="What is tried.")
+    dropout: float = scientific(ge=0, lt=1, description="As in the training that a rate is for.")
 
 
 class OverfitConfig(TrainsNetwork):

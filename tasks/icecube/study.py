@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from tasks.data.limits import InputLimits
 from tasks.icecube.configuration import (
@@ -74,7 +74,9 @@ class Study(StudyBase):
     trials: list[Trial] = scientific(
         SUSPICIONS, min_length=1, description="One training for each, whose end is a result."
     )
-    trial_seeds: list[int] = scientific([1, 2, 3], min_length=1, description="Each trial is made with each of them.")
+    trial_seeds: list[Annotated[int, Field(ge=0)]] = scientific(
+        [1, 2, 3], min_length=1, description="Each trial is made with each of them."
+    )
     trial_budget: Budget = scientific(
         Budget(
             epochs=20.0,
@@ -189,13 +191,17 @@ class Study(StudyBase):
 
     @model_validator(mode="after")
     def _validation_is_large_enough(self) -> Study:
-        if isinstance(self.events, Generated):
-            for key, needed, there in (
-                ("rates.probe_events", self.rates.probe_events, self.events.validation_events),
-                ("overfit.events", self.overfit.events, self.events.train_events),
-            ):
-                if needed > there:
-                    raise ValueError(f"{key} {needed} is more than the {there} events of its split: lower it")
+        train, validation = (
+            (self.events.train_events, self.events.validation_events)
+            if isinstance(self.events, Generated)
+            else (self.events.train.max_events, self.events.validation.max_events)
+        )
+        for key, needed, there in (
+            ("rates.probe_events", self.rates.probe_events, validation),
+            ("overfit.events", self.overfit.events, train),
+        ):
+            if there is not None and needed > there:
+                raise ValueError(f"{key} {needed} is more than the {there} events of its split: lower it")
         return self
 
     def for_pulses(self) -> PulsesConfig:
@@ -206,12 +212,14 @@ class Study(StudyBase):
 
     def for_rates(self, inputs: Inputs) -> RatesConfig:
         table = RateTries(**{name: getattr(self.rates, name) for name in RateTries.model_fields})
-        budget = self._short(table.steps, table.rates[0], self.trial_budget.effective_batch_examples)
-        return RatesConfig(inputs=inputs, table=table, budget=budget, cell=inputs, **self._trains())
+        # a recommendation holds for the budget that it was made with: that of the training it is for
+        given, dropout = (self.budget, self.dropout) if inputs == "normalised" else (self.trial_budget, 0.0)
+        budget = self._short(given, table.steps, table.rates[0], given.effective_batch_examples)
+        return RatesConfig(inputs=inputs, table=table, budget=budget, dropout=dropout, cell=inputs, **self._trains())
 
     def for_overfit(self) -> OverfitConfig:
         one = self.overfit
-        budget = self._short(one.steps, one.learning_rate, one.events)
+        budget = self._short(self.budget, one.steps, one.learning_rate, one.events)
         return OverfitConfig(batch=one, budget=budget, seed=self.seed, **self._trains())
 
     def for_trials(self) -> dict[str, TrialConfig]:
@@ -261,8 +269,8 @@ class Study(StudyBase):
     def _rate_limits(self) -> RateLimits:
         return RateLimits(**{name: getattr(self.rates, name) for name in RateLimits.model_fields})
 
-    def _short(self, steps: int, rate: float, batch: int) -> Budget:
-        """A budget of few steps at one rate, otherwise that of a trial."""
+    def _short(self, given: Budget, steps: int, rate: float, batch: int) -> Budget:
+        """A budget of few steps at one rate, otherwise the given one."""
         kept = ("beta_1", "beta_2", "weight_decay", "max_gradient_norm", "precision")
         return Budget(
             steps=steps,
@@ -270,7 +278,7 @@ class Study(StudyBase):
             learning_rate=rate,
             warmup_ratio=0.0,
             decay="constant",
-            **{name: getattr(self.trial_budget, name) for name in kept},
+            **{name: getattr(given, name) for name in kept},
         )
 
     def _reads(self) -> dict[str, Any]:

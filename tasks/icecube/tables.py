@@ -95,7 +95,7 @@ def changes(trial: TrialFacts) -> str:
 def failure_table(results: FinalResults) -> Table:
     return Table(
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
-        "the events whose own numbers are not finite, of how many in the step.",
+        "the events of which that is so alone, of how many in the step.",
         ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
         [
             [name, seed, one.step, one.tensor, one.module or "-", _events(one),
@@ -112,7 +112,7 @@ def _events(failed: TrialResult) -> str:
     if not ids:
         return "none: in a validation"
     if not failed.of_events:
-        return f"not searched, {len(ids)} in the step"
+        return f"not found out, {len(ids)} in the step"
     if failed.together:
         return f"none alone, {len(ids)} together"
     more = f" and {len(ids) - EVENTS_SHOWN} more" if len(ids) > EVENTS_SHOWN else ""

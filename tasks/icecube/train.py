@@ -33,9 +33,17 @@ COLUMNS = ("event_id", "batch_id", "angle_degrees")
 
 
 def train(
-    run: StageRun, config: TrainConfig, events: StageInput, look: StageInput, rates: StageInput, overfit: StageInput
+    run: StageRun,
+    config: TrainConfig,
+    events: StageInput,
+    look: StageInput,
+    overfit: StageInput,
+    rates: StageInput | None = None,
 ) -> TrainResult:
-    """Publishes `model/`, with the normaliser. Records: the angle of every event of validation."""
+    """Publishes `model/`, with the normaliser. Records: the angle of every event of validation.
+
+    `rates` is the table whose rate is taken, where one is.
+    """
     budget, because = _budget(config, rates)
     prepared = Prepared.of(config, events, look, config.trained.inputs)
     problem = prepared.problem(config.trained, budget, config.seed, touch=run.progress.touch)
@@ -66,9 +74,9 @@ def train(
     )
 
 
-def _budget(config: TrainConfig, rates: StageInput) -> tuple[Budget, str]:
+def _budget(config: TrainConfig, rates: StageInput | None) -> tuple[Budget, str]:
     """The budget with its rate, and why it is that one. CheckFailed where the table recommends none."""
-    if config.rate_limits is None:
+    if rates is None or config.rate_limits is None:
         return config.budget, "as configured (budget.learning_rate)"
     found = recommendation(RatesResult.read(rates).rows, config.rate_limits)
     if found.rate is None:

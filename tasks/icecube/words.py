@@ -21,8 +21,9 @@ LIMITS = [
     "The network is one transformer over the pulses of an event, not the two-level one of the recorded study, whose "
     "clipping, order of events, post-norm layers and raw inputs it shares. Rate, batch and size are those of the "
     "profile.",
-    "A step whose gradients have a norm beyond what fp32 holds ends a training here. Clipping by that norm, as in "
-    "the recorded one, makes such gradients 0 and goes on.",
+    "A step ends a training here when its loss, a gradient, or the norm of all gradients is no number in fp32, whose "
+    "squares are none above 1.8e+19. With a norm that overflows each gradient may still be finite: clipping by it, as "
+    "in the recorded study, makes all of them 0 and goes on.",
     "Scaling takes a logarithm of the charge, shifts and divides, all at once: which of these heals is not asked.",
     "Validation chooses the best step of the training, and its angle is reported on the same events: there is no third "
     "split. A trial is judged by its last step.",
@@ -98,6 +99,13 @@ def _cause(results: FinalResults) -> str:
     said = " Scaling the inputs alone heals, and nothing that leaves them raw does"
     if len(found.seeds) < MIN_SEEDS:
         return f"{said}, with this seed: so few show no cause (trial_seeds)."
+    learned = {name: trial for name, trial in results.trials.items() if trial in raw and trial.learned_all}
+    if learned:
+        reached = [angle for trial in learned.values() for angle in trial.angles]
+        return (
+            f"{said}: raw inputs were a cause, and not alone. With {_listed(learned)} the training learned from them "
+            f"with every seed too, in the same time to {span(reached)}."
+        )
     return f"{said}: raw inputs were the cause."
 
 

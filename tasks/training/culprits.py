@@ -29,7 +29,7 @@ from tasks.training.state import load_generator_tensors, untied
 
 FOLDER, FILE = "failed-step", "failure.json"
 """Beside the checkpoints of the run that failed."""
-MOST_BACKWARDS = 256
+MOST_BACKWARDS = 2048
 """So often a batch is differentiated in search of the examples whose gradients are not finite."""
 
 
@@ -84,8 +84,8 @@ class FailedStep(NumericalFailure):
 class Found:
     """Dataset indices of the culprits, the tensor and the module where it began, and every call of a module in order.
 
-    `together` says that each example alone is finite, and their sum is not. `batch` is the micro-batch, the
-    `number`-th of the step.
+    `together` says that each example alone is finite, and their sum is not; not `complete`, that there were too many
+    to find out, so that `examples` are the whole micro-batch. `batch` is the micro-batch, the `number`-th of the step.
     """
 
     examples: list[int]
@@ -93,6 +93,7 @@ class Found:
     module: str
     together: bool
     modules: list[Watched]
+    complete: bool = True
     batch: Any = None
     number: int = 0
 
@@ -134,7 +135,7 @@ def located(run: StageRun, problem: Problem, error: FailedStep) -> NumericalFail
         run.log.warning("the failed step could not be kept: %s", second)
     if found is None:
         return NumericalFailure(error.step, error.examples, error.tensor)
-    batch = sum(map(len, error.made.examples))
+    batch = sum(map(len, error.made.examples)) if found.complete else 0
     return NumericalFailure(error.step, found.examples, found.tensor, found.module, batch, found.together)
 
 
@@ -213,8 +214,9 @@ def _of_losses(
     else:
         largest = max(whole, key=lambda name: float(whole[name].double().norm()))
         tensor, where = f"the norm of all gradients (most in {largest})", ""
-    alone, every = _narrowed(problem, indices, step)
-    return Found(alone or indices.tolist(), tensor, where, every and not alone, modules)
+    alone = _narrowed(problem, indices, step)
+    together = alone == []
+    return Found(alone or indices.tolist(), tensor, where, together, modules, complete=alone is not None)
 
 
 def _sound(gradients: Gradients) -> bool:
@@ -236,11 +238,8 @@ def _gradients(model: nn.Module, losses: torch.Tensor) -> Gradients:
     return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
 
 
-def _narrowed(problem: Problem, indices: np.ndarray, step: Step) -> tuple[list[int], bool]:
-    """The examples whose own gradients are not finite, by halving, and whether each that was left was looked at.
-
-    Of a batch whose examples are too many for MOST_BACKWARDS, those that were found by then.
-    """
+def _narrowed(problem: Problem, indices: np.ndarray, step: Step) -> list[int] | None:
+    """The examples whose own gradients are not finite, by halving; None where MOST_BACKWARDS do not find them all."""
     waiting, found, tried = [indices], [], 0
     while waiting and tried < MOST_BACKWARDS:
         some = waiting.pop(0)
@@ -253,7 +252,7 @@ def _narrowed(problem: Problem, indices: np.ndarray, step: Step) -> tuple[list[i
             found += some.tolist()
         else:
             waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
-    return sorted(found), not waiting
+    return sorted(found) if not waiting else None
 
 
 @contextmanager

@@ -45,11 +45,12 @@ def recommended(rows: Sequence[RateRow], max_gradient_norm: float, min_gain: flo
         said = "; ".join(f"{rate:g}: {fault}" for rate, fault in faults.items())
         return Recommendation(rate=None, because=f"none of the rates that were tried can be recommended ({said})")
     best = min(sound, key=lambda row: row.mean or 0.0)
+    others = "; ".join(f"{rate:g}: {fault}" for rate, fault in faults.items() if fault)
     return Recommendation(
         rate=best.rate,
-        because=f"of the rates with which every one of {best.seeds} seeds gains {min_gain:g} or more, {best.rate:g} "
-        f"gains most on average, {best.mean:+.4g} ({best.low:+.4g} to {best.high:+.4g}), with gradients up to "
-        f"{best.gradient_norm_max:.3g}",
+        because=f"of the rates with which every one of {best.seeds} seeds gains {min_gain:g} or more and no gradient "
+        f"is above {max_gradient_norm:g}, {best.rate:g} gains most on average, {best.mean:+.4g} ({best.low:+.4g} to "
+        f"{best.high:+.4g}), with gradients up to {best.gradient_norm_max:.3g}" + (f" ({others})" if others else ""),
     )
 
 

@@ -29,7 +29,7 @@ class Trial:
     lowest would hide that a training which dips falls apart later), and `ratio_to_trivial` its multiple of the lowest
     trivial value; None where there is none yet. `validations` are [step, value] of that metric, `gradient_norm_max` is
     the largest finite norm. `tensor` names what is not finite, `module` where that began, `examples` the dataset
-    indices of the culprits (none in a validation) among `of_examples` of the step (0: nobody could look at it);
+    indices of the culprits (none in a validation) among `of_examples` of the step (0: it was not found out);
     `together`: each of them alone is finite.
     """
 

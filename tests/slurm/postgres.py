@@ -25,6 +25,7 @@ def postgres() -> Iterator[str]:
     if not PROGRAMS:
         raise NoPostgres("apt-get install postgresql gets the packages")
     root = os.geteuid() == 0
+    as_user = ["-U", "ratchet"] if root else []
     folder = Path(tempfile.mkdtemp(prefix="ratchet-pg-"))  # not pytest's: sockets have short paths
     if root:
         shutil.chown(folder, "nobody", "nogroup")
@@ -43,10 +44,10 @@ def postgres() -> Iterator[str]:
     data = str(folder / "data")
     try:
         # as root Prefect's server is another user than PostgreSQL, which `peer`, as our pages have it, would refuse
-        run("initdb", "-D", data, f"--auth={'trust' if root else 'peer'}", "--username=ratchet" if root else "-E=UTF8")
+        run("initdb", "-D", data, f"--auth={'trust' if root else 'peer'}", "--encoding=UTF8", *as_user)
         run("pg_ctl", "-D", data, "-w", "-l", f"{data}/log", "-o", f"-k {folder} -c listen_addresses=''", "start")
         try:
-            run("createdb", "-h", str(folder), *(["-U", "ratchet"] if root else []), "prefect")
+            run("createdb", "-h", str(folder), *as_user, "prefect")
             yield f"postgresql+asyncpg://{'ratchet@' if root else ''}/prefect?host={folder}"
         finally:
             run("pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")

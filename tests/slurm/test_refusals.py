@@ -110,22 +110,3 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callabl
     waits.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
     waits.run.wait("Completed")
     assert "Failed" not in waits.run.history() and len(waits.jobs()) == 1
-
-
-def test_stages_beyond_max_submitted_wait_before_slurm_refuses_them(bench: Bench, tmp_path: Path) -> None:
-    before = bench.site.read_text()
-    bench.site.write_text(f"{before}\nmax_submitted: 1\n")
-    try:
-        runs = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
-        runs.job("RUNNING")
-        waits = bench.dispatch(tmp_path / "waits", steps=4)
-        waits.run.wait("AwaitingRetry")
-        assert "as many jobs are queued or running as max_submitted in the site file allows (1)" in waits.run.message
-        assert waits.advance().standings[waits.training.run.fingerprint].message == waits.run.message
-        for one in (runs, waits):
-            one.run.wait("Completed")
-        first, second = runs.record(), waits.record()
-        assert second["started_at"] > first["ended_at"], "one job after the other"
-        assert not {"Failed", "Crashed"} & {*runs.run.history(), *waits.run.history()}
-    finally:
-        bench.site.write_text(before)

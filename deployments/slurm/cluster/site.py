@@ -48,12 +48,6 @@ class Site(BaseModel):
     strict_lead: bool = Field(
         True, description="Refuse a lead time of more than a third of the time limit; off only for tests."
     )
-    max_submitted: int | None = Field(
-        None,
-        ge=1,
-        description="Jobs of a pool that may be queued or running at once, where the cluster allows a person only so "
-        "many (sacctmgr show qos: MaxSubmitPU). Stages beyond that wait, and say so; empty: no limit.",
-    )
     notify: str = Field(
         "",
         description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "

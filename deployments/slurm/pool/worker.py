@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,6 @@ import anyio.abc
 import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.client.schemas.responses import WorkerFlowRunResponse
 from prefect.plugins import load_prefect_collections
 from prefect.workers.base import BaseWorker, BaseWorkerResult
 
@@ -55,8 +54,6 @@ NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
 STAND_BY_SECONDS = 10.0
 FEW_JOBS, MANY_JOBS = 20, 1000
-TOLD_AT_ONCE = 20
-"""In one poll so many stages are told that they wait for others: it takes some requests each."""
 FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
 
 
@@ -108,23 +105,6 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             with self._server_may_be_away():
                 return await super().get_and_submit_flow_runs()
         return []
-
-    async def _get_scheduled_flow_runs(self) -> list[WorkerFlowRunResponse]:
-        """Those for whose jobs the site's max_submitted leaves room; the others are told so, and wait."""
-        found = await super()._get_scheduled_flow_runs()
-        with suppress(BadInput):  # somebody may be editing it
-            await anyio.to_thread.run_sync(self._read_site_again)
-        assert self._site is not None
-        most = self._site.max_submitted
-        if most is None or self._jobs is None:
-            return found
-        new = [one for one in found if one.flow_run.id not in self._submitting_flow_run_ids]
-        room = max(0, most - len(self._jobs.live) - len(self._submitting_flow_run_ids))
-        message = f"waits: as many jobs are queued or running as max_submitted in the site file allows ({most})"
-        untold = [run for one in new[room:] if (run := one.flow_run).state is None or run.state.message != message]
-        for run in untold[:TOLD_AT_ONCE]:
-            await self._set(run, "SCHEDULED", "AwaitingRetry", message)
-        return new[:room]
 
     async def sync_with_backend(self) -> None:
         with self._server_may_be_away():

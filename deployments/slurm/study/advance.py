@@ -13,7 +13,8 @@ from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
 from deployments.slurm.job.variables import Deployments, job_variables, stage_parameters
-from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of
+from deployments.slurm.study.known_runs import is_over
+from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of, under_way
 from deployments.walk import Handle
 from storage import generations, locks
 from storage.errors import Held
@@ -33,10 +34,11 @@ class Advance(Standings):
         source: Path,
         person: bool = False,
         told: Told = lambda handle, standing: None,
+        begun: frozenset[str] = frozenset(),
     ) -> None:
         self._site, self._file, self._source = site, study_file, source
         self._deployments = Deployments(client)
-        super().__init__(handles, client, slurm, person, told)
+        super().__init__(handles, client, slurm, person, told, begun)
 
     def _held_by(self, run: RunDirectory) -> str:
         folder = run.path / "locks"
@@ -51,6 +53,10 @@ class Advance(Standings):
     def _ready(self, handle: Handle, again: str) -> Standing:
         """A new flow run of the stage; the one that was made already for this generation, when it was."""
         anew = self._person and not again
+        if again:  # by a key that will be a new one: two who start it at once would make two runs of it
+            made = self._runs.made_by_now(key_of(handle, generations.current(handle.run)["generation"]))
+            if made is not None and not is_over(made):
+                return under_way(made, None)
         try:
             run = self._begin(handle, again)
             while run and run.state is not None and run.state.is_final() and (run.state.is_completed() or anew):

@@ -30,7 +30,8 @@ from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, state_of_study
 LOG = logging.getLogger("ratchet.slurm")
 POLL_SECONDS = 5.0
 BUSY_SECONDS = 900.0
-"""So long a start goes on trying with a server that is busy or away, beside what Prefect's client does itself."""
+"""So long a start that comes no further goes on trying with a server that is busy or away, beside what Prefect's
+client does itself."""
 MOST_SECONDS = 60.0
 """Between two such tries; the first comes after POLL_SECONDS."""
 
@@ -43,6 +44,10 @@ class Follower:
 
     def __init__(self, slurm: SlurmStudy) -> None:
         self._slurm = slurm
+        self._kept = False
+        self._begun: set[str] = set()
+        """Fingerprints of the stages for which the start has done what a person wants: where a busy server breaks it
+        off, it goes on with the others."""
 
     def start(self, told: Told = lambda handle, standing: None) -> Standings:
         """As a person does: what failed or was cancelled begins again.
@@ -50,9 +55,18 @@ class Follower:
         The study is kept below the root, where `advance` and the jobs read it; before that, BadInput says what stands
         against it, and nothing of what is under way has changed.
         """
-        require_runnable(self._slurm)
-        self._slurm.keep()
-        return _advanced(self._slurm, person=True, told=told)
+        if not self._kept:
+            require_runnable(self._slurm)
+            self._slurm.keep()
+            self._kept = True
+        elif study_file.stopped(self._slurm.file).exists():  # while the server was busy
+            return standings(self._slurm, told)
+
+        def begun(handle: Handle, standing: Standing) -> None:
+            self._begun.add(handle.run.fingerprint)
+            told(handle, standing)
+
+        return _advanced(self._slurm, person=True, told=begun, begun=frozenset(self._begun))
 
     def advance(self, told: Told = lambda handle, standing: None) -> Standings:
         """Starts what became ready since; what failed stays so, and of a study that was cancelled nothing is started.
@@ -63,7 +77,7 @@ class Follower:
             raise BadInput(study_file.CHANGED)
         self._slurm.walk.check_markers()
         if study_file.stopped(self._slurm.file).exists():
-            return standings(self._slurm)
+            return standings(self._slurm, told)
         return _advanced(self._slurm, person=False, told=told)
 
 
@@ -72,19 +86,24 @@ def advance_kept(file: Path, site: Site, root: Path) -> Standings:
     return _advanced(SlurmStudy.kept(file, site, root), person=False)
 
 
-def standings(slurm: SlurmStudy) -> Standings:
+def standings(slurm: SlurmStudy, told: Told = lambda handle, standing: None) -> Standings:
     """How every stage stands; starts and writes nothing."""
     with get_client(sync_client=True) as client:
-        found = Standings(slurm.handles, client, SlurmCommands())
+        found = Standings(slurm.handles, client, SlurmCommands(), told=told)
         _add_table(slurm, found)
         warn_of_idle_pools(client)
     return found
 
 
-def _advanced(slurm: SlurmStudy, person: bool, told: Told = lambda handle, standing: None) -> Standings:
+def _advanced(
+    slurm: SlurmStudy,
+    person: bool,
+    told: Told = lambda handle, standing: None,
+    begun: frozenset[str] = frozenset(),
+) -> Standings:
     with get_client(sync_client=True) as client:
         source = slurm.kept_source()
-        found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person, told)
+        found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person, told, begun)
         _add_table(slurm, found)
     _keep_results(slurm.handles[-1], slurm.site)
     if (last := found.handles[-1]).finished:
@@ -109,15 +128,16 @@ def follow(
     """Starts the study and polls until it is finished or nothing is under way.
 
     `changed` gets each change of a stage as soon as it is found, `polled` what each poll found. With `once` it returns
-    when what is ready was started, or when the server was busy for BUSY_SECONDS.
+    when what is ready was started, or when it came no further for BUSY_SECONDS.
     """
     known: dict[str, Standing] = {}
-    poll, began, tries = follower.start, time.monotonic(), 0
+    poll, since, tries = follower.start, time.monotonic(), 0
 
     def tell(handle: Handle, now: Standing) -> None:
+        nonlocal since
         if known.get(handle.run.fingerprint) != now:
-            known[handle.run.fingerprint] = now
             changed(handle, now)
+            known[handle.run.fingerprint], since = now, time.monotonic()
 
     while True:
         try:
@@ -126,7 +146,7 @@ def follow(
             if not (passes(error) if isinstance(error, httpx.HTTPError) else not once):
                 raise
             started = sum(standing.stand in ("under way", "finished") for standing in known.values())
-            if once and time.monotonic() - began > BUSY_SECONDS:
+            if once and time.monotonic() - since > BUSY_SECONDS:
                 return prefect_state(AWAITING_RETRY, f"{_in_vain(error)} ({started} stages are started or finished)")
             wait = min(MOST_SECONDS, POLL_SECONDS * 2**tries) if once else POLL_SECONDS
             LOG.warning("%s; %d stages are started or finished; it goes on in %.0f s", _in_vain(error), started, wait)

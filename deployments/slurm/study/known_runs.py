@@ -45,6 +45,11 @@ class KnownRuns:
         except ObjectNotFound:
             return None
 
+    def made_by_now(self, key: str) -> FlowRun | None:
+        """As `made_with`, asked again: somebody may have made it since all were read."""
+        self.read([], [key])
+        return self._by_key.get(key)
+
     def made_with(self, key: str) -> FlowRun | None:
         """The flow run that was made with this key; None where there is none yet."""
         if key not in self._asked:

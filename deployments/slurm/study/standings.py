@@ -66,11 +66,13 @@ class Standings:
         slurm: SlurmClient,
         person: bool = False,
         told: Told = lambda handle, standing: None,
+        begun: frozenset[str] = frozenset(),
     ) -> None:
-        """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is. `told` gets
-        each stage as soon as it is known how it stands."""
+        """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is, and so do the
+        stages whose fingerprints are `begun`. `told` gets each stage as soon as it is known how it stands."""
         self.handles: list[Handle] = []
-        self._client, self._slurm, self._person, self._told = client, slurm, person, told
+        self._client, self._slurm, self._told = client, slurm, told
+        self._asked, self._begun, self._person = person, begun, person
         self.standings: dict[str, Standing] = {}
         self._runs = KnownRuns(client)
         given = [*handles]
@@ -89,6 +91,7 @@ class Standings:
         if not handle.finished:
             handle.check_marker()  # what it reads may have become finished on the way
         self.handles.append(handle)
+        self._person = self._asked and handle.run.fingerprint not in self._begun
         standing = self.standings[handle.run.fingerprint] = self._stand(handle)
         self._told(handle, standing)
 
@@ -111,7 +114,7 @@ class Standings:
         if (run is None or is_over(run)) and (made := self._made_after(handle, entries)):
             run, last = made, None  # whatever its end was, the stage was started again since
         if run is not None and not is_over(run):
-            return _under_way(run, last)
+            return under_way(run, last)
         if last is not None and last.live and run is None:
             unknown = f"job {last.job_id}, of a flow run that this Prefect server does not know"
             state = self._job_state(last, handle.run)
@@ -194,7 +197,8 @@ def _stopped(run: RunDirectory, last: Submission | None, flow_run: FlowRun | Non
     return None
 
 
-def _under_way(run: FlowRun, last: Submission | None) -> Standing:
+def under_way(run: FlowRun, last: Submission | None) -> Standing:
+    """How a stage stands whose flow run has not ended; `last` is its newest job, where it is of this run."""
     state = run.state
     name = f"job {last.job_id}" if last and last.live and last.job_id else (state.name or "") if state else ""
     return Standing("under way", (state.message if state and state.message else "") or name, str(run.id))

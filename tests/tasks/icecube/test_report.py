@@ -93,6 +93,14 @@ def test_what_heals_is_the_cause_only_where_nothing_else_heals():
     assert "Healed by normalise and dropout" in both[0] and "cause" not in " ".join(both)
 
 
+def test_raw_trials_that_learn_with_every_seed_are_part_of_the_answer():
+    """Raw inputs alone do not decide then, however far from healed these trials are."""
+    slow = trial(("finished", 35.0), ("finished", 37.0), dropout=0.1)
+    said = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=slow))[0]
+    assert "raw inputs were a cause, and not alone. With dropout the training learned from them with every seed" in said
+    assert "35.0 to 37.0 degrees" in said and "were the cause" not in said
+
+
 def test_one_seed_names_no_cause():
     one = {
         "as_found": trial(BAD[0]),
@@ -173,6 +181,11 @@ def test_two_trials_with_equal_numbers_are_refused():
     same, other = trial(*HEALED), trial(*HEALED, dropout=0.1)
     with pytest.raises(CheckFailed, match=r"as-found and dropout have the same validations .* with seed 1"):
         _require_distinct({"as-found": same, "dropout": other})
+    best = same.model_copy(
+        update={"seeds": {"1": same.seeds["1"].model_copy(update={"validation_angle_degrees": 1.0})}}
+    )
+    with pytest.raises(CheckFailed, match="as-found with seed 1 is judged by its last validation"):
+        _require_distinct({"as-found": best})
     nothing = [("numerical_failure", None)] * 2
     _require_distinct({"as-found": trial(*nothing), "dropout": trial(*nothing, dropout=0.1)})
 
@@ -210,17 +223,21 @@ def test_an_angle_that_does_not_follow_from_the_records_is_refused():
 def test_a_row_of_rates_that_does_not_follow_from_the_records_is_refused():
     given = finished().input("icecube-rates (raw)")
     found = RatesResult.read(given)
-    _require_rows(given, found)
+    rates = [1e-3, 1e-2]
+    _require_rows(given, found, rates)
+    for lost in (found.rows[:1], []):
+        with pytest.raises(CheckFailed, match="the table has a row for each rate"):
+            _require_rows(given, found.model_copy(update={"rows": lost}), rates)
     better = found.rows[1].model_copy(update={"failed": 0, "mean": -40.0})
     with pytest.raises(CheckFailed, match=r"the row of the rate 0\.01 follows from the records"):
-        _require_rows(given, found.model_copy(update={"rows": [found.rows[0], better]}))
+        _require_rows(given, found.model_copy(update={"rows": [found.rows[0], better]}), rates)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "none: in a validation"),
-        ({"event_ids": [7, 8, 9, 10]}, "not searched, 4 in the step"),
+        ({"event_ids": [7, 8, 9, 10]}, "not found out, 4 in the step"),
         ({"event_ids": [7], "of_events": 4}, "7 (of 4)"),
         ({"event_ids": [7, 8, 9, 10, 11], "of_events": 64}, "7, 8, 9 and 2 more (of 64)"),
         ({"event_ids": [7, 8], "of_events": 2, "together": True}, "none alone, 2 together"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.walk import Walk
+from deployments.walk import Handle, Walk
 from flows import icecube, settings
 from storage.errors import BadInput
 from tasks.icecube.configuration import Generated
@@ -30,6 +30,12 @@ FILES = "events={source: files, folder: /data, train: {first_batch: 1, last_batc
         ("rates.probe_events=61", "rates.probe_events 61 is more than the 60 events"),
         ("overfit.events=201", "overfit.events 201 is more than the 200 events"),
         ("trial_seeds=[3, 3]", "trial_seeds [3, 3]: give each seed once"),
+        ("trial_seeds=[-1]", "trial_seeds.0"),
+        (
+            "events={source: files, folder: /data, train: {first_batch: 1, last_batch: 3},"
+            " validation: {first_batch: 4, last_batch: 4, max_events: 7}}",
+            "rates.probe_events 40 is more than the 7 events",
+        ),
         ("trials=[{name: one}, {name: one, dropout: 0.1}]", "trials names one twice"),
         ("trials=[{name: one}, {name: two, learning_rate: 0.001}]", "the trials one and two are the same training"),
         ("scaling=raw", "say in limits.reason_for_more why"),
@@ -68,6 +74,8 @@ def test_events_of_another_source_are_wanted_whole():
         ("rates.min_gain_degrees=0.002", {"icecube-train", "icecube-report"}),
         ("rates.max_gradient_norm=50", {"icecube-train", "icecube-report"}),
         ("rates.steps=9", {"icecube-rates", "icecube-train", "icecube-report"}),
+        ("budget.weight_decay=0.5", {"icecube-rates", "icecube-overfit", "icecube-train", "icecube-report"}),
+        ("dropout=0.25", {"icecube-rates", "icecube-train", "icecube-report"}),
     ],
 )
 def test_only_what_computes_with_a_key_runs_again(tmp_path: Path, change: str, again: set[str]):
@@ -78,6 +86,23 @@ def test_only_what_computes_with_a_key_runs_again(tmp_path: Path, change: str, a
 
     before, after = fingerprints(), fingerprints(change)
     assert {label.partition(" ")[0] for label in before if before[label] != after[label]} == again
+
+
+def test_a_training_that_takes_no_recommendation_does_not_wait_for_the_table(tmp_path: Path):
+    def train(*changes: str) -> Handle:
+        walk = Walk(tmp_path, "one", smoke().execution)
+        icecube.page(smoke("name=one", *changes), walk)
+        return next(handle for handle in walk.handles if handle.label == "icecube-train")
+
+    assert "rates" not in train().inputs and "rates" in train("take_recommended_rate=true").inputs
+    assert train("rates.steps=9").run.fingerprint == train().run.fingerprint
+
+
+def test_a_recommendation_is_made_with_the_budget_of_the_training_that_takes_it():
+    study = smoke("budget.effective_batch_examples=10", "budget.max_gradient_norm=0.25", "dropout=0.25")
+    normalised, raw = study.for_rates("normalised"), study.for_rates("raw")
+    assert (normalised.budget.effective_batch_examples, normalised.budget.max_gradient_norm) == (10, 0.25)
+    assert (normalised.dropout, raw.dropout, raw.budget.effective_batch_examples) == (0.25, 0.0, 20)
 
 
 def test_raw_inputs_need_a_reason():

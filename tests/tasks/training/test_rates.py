@@ -44,7 +44,8 @@ def test_on_normalised_inputs_a_rate_is_recommended_and_on_raw_ones_none_is():
     normalised, raw = pulse_rows(True, rates), pulse_rows(False, rates)
     found = recommended(normalised, max_gradient_norm=100, min_gain=0.01)
     assert found.rate == 1e-2 and found.because.startswith(
-        "of the rates with which every one of 3 seeds gains 0.01 or more, 0.01 gains most on average, -0."
+        "of the rates with which every one of 3 seeds gains 0.01 or more and no gradient is above 100, 0.01 gains most "
+        "on average, -0."
     )
     assert max(row.gradient_norm_max for row in normalised) < 100
     nothing = recommended(raw, max_gradient_norm=100, min_gain=0.01)
@@ -69,6 +70,7 @@ def test_a_rate_is_taken_only_where_gradients_and_every_seed_allow_it(changed: d
     weaker = row.model_copy(update={"rate": 1e-5, "mean": -0.02, "low": -0.03, "high": -0.01})
     found = recommended([weaker, row.model_copy(update=changed)], max_gradient_norm=100, min_gain=0.01)
     assert found.rate == (1e-5 if said else 3e-4)
+    assert not said or f"(0.0003: {said})" in found.because, "why a better one was left out"
     alone = recommended([row.model_copy(update=changed)], max_gradient_norm=100, min_gain=0.01)
     if said:
         because = f"none of the rates that were tried can be recommended (0.0003: {said})"

@@ -92,38 +92,6 @@ def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never
         asyncio.run(getattr(worker, call)())
 
 
-def test_stages_beyond_the_sites_limit_of_jobs_wait_and_are_told_once(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    told: dict[Any, str] = {}
-
-    async def scheduled(_: Any) -> list[Any]:
-        state = {id_: SimpleNamespace(message=told.get(id_, "")) for id_ in range(6)}
-        return [SimpleNamespace(flow_run=SimpleNamespace(id=id_, state=state[id_])) for id_ in range(6)]
-
-    async def put_off(run: Any, type_: str, name: str, message: str) -> bool:
-        assert run.id not in told and (type_, name) == ("SCHEDULED", "AwaitingRetry")
-        told[run.id] = message
-        return True
-
-    monkeypatch.setattr(BaseWorker, "_get_scheduled_flow_runs", scheduled)
-    monkeypatch.setattr(worker, "_set", put_off)
-    worker._jobs = SimpleNamespace(live={"one": 1, "two": 2})  # type: ignore[assignment]
-    worker._submitting_flow_run_ids.add(0)  # type: ignore[arg-type]
-
-    def submitted() -> list[Any]:
-        return [one.flow_run.id for one in asyncio.run(worker._get_scheduled_flow_runs())]
-
-    assert submitted() == list(range(6)) and not told, "without a limit all are"
-    (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\nmax_submitted: 5\n")
-    assert submitted() == [1, 2] and set(told) == {3, 4, 5} and "max_submitted" in told[3]
-    assert submitted() == [1, 2]
-    (tmp_path / "site.yaml").write_text("root: [")
-    assert submitted() == [1, 2], "a file that is being edited changes nothing"
-    worker._jobs.live.update({str(number): number for number in range(9)})  # type: ignore[union-attr]
-    assert submitted() == [] and set(told) == {1, 2, 3, 4, 5}
-
-
 def raising(error: Exception) -> Callable[..., Any]:
     async def call(*_: Any, **__: Any) -> None:
         raise error

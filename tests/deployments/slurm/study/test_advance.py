@@ -31,7 +31,7 @@ from deployments.slurm.study.cancel import _cancel
 from deployments.slurm.study.follow import _keep_results, final_state, follow
 from deployments.slurm.study.known_runs import KnownRuns
 from deployments.slurm.study.preflight import warn_of_idle_pools
-from deployments.slurm.study.standings import Standing, Standings
+from deployments.slurm.study.standings import Standing, Standings, Told, key_of
 from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Walk
 from storage import attempts, durable, generations, locks
@@ -428,17 +428,20 @@ class Away:
     def __init__(self, error: httpx.HTTPError, times: int, world: World | None = None) -> None:
         self.error, self.times, self.world, self.calls = error, times, world, list[str]()
 
-    def start(self, told: object) -> Advance:
-        return self._answer("start")
+    def start(self, told: Told) -> Advance:
+        return self._answer("start", told)
 
-    def advance(self, told: object) -> Advance:
-        return self._answer("advance")
+    def advance(self, told: Told) -> Advance:
+        return self._answer("advance", told)
 
-    def _answer(self, call: str) -> Advance:
+    def _answer(self, call: str, told: Told) -> Advance:
         self.calls.append(call)
         if len(self.calls) <= self.times or self.world is None:
             raise self.error
-        return self.world.advance()
+        found = self.world.advance()
+        for handle in found.handles:
+            told(handle, found.standing(handle))
+        return found
 
 
 def answered(status: int) -> httpx.HTTPStatusError:
@@ -458,8 +461,9 @@ def test_a_start_goes_on_when_a_busy_server_answers_again(
 ) -> None:
     waited: list[float] = []
     monkeypatch.setattr("deployments.slurm.study.follow.time.sleep", waited.append)
-    follower = Away(answered(status), 5, world)
-    assert follow(follower, lambda *_: None, once=True).name == "AwaitingRetry"  # type: ignore[arg-type]
+    follower, told = Away(answered(status), 5, world), list[tuple[str, str]]()
+    state = follow(follower, lambda handle, now: told.append((handle.label, now.stand)), once=True)  # type: ignore[arg-type]
+    assert state.name == "AwaitingRetry" and told == [("first", "under way"), ("second", "waits")]
     assert follower.calls == ["start"] * 6 and waited == [5, 10, 20, 40, 60]
 
 
@@ -468,6 +472,61 @@ def test_a_start_that_meets_a_busy_server_for_too_long_says_how_far_it_came(monk
     state = follow(Away(answered(503), 9), lambda *_: None, once=True)  # type: ignore[arg-type]
     assert state.name == "AwaitingRetry" and state.message
     assert "busy (HTTP 503)" in state.message and "(0 stages are started or finished)" in state.message
+
+
+def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun(world: World) -> None:
+    """What has failed since the person asked is not begun again for the same wish."""
+    started = world.stands(person=True)[0].flow_run
+    world.client.set_flow_run_state(UUID(started), Failed(message="its next job was refused"), force=True)
+    site, source = Site(root=str(world.root)), world.root / ".sources" / "abc"
+
+    def again(begun: frozenset[str]) -> Standing:
+        handle, *_ = world.walk().handles
+        file = world.root / "study.yaml"
+        given = (world.client, world.slurm, site, file, source)
+        return Advance([handle], *given, person=True, begun=begun).standing(handle)
+
+    assert again(frozenset({world.first.run.fingerprint})).stand == "failed"
+    new = again(frozenset())
+    assert new.stand == "under way" and new.flow_run != started
+
+
+def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not_started_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = world.stands()[0].flow_run
+    world.entry(started, End("Failed", "so it ended"))
+    world.client.set_flow_run_state(UUID(started), Failed(message="so it ended"), force=True)
+    read, others = KnownRuns.read, list[str]()
+
+    def slow(self: KnownRuns, ids: Iterable[str], keys: Iterable[str]) -> None:
+        read(self, ids, keys)
+        if not others:  # a second person is quicker
+            monkeypatch.setattr(KnownRuns, "read", read)
+            others.append(world.stands(person=True)[0].flow_run)
+
+    monkeypatch.setattr(KnownRuns, "read", slow)
+    mine = world.stands(person=True)[0]
+    assert others[0] != started and (mine.stand, mine.flow_run) == ("under way", others[0])
+    assert generations.current(world.first.run)["generation"] == 1
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 200])
+def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr("deployments.slurm.study.known_runs.AT_ONCE", at_once)
+    walk = Walk(world.root, world.study)
+    for number in range(7):
+        walk(FIRST, ToyConfig(ends=f"finished {number}"))
+    site, source = Site(root=str(world.root)), world.root / ".sources" / "abc"
+    found = Advance(walk.handles, world.client, world.slurm, site, world.root / "study.yaml", source)
+    ids = [found.standing(handle).flow_run or "" for handle in walk.handles]
+    runs = KnownRuns(world.client)
+    runs.read([*ids[:6], "no id", str(uuid4())], [key_of(handle, 0) for handle in walk.handles[1:]])
+    assert [str(run.id) if (run := runs.of(id_)) else "" for id_ in ids[:6]] == ids[:6]
+    assert [str(run.id) if (run := runs.made_with(key_of(one, 0))) else "" for one in walk.handles] == ids
+    assert runs.of("no id") is None and runs.of(str(uuid4())) is None and runs.made_with("no key") is None
 
 
 def test_many_stages_are_started_and_looked_at_with_few_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

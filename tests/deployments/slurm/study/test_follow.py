@@ -32,7 +32,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str
     found: list[tuple[Any, ...]] = []
 
     def advance(
-        handles: Any, client: Any, slurm: Any, site: Any, file: Path, source: Path, person: bool, _: Any
+        handles: Any, client: Any, slurm: Any, site: Any, file: Path, source: Path, person: bool, *_: Any
     ) -> Any:
         found.append((site.root, source, person))
         return SimpleNamespace(handles=handles, under_way=True)
@@ -113,12 +113,14 @@ def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(
     tmp_path: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process cancelled it, and a stage that another study wants went on and finished."""
-    monkeypatch.setattr(follow, "standings", lambda slurm: "how it stands")
+    monkeypatch.setattr(follow, "standings", lambda slurm, told: "how it stands")
     slurm = SlurmStudy.at_site(TOY, toy_study("cancelled"))
     follower = Follower(slurm)
     follower.start()
     study_file.stopped(slurm.file).touch()
     assert follower.advance() == "how it stands" and len(started) == 1
+    assert follower.start() == "how it stands", "a start that a busy server broke off does not undo a cancel"
+    follower = Follower(slurm)
     follower.start()
     follower.advance()
     assert len(started) == 3, "a person started it again"
