@@ -95,7 +95,7 @@ def changes(trial: TrialFacts) -> str:
 def failure_table(results: FinalResults) -> Table:
     return Table(
         "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
-        "the events of which that is so alone, of how many in the step.",
+        "the events with which it fails alone, of how many in the step.",
         ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
         [
             [name, seed, one.step, one.tensor, one.module or "-", _events(one),

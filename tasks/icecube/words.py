@@ -21,9 +21,9 @@ LIMITS = [
     "The network is one transformer over the pulses of an event, not the two-level one of the recorded study, whose "
     "clipping, order of events, post-norm layers and raw inputs it shares. Rate, batch and size are those of the "
     "profile.",
-    "A step ends a training here when its loss, a gradient, or the norm of all gradients is no number in fp32, whose "
-    "squares are none above 1.8e+19. With a norm that overflows each gradient may still be finite: clipping by it, as "
-    "in the recorded study, makes all of them 0 and goes on.",
+    "A training ends here at a step whose loss, gradients, or norm of all gradients are not finite in fp32. The norm "
+    "overflows above 1.8e+19, where its square is too large, while each gradient may still be finite: clipping by such "
+    "a norm, as in the recorded study, makes all gradients 0 and goes on.",
     "Scaling takes a logarithm of the charge, shifts and divides, all at once: which of these heals is not asked.",
     "Validation chooses the best step of the training, and its angle is reported on the same events: there is no third "
     "split. A trial is judged by its last step.",

@@ -13,15 +13,9 @@ import os
 import subprocess
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import httpx
 from prefect import flow
-from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -33,6 +27,7 @@ from deployments.slurm.study.advance import Advance
 from deployments.walk import Walk
 from tasks.stage.run import Stage
 from tests.benchmarks import language
+from tests.deployments.requests import counted
 from tests.deployments.toy import ToyConfig
 from tests.slurm.harness import Cluster, Server
 from tests.slurm.postgres import postgres
@@ -67,22 +62,6 @@ def through_prefect(name: str, counts: list[int], folder: Path, database: str = 
                     )
     finally:
         server.kill()
-
-
-@contextmanager
-def counted() -> Iterator[Counter[str]]:
-    """The requests of Prefect's client meanwhile, by path."""
-    asked, send = Counter[str](), PrefectHttpxSyncClient.send
-
-    def count(client: PrefectHttpxSyncClient, request: httpx.Request, *given: Any, **named: Any) -> httpx.Response:
-        asked[request.url.path] += 1
-        return send(client, request, *given, **named)
-
-    PrefectHttpxSyncClient.send = count  # type: ignore[method-assign]
-    try:
-        yield asked
-    finally:
-        PrefectHttpxSyncClient.send = send  # type: ignore[method-assign]
 
 
 def by_plain_sbatch(counts: list[int]) -> None:

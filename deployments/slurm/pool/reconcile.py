@@ -298,7 +298,7 @@ def _without_record_of_end(job: Job, where: str) -> Diagnosis:
     if _own_exit_code(job) != DISK_FULL:
         return diagnosis.of_end(job)
     advice = "Free space or raise the quota where the run directory lies: the next job goes on from what is saved."
-    return Diagnosis("error", "disk full", "there was no room on the disk to write, not even a record", where, advice)
+    return Diagnosis("error", "disk full", "there was no room on the disk, not even for how it ended", where, advice)
 
 
 def _own_exit_code(job: Job) -> int | None:

@@ -14,7 +14,7 @@ from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
 from deployments.slurm.job.variables import Deployments, job_variables, stage_parameters
 from deployments.slurm.study.known_runs import is_over
-from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of, under_way
+from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of, nobody, under_way
 from deployments.walk import Handle
 from storage import generations, locks
 from storage.errors import Held
@@ -33,7 +33,7 @@ class Advance(Standings):
         study_file: Path,
         source: Path,
         person: bool = False,
-        told: Told = lambda handle, standing: None,
+        told: Told = nobody,
         begun: frozenset[str] = frozenset(),
     ) -> None:
         self._site, self._file, self._source = site, study_file, source

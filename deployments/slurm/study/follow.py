@@ -19,7 +19,7 @@ from deployments.slurm.pool.runs import passes
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.advance import Advance
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
-from deployments.slurm.study.standings import Standing, Standings, Told
+from deployments.slurm.study.standings import Standing, Standings, Told, nobody
 from deployments.slurm.study.study import SlurmStudy
 from deployments.states import prefect_state
 from deployments.walk import Handle
@@ -49,7 +49,7 @@ class Follower:
         """Fingerprints of the stages for which the start has done what a person wants: where a busy server breaks it
         off, it goes on with the others."""
 
-    def start(self, told: Told = lambda handle, standing: None) -> Standings:
+    def start(self, told: Told = nobody) -> Standings:
         """As a person does: what failed or was cancelled begins again.
 
         The study is kept below the root, where `advance` and the jobs read it; before that, BadInput says what stands
@@ -68,7 +68,7 @@ class Follower:
 
         return _advanced(self._slurm, person=True, told=begun, begun=frozenset(self._begun))
 
-    def advance(self, told: Told = lambda handle, standing: None) -> Standings:
+    def advance(self, told: Told = nobody) -> Standings:
         """Starts what became ready since; what failed stays so, and of a study that was cancelled nothing is started.
 
         BadInput when the study's file is gone.
@@ -86,7 +86,7 @@ def advance_kept(file: Path, site: Site, root: Path) -> Standings:
     return _advanced(SlurmStudy.kept(file, site, root), person=False)
 
 
-def standings(slurm: SlurmStudy, told: Told = lambda handle, standing: None) -> Standings:
+def standings(slurm: SlurmStudy, told: Told = nobody) -> Standings:
     """How every stage stands; starts and writes nothing."""
     with get_client(sync_client=True) as client:
         found = Standings(slurm.handles, client, SlurmCommands(), told=told)
@@ -98,7 +98,7 @@ def standings(slurm: SlurmStudy, told: Told = lambda handle, standing: None) -> 
 def _advanced(
     slurm: SlurmStudy,
     person: bool,
-    told: Told = lambda handle, standing: None,
+    told: Told = nobody,
     begun: frozenset[str] = frozenset(),
 ) -> Standings:
     with get_client(sync_client=True) as client:
@@ -147,7 +147,7 @@ def follow(
                 raise
             started = sum(standing.stand in ("under way", "finished") for standing in known.values())
             if once and time.monotonic() - since > BUSY_SECONDS:
-                return prefect_state(AWAITING_RETRY, f"{_in_vain(error)} ({started} stages are started or finished)")
+                return prefect_state(AWAITING_RETRY, f"{_in_vain(error)}; {started} stages are started or finished")
             wait = min(MOST_SECONDS, POLL_SECONDS * 2**tries) if once else POLL_SECONDS
             LOG.warning("%s; %d stages are started or finished; it goes on in %.0f s", _in_vain(error), started, wait)
             time.sleep(wait)

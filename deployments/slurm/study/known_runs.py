@@ -10,7 +10,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId, FlowR
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import ObjectNotFound
 
-AT_ONCE = 200
+from deployments.slurm.pool.runs import AT_ONCE
 
 
 class KnownRuns:
@@ -53,8 +53,7 @@ class KnownRuns:
     def made_with(self, key: str) -> FlowRun | None:
         """The flow run that was made with this key; None where there is none yet."""
         if key not in self._asked:
-            self.read([], [key])
-            return self._by_key.get(key)
+            return self.made_by_now(key)
         found = self._by_key.get(key)
         return self.of(str(found.id)) if found is not None else None
 

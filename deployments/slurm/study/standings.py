@@ -56,6 +56,10 @@ Told = Callable[[Handle, Standing], None]
 """Gets a stage and how it stands."""
 
 
+def nobody(handle: Handle, standing: Standing) -> None:
+    """Where nobody wants to be told."""
+
+
 class Standings:
     """How the stages of a walked page stand; `standings` are those of `handles`, in page order. Starts nothing."""
 
@@ -65,7 +69,7 @@ class Standings:
         client: SyncPrefectClient,
         slurm: SlurmClient,
         person: bool = False,
-        told: Told = lambda handle, standing: None,
+        told: Told = nobody,
         begun: frozenset[str] = frozenset(),
     ) -> None:
         """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is, and so do the

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from prefect import flow
-from prefect.client.base import PrefectHttpxSyncClient
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -38,6 +35,7 @@ from storage import attempts, durable, generations, locks
 from tasks.stage.attempt import attempt
 from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.run import Stage
+from tests.deployments.requests import counted
 from tests.deployments.toy import ToyConfig
 
 FIRST = Stage("first", ToyConfig, "tests.deployments.toy:work")
@@ -471,7 +469,7 @@ def test_a_start_that_meets_a_busy_server_for_too_long_says_how_far_it_came(monk
     monkeypatch.setattr("deployments.slurm.study.follow.BUSY_SECONDS", -1.0)
     state = follow(Away(answered(503), 9), lambda *_: None, once=True)  # type: ignore[arg-type]
     assert state.name == "AwaitingRetry" and state.message
-    assert "busy (HTTP 503)" in state.message and "(0 stages are started or finished)" in state.message
+    assert "busy (HTTP 503)" in state.message and "; 0 stages are started or finished" in state.message
 
 
 def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun(world: World) -> None:
@@ -529,36 +527,28 @@ def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
     assert runs.of("no id") is None and runs.of(str(uuid4())) is None and runs.made_with("no key") is None
 
 
-def test_many_stages_are_started_and_looked_at_with_few_requests(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    count, asked, told = 12, Counter[str](), list[str]()
-    send = PrefectHttpxSyncClient.send
+def test_many_stages_are_started_and_looked_at_with_few_requests(world: World) -> None:
+    walk, told = Walk(world.root, world.study), list[str]()
+    handles = [walk(FIRST, ToyConfig(ends=f"finished {number}")) for number in range(12)]
+    site, file, source = Site(root=str(world.root)), world.root / "study.yaml", world.root / ".sources" / "abc"
 
-    def counted(client: PrefectHttpxSyncClient, request: httpx.Request, *given: Any, **named: Any) -> httpx.Response:
-        asked[request.url.path.removeprefix("/api").split("/")[1]] += 1
-        return send(client, request, *given, **named)
+    def tell(_: object, now: Standing) -> None:
+        told.append(now.stand)
 
-    monkeypatch.setattr(PrefectHttpxSyncClient, "send", counted)
-    walk = Walk(world.root, world.study)
-    for number in range(count):
-        walk(FIRST, ToyConfig(ends=f"finished {number}"))
-    site = Site(root=str(world.root))
+    def advance(requests: int) -> list[Standing]:
+        told.clear()
+        with counted() as asked:
+            found = Advance(handles, world.client, world.slurm, site, file, source, told=tell)
+        assert sum(asked.values()) == requests, asked
+        return [found.standing(handle) for handle in handles]
 
-    def advance() -> Advance:
-        asked.clear(), told.clear()
-        file, source = world.root / "study.yaml", world.root / ".sources" / "abc"
-        return Advance(
-            walk.handles, world.client, world.slurm, site, file, source, told=lambda handle, now: told.append(now.stand)
-        )
-
-    first = advance()
-    assert told == ["under way"] * count and sum(asked.values()) == count + 2, asked
-    again = advance()
-    assert told == ["under way"] * count and sum(asked.values()) == 1, asked
-    runs = [standings.standing(handle).flow_run for standings in (first, again) for handle in walk.handles]
-    assert runs[:count] == runs[count:] and len({*runs}) == count
-    world.client.set_flow_run_state(UUID(runs[0]), Failed(message="so it ended"), force=True)
-    assert [advance().standing(handle).stand for handle in walk.handles[:2]] == ["failed", "under way"]
-    assert sum(asked.values()) == 2, "what has ended is asked for again: a person may have retried it since"
+    first = advance(requests=12 + 2)
+    assert told == ["under way"] * 12 and len({one.flow_run for one in first}) == 12
+    again = advance(requests=1)
+    assert told == ["under way"] * 12 and [one.flow_run for one in again] == [one.flow_run for one in first]
+    world.client.set_flow_run_state(UUID(first[0].flow_run), Failed(message="so it ended"), force=True)
+    after = advance(requests=2)  # what has ended is asked for again: a person may have retried it since
+    assert [one.stand for one in after] == ["failed"] + ["under way"] * 11
 
 
 def test_a_server_that_is_away_is_polled_again_and_the_person_s_wish_is_kept(
