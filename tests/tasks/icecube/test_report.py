@@ -197,6 +197,11 @@ def test_the_report_asks_whether_trials_are_distinct_and_rates_follow_from_recor
     assert _results(report.config, given, run).trials
     with pytest.raises(CheckFailed, match="every trial has numbers of its own"):
         _results(report.config, given | {"trial-normalise-1": given["trial-as-found-1"]}, run)
+    taken = report.config.model_copy(
+        update={"configuration": report.config.configuration | {"take_recommended_rate": True}}
+    )
+    with pytest.raises(CheckFailed, match="the training took the rate that is recommended"):
+        _results(taken, given, run)
     raw = given["rates-raw"]
     changed = replace(raw.run, root=tmp_path)
     shutil.copytree(raw.path, changed.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from storage import durable
 from storage.errors import BadInput, NumericalFailure
 from tasks.stage.outcome import outcome_of
 from tasks.training import culprits as module
-from tasks.training.culprits import FOLDER, Step, culprits, tensors_of
+from tasks.training.culprits import FOLDER, FailedStep, Step, culprits, located, tensors_of
 from tasks.training.replay import replay
 from tasks.training.state import generator_tensors
 from tests.tasks.tiny import SEEN, ToyBatch, ToyConfig, toy_attempt, toy_directory, toy_problem
@@ -104,7 +105,13 @@ def test_of_a_batch_too_large_to_search_nothing_is_said_of_each_alone(monkeypatc
     problem = toy_problem(ToyConfig())
     problem.losses = lambda model, batch: torch.sqrt(model(batch.x) * 0)
     found = culprits(problem, step(8))
-    assert found and not found.together and found.examples == list(range(WINDOW))
+    assert found and not found.together and not found.complete and found.examples == list(range(WINDOW))
+    monkeypatch.setattr(module, "_keep", lambda *_: None)
+    failed = FailedStep(step(8), range(WINDOW), "the norm")
+    assert located(SimpleNamespace(), problem, failed).batch == 0, "so that nobody takes them all for culprits"
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "_keep", lambda *_: None)
+    assert located(SimpleNamespace(), problem, failed).batch == WINDOW
 
 
 def test_a_sound_step_has_no_culprits_and_changes_nothing():

@@ -520,11 +520,16 @@ def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
     site, source = Site(root=str(world.root)), world.root / ".sources" / "abc"
     found = Advance(walk.handles, world.client, world.slurm, site, world.root / "study.yaml", source)
     ids = [found.standing(handle).flow_run or "" for handle in walk.handles]
-    runs = KnownRuns(world.client)
-    runs.read([*ids[:6], "no id", str(uuid4())], [key_of(handle, 0) for handle in walk.handles[1:]])
-    assert [str(run.id) if (run := runs.of(id_)) else "" for id_ in ids[:6]] == ids[:6]
-    assert [str(run.id) if (run := runs.made_with(key_of(one, 0))) else "" for one in walk.handles] == ids
-    assert runs.of("no id") is None and runs.of(str(uuid4())) is None and runs.made_with("no key") is None
+    runs, keys, nowhere = KnownRuns(world.client), [key_of(handle, 0) for handle in walk.handles], str(uuid4())
+    with counted() as asked:
+        runs.read([*ids[:6], "no id", nowhere], [*keys[1:], "no key"])
+        assert sum(asked.values()) == 2 * -(-7 // at_once)
+        assert [str(run.id) if (run := runs.of(id_)) else "" for id_ in ids] == ids
+        assert [str(run.id) if (run := runs.made_with(key)) else "" for key in keys[1:]] == ids[1:]
+        assert runs.of("no id") is None and runs.of(nowhere) is None and runs.made_with("no key") is None
+        assert sum(asked.values()) == 2 * -(-7 // at_once), "what was asked for is not asked for again"
+        assert str(getattr(runs.made_with(keys[0]), "id", "")) == ids[0] and runs.of(str(uuid4())) is None
+        assert sum(asked.values()) == 2 * -(-7 // at_once) + 2
 
 
 def test_many_stages_are_started_and_looked_at_with_few_requests(world: World) -> None:

@@ -126,6 +126,27 @@ def test_a_study_that_was_cancelled_is_followed_on_without_starting_anything(
     assert len(started) == 3, "a person started it again"
 
 
+def test_a_start_that_was_broken_off_tells_the_next_try_what_it_had_begun(
+    tmp_path: Path, started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[frozenset[str]] = []
+
+    def busy(handles: Any, *given: Any) -> Any:
+        *_, told, begun = given
+        tries.append(begun)
+        told(handles[0], SimpleNamespace(stand="under way"))
+        raise ConnectionError("busy")
+
+    monkeypatch.setattr(follow, "Advance", busy)
+    slurm = SlurmStudy.at_site(TOY, toy_study("broken-off"))
+    follower, told = Follower(slurm), list[Any]()
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            follower.start(lambda handle, standing: told.append(handle))
+    first = slurm.handles[0]
+    assert tries == [frozenset(), frozenset({first.run.fingerprint})] and told == [first, first]
+
+
 def test_what_is_followed_ends_when_its_file_is_gone(tmp_path: Path, started: list[tuple[Any, ...]]) -> None:
     follower = Follower(SlurmStudy.at_site(TOY, toy_study("removed")))
     follower.start()
