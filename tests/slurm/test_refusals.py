@@ -91,8 +91,14 @@ def test_a_study_file_that_is_gone_is_named_by_the_first_job(bench: Bench, tmp_p
     assert len(one.jobs()) == 1
 
 
-def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
-    """With accounting: an unknown account never reaches the queue, and a full queue is waited for."""
+def test_an_account_that_is_not_ones_own_and_one_job_too_many(
+    own_bench: Callable[..., Bench], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """With accounting: an unknown account never reaches the queue, and a full queue is waited for.
+
+    The worker knows no limit at first: it asked before there was one. The next worker knows it, and submits nothing
+    that SLURM would refuse.
+    """
     bench = own_bench(nodes=1, dbd=1, extra="AccountingStorageEnforce=associations,limits,qos")
     slurm = bench.cluster.slurm
     slurm("sacctmgr", "-i", "add", "account", "lab")
@@ -110,3 +116,17 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(own_bench: Callabl
     waits.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
     waits.run.wait("Completed")
     assert "Failed" not in waits.run.history() and len(waits.jobs()) == 1
+
+    def leave_the_pool_as_it_was() -> None:
+        bench.stop_workers("gpu")
+        bench.prefect("work-pool", "clear-concurrency-limit", "gpu")
+
+    request.addfinalizer(leave_the_pool_as_it_was)
+    bench.stop_workers("gpu")
+    bench.start_worker()
+    three = [bench.dispatch(tmp_path / f"of-three-{number}", steps=20, step_seconds=0.25) for number in range(3)]
+    three[2].run.wait("AwaitingConcurrencySlot")
+    assert three[2].run.message == "waits for a place: at most 1 jobs of yours at once (the QOS normal)"
+    for one in three:
+        one.run.wait("Completed", seconds=300)
+        assert len(one.submissions()) == 1, "none was refused"

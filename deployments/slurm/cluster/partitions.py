@@ -104,9 +104,9 @@ def read_cluster(run: Run = subprocess.run) -> Cluster:
     Hidden partitions are asked for too: jobs may run there. `run` is called as `subprocess.run` is.
     """
     form = ",".join(f"{field}:|" for field in NODE_FIELDS)
-    partitions = [_partition(line) for line in _lines(run, "scontrol", "show", "partition", "--all", "--oneliner")]
+    partitions = [_partition(line) for line in lines_of(run, "scontrol", "show", "partition", "--all", "--oneliner")]
     nodes: dict[str, Node] = {}
-    for line in _lines(run, "sinfo", "--all", "--noheader", "--Node", f"--Format={form}"):
+    for line in lines_of(run, "sinfo", "--all", "--noheader", "--Node", f"--Format={form}"):
         fields = [field.strip() for field in line.split("|")[:-1]]
         if len(fields) == len(NODE_FIELDS):
             node = _node(*fields)
@@ -139,8 +139,9 @@ def _is_between(digits: str, part: str) -> bool:
     return int(low) <= int(digits) <= int(high or low) and len(digits) == max(len(low), len(str(int(digits))))
 
 
-def _lines(run: Run, *command: str) -> list[str]:
-    """What a command prints; nothing when it fails. A person's SINFO_PARTITION must not hide half of the cluster."""
+def lines_of(run: Run, *command: str, level: int = logging.WARNING) -> list[str]:
+    """What a command prints; nothing when it fails, which is logged. A person's SINFO_PARTITION must not hide half of
+    the cluster."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SINFO_")}
     try:
         done = run(
@@ -153,10 +154,10 @@ def _lines(run: Run, *command: str) -> list[str]:
             env=environment | {"LC_ALL": "C"},
         )
     except (OSError, subprocess.SubprocessError) as error:
-        LOG.warning("preflight: %s gave no answer: %s", command[0], error)
+        LOG.log(level, "preflight: %s gave no answer: %s", command[0], error)
         return []
     if done.returncode:
-        LOG.warning("preflight: %s gave no answer: %s", command[0], done.stderr.strip())
+        LOG.log(level, "preflight: %s gave no answer: %s", command[0], done.stderr.strip())
         return []
     return [line for line in done.stdout.splitlines() if line.strip()]
 

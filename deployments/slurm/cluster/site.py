@@ -48,6 +48,12 @@ class Site(BaseModel):
     strict_lead: bool = Field(
         True, description="Refuse a lead time of more than a third of the time limit; off only for tests."
     )
+    max_jobs: int | None = Field(
+        None,
+        ge=1,
+        description="So many jobs of the pool are queued or running at once; more wait in Prefect. Empty: as many as "
+        "SLURM takes.",
+    )
     notify: str = Field(
         "",
         description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "

@@ -73,6 +73,8 @@ class Pool:
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
         self.seen: list[Seen] = []
         """What the last poll found, for showing it."""
+        self.others: int | None = None
+        """The user's queued and running jobs that are none of this pool's; None when SLURM did not answer."""
         self.done: list[Action] = []
         """What the last poll did; when an error of Prefect ended it, what it did before."""
         self._unsettled: set[str] = set()
@@ -199,7 +201,7 @@ class Pool:
             jobs = self.slurm.jobs()
         except Unreachable as error:
             LOG.warning("SLURM does not answer: %s", error)
-            self._polled = None
+            self._polled = self.others = None
             self._absent.clear()  # without an answer nothing is absent
             return []
         now = self._clock()
@@ -208,6 +210,8 @@ class Pool:
         watched = self.runs.watched({*list(self.live), *self._unsettled})
         seen = [one for one in (self._seen(run, jobs, since) for run in watched) if one is not None]
         self.seen = seen
+        ours = {entry.job_id for entry in self.live.values()}
+        self.others = sum(job.state not in ENDS and job.id not in ours for job in jobs.values())
         self._forget(seen)
         missing = {
             one.submissions[-1].job_id or ""

@@ -11,9 +11,11 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolUpdate
 from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
+    FlowRunFilterNextScheduledStartTime,
     FlowRunFilterState,
     FlowRunFilterStateType,
     FlowRunFilterTags,
@@ -68,6 +70,7 @@ class PrefectRuns:
 
     def __init__(self, pool: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
         self._pool, self._folder_of, self._client = pool, folder_of, client
+        self._of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
         self._others_taken_in = False
 
     def watched(self, also: Iterable[str]) -> list[Run]:
@@ -85,6 +88,20 @@ class PrefectRuns:
     def cancelling(self) -> list[Run]:
         return [self._as_run(run) for run in self._read([StateType.CANCELLING])]
 
+    def waiting(self) -> list[Run]:
+        """Runs that are due and have no job yet, first come first."""
+        now: Any = datetime.now(UTC)  # to its types, Prefect has its own
+        due = FlowRunFilter(
+            state=_of_type([StateType.SCHEDULED]),
+            next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=now),
+        )
+        asked: dict[str, Any] = {"flow_run_filter": due, "sort": FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC}
+        return [self._as_run(run) for run in _all_pages(self._client, work_pool_filter=self._of_pool, **asked)]
+
+    def allow(self, at_once: int | None) -> None:
+        """From now on the server gives out a run of the pool only while fewer than this are Pending or Running."""
+        self._client.update_work_pool(self._pool, WorkPoolUpdate(concurrency_limit=at_once))
+
     def set_state(self, wish: SetState) -> bool:
         """Sets the state if the run is still in the one that was read; a run that is gone is no error."""
         try:
@@ -97,7 +114,7 @@ class PrefectRuns:
         scheduled = wish.type == StateType.SCHEDULED.value
         details = marked(wish.origin) if scheduled else StateDetails()
         if scheduled:
-            soon: Any = datetime.now(UTC) + timedelta(seconds=wish.delay_seconds)  # to its types, Prefect has its own
+            soon: Any = datetime.now(UTC) + timedelta(seconds=wish.delay_seconds)
             details.scheduled_time = soon
         state: State[Any] = State(
             type=StateType(wish.type), name=wish.name, message=wish.message, state_details=details
@@ -114,7 +131,7 @@ class PrefectRuns:
 
     def _read(self, types: list[StateType], only_newest: bool = False) -> list[FlowRun]:
         asked: dict[str, Any] = {
-            "work_pool_filter": WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool])),
+            "work_pool_filter": self._of_pool,
             "flow_run_filter": FlowRunFilter(state=_of_type(types)),
             "sort": FlowRunSort.EXPECTED_START_TIME_DESC,
         }

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,8 +40,9 @@ from deployments.slurm.job.plan import Plan, asked_now, continues
 from deployments.slurm.job.preflight import require
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool.mirror import Mirror
+from deployments.slurm.pool.places import Places
 from deployments.slurm.pool.pool import Pool
-from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
+from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, Seen, SetState
 from deployments.slurm.pool.runs import PrefectRuns, passes
 from storage import locks
 from storage.errors import BadInput, Held
@@ -80,6 +81,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._jobs: Pool | None = None
         self._runs: PrefectRuns | None = None
         self._mirror: Mirror | None = None
+        self._places: Places | None = None
         self._standing_by = ""
         self._cluster: tuple[float, Cluster] | None = None
         self._watching = anyio.CancelScope()
@@ -100,8 +102,9 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         await super().teardown(*exc_info)
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Nothing while another worker serves the pool, or while the server is away."""
-        if self._jobs is not None:
+        """Nothing while another worker serves the pool, before a poll has said how many may come, or while the server
+        is away."""
+        if self._jobs is not None and self._places is not None and self._places.are_kept:
             with self._server_may_be_away():
                 return await super().get_and_submit_flow_runs()
         return []
@@ -291,9 +294,9 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             except locks.LockLost as lost:
                 LOG.warning("this worker stands by: %s", lost)
                 self._lock = self._jobs = None
-        folder = Path(self._site.root) / ".slurm" / self._work_pool_name / "locks"
+        folder = Path(self._site.root) / ".slurm" / self._work_pool_name
         try:
-            self._lock = await anyio.to_thread.run_sync(partial(locks.acquire, folder))
+            self._lock = await anyio.to_thread.run_sync(partial(locks.acquire, folder / "locks"))
         except Held as held:
             if str(held) != self._standing_by:
                 LOG.info("this worker stands by: %s", held)
@@ -303,6 +306,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._standing_by = ""
         client = get_client(sync_client=True)
         self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
+        self._places = Places(self._runs, folder / "places.json")
         self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves)
         return True
 
@@ -316,12 +320,20 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             return False
 
     def _poll(self) -> None:
-        """One poll: reconcile first, then show."""
+        """One poll: reconcile first, then show, then say how many may come."""
         assert self._jobs is not None
         try:
             self._jobs.poll()
         finally:  # what was done before the server went away is shown all the same
             self._show(self._jobs.done)
+        if self._jobs.others is not None:
+            self._keep_places(self._jobs.others, self._jobs.seen)
+
+    def _keep_places(self, others: int, seen: list[Seen]) -> None:
+        assert self._places is not None and self._site is not None
+        with suppress(BadInput):  # somebody is editing the site file: the last good one stands
+            self._read_site_again()
+        self._places.keep(self._site, others, sum(one.run.type in ("PENDING", "RUNNING") for one in seen))
 
     def _show(self, actions: list[Action]) -> None:
         """Shows how all jobs stand, and notifies a person of what these actions ended or found."""

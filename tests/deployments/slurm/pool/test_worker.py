@@ -60,6 +60,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmWorker:
     monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\n")
     made._site, made._jobs = Site(root=str(tmp_path)), SimpleNamespace()  # type: ignore[assignment]
+    made._places = SimpleNamespace(are_kept=True)  # type: ignore[assignment]
     made._has_successfully_synced = True
     return made
 
@@ -90,6 +91,20 @@ def test_a_server_that_refuses_the_worker_ends_it_and_so_does_one_that_was_never
     monkeypatch.setattr(BaseWorker, call, raising(httpx.ConnectError("away")))
     with pytest.raises(httpx.ConnectError):
         asyncio.run(getattr(worker, call)())
+
+
+@pytest.mark.parametrize("are_kept", [False, True])
+def test_no_run_is_taken_before_a_poll_has_said_how_many_may_come(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, are_kept: bool
+) -> None:
+    """A worker that had just started took three runs where SLURM takes one job, half a second before it knew that."""
+
+    async def due(_: SlurmWorker) -> list[str]:
+        return ["due"]
+
+    monkeypatch.setattr(BaseWorker, "get_and_submit_flow_runs", due)
+    worker._places = SimpleNamespace(are_kept=are_kept)  # type: ignore[assignment]
+    assert asyncio.run(worker.get_and_submit_flow_runs()) == (["due"] if are_kept else [])
 
 
 def raising(error: Exception) -> Callable[..., Any]:
@@ -300,6 +315,21 @@ def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
     worker._mirror = SimpleNamespace(show=shown.append)  # type: ignore[assignment]
     worker._poll()
     assert not shown
+
+
+def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(worker: SlurmWorker, tmp_path: Path) -> None:
+    kept: list[tuple[int | None, int, int]] = []
+    keep = lambda site, others, under_way: kept.append((site.max_jobs, others, under_way))  # noqa: E731
+    seen = [SimpleNamespace(run=Run("f", "s", type_, type_), submissions=[]) for type_ in ("PENDING", "CANCELLING")]
+    worker._places = SimpleNamespace(keep=keep)  # type: ignore[assignment]
+    worker._mirror = SimpleNamespace(show=lambda seen: None)  # type: ignore[assignment]
+    worker._jobs = SimpleNamespace(poll=lambda: None, done=[], seen=seen, others=3)  # type: ignore[assignment]
+    for text in (f"root: {tmp_path}\nmax_jobs: 2\n", f"root: {tmp_path}\nmax_job: 2\n", f"root: {tmp_path}\n"):
+        (tmp_path / "site.yaml").write_text(text)
+        worker._poll()
+    worker._jobs.others = None
+    worker._poll()
+    assert kept == [(2, 3, 1), (2, 3, 1), (None, 3, 1)]
 
 
 def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing: Refusing, tmp_path: Path) -> None:

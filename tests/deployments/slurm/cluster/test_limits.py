@@ -1,0 +1,55 @@
+"""How many jobs SLURM takes of a user, from what `sacctmgr` of a real cluster prints."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from deployments.slurm.cluster.limits import SubmitLimit, submit_limit
+
+
+def cluster(associations: str, qos: str) -> Any:
+    """Answers as `sacctmgr -nP` does."""
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[:3] == ["sacctmgr", "-nP", "show"]
+        said = {"associations": associations, "qos": qos}[command[3]]
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+    return run
+
+
+QOS = "normal|\nshort|20\nlong|4\n"
+
+
+@pytest.mark.parametrize(
+    ("associations", "account", "qos", "expected"),
+    [
+        ("lab|short|\n", "", "", SubmitLimit(20, "the QOS short")),
+        ("lab|short|7\n", "", "long", SubmitLimit(4, "the QOS long")),
+        ("lab||7\n", "", "", SubmitLimit(7, "the account lab")),
+        ("lab|normal|7\nother|normal|9\n", "", "", SubmitLimit(9, "the account lab")),
+        ("lab|normal|7\nother|normal|9\n", "lab", "", SubmitLimit(7, "the account lab")),
+        ("lab|normal|7\nother|normal|\n", "", "", None),
+        ("lab||\n", "", "", None),
+        ("", "", "", None),
+        ("", "", "long", SubmitLimit(4, "the QOS long")),
+    ],
+)
+def test_the_limit_is_the_qos_else_the_accounts(
+    associations: str, account: str, qos: str, expected: SubmitLimit | None
+) -> None:
+    assert submit_limit(account, qos, cluster(associations, QOS)) == expected
+
+
+def test_a_cluster_without_accounting_has_no_limit_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "You are not running a supported accounting_storage plugin")
+
+    def missing(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        raise FileNotFoundError(command[0])
+
+    assert submit_limit(run=run) is submit_limit(run=missing) is None
+    assert not caplog.records
