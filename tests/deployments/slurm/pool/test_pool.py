@@ -682,6 +682,18 @@ def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:
     assert len(world.journal().all()) == 1
 
 
+def test_the_users_other_jobs_are_counted_without_the_ended_ones_and_the_pools_own(world: World) -> None:
+    """SLURM counts them towards its limit too. Without an answer nothing is known of them."""
+    world.submit()
+    for state in ("RUNNING", "PENDING", "FAILED"):
+        world.slurm.foreign(state)
+    world.poll()
+    assert world.pool.live and world.pool.others == 2
+    world.slurm.fall("down")
+    world.poll()
+    assert world.pool.others is None
+
+
 @pytest.mark.parametrize(
     ("asked", "limit", "measured", "lead"),
     [(120, 60, 45, 300), (120, 60, 600, 1200), (120, 5, 45, 120), (90, 5, 10, 100)],
