@@ -2,42 +2,56 @@
 
     python -m tests.benchmarks.slurm --jobs 1000        many jobs at once: sleeping ones, without Prefect
     python -m tests.benchmarks.slurm --stages 5         one after the other, with Prefect, beside plain sbatch
+    python -m tests.benchmarks.slurm --waiting 300      many ready at once, with Prefect, beside plain sbatch
+                                                        (--postgres: its server on PostgreSQL)
 
-Both start a real SLURM cluster of their own (see tests/slurm/cluster.sh) and end it.
+All start a real SLURM cluster of their own (see tests/slurm/cluster.sh) and end it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import re
 import resource
 import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
+import yaml
 from rich.console import Console
 
+from deployments.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.job.plan import Plan
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Run, SetState
 from deployments.slurm.pool.worker import interval_seconds
-from deployments.slurm.study.study import SOURCES
+from deployments.slurm.study.follow import Follower
+from deployments.slurm.study.standings import Standings
+from deployments.slurm.study.study import SOURCES, SlurmStudy
 from storage import attempts
-from tests.benchmarks import language
+from tests.benchmarks import cells, language
 from tests.slurm.harness import Bench, Cluster, Dispatched, Server, kept_study
 from tests.slurm.harness import Run as FlowRun
+from tests.slurm.postgres import postgres
 
 OUT = Console(highlight=False, soft_wrap=True)
 PLAIN = 50
+PLACES = 8
+WATCHED_SECONDS = 120
+PEAK = r"VmHWM:\s+(\d+)"
 
 
 class Remembered:
@@ -108,7 +122,7 @@ def overhead(stages: int, folder: Path) -> None:
     The pool's begin with the study's start (its preflight, Prefect's flow run, the worker's next poll), plain sbatch's
     with the command.
     """
-    with at_hand(folder) as bench:
+    with at_hand(folder) as (bench, _):
         plain, work, told = [], [], []
         for number in range(stages):
             began = time.time()
@@ -129,20 +143,119 @@ def overhead(stages: int, folder: Path) -> None:
         OUT.print(f"{said}: {statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})")
 
 
+def many_waiting(count: int, folder: Path, database: str) -> None:
+    """So many stages that are ready at once: queued all of them, and then with few places."""
+    with at_hand(folder, database, PREFECT_WORKER_QUERY_SECONDS="10") as (bench, server):  # Prefect's default
+        _all_queued(count, folder / "queued", bench)
+        for process in (bench.workers["gpu"], server):
+            OUT.print(f"memory of the {type(process).__name__.lower()} at its peak: {_peak(process.pid)}")
+        bench.put_right()
+        _with_places(count, folder / "places", bench)
+        _plain_chains(bench)
+
+
+def _all_queued(count: int, root: Path, bench: Bench) -> None:
+    """None of the jobs starts: what submitting and watching cost."""
+    bench.cluster.hold()
+    began = time.time()
+    found = _start(count, 0.0, root)
+    OUT.print(f"start of {count} stages: {time.time() - began:.1f} s, with the worker beside it")
+    journals = [Journal(jobs_folder(handle.run)) for handle in found.handles[:count]]
+    entries = bench.until("all are queued", lambda: _submitted(journals, count), 3600)
+    made = {run["id"]: run["created"] for run in _flow_runs(bench)}
+    waited = [one.submitted_at - datetime.fromisoformat(made[one.flow_run]).timestamp() for one in entries]
+    _tell(f"{count} stages ready at once: ready to submitted", waited)
+    later = []
+    for number in range(5):
+        one = bench.dispatch(root / f"one-more-{number}")
+        bench.until("it is queued", lambda one=one: one.submissions(), 600)
+        later.append(one.submissions()[0].submitted_at - state_at(one.run, "Scheduled"))
+    _tell(f"one more while {count} jobs are queued: ready to submitted", later)
+    bench.cluster.slurm("sdiag", "--reset")
+    time.sleep(WATCHED_SECONDS)
+    asked = re.findall(r"^\s+(REQUEST_\S*JOB_INFO\S*)\s.*?count:(\d+)", bench.cluster.slurm("sdiag"), re.MULTILINE)
+    calls = sum(int(times) for _, times in asked) * 60 / WATCHED_SECONDS
+    OUT.print(f"calls of SLURM a minute while {count} jobs are queued: {calls:.1f} (sdiag: {dict(asked)})")
+
+
+def _with_places(count: int, root: Path, bench: Bench) -> None:
+    """Few places: from a job's end to the submission of the one that gets its place."""
+    bench.site.write_text(yaml.safe_dump(yaml.safe_load(bench.site.read_text()) | {"max_jobs": PLACES}))
+    time.sleep(60)  # a worker reads the site file at each poll
+    journals = [Journal(jobs_folder(handle.run)) for handle in _start(count, 20.0, root).handles[:count]]
+    entries = bench.until("many had a place", lambda: _submitted(journals, min(count, 7 * PLACES)), 3600)
+    submitted = sorted(one.submitted_at for one in entries)
+    ended = sorted(_times(bench, {one.job_id for one in entries}, "EndTime"))
+    late = [next_ - end for end, next_ in zip(ended, submitted[PLACES:], strict=False)]
+    _tell(f"{PLACES} places, {count} stages: a job's end to the next one submitted", late)
+
+
+def _plain_chains(bench: Bench) -> None:
+    """What SLURM itself takes from a job's end to the start of the next one, by --dependency."""
+    late = []
+    for _ in range(5):
+        first, second = "", ""
+        first = bench.cluster.slurm("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 5").strip()
+        then = ("--parsable", "-o", "/dev/null", f"--dependency=afterany:{first}", "--wrap", "true")
+        second = bench.cluster.slurm("sbatch", *then).strip()
+        bench.until("both ended", lambda second=second: bench.cluster.jobs().get(second) == "COMPLETED", 120)
+        late.append(_times(bench, {second}, "StartTime")[0] - _times(bench, {first}, "EndTime")[0])
+    _tell("plain sbatch --dependency: a job's end to the next one's start", late)
+
+
+def _start(count: int, seconds: float, root: Path) -> Standings:
+    study = cells.Study(name=root.name, cells=count, seconds=seconds)
+    return Follower(SlurmStudy.at_site(load_page("tests.benchmarks.cells"), study, str(root))).start()
+
+
+def _submitted(journals: list[Journal], least: int) -> list[Submission] | None:
+    found = [entry for journal in journals for entry in journal.all()[:1] if entry.job_id]
+    return found if len(found) >= least else None
+
+
+def _flow_runs(bench: Bench) -> list[dict[str, Any]]:
+    pages = itertools.count(0, 200)
+    found = (bench.api("POST", "/flow_runs/filter", {"limit": 200, "offset": offset}) for offset in pages)
+    return [run for page in itertools.takewhile(bool, found) for run in page]
+
+
+def _times(bench: Bench, jobs: set[str | None], field: str) -> list[float]:
+    """Of those that have one; SLURM gives whole seconds."""
+    told = bench.cluster.slurm("scontrol", "show", "job", "--oneliner").splitlines()
+    lines = [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in told]
+    ended = [line for line in lines if line["JobId"] in jobs and line["JobState"] == "COMPLETED"]
+    return [datetime.fromisoformat(line[field]).timestamp() for line in ended]
+
+
+def _peak(pid: int) -> str:
+    """Of the process with those that it started."""
+    started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    statuses = [Path(f"/proc/{one}/status").read_text() for one in (pid, *started)]
+    return f"{sum(int(re.findall(PEAK, status)[0]) for status in statuses) / 1024:.0f} MiB"
+
+
+def _tell(said: str, seconds: list[float]) -> None:
+    OUT.print(
+        f"{said}: median {statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f}, "
+        f"{len(seconds)} of them)"
+    )
+
+
 @contextmanager
-def at_hand(folder: Path) -> Iterator[Bench]:
-    """Cluster, server and worker, as the tests on real SLURM have them."""
+def at_hand(folder: Path, database: str = "", **variables: str) -> Iterator[tuple[Bench, Server]]:
+    """Cluster, server and worker, as the tests on real SLURM have them, but for these variables."""
     with ExitStack() as ends:
-        cluster, server = Cluster(), Server(folder)
+        cluster, server = Cluster(), Server(folder, database)
         ends.callback(cluster.wipe)
         server.start()
         ends.callback(server.kill)
         bench = Bench(cluster, server.address, folder / "bench")
+        bench.environment |= variables
         bench.deploy()
         ends.callback(bench.stop_workers)
         ends.enter_context(bench.at_hand(ends.enter_context(pytest.MonkeyPatch.context())))
         bench.ensure_worker()
-        yield bench
+        yield bench, server
 
 
 def by_plain_sbatch(bench: Bench, one: Dispatched, root: Path) -> float:
@@ -171,10 +284,15 @@ if __name__ == "__main__":
     what = options.add_mutually_exclusive_group(required=True)
     what.add_argument("--jobs", type=int, help="queue so many jobs at once")
     what.add_argument("--stages", type=int, help="run so many stages, one after the other")
+    what.add_argument("--waiting", type=int, help="make so many stages ready at once")
+    options.add_argument("--postgres", action="store_true", help="with --waiting: Prefect's server on PostgreSQL")
     given = options.parse_args()
     OUT.print(language.machine())
     with tempfile.TemporaryDirectory() as made:
         if given.stages:
             overhead(given.stages, Path(made))
+        elif given.waiting:
+            with postgres() if given.postgres else nullcontext("") as address:
+                many_waiting(given.waiting, Path(made), address)
         else:
             many_jobs(given.jobs, Path(made))

@@ -181,6 +181,10 @@ class Server:
             assert time.monotonic() < end, (self._home / "server.log").read_text(errors="replace")[-3000:]
             time.sleep(POLL_SECONDS)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         """SIGKILL of it and what it started."""
         below = _below(self._process.pid)
@@ -223,6 +227,10 @@ class Worker:
                 start_new_session=True,
                 preexec_fn=heed_ctrl_c,  # Prefect turns SIGTERM into SIGINT
             )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def alive(self) -> bool:
