@@ -12,8 +12,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import httpx
@@ -23,6 +24,8 @@ from storage.errors import BadInput
 
 ANSWER_SECONDS = 120.0
 END_SECONDS = 10.0
+HELLO_SECONDS, ASKED_AGAIN_AFTER_SECONDS = 20.0, (2.0, 5.0, 10.0)
+BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE)
 UI_FOLDER = "ratchet-ui"
 """In PREFECT_HOME: who keeps a server with the UI there, and its address."""
 UI_SETTINGS = {"PREFECT_SERVER_UI_V2_ENABLED": "false", "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
@@ -101,7 +104,7 @@ def require_answer(address: str) -> None:
 
     name, _, password = (PREFECT_API_AUTH_STRING.value() or "").partition(":")
     try:
-        answer = httpx.get(f"{address}/hello", auth=(name, password) if name else None, timeout=20)
+        answer = _asked_patiently(f"{address}/hello", (name, password) if name else None)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             given = "another one" if name else "none"
             raise BadInput(
@@ -109,11 +112,27 @@ def require_answer(address: str) -> None:
                 "PREFECT_API_AUTH_STRING to its name:password"
             )
         answer.raise_for_status()
+    except httpx.ReadTimeout as error:
+        raise BadInput(
+            f"the Prefect server at PREFECT_API_URL={address} is busy ({error}) and was asked for a minute; nothing "
+            "was started, and what is under way goes on: start the same command again"
+        ) from error
     except httpx.HTTPError as error:
         raise BadInput(
             f"the Prefect server at PREFECT_API_URL={address} does not answer ({error}): start it with "
             "`prefect server start`, or unset PREFECT_API_URL to use an embedded one"
         ) from error
+
+
+def _asked_patiently(url: str, auth: tuple[str, str] | None) -> httpx.Response:
+    """The answer; a server that is busy is asked again, one where nothing listens is not there."""
+    for wait in ASKED_AGAIN_AFTER_SECONDS:
+        with suppress(httpx.ReadTimeout):
+            answer = httpx.get(url, auth=auth, timeout=HELLO_SECONDS)
+            if answer.status_code not in BUSY:
+                return answer
+        time.sleep(wait)
+    return httpx.get(url, auth=auth, timeout=HELLO_SECONDS)
 
 
 def send_what_waits() -> None:

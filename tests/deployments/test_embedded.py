@@ -7,9 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
+from deployments import embedded
+from storage.errors import BadInput
 from tests.conftest import REPOSITORY
 
 
@@ -62,3 +70,56 @@ def test_a_killed_command_leaves_no_process_and_the_next_one_finishes_with_its_o
     assert second.returncode == 0 and "the study is finished" in printed, printed
     assert not _processes_of(home), "the command left a process behind"
     assert "Traceback" not in printed and "Unable to connect" not in printed
+
+
+@contextmanager
+def answering(answers: list[Callable[[], int]]) -> Iterator[str]:
+    """The address of a server that answers so, one request after the other."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answers.pop(0)())
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/api"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def silent() -> int:
+    time.sleep(0.6)
+    return 200
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"),
+    [
+        ([lambda: 503, lambda: 429, lambda: 200], None),
+        ([silent, lambda: 200], None),
+        ([silent] * 4, "is busy .* nothing was started, .* start the same command again"),
+        ([lambda: 503] * 4, "does not answer .*503"),
+        ([lambda: 401], "asks for a password"),
+    ],
+)
+def test_a_busy_server_is_asked_again_before_a_command_gives_up(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Callable[[], int]], error: str | None
+) -> None:
+    monkeypatch.setattr(embedded, "HELLO_SECONDS", 0.3)
+    monkeypatch.setattr(embedded, "ASKED_AGAIN_AFTER_SECONDS", (0.0, 0.0, 0.0))
+    left = list(answers)
+    with answering(left) as address:
+        if error is None:
+            embedded.require_answer(address)
+        else:
+            with pytest.raises(BadInput, match=error):
+                embedded.require_answer(address)
+    assert left == [], "asked as often as it takes"
