@@ -95,4 +95,5 @@ class Places:
     def _tell(self, message: str) -> None:
         untold = [run for run in self._runs.waiting() if (run.name, run.message) != (WAITS, message)]
         for run in untold[:TOLD_AT_ONCE]:
-            self._runs.set_state(SetState(run, "SCHEDULED", WAITS, message, origin="put off"))
+            since = -run.waited_seconds  # it keeps its turn
+            self._runs.set_state(SetState(run, "SCHEDULED", WAITS, message, since, origin="put off"))

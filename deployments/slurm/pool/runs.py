@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,12 @@ class PrefectRuns:
             next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=now),
         )
         asked: dict[str, Any] = {"flow_run_filter": due, "sort": FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC}
-        return [self._as_run(run) for run in _all_pages(self._client, work_pool_filter=self._of_pool, **asked)]
+        found = _all_pages(self._client, work_pool_filter=self._of_pool, **asked)
+        return [
+            replace(self._as_run(run), waited_seconds=(now - run.next_scheduled_start_time).total_seconds())
+            for run in found
+            if run.next_scheduled_start_time is not None
+        ]
 
     def allow(self, at_once: int | None) -> None:
         """From now on the server gives out a run of the pool only while fewer than this are Pending or Running."""

@@ -54,6 +54,9 @@ NOT_YET = "cannot be submitted now: "
 NOTIFY_SECONDS = 60.0
 CLUSTER_SECONDS = 300.0
 STAND_BY_SECONDS = 10.0
+SUBMITTED_AT_ONCE = 4
+"""So many runs are on their way to a job. With some hundreds a server on SQLite stands still: its connections wait for
+each other until they time out."""
 FEW_JOBS, MANY_JOBS = 20, 1000
 FEW_SECONDS, MANY_SECONDS = 5.0, 30.0
 
@@ -85,6 +88,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._standing_by = ""
         self._cluster: tuple[float, Cluster] | None = None
         self._watching = anyio.CancelScope()
+        self._few_at_once = anyio.Semaphore(SUBMITTED_AT_ONCE)
 
     async def setup(self) -> None:
         _refuse_another_of_this_type()
@@ -123,6 +127,10 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                 raise
 
     async def _submit_run(self, flow_run: FlowRun) -> None:
+        async with self._few_at_once:
+            await self._submit_one(flow_run)
+
+    async def _submit_one(self, flow_run: FlowRun) -> None:
         with self._server_may_be_away():
             try:
                 await super()._submit_run(flow_run)

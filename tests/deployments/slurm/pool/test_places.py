@@ -15,7 +15,10 @@ from deployments.slurm.pool.reconcile import Run, SetState
 
 class FakeRuns:
     def __init__(self, waiting: int = 0) -> None:
-        self.runs = [Run(str(number), f"state-{number}", "SCHEDULED", "Scheduled") for number in range(waiting)]
+        self.runs = [
+            Run(str(number), f"state-{number}", "SCHEDULED", "Scheduled", waited_seconds=7.0)
+            for number in range(waiting)
+        ]
         self.allowed: list[int | None] = []
         self.is_away = False
         self.told: list[SetState] = []
@@ -115,6 +118,7 @@ def test_those_that_wait_are_told_once_and_some_in_each_poll(places: Make) -> No
     assert {(wish.type, wish.name, wish.message, wish.origin) for wish in runs.told} == {
         ("SCHEDULED", WAITS, "waits for a place: at most 8 jobs at once (max_jobs, site file)", "put off")
     }
+    assert {wish.delay_seconds for wish in runs.told} == {-7.0}, "whoever is told keeps the turn"
 
 
 def test_another_number_of_other_jobs_tells_nobody_again(places: Make) -> None:
