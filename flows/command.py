@@ -8,6 +8,7 @@
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
     ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
     ratchet compare A B                  what differs between two runs of one stage
+    ratchet compare FILE.csv             which differences between arms their seeds show
     ratchet replay RUN                   the step again at which a training's numbers were not finite
     ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
     ratchet tensorboard [ROOT]           what trainings measure, as files for TensorBoard
@@ -37,6 +38,7 @@ from flows.compare import compared
 from flows.listing import listing
 from flows.reference import reference
 from flows.show import shown
+from flows.terminal import show_markdown
 from storage import __main__ as kept
 from storage import attempts
 from storage.errors import BadInput
@@ -145,11 +147,18 @@ def _add_views_of_runs(commands: Any) -> None:
     shows = commands.add_parser("show", help=help_, description=help_, allow_abbrev=False)
     shows.add_argument("run", metavar="RUN", help=run_help)
     shows.set_defaults(function=lambda options: run.show("\n".join(shown(find_run(options.root, options.run)))))
-    help_ = "what differs between two runs of one stage: configuration, numerics and versions, results, bytes"
+    help_ = "what differs between two runs of one stage, or between the arms of a table FILE.csv"
     compares = commands.add_parser("compare", help=help_, description=help_, allow_abbrev=False)
-    compares.add_argument("a", metavar="A", help=run_help)
-    compares.add_argument("b", metavar="B", help=run_help)
+    compares.add_argument("a", metavar="A", help=f"{run_help}; or a table, FILE.csv, with a line for each arm and seed")
+    compares.add_argument("b", metavar="B", nargs="?", help=run_help)
     compares.add_argument("--all", action="store_true", help="everything that differs, however long it is")
+    table = compares.add_argument_group("of a table")
+    table.add_argument("--by", default="arm", metavar="COLUMN", help="names the arm (default: arm)")
+    table.add_argument("--pair", default="seed", metavar="COLUMN", help="names the seed (default: seed)")
+    table.add_argument("--value", default="", metavar="COLUMN", help="is compared (default: the only other column)")
+    table.add_argument("--reference", default="", metavar="ARM", help="compare with it only (default: every two arms)")
+    table.add_argument("--confidence", type=_level, default=0.95, help="level of the intervals (default: 0.95)")
+    table.add_argument("--min-seeds", type=_seeds, default=3, help="of fewer nothing is called better (default: 3)")
     compares.set_defaults(function=_compare)
     help_ = "make the step again at which a training's numbers were not finite: which examples, which module"
     replays = commands.add_parser("replay", help=help_, description=help_, allow_abbrev=False)
@@ -169,7 +178,29 @@ def _add_views_of_runs(commands: Any) -> None:
     events.set_defaults(function=lambda options: run.tensorboard(options.root, options.to, options.follow))
 
 
+def _level(text: str) -> float:
+    if not 0.5 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.5 and 1")
+    return float(text)
+
+
+def _seeds(text: str) -> int:
+    if int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text} is below 2: one seed shows no difference")
+    return int(text)
+
+
 def _compare(options: argparse.Namespace) -> int:
+    if options.a.endswith(".csv"):
+        if options.b is not None:
+            raise BadInput(f"{options.a} is a table, and is compared with nothing else: leave out {options.b}")
+        from flows.compare_table import compared_table  # takes scipy
+
+        table = (options.by, options.pair, options.value, options.reference, options.confidence, options.min_seeds)
+        show_markdown(run.OUT, compared_table(Path(options.a), *table))
+        return 0
+    if options.b is None:
+        raise BadInput("compare wants two runs, or one table FILE.csv")
     one, other = (find_run(options.root, named) for named in (options.a, options.b))
     return run.show("\n".join(compared(one, other, options.all)))
 

@@ -1,0 +1,86 @@
+"""Arms over seeds as tables and words, for any study and for `ratchet compare FILE.csv`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tasks.report.numbers import p_value, percent, span
+from tasks.report.table import Table
+from tasks.statistics.comparison import ArmMean, Comparison
+
+DIGITS = "{:.6g}".format
+SIGNED = "{:+.3g}".format
+
+
+def arm_table(arms: Mapping[str, ArmMean], confidence_level: float, of: str, runs: Mapping[str, str]) -> Table:
+    """Mean over seeds of `of`; `runs` names, for each arm, where its values come from; without any, no such column."""
+    return Table(
+        f"{of}: mean over seeds, Student's t interval ({percent(confidence_level)}), standard deviation (ddof 1).",
+        ["arm", "seeds", "mean", "interval", "deviation", *(["runs"] if runs else [])],
+        [
+            [
+                name,
+                len(arm.values),
+                DIGITS(arm.mean),
+                span(arm.interval, DIGITS) if arm.interval else "none (one seed)",
+                "-" if arm.standard_deviation is None else f"{arm.standard_deviation:.3g}",
+                *([runs[name]] if runs else []),
+            ]
+            for name, arm in arms.items()
+        ],
+    )
+
+
+def comparison_table(found: Sequence[Comparison], confidence_level: float, min_seeds: int) -> Table:
+    """Every comparison with what speaks for it."""
+    return Table(
+        "The arm minus its reference, seed by seed; below 0 the arm is better. p is of Student's t of the pairs, "
+        f"adjusted by Holm over the {len(found)} comparisons of this table; beside it Welch's t, which does not pair, "
+        "and the exchange of both arms within seeds with the lowest p that so many seeds can give. Better or worse is "
+        f"shown where the adjusted p is at most {1 - confidence_level:g} and there are {min_seeds} seeds or more. "
+        "Seeds needed: with so many, a difference like this would be found with a chance of 80%.",
+        [
+            "arm", "reference", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
+            "p exchange (lowest)", "seeds needed", "shown",
+        ],
+        [
+            [
+                one.arm,
+                one.reference,
+                one.seeds,
+                SIGNED(one.mean),
+                span(one.interval, SIGNED) if one.interval else "none (one seed)",
+                f"{one.percent:+.2f}%",
+                p_value(one.p),
+                p_value(one.p_adjusted),
+                p_value(one.p_welch),
+                f"{p_value(one.p_exchange)} ({p_value(one.least_p_exchange)})",
+                "-" if one.seeds_needed is None else f"{one.seeds_needed:,}",
+                shown(one),
+            ]
+            for one in found
+        ],
+    )  # fmt: skip
+
+
+def shown(one: Comparison) -> str:
+    """What the seeds show, in a word."""
+    if one.better or one.worse:
+        return "**better**" if one.better else "**worse**"
+    return "no difference shown"
+
+
+def in_words(one: Comparison, min_seeds: int) -> str:
+    """One comparison as a sentence."""
+    if one.interval is None:
+        return f"{one.arm} and {one.reference}: one seed shows no difference, whatever its size ({one.percent:+.2f}%)."
+    facts = (
+        f"{one.percent:+.2f}% of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
+        f"{span(one.interval, SIGNED)}), p {p_value(one.p_adjusted)} after Holm, {one.seeds} seeds"
+    )
+    if one.better or one.worse:
+        return f"**{one.arm} is {'better' if one.better else 'worse'} than {one.reference}**: {facts}."
+    if one.seeds < min_seeds:
+        return f"{one.arm} and {one.reference}: {one.seeds} seeds are too few to call anything better ({facts})."
+    needed = f"; a difference like this needs {one.seeds_needed:,} seeds" if one.seeds_needed else ""
+    return f"No difference between {one.arm} and {one.reference} is shown: {facts}{needed}."

@@ -1,0 +1,169 @@
+"""Arms of a study side by side, with one value for each seed: which differences the seeds show, and which they do not.
+
+A difference is paired: the same seed gives both arms the same draws, so that what is peculiar to a seed cancels. Its
+interval and `p` are Student's t of the paired differences (n - 1 degrees of freedom, ddof 1). Beside it stand Welch's
+t, which does not pair, and the exchange of the two arms within seeds, which assumes no distribution; of few seeds the
+latter can show nothing at 5 %. All comparisons of a report are corrected together, by Holm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.stats import nct, t, ttest_ind
+
+from tasks.stage.result import Result
+from tasks.statistics.holm import holm
+from tasks.statistics.permutation import exchange_p_value, least_p_value
+from tasks.statistics.resampling import NO_SPREAD
+from tasks.statistics.seeds import mean_over_seeds
+
+Values = Mapping[str, Mapping[str, float]]
+"""Value of each seed of each arm, by names."""
+POWER = 0.8
+MOST_SEEDS = 10_000
+
+
+class ArmMean(Result):
+    """The values of an arm by seed; of one seed there is no interval."""
+
+    values: dict[str, float]
+    mean: float
+    standard_deviation: float | None
+    interval: list[float] | None
+
+
+class Comparison(Result):
+    """The values of `arm` minus those of `reference`, seed by seed; `percent` is of the reference's mean.
+
+    `p` is None where the differences have no spread, or there is one seed; `p_adjusted` is Holm's over all
+    comparisons. `least_p_exchange` is the lowest that so many seeds can give. `seeds_needed`: with so many a difference
+    like this one (mean and spread as seen) would be found with a chance of 80 %, uncorrected; None where it takes more
+    than 10,000. `better` and `worse`: shown, at the confidence level and with the least number of seeds; lower values
+    are better.
+    """
+
+    arm: str
+    reference: str
+    seeds: int
+    mean: float
+    standard_deviation: float | None
+    interval: list[float] | None
+    percent: float
+    p: float | None
+    p_adjusted: float | None
+    p_welch: float | None
+    p_exchange: float
+    least_p_exchange: float
+    seeds_needed: int | None
+    better: bool
+    worse: bool
+
+
+def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
+    """Mean, sample standard deviation (ddof 1) and Student's t interval."""
+    if len(values) < 2:
+        (only,) = values.values()
+        return ArmMean(values=dict(values), mean=only, standard_deviation=None, interval=None)
+    found = mean_over_seeds(list(values.values()), confidence_level)
+    return ArmMean(
+        values=dict(values), mean=found.mean, standard_deviation=found.standard_deviation, interval=found.interval
+    )
+
+
+def compare(
+    values: Values, pairs: Sequence[tuple[str, str]], confidence_level: float, min_seeds: int
+) -> list[Comparison]:
+    """Each pair (arm, reference), all corrected together; lower values are better.
+
+    ValueError for what would make a comparison meaningless: see `require_comparable`.
+    """
+    require_comparable(values)
+    found = [_compared(values, arm, reference, confidence_level) for arm, reference in pairs]
+    adjusted = holm({str(number): one.p for number, one in enumerate(found) if one.p is not None})
+    return [_judged(one, adjusted.get(str(number)), confidence_level, min_seeds) for number, one in enumerate(found)]
+
+
+def require_comparable(values: Values) -> None:
+    """ValueError, naming the cell, for a seed that an arm lacks, a value that is not finite, and two equal ones.
+
+    Two cells that give the same number to the last digit were, in the study that this comes from, the same training:
+    what told them apart had not reached the model.
+    """
+    seeds = list(dict.fromkeys(seed for of_arm in values.values() for seed in of_arm))
+    first: dict[float, str] = {}
+    for arm, of_arm in values.items():
+        for seed in seeds:
+            name = f"{arm}, seed {seed}"
+            if seed not in of_arm:
+                raise ValueError(f"there is no value of {name}: every arm needs the same seeds ({', '.join(seeds)})")
+            value = float(of_arm[seed])
+            if not np.isfinite(value):
+                raise ValueError(f"the value of {name} is {value}")
+            if (other := first.setdefault(value, name)) != name:
+                raise ValueError(
+                    f"{other} and {name} have the same value, {value!r}: either it was rounded, or what tells them "
+                    "apart has not reached the training"
+                )
+
+
+def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:
+    """The least number of pairs with which a two-sided paired t test finds such a difference with chance `POWER`."""
+    if mean == 0:
+        return None
+    effect = abs(mean) / standard_deviation
+
+    def finds(seeds: int) -> bool:
+        limit = t.ppf((1 + confidence_level) / 2, seeds - 1)  # the other side adds nothing at such a power
+        return bool(nct.sf(limit, seeds - 1, effect * seeds**0.5) >= POWER)
+
+    low, high = 2, 2
+    while not finds(high):
+        low, high = high, 2 * high
+        if low > MOST_SEEDS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if finds(middle) else (middle, high)
+    found = low if finds(low) else high
+    return found if found <= MOST_SEEDS else None
+
+
+def _compared(values: Values, arm: str, reference: str, confidence_level: float) -> Comparison:
+    ours, theirs = (np.array([values[name][seed] for seed in values[reference]], float) for name in (arm, reference))
+    differences = ours - theirs
+    seeds, mean = len(differences), float(differences.mean())
+    deviation = float(differences.std(ddof=1)) if seeds > 1 else None
+    interval = p = p_welch = needed = None
+    if deviation is not None:
+        p_welch = float(ttest_ind(ours, theirs, equal_var=False).pvalue)
+        half = float(t.ppf((1 + confidence_level) / 2, seeds - 1)) * deviation / seeds**0.5
+        interval = [mean - half, mean + half]
+        if deviation > NO_SPREAD * abs(mean):
+            p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
+            needed = seeds_needed(mean, deviation, confidence_level)
+    return Comparison(
+        arm=arm,
+        reference=reference,
+        seeds=seeds,
+        mean=mean,
+        standard_deviation=deviation,
+        interval=interval,
+        percent=100 * mean / float(theirs.mean()),
+        p=p,
+        p_adjusted=None,
+        p_welch=p_welch,
+        p_exchange=exchange_p_value(lambda total: total, [ours], [theirs]),
+        least_p_exchange=least_p_value(seeds),
+        seeds_needed=needed,
+        better=False,
+        worse=False,
+    )
+
+
+def _judged(found: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int) -> Comparison:
+    shown = adjusted is not None and adjusted <= 1 - confidence_level and found.seeds >= min_seeds
+    return found.model_copy(
+        update={"p_adjusted": adjusted, "better": shown and found.mean < 0, "worse": shown and found.mean > 0}
+    )
