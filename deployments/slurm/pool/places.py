@@ -54,21 +54,23 @@ class Places:
         few minutes."""
         self._runs, self._file, self._of_slurm, self._clock = runs, file, of_slurm, clock
         self._asked: tuple[float, tuple[str, str], SubmitLimit | None] | None = None
+        self._allowed: int | None = None
+        self._words = ""
         self.are_kept = False
         """Whether Prefect knows the limit: before, it would give out all runs."""
 
-    def keep(self, site: Site, others: int, under_way: int) -> None:
-        """Tells Prefect how many may be under way, and those that wait for a place why they wait.
+    def keep(self, site: Site, others: int) -> None:
+        """Tells Prefect how many may be under way.
 
-        `others`: the user's jobs that are none of this pool's; SLURM counts them too. `under_way`: the pool's runs with
-        a job or about to have one. A limit that a person gave the pool stands where neither site nor SLURM has one.
+        `others`: the user's jobs that are none of this pool's; SLURM counts them too. A limit that a person gave the
+        pool stands where neither site nor SLURM has one.
         """
         found = []
         if site.max_jobs is not None:
             found.append((site.max_jobs, f"{site.max_jobs} jobs at once (max_jobs, site file)"))
         if limit := self._slurms(site):
             found.append((max(0, limit.jobs - others), f"{limit.jobs} jobs of yours at once ({limit.words})"))
-        allowed, words = min(found) if found else (None, "")
+        allowed, self._words = min(found) if found else (None, "")
         known = self._set_before()
         if allowed != known or (allowed is not None and not self.are_kept):
             self.are_kept = False
@@ -78,9 +80,17 @@ class Places:
             if allowed is None:
                 self._file.unlink()
             LOG.info("jobs of this pool at once: %s", "any number" if allowed is None else f"at most {allowed}")
-        self.are_kept = True
-        if allowed is not None and under_way >= allowed:
-            self._tell(f"waits for a place: at most {words}")
+        self._allowed, self.are_kept = allowed, True
+
+    def tell(self, under_way: int) -> None:
+        """Tells those that wait for a place why; `under_way`: the pool's runs with a job or about to have one."""
+        if self._allowed is None or under_way < self._allowed:
+            return
+        message = f"waits for a place: at most {self._words}"
+        untold = [run for run in self._runs.waiting() if (run.name, run.message) != (WAITS, message)]
+        for run in untold[:TOLD_AT_ONCE]:
+            since = -run.waited_seconds  # it keeps its turn
+            self._runs.set_state(SetState(run, "SCHEDULED", WAITS, message, since, origin="put off"))
 
     def _set_before(self) -> int | None:
         return int(durable.read_json(self._file)) if self._file.exists() else None
@@ -91,9 +101,3 @@ class Places:
         if self._asked is None or self._asked[1] != asked or now - self._asked[0] >= ASKED_EVERY_SECONDS:
             self._asked = (now, asked, self._of_slurm(*asked))
         return self._asked[2]
-
-    def _tell(self, message: str) -> None:
-        untold = [run for run in self._runs.waiting() if (run.name, run.message) != (WAITS, message)]
-        for run in untold[:TOLD_AT_ONCE]:
-            since = -run.waited_seconds  # it keeps its turn
-            self._runs.set_state(SetState(run, "SCHEDULED", WAITS, message, since, origin="put off"))

@@ -42,7 +42,7 @@ from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariable
 from deployments.slurm.pool.mirror import Mirror
 from deployments.slurm.pool.places import Places
 from deployments.slurm.pool.pool import Pool
-from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, Seen, SetState
+from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
 from deployments.slurm.pool.runs import PrefectRuns, passes
 from storage import locks
 from storage.errors import BadInput, Held
@@ -282,6 +282,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
                 try:
                     if await self._serves():
                         await anyio.to_thread.run_sync(self._poll)
+                        await self.get_and_submit_flow_runs()  # a place that was found free is given at once
+                        await anyio.to_thread.run_sync(self._tell)
                         await self._wait()
                     else:
                         await anyio.sleep(STAND_BY_SECONDS)
@@ -328,20 +330,24 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             return False
 
     def _poll(self) -> None:
-        """One poll: reconcile first, then show, then say how many may come."""
+        """One poll: reconcile first, then show, then set how many may come."""
         assert self._jobs is not None
         try:
             self._jobs.poll()
         finally:  # what was done before the server went away is shown all the same
             self._show(self._jobs.done)
         if self._jobs.others is not None:
-            self._keep_places(self._jobs.others, self._jobs.seen)
+            self._keep_places(self._jobs.others)
 
-    def _keep_places(self, others: int, seen: list[Seen]) -> None:
+    def _keep_places(self, others: int) -> None:
         assert self._places is not None and self._site is not None
         with suppress(BadInput):  # somebody is editing the site file: the last good one stands
             self._read_site_again()
-        self._places.keep(self._site, others, sum(one.run.type in ("PENDING", "RUNNING") for one in seen))
+        self._places.keep(self._site, others)
+
+    def _tell(self) -> None:
+        assert self._jobs is not None and self._places is not None
+        self._places.tell(sum(one.run.type in ("PENDING", "RUNNING") for one in self._jobs.seen))
 
     def _show(self, actions: list[Action]) -> None:
         """Shows how all jobs stand, and notifies a person of what these actions ended or found."""

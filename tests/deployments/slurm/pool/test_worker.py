@@ -108,6 +108,31 @@ def test_no_run_is_taken_before_a_poll_has_said_how_many_may_come(
     assert asyncio.run(worker.get_and_submit_flow_runs()) == (["due"] if are_kept else [])
 
 
+def test_a_place_that_a_poll_found_free_is_given_at_once_and_before_anybody_is_told_to_wait(
+    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefect itself asks for runs every ten seconds only."""
+    done: list[str] = []
+
+    async def of_prefect(_: SlurmWorker) -> list[str]:
+        done.append("submit")
+        return []
+
+    async def serves() -> bool:
+        if "tell" in done:
+            worker._watching.cancel()
+        return True
+
+    monkeypatch.setattr(BaseWorker, "get_and_submit_flow_runs", of_prefect)
+    monkeypatch.setattr(worker, "_serves", serves)
+    monkeypatch.setattr(worker, "_poll", lambda: done.append("poll"))
+    monkeypatch.setattr(worker, "_tell", lambda: done.append("tell"))
+    worker._jobs = SimpleNamespace(live={})  # type: ignore[assignment]
+    monkeypatch.setattr("deployments.slurm.pool.worker.FEW_SECONDS", 0.0)
+    asyncio.run(worker._watch())
+    assert done[:3] == ["poll", "submit", "tell"]
+
+
 def test_few_runs_are_on_their_way_to_a_job_at_once(worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty at once took a server on SQLite 220 s, four at once 44 s: its connections waited for each other."""
     under_way, most, made = 0, 0, []
@@ -341,18 +366,20 @@ def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
 
 
 def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(worker: SlurmWorker, tmp_path: Path) -> None:
-    kept: list[tuple[int | None, int, int]] = []
-    keep = lambda site, others, under_way: kept.append((site.max_jobs, others, under_way))  # noqa: E731
+    kept: list[tuple[int | None, int]] = []
+    told: list[int] = []
+    keep = lambda site, others: kept.append((site.max_jobs, others))  # noqa: E731
     seen = [SimpleNamespace(run=Run("f", "s", type_, type_), submissions=[]) for type_ in ("PENDING", "CANCELLING")]
-    worker._places = SimpleNamespace(keep=keep)  # type: ignore[assignment]
+    worker._places = SimpleNamespace(keep=keep, tell=told.append)  # type: ignore[assignment]
     worker._mirror = SimpleNamespace(show=lambda seen: None)  # type: ignore[assignment]
     worker._jobs = SimpleNamespace(poll=lambda: None, done=[], seen=seen, others=3)  # type: ignore[assignment]
     for text in (f"root: {tmp_path}\nmax_jobs: 2\n", f"root: {tmp_path}\nmax_job: 2\n", f"root: {tmp_path}\n"):
         (tmp_path / "site.yaml").write_text(text)
         worker._poll()
+        worker._tell()
     worker._jobs.others = None
     worker._poll()
-    assert kept == [(2, 3, 1), (2, 3, 1), (None, 3, 1)]
+    assert kept == [(2, 3), (2, 3), (None, 3)] and told == [1, 1, 1]
 
 
 def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing: Refusing, tmp_path: Path) -> None:
