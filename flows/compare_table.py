@@ -47,7 +47,7 @@ def compared_table(
         raise BadInput(f"{file}: {error}") from None
     arms = {name: arm_mean(of_arm, confidence_level) for name, of_arm in values.items()}
     blocks = [
-        arm_table(arms, confidence_level, value, {}).markdown(),
+        arm_table(arms, confidence_level, value).markdown(),
         comparison_table(found, confidence_level, min_seeds).markdown(),
         "\n".join(f"- {in_words(one, min_seeds)}" for one in found),
         "Lower is taken as better.",

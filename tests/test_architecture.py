@@ -24,7 +24,7 @@ SPINE = [
     "tasks/stage",
     "deployments",
 ]
-STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness", "tasks.icecube")
+STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness", "tasks.icecube", "tasks.inversion")
 MAY_IMPORT_PREFECT_SHELL = "tasks/stage/preflight.py"
 
 
@@ -44,7 +44,7 @@ def _sources(*places: str) -> list[Path]:
 
 
 SUBJECTS = ("language", "monotonic", "attacks")
-STUDIES = ("robustness", "icecube")
+STUDIES = ("robustness", "icecube", "inversion")
 """Rooms of one study each: nothing but their page imports them."""
 SLURM = ("cluster", "job", "pool", "study")
 """Each room may import those before it."""

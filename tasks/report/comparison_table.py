@@ -12,11 +12,11 @@ DIGITS = "{:.6g}".format
 SIGNED = "{:+.3g}".format
 
 
-def arm_table(arms: Mapping[str, ArmMean], confidence_level: float, of: str, runs: Mapping[str, str]) -> Table:
-    """Mean over seeds of `of`; `runs` names, for each arm, where its values come from; without any, no such column."""
+def arm_table(arms: Mapping[str, ArmMean], confidence_level: float, of: str) -> Table:
+    """Mean over seeds of `of`."""
     return Table(
         f"{of}: mean over seeds, Student's t interval ({percent(confidence_level)}), standard deviation (ddof 1).",
-        ["arm", "seeds", "mean", "interval", "deviation", *(["runs"] if runs else [])],
+        ["arm", "seeds", "mean", "interval", "deviation"],
         [
             [
                 name,
@@ -24,7 +24,6 @@ def arm_table(arms: Mapping[str, ArmMean], confidence_level: float, of: str, run
                 DIGITS(arm.mean),
                 span(arm.interval, DIGITS) if arm.interval else "none (one seed)",
                 "-" if arm.standard_deviation is None else f"{arm.standard_deviation:.3g}",
-                *([runs[name]] if runs else []),
             ]
             for name, arm in arms.items()
         ],

@@ -6,7 +6,7 @@ examples), and what was measured in one way says nothing about what is used in a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -23,13 +23,8 @@ def require_invariant(ways: Mapping[str, Way], indices: np.ndarray, tolerance: f
     CheckFailed names the way and the example where one is larger than `tolerance`, or not finite. Dropout and the like
     must be switched off.
     """
-    (reference, first), *others = ways.items()
-    expected, largest = first(indices), 0.0
-    for name, way in others:
-        given = way(indices)
-        if given.shape != expected.shape:
-            raise _failed(name, reference, f"predictions of the shape {list(given.shape)}", f"{list(expected.shape)}")
-        differences = (given - expected).abs().flatten(1).amax(1)
+    reference, largest = next(iter(ways)), 0.0
+    for name, differences in _differences(ways, indices):
         worst = int(torch.where(differences.isnan(), torch.inf, differences).argmax())
         difference = float(differences[worst])
         if not difference <= tolerance:
@@ -37,6 +32,43 @@ def require_invariant(ways: Mapping[str, Way], indices: np.ndarray, tolerance: f
             raise _failed(name, reference, measured, f"at most {tolerance:g}")
         largest = max(largest, difference)
     return largest
+
+
+def largest_differences(ways: Mapping[str, Way], indices: np.ndarray) -> dict[str, float]:
+    """The largest difference of each way from the first, for whom a failure is a finding; NaN where one is."""
+    return {name: float(differences.max()) for name, differences in _differences(ways, indices)}
+
+
+def batchwise(way: Way, batch: int) -> dict[str, Way]:
+    """The ways in which examples come as batches: so many, an eighth of them, in another order, each alone.
+
+    What depends on a batch as a whole (its mean, its first row, its size) differs in one of them.
+    """
+
+    def in_batches(size: int) -> Way:
+        return lambda indices: torch.cat([way(indices[first : first + size]) for first in range(0, len(indices), size)])
+
+    def in_another_order(indices: np.ndarray) -> torch.Tensor:
+        backwards = np.ascontiguousarray(indices[::-1])
+        return in_batches(batch)(backwards).flip(0)
+
+    return {
+        f"in batches of {batch}": in_batches(batch),
+        f"in batches of {max(1, batch // 8)}": in_batches(max(1, batch // 8)),
+        "in another order": in_another_order,
+        "alone": in_batches(1),
+    }
+
+
+def _differences(ways: Mapping[str, Way], indices: np.ndarray) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each way but the first, with the largest difference of each example from it, [B]."""
+    (reference, first), *others = ways.items()
+    expected = first(indices)
+    for name, way in others:
+        given = way(indices)
+        if given.shape != expected.shape:
+            raise _failed(name, reference, f"predictions of the shape {list(given.shape)}", f"{list(expected.shape)}")
+        yield name, (given - expected).abs().flatten(1).amax(1)
 
 
 def _failed(way: str, reference: str, measured: str, required: str) -> CheckFailed:

@@ -182,10 +182,12 @@ def _with_places(count: int, root: Path, bench: Bench) -> None:
     """Few places: from a job's end to the submission of the one that gets its place."""
     bench.site.write_text(yaml.safe_dump(yaml.safe_load(bench.site.read_text()) | {"max_jobs": PLACES}))
     time.sleep(60)  # a worker reads the site file at each poll
-    journals = [Journal(jobs_folder(handle.run)) for handle in _start(count, 20.0, root).handles[:count]]
+    handles = _start(count, 20.0, root).handles[:count]
+    journals = [Journal(jobs_folder(handle.run)) for handle in handles]
     entries = bench.until("many had a place", lambda: _submitted(journals, min(count, 7 * PLACES)), 3600)
     submitted = sorted(one.submitted_at for one in entries)
-    ended = sorted(_times(bench, {one.job_id for one in entries}, "EndTime"))
+    records = [attempts.newest(handle.run.attempts) or {} for handle in handles]
+    ended = sorted(record["ended_at"] for record in records if record.get("ended_at"))
     late = [next_ - end for end, next_ in zip(ended, submitted[PLACES:], strict=False)]
     _tell(f"{PLACES} places, {count} stages: a job's end to the next one submitted", late)
 

@@ -26,6 +26,7 @@ PAGES = [
     "smoke/aggregate/attempts.html",
     "smoke/sweep/report.html",
     "icecube-smoke/icecube-report/report.html",
+    "inversion-smoke/inversion-report/report.html",
 ]
 READABLE = 4.5
 """Contrast of text and what is behind it, which WCAG 2.2 (1.4.3) asks for."""
@@ -46,6 +47,7 @@ def pages(smoke_root: Path, prefect_server: str, tmp_path_factory: pytest.TempPa
     for command in (
         ["sweep", "robustness", "--profile", "smoke", "--over", "seed=42,43", "--root"],
         ["run", "icecube", "--profile", "smoke", "--root"],
+        ["run", "inversion", "--profile", "smoke", "--root"],
         ["index"],
     ):
         done = subprocess.run(

@@ -15,7 +15,7 @@ PAGES = {
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)((?: {4}.*\n|\n(?= {4}))+)")
-DRAWINGS = ("setup -> base", "icecube-pulses -> ", "runs/<study>/", "flows/  ")
+DRAWINGS = ("setup -> base", "icecube-pulses -> ", "inversion-matrices -> ", "runs/<study>/", "flows/  ")
 """How indented blocks begin that are drawings, and nothing to paste."""
 
 

@@ -88,6 +88,18 @@ def test_every_profile_is_described() -> None:
     assert set(re.findall(r"`([^`]+)`", first)) == set(settings.profile_names(load_page("robustness")))
 
 
+def test_the_arms_profiles_and_stages_of_the_inversion_study_are_described() -> None:
+    text = PAGES["docs/study-inversion.md"]
+    arms, profiles = ([rows for rows in tables(text) if rows[0].startswith(head)][0] for head in ("arm", "profile"))
+    study = settings.read_study(load_page("inversion"), "quick", [], None)
+    assert arms[1:5] == [arm.name for arm in study.arms]
+    assert {name.strip("`") for name in profiles[1:]} == set(settings.profile_names(load_page("inversion"))) - {"smoke"}
+    stages = re.findall(r"^\| (inversion-[\w-]+) \|", text, re.MULTILINE)
+    walk = Walk("", study.name, study.execution)
+    load_page("inversion").walk(study, walk)
+    assert stages == list(dict.fromkeys(handle.stage.name for handle in walk.handles))
+
+
 def test_the_trials_of_the_direction_study_that_are_shown_are_those_of_its_quick_profile() -> None:
     text = PAGES["docs/study-icecube.md"]
     (table,) = [rows for rows in tables(text) if rows[0].startswith("trial")]

@@ -94,7 +94,7 @@ def test_bash_accepts_its_completion_and_offers_the_commands(capsys: pytest.Capt
 
 def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["run", "robustnes"]) == 2
-    assert "there is no study 'robustnes': the studies are icecube, robustness;" in capsys.readouterr().err
+    assert "there is no study 'robustnes': the studies are icecube, inversion, robustness;" in capsys.readouterr().err
 
 
 def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:

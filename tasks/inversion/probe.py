@@ -1,0 +1,92 @@
+"""inversion-probe: are hard negatives ill-conditioned, or not wrong at all, or all alike? Asked of trained networks.
+
+A is never mined, and so the condition numbers of A are the same for truth and negatives by construction: what is looked
+at is y. Every network gets negatives made in the same way, from the same noise, with the corrected descent.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from tasks.inversion.configuration import Mining
+from tasks.inversion.descent import descend
+from tasks.inversion.diffusion import CLAMP, Diffusion
+from tasks.inversion.fixed import fixed_pairs
+from tasks.inversion.matrices import Pairs
+from tasks.inversion.results import NegativeFacts, ProbeResult, TrainResult
+from tasks.inversion.stages import ProbeConfig
+from tasks.inversion.train import load_network
+from tasks.stage.run import StageInput, StageRun
+from tasks.training.draws import normal_at
+
+OF = "y: the negatives and the true inverses; A is never mined"
+
+
+def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: StageInput) -> ProbeResult:
+    """Looks at the negatives of each arm's network; `trained` are their trainings, by arm."""
+    fixed = fixed_pairs(data, "validation")
+    some = Pairs(fixed.x[: config.probe.matrices], fixed.y[: config.probe.matrices])
+    noise = normal_at(config.seed, "probe", 0, np.arange(len(some)), (some.y.shape[1],))
+    diffusion = Diffusion.cosine(config.network.diffusion_steps)
+    found: list[NegativeFacts] = []
+    for arm, training in trained.items():
+        mining = TrainResult.read(training).mining
+        network = load_network(training, some.y.shape[1], config.network.width)
+        for time in config.probe.times:
+            for steps in config.probe.descent_steps:
+                run.stop.check()
+                run.progress.update(len(found), len(trained) * len(config.probe.times), "looks", note=arm)
+                found.append(_looked_at(arm, network, diffusion, some, noise, mining, time, steps, config))
+    return ProbeResult(of=OF, matrices=len(some), negatives=found)
+
+
+def _looked_at(
+    arm: str,
+    network: nn.Module,
+    diffusion: Diffusion,
+    some: Pairs,
+    noise: torch.Tensor,
+    mining: Mining,
+    time: int,
+    steps: int,
+    config: ProbeConfig,
+) -> NegativeFacts:
+    t = torch.full((len(some),), time, dtype=torch.long)
+    start = diffusion.noised(some.y, t, mining.noise_scale * noise)
+    mined = descend(network, diffusion, some.x, start, t, steps, mining.step_scale)
+    negatives = (mined.y / diffusion.signal(t)).clamp(-CLAMP, CLAMP)
+    with torch.no_grad():
+        true = network(some.x, diffusion.signal(t) * some.y, t)
+        gap = true - network(some.x, diffusion.signal(t) * negatives, t)
+    distance = (negatives - some.y).norm(dim=-1) / some.y.norm(dim=-1)
+    ours, theirs = (_singular_values(y) for y in (negatives, some.y))
+    rank = ours.shape[1]
+    residual = _square(some.x, rank) @ _square(negatives, rank) - torch.eye(rank)
+    return NegativeFacts(
+        arm=arm,
+        time=time,
+        descent_steps=steps,
+        condition=float((ours[:, 0] / ours[:, -1]).median()),
+        true_condition=float((theirs[:, 0] / theirs[:, -1]).median()),
+        smallest_singular_value=float(ours[:, -1].median()),
+        true_smallest_singular_value=float(theirs[:, -1].median()),
+        residual=float(residual.flatten(1).norm(dim=-1).mean()),
+        distance=float(distance.mean()),
+        false_share=float((distance < config.probe.false_negative_distance).float().mean()),
+        energy_gap=float(gap.mean()),
+        below_share=float((gap > 0).float().mean()),
+        kept_share=float(mined.kept.mean()),
+        spread=float(negatives.std(0).mean() / some.y.std(0).mean()),
+        gradient_norm=float(mined.gradient_norms.mean()),
+    )
+
+
+def _singular_values(y: torch.Tensor) -> torch.Tensor:
+    """Of each matrix, falling; [N, n]."""
+    return torch.linalg.svdvals(_square(y, round(y.shape[1] ** 0.5)))
+
+
+def _square(flat: torch.Tensor, rank: int) -> torch.Tensor:
+    return flat.reshape(-1, rank, rank)

@@ -1,0 +1,164 @@
+"""inversion-report: which differences the seeds show, every number with the run that it came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from storage.errors import CheckFailed
+from tasks.inversion.figures import figures
+from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults, Probes
+from tasks.inversion.results import MatricesResult, PilotResult, ProbeResult, TrainResult
+from tasks.inversion.sections import html_report
+from tasks.inversion.stages import ReportConfig
+from tasks.inversion.study import cell_role
+from tasks.inversion.tables import tables
+from tasks.inversion.words import headline
+from tasks.report import figures as drawing
+from tasks.report.again import made_again
+from tasks.report.attempts_page import publish_attempts
+from tasks.report.dag import Dag
+from tasks.report.dag_figure import dag_figure
+from tasks.report.provenance import provenance, provenance_section, run_directories, sources
+from tasks.report.publish import Published, publish, require_verified
+from tasks.stage.run import StageInput, StageRun
+from tasks.statistics.comparison import Comparison, Values, arm_mean, compare
+
+SAME = 1e-9
+PATIENCES = (1, 2, 4)
+
+
+def report(run: StageRun, config: ReportConfig, **given: StageInput) -> Published:
+    """Verifies every byte that it reads; `given` are the stages by the names that the page gives them."""
+    require_verified(given)
+    results = _results(config, given, run)
+    drawing.prepare(run.cache)
+    dag = Dag.of(run, given.values())
+    drawn = figures(results)
+    picture = dag_figure(dag)
+    again = made_again("inversion", config.profile, dag, {})
+    origins = provenance_section(results.runs, results.provenance, sources(given), picture, again)
+    publish_attempts(run, config.study, dag)
+    texts = {"table.md": tables(results), "report.html": html_report(results, drawn, origins)}
+    svgs = {name: figure.svg for name, figure in (drawn | {"stages": picture}).items()}
+    return publish(run, results, texts, svgs, headline(results))
+
+
+def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRun) -> FinalResults:
+    """Every number of the study, after what can be computed again was."""
+    fixed = MatricesResult.read(given["data"])
+    cells = {
+        arm: {str(seed): TrainResult.read(given[cell_role(arm, seed)]) for seed in config.seeds} for arm in config.arms
+    }
+    for arm, by_seed in cells.items():
+        for seed, one in by_seed.items():
+            _require_records(given[cell_role(arm, int(seed))], one)
+    trivial = min(fixed.validation.trivial.by_name.values())
+    arms = {name: _arm(config, name, by_seed, trivial) for name, by_seed in cells.items()}
+    differences = _compared(config, {name: arm.values for name, arm in arms.items()})
+    outside = _compared(config, {name: arm.out_of_distribution.values for name, arm in arms.items()})
+    return FinalResults(
+        study=config.study,
+        rank=config.configuration["matrices"]["rank"],
+        splits={"validation": fixed.validation, "out_of_distribution": fixed.out_of_distribution},
+        trivial=fixed.validation.trivial,
+        trivial_out_of_distribution=fixed.out_of_distribution.trivial,
+        pilot=PilotResult.read(given["pilot"]),
+        reference=config.configuration["reference"],
+        seeds=config.seeds,
+        arms=arms,
+        differences=differences,
+        out_of_distribution=outside,
+        descent_parts=_descent_parts(config, differences),
+        early_stops=[early_stop(name, arm, patience) for name, arm in arms.items() for patience in PATIENCES],
+        confidence_level=config.confidence_level,
+        min_seeds=config.min_seeds,
+        learned_ratio=config.learned_ratio,
+        largest_difference=max(one.largest_difference for by_seed in cells.values() for one in by_seed.values()),
+        probes=Probes(conditioning=ProbeResult.read(given["probe"])),
+        numerics_changes={name: one.numerics_changes for name, one in given.items() if one.numerics_changes},
+        runs=run_directories(given, run.run.root),
+        provenance=provenance(given),
+        configuration=config.configuration,
+    )
+
+
+def _arm(config: ReportConfig, name: str, by_seed: Mapping[str, TrainResult], trivial: float) -> ArmFacts:
+    found = arm_mean({seed: one.validation_mse for seed, one in by_seed.items()}, config.confidence_level)
+    outside = arm_mean({seed: one.out_of_distribution_mse for seed, one in by_seed.items()}, config.confidence_level)
+    descents = [one for one in by_seed.values() if one.descent_difference is not None]
+    worst = max(descents, key=lambda one: one.descent_difference or 0.0, default=None)
+    return ArmFacts(
+        **dict(found),
+        mining=next(iter(by_seed.values())).mining,
+        learned=all(value <= config.learned_ratio * trivial for value in found.values.values()),
+        out_of_distribution=outside,
+        last={seed: one.last_mse for seed, one in by_seed.items()},
+        best_step={seed: one.best_step for seed, one in by_seed.items()},
+        last_step={seed: one.last_step for seed, one in by_seed.items()},
+        validations={
+            seed: [[one_of["step"], one_of["validation_mse"]] for one_of in one.training["validations"]]
+            for seed, one in by_seed.items()
+        },
+        descent_difference=worst.descent_difference if worst else None,
+        descent_defect=worst.descent_defect if worst else "",
+    )
+
+
+def _compared(config: ReportConfig, values: Values) -> list[Comparison]:
+    """CheckFailed where two cells have the same number: what tells them apart has not reached the training."""
+    pairs = [(arm, reference) for arm, reference in config.comparisons]
+    try:
+        return compare(values, pairs, config.confidence_level, config.min_seeds)
+    except ValueError as error:
+        raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
+
+
+def _descent_parts(config: ReportConfig, differences: Sequence[Comparison]) -> list[DescentPart]:
+    """Of each arm with the published descent that has a corrected one beside it."""
+    reference = config.configuration["reference"]
+    found = {(one.arm, one.reference): one for one in differences}
+    return [
+        DescentPart(
+            published=one.arm,
+            corrected=one.reference,
+            whole=found[one.arm, reference].percent,
+            without=found[one.reference, reference].percent,
+            shown=one.better or one.worse,
+        )
+        for one in differences
+        if one.reference != reference and (one.reference, reference) in found
+    ]
+
+
+def early_stop(name: str, arm: ArmFacts, patience: int) -> EarlyStop:
+    """By the validations of the whole trainings: nothing is trained again for it."""
+    found = [stopped(points, patience) for points in arm.validations.values()]
+    step, error = (float(np.mean(values)) for values in zip(*found, strict=True))
+    return EarlyStop(arm=name, patience=patience, step=step, error=error, whole_error=arm.mean)
+
+
+def stopped(points: Sequence[Sequence[float]], patience: int) -> tuple[float, float]:
+    """Of validations [step, error]: the step at which a training with this patience ends, and the error it keeps."""
+    best, since = math.inf, 0
+    for step, error in points:
+        best, since = (error, 0) if error < best else (best, since + 1)
+        if since == patience:
+            return step, best
+    return points[-1][0], best
+
+
+def _require_records(given: StageInput, told: TrainResult) -> None:
+    """CheckFailed unless the errors follow from the records."""
+    table = pq.read_table(given.path / "records.parquet", columns=["split", "mse"])
+    split, mse = table["split"].to_numpy(zero_copy_only=False), table["mse"].to_numpy()
+    for name, value in (
+        ("validation", told.validation_mse),
+        ("out_of_distribution", told.out_of_distribution_mse),
+    ):
+        found = float(np.mean(mse[split == name]))
+        if not abs(found - value) <= SAME * value:
+            raise CheckFailed(f"the error on {name} follows from the records of {given.path}", value, found)

@@ -1,0 +1,144 @@
+"""inversion-pilot and inversion-train: an energy network, trained with one kind of negatives and one seed."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+from storage import durable
+from storage.errors import CheckFailed
+from tasks.inversion.configuration import Mining
+from tasks.inversion.descent import descend
+from tasks.inversion.diffusion import Diffusion
+from tasks.inversion.energy import EnergyNetwork
+from tasks.inversion.fixed import fixed_pairs
+from tasks.inversion.results import MatricesResult, PilotResult, TrainResult
+from tasks.inversion.stages import PilotConfig, TrainConfig
+from tasks.inversion.training import Batch, Batches, Judge, mine, problem, schedule
+from tasks.stage.run import StageInput, StageRun
+from tasks.training.invariance import Way, batchwise, largest_differences, require_invariant
+from tasks.training.loop import train as train_problem
+from tasks.training.result import described
+from tasks.training.weights import weights_digest
+
+CHECKED, BATCH, TOLERANCE = 64, 32, 1e-6
+"""On how many matrices an answer must not depend on how they come, and to within how much, in fp64."""
+OUTSIDE = "out_of_distribution"
+
+
+def pilot(run: StageRun, config: PilotConfig, data: StageInput) -> PilotResult:
+    """Ends as not learning where it is hardly better than what needs no learning; publishes nothing."""
+    made = problem(config, Mining(), data, run.progress.touch)
+    position = train_problem(run, made, schedule(config), config.seed, config.execution)
+    gate = config.budget.not_learning
+    assert position.best_value is not None and gate is not None
+    required = gate.max_ratio * min(made.trivial.values())
+    told = described(schedule(config), made, position)
+    return PilotResult(validation_mse=position.best_value, required_mse=required, training=told)
+
+
+def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInput) -> TrainResult:
+    """Publishes `model/` with the best step's weights. Records: the error of every matrix of both splits."""
+    made, plan = problem(config, config.mining, data, run.progress.touch), schedule(config)
+    position = train_problem(run, made, plan, config.seed, config.execution)
+    assert position.best_step is not None and position.best_value is not None
+    network = made.model.eval()
+    with run.watched(config.execution.stall_minutes):
+        validation = Judge.of(config, fixed_pairs(data, "validation"), "validation", run.progress.touch)
+        outside = Judge.of(config, fixed_pairs(data, OUTSIDE), OUTSIDE, run.progress.touch)
+        largest = _require_invariant(network, validation)
+        difference, defect = _descent_differences(network, config, validation.diffusion)
+        errors = {"validation": validation.errors(network), OUTSIDE: outside.errors(network)}
+        digest = _records(run, errors)
+    if not abs(float(errors["validation"].mean()) - position.best_value) <= 1e-9 * position.best_value:
+        raise CheckFailed(
+            "the best weights give the best error again", float(errors["validation"].mean()), position.best_value
+        )
+    with run.publish("model") as folder:
+        save_file(network.cpu().state_dict(), folder / "model.safetensors")
+        durable.write_json(folder / "config.json", {"entries": config.matrices.entries, "width": config.network.width})
+    trivial = MatricesResult.read(data).validation.trivial
+    return TrainResult(
+        mining=config.mining,
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        validation_mse=float(errors["validation"].mean()),
+        out_of_distribution_mse=float(errors[OUTSIDE].mean()),
+        best_step=position.best_step,
+        last_step=position.step,
+        last_mse=position.validations[-1][1],
+        ratio_to_trivial=float(errors["validation"].mean()) / min(trivial.by_name.values()),
+        largest_difference=largest,
+        descent_difference=difference,
+        descent_defect=defect,
+        training=described(plan, made, position),
+        weights_digest=weights_digest(run.directory / "model"),
+        records_digest=digest,
+    )
+
+
+def load_network(trained: StageInput, entries: int, width: int) -> EnergyNetwork:
+    """The network of a finished training, on the CPU."""
+    from safetensors.torch import load_file
+
+    network = EnergyNetwork(entries, width, torch.zeros(entries), torch.ones(entries))
+    network.load_state_dict(load_file(trained.path / "model" / "model.safetensors"))
+    return network.eval()
+
+
+def _require_invariant(network: torch.nn.Module, judge: Judge) -> float:
+    """The answer must not depend on how matrices come: in fp64, where rounding decides no step down the energy."""
+    exact = copy.deepcopy(network).double()
+    checked = np.arange(min(CHECKED, len(judge.x)))
+    return require_invariant(batchwise(lambda some: judge.predicted(exact, some, len(some)), BATCH), checked, TOLERANCE)
+
+
+def _descent_differences(
+    network: torch.nn.Module, config: TrainConfig, diffusion: Diffusion
+) -> tuple[float | None, str]:
+    """How much the negatives of a matrix depend on how it comes, and on what. None for an arm that makes none.
+
+    The descent as published does; that is a finding about it, and ends nothing.
+    """
+    if not config.mining.uses_descent:
+        return None, ""
+    ways = descent_ways(copy.deepcopy(network).double(), config, diffusion)
+    found = largest_differences(ways, np.arange(min(CHECKED, config.budget.effective_batch_examples)))
+    wrong = {name: difference for name, difference in found.items() if not difference <= TOLERANCE}
+    return max(found.values()), ", ".join(wrong)
+
+
+def descent_ways(network: torch.nn.Module, config: TrainConfig, diffusion: Diffusion) -> dict[str, Way]:
+    """The ways in which the descent of an arm can come to the negatives of the same matrices."""
+    where = next(network.parameters()).device
+    batches = Batches(config.seed, config.matrices, config.network.diffusion_steps, where)
+
+    def mined(indices: np.ndarray) -> torch.Tensor:
+        return mine(network, _exact(batches(indices, 0)), diffusion, config.mining).y
+
+    def step_by_step(indices: np.ndarray) -> torch.Tensor:
+        batch, one = _exact(batches(indices, 0)), config.mining
+        y = mine(network, batch, diffusion, one.model_copy(update={"descent_steps": 1})).y
+        for _ in range(one.descent_steps - 1):
+            y = descend(network, diffusion, batch.x, y, batch.t, 1, one.step_scale, one.descent).y
+        return y
+
+    return batchwise(mined, BATCH) | {"step by step": step_by_step}
+
+
+def _exact(batch: Batch) -> Batch:
+    exact = {name: getattr(batch, name).double() for name in ("x", "y", "noise", "start")}
+    return replace(batch, **exact)
+
+
+def _records(run: StageRun, errors: dict[str, torch.Tensor]) -> str:
+    """Digest of the records with each matrix's squared error."""
+    for split, found in errors.items():
+        if not run.records.has(split):
+            rows = enumerate(found.tolist())
+            run.records.write(split, [{"split": split, "matrix": number, "mse": value} for number, value in rows])
+    with run.publish_file("records.parquet") as file:
+        return run.records.merge(list(errors), file, ("split", "matrix"))

@@ -1,0 +1,171 @@
+"""The energy network as the training loop sees it: what it is given, what it makes small, how it is judged.
+
+Everything that is drawn for a matrix is a function of seed and index alone. So two arms with one seed see the same
+matrices, times and noise, in the same order, and their difference is that of their negatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tasks.inversion.configuration import Matrices, Mining
+from tasks.inversion.descent import Descended, descend
+from tasks.inversion.diffusion import CLAMP, Diffusion
+from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
+from tasks.inversion.fixed import fixed_pairs
+from tasks.inversion.matrices import Pairs, drawn, pairs
+from tasks.inversion.results import MatricesResult
+from tasks.inversion.sampling import invert
+from tasks.inversion.stages import TrainsEnergy
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput
+from tasks.training.draws import normal_at, uniform_at
+from tasks.training.optimizer import adamw
+from tasks.training.order import as_stored
+from tasks.training.problem import Problem
+from tasks.training.schedule import Schedule
+
+MSE = "validation_mse"
+"""The metric that decides: the mean square of the error over all entries of the validation inverses."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """x and y [B, d], their steps of the diffusion [B], noise for them and for negatives [B, d], and a draw [B]."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    t: torch.Tensor
+    noise: torch.Tensor
+    start: torch.Tensor
+    share: torch.Tensor
+
+    def to(self, where: torch.device) -> Batch:
+        return Batch(*(getattr(self, field.name).to(where) for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """`batch(indices, epoch)` of a training: matrices that are made as they are needed, none of them twice."""
+
+    seed: int
+    matrices: Matrices
+    diffusion_steps: int
+    device: torch.device
+
+    def __call__(self, indices: np.ndarray, epoch: int) -> Batch:
+        shape = (self.matrices.entries,)
+        made = pairs(drawn(self.seed, "train", indices, self.matrices.rank, self.matrices.diagonal_in))
+        times = uniform_at(self.seed, "time", epoch, indices)
+        batch = Batch(
+            made.x,
+            made.y,
+            (times * self.diffusion_steps).long().clamp(max=self.diffusion_steps - 1),
+            normal_at(self.seed, "noise", epoch, indices, shape),
+            normal_at(self.seed, "negative", epoch, indices, shape),
+            uniform_at(self.seed, "share", epoch, indices),
+        )
+        return batch.to(self.device)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The error on fixed matrices, sought from the same noise each time."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    noise: torch.Tensor
+    diffusion: Diffusion
+    descent_steps: int
+    at_once: int
+    touch: Callable[[], None] = lambda: None
+
+    @classmethod
+    def of(cls, config: TrainsEnergy, fixed: Pairs, purpose: str, touch: Callable[[], None] = lambda: None) -> Judge:
+        where = device(config.execution)
+        noise = normal_at(0, purpose, 0, np.arange(len(fixed)), (fixed.y.shape[1],))
+        diffusion = Diffusion.cosine(config.network.diffusion_steps, where)
+        steps, at_once = config.network.sampling_descent_steps, config.execution.micro_batch_examples
+        return cls(fixed.x.to(where), fixed.y.to(where), noise.to(where), diffusion, steps, at_once, touch)
+
+    def predicted(self, network: nn.Module, indices: np.ndarray, at_once: int) -> torch.Tensor:
+        """The inverses that are found for these matrices [B], so many at once; [B, d], of the network's precision."""
+        network.eval()
+        kind, found = next(network.parameters()).dtype, []
+        for first in range(0, len(indices), at_once):
+            some = torch.from_numpy(indices[first : first + at_once])
+            x, noise = self.x[some].to(kind), self.noise[some].to(kind)
+            found.append(invert(network, self.diffusion, x, noise, self.descent_steps))
+            self.touch()
+        return torch.cat(found)
+
+    def errors(self, network: nn.Module) -> torch.Tensor:
+        """The mean squared error of each matrix, fp64 [N], on the CPU."""
+        found = self.predicted(network, np.arange(len(self.x)), self.at_once)
+        return (found - self.y).double().square().mean(-1).cpu()
+
+    def __call__(self, network: nn.Module) -> dict[str, float]:
+        return {MSE: float(self.errors(network).mean())}
+
+
+def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Callable[[], None]) -> Problem:
+    """A network of the configuration's seed, trained with negatives of `mining`."""
+    found = MatricesResult.read(data)
+    where = device(config.execution)
+    torch.manual_seed(config.seed)
+    mean, deviation = (torch.tensor(values) for values in (found.input_mean, found.input_deviation))
+    network = EnergyNetwork(config.matrices.entries, config.network.width, mean, deviation).to(where)
+    diffusion = Diffusion.cosine(config.network.diffusion_steps, where)
+    return Problem(
+        network,
+        adamw(network, config.budget),
+        Batches(config.seed, config.matrices, config.network.diffusion_steps, where),
+        partial(losses, diffusion=diffusion, mining=mining),
+        Judge.of(config, fixed_pairs(data, "validation"), "validation", touch),
+        decides=MSE,
+        trivial=found.validation.trivial.by_name,
+        order=as_stored,
+    )
+
+
+def schedule(config: TrainsEnergy) -> Schedule:
+    """One epoch is the whole training: no matrix comes twice."""
+    assert config.budget.steps is not None
+    return Schedule(config.budget, config.budget.steps * config.budget.effective_batch_examples)
+
+
+def losses(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
+    """Of each matrix, [B]: the error of the noise that is predicted, and the contrast of the truth with a negative."""
+    noised = diffusion.noised(batch.y, batch.t, batch.noise)
+    energies, predicted = energy_and_gradient(network, batch.x, noised, batch.t, for_training=True)
+    found = (predicted - batch.noise).square().mean(-1)
+    if mining.strategy == "none":
+        return found
+    negatives = diffusion.noised(negatives_of(network, batch, diffusion, mining), batch.t, batch.noise)
+    contrast = functional.softplus(energies - network(batch.x, negatives, batch.t))
+    return found + mining.contrast_weight * contrast
+
+
+def negatives_of(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
+    """A wrong y for each matrix, [B, d], free of noise and without gradients."""
+    random = batch.start.clamp(-CLAMP, CLAMP)
+    if mining.strategy == "random":
+        return random
+    mined = (mine(network, batch, diffusion, mining).y / diffusion.signal(batch.t)).clamp(-CLAMP, CLAMP)
+    if mining.strategy == "mixed":
+        return torch.where(batch.share[:, None] < mining.adversarial_share, mined, random)
+    return mined
+
+
+def mine(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> Descended:
+    """Adversarial negatives, still at their steps of the diffusion: from much noise down the energy."""
+    start = diffusion.noised(batch.y, batch.t, mining.noise_scale * batch.start)
+    size, of = (mining.descent_steps, mining.step_scale), mining.descent
+    return descend(network, diffusion, batch.x, start, batch.t, *size, of)

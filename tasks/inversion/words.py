@@ -1,0 +1,166 @@
+"""What the numbers of the inversion study say in words: generated from them, and no more than they show."""
+
+from __future__ import annotations
+
+from tasks.inversion.final_results import ArmFacts, DescentPart, FinalResults
+from tasks.inversion.results import NegativeFacts, Trivial
+from tasks.report.cautions import numerics_changed
+from tasks.report.comparison_table import SIGNED, in_words
+from tasks.report.numbers import percent, span
+from tasks.statistics.comparison import Comparison
+
+QUESTION = "Does mining adversarial negatives help an energy network that learns to invert matrices?"
+RECORDED = {
+    "pilot, called successful (rank 10)": (0.0688, Trivial(zero=0.0584, mean=0.0343)),
+    "none, one seed (rank 20)": (0.0096761, Trivial(zero=0.02064, mean=0.01409)),
+    "random, one seed (rank 20)": (0.00968396, Trivial(zero=0.02064, mean=0.01409)),
+    "adversarial, one seed (rank 20)": (0.00982675, Trivial(zero=0.02064, mean=0.01409)),
+}
+"""What the recorded study says of itself, beside what predicting zero and the mean get on matrices of that rank."""
+EVALUATION_NOISE_PERCENT = 0.23
+"""Of the recorded errors, by the 5,632 matrices of its validation alone, which were others each time."""
+DIVERGED = 1.05
+LIMITS = [
+    "Validation chooses the best step of each training, and its error is reported on the same matrices: there is no "
+    "third split. All arms are treated so alike.",
+    "The intervals are those of other seeds (initial weights, matrices, noise), for this network, budget and rank.",
+    "What a larger network or a longer training would show is not known. Rate, batch and size are the profile's.",
+    "An inverse is sought with the corrected descent, whatever a network was trained with: arms differ in training "
+    "alone.",
+    "Negatives are y: A is never mined. That the condition numbers of A are the same for both is so by construction, "
+    "and what is looked at is the conditioning of y.",
+]
+
+
+def number(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def standing(value: float, trivial: Trivial) -> str:
+    """An error beside what needs no learning."""
+    for name, known in sorted(trivial.by_name.items(), key=lambda item: -item[1]):
+        if value >= known:
+            return f"worse than {name} ({number(known)})"
+    name, known = min(trivial.by_name.items(), key=lambda item: item[1])
+    return f"{percent(round(value / known, 3))} of {name} ({number(known)})"
+
+
+def answer(results: FinalResults) -> list[str]:
+    """What the seeds show of each arm, and which part of it is the descent."""
+    by_arm = [one for one in results.differences if one.reference == results.reference]
+    said = [compared(results, one) for one in by_arm]
+    return [*said, *(descent(part) for part in results.descent_parts), *unlearned(results)]
+
+
+def compared(results: FinalResults, one: Comparison) -> str:
+    """One comparison; of arms that have learned nothing none is better."""
+    idle = [name for name in (one.arm, one.reference) if not results.arms[name].learned]
+    if idle:
+        return f"{one.arm} and {one.reference} are not compared in words: {' and '.join(idle)} has not learned."
+    return in_words(one, results.min_seeds)
+
+
+def descent(part: DescentPart) -> str:
+    share = f", {part.descent / part.whole:.0%} of it" if part.whole and 0 < part.descent / part.whole <= 1 else ""
+    shown = "which the seeds show" if part.shown else "which the seeds do not show"
+    return (
+        f"**The descent's part**: {part.published} differs from the reference by {part.whole:+.2f}%, and "
+        f"{part.corrected}, the same with the corrected descent, by {part.without:+.2f}%. {part.descent:+.2f}% is the "
+        f"descent{share}, {shown}."
+    )
+
+
+def unlearned(results: FinalResults) -> list[str]:
+    names = [name for name, arm in results.arms.items() if not arm.learned]
+    if not names:
+        return []
+    return [
+        f"**Not shown to learn: {', '.join(names)}.** With some seed their error is above "
+        f"{results.learned_ratio:g} of what needs no learning."
+    ]
+
+
+def facts(results: FinalResults) -> list[str]:
+    """What a reader must know before the numbers."""
+    validation = results.splits["validation"]
+    return [
+        f"Matrices of rank {results.rank}; {validation.matrices:,} to validate on, the same for all arms and seeds; "
+        f"{len(results.arms)} arms with the seeds {', '.join(map(str, results.seeds))}.",
+        f"Without learning: predicting zero gets {number(results.trivial.zero)}, predicting the mean "
+        f"{number(results.trivial.mean)}.",
+        "Arms with equal seeds see equal matrices, times and noise: differences are paired. Of fewer than "
+        f"{results.min_seeds} seeds nothing is called better.",
+        *numerics_changed(results.numerics_changes),
+    ]
+
+
+def about_training(results: FinalResults) -> list[str]:
+    pilot = results.pilot
+    said = [
+        f"The pilot, a short training without negatives, got {number(pilot.validation_mse)}: "
+        f"{standing(pilot.validation_mse, results.trivial)}; {number(pilot.required_mse)} was required.",
+        "A matrix alone, in batches of 32 and of 4, and in another order: predictions differ by at most "
+        f"{results.largest_difference:.1g} (in fp64).",
+    ]
+    for name, arm in results.arms.items():
+        if arm.descent_difference is None:
+            continue
+        if arm.descent_defect:
+            said.append(
+                f"**The negatives of {name} depend on how matrices come** ({arm.descent_defect}): they differ by up to "
+                f"{arm.descent_difference:.2g}."
+            )
+        else:
+            said.append(f"The negatives of {name} do not depend on how matrices come.")
+    return [*said, *(diverged(name, arm) for name, arm in results.arms.items() if arm.late_divergence > DIVERGED)]
+
+
+def diverged(name: str, arm: ArmFacts) -> str:
+    seed = max(arm.values, key=lambda seed: arm.last[seed] / arm.values[seed])
+    return (
+        f"**{name} diverges late**: with seed {seed} the error is {number(arm.values[seed])} at step "
+        f"{arm.best_step[seed]:,}, which was kept, and {number(arm.last[seed])} at step {arm.last_step[seed]:,}."
+    )
+
+
+def about_negatives(results: FinalResults) -> list[str]:
+    """The three suspicions about hard negatives, each beside its number."""
+    found = results.probes.conditioning.negatives
+    mined = [one for one in found if results.arms[one.arm].mining.uses_descent] or found
+    worst = max(mined, key=lambda one: one.condition / one.true_condition)
+    false = max(mined, key=lambda one: one.false_share)
+    low = max(mined, key=lambda one: one.below_share)
+    alike = min(mined, key=lambda one: one.spread)
+    return [
+        f"Near-singular? The median condition number of negatives is at most {worst.condition:.3g} ({place(worst)}), "
+        f"that of the true inverses {worst.true_condition:.3g}.",
+        f"Not wrong at all? At most {false.false_share:.1%} of them are false negatives; up to {low.below_share:.1%} "
+        f"have a lower energy than the truth ({place(low)}), there at "
+        f"{low.distance:.2g} of the inverse's norm from it, with |A y - I| {low.residual:.3g}.",
+        f"All alike? They spread at least {alike.spread:.2f} times as far as the inverses.",
+    ]
+
+
+def place(one: NegativeFacts) -> str:
+    return f"{one.arm}, t {one.time}, {one.descent_steps} steps"
+
+
+def recorded_claims() -> list[str]:
+    return [
+        "The recorded study's differences of +0.08% (random) and +1.56% (adversarial) are of one seed each; the "
+        f"matrices of its validation alone move an error by {EVALUATION_NOISE_PERCENT}%. No run of this study stands "
+        "behind its numbers.",
+    ]
+
+
+def headline(results: FinalResults) -> str:
+    """The answer in one line, for a list of studies."""
+    shown = [one for one in results.differences if one.reference == results.reference and (one.better or one.worse)]
+    words = [f"{one.arm} {'better' if one.better else 'worse'} ({one.percent:+.2f}%)" for one in shown]
+    reference = results.arms[results.reference]
+    said = f"against {results.reference}: {', '.join(words)}" if words else "no arm shown to differ"
+    return f"{said}; {results.reference} {number(reference.mean)} (predicting the mean {number(results.trivial.mean)})"
+
+
+def interval(one: Comparison) -> str:
+    return span(one.interval, SIGNED) if one.interval else "none (one seed)"

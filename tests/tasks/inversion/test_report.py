@@ -1,0 +1,126 @@
+"""What the report of the inversion study says follows from its numbers, and it says no more than they show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from storage.errors import CheckFailed
+from tasks.inversion.final_results import ArmFacts, FinalResults
+from tasks.inversion.report import _compared, _descent_parts, _require_records, early_stop, stopped
+from tasks.inversion.results import TrainResult, Trivial
+from tasks.inversion.stages import ReportConfig
+from tasks.inversion.tables import recorded_table
+from tasks.inversion.words import answer, diverged, headline, standing
+from tests.tasks.inversion.tiny import finished
+
+VALUES = {
+    "none": {"0": 1.00, "1": 1.10, "2": 0.90, "3": 1.05},
+    "adversarial": {"0": 1.11, "1": 1.19, "2": 1.01, "3": 1.15},
+    "adversarial-as-published": {"0": 1.31, "1": 1.42, "2": 1.20, "3": 1.36},
+}
+PAIRS = [["adversarial", "none"], ["adversarial-as-published", "none"], ["adversarial-as-published", "adversarial"]]
+
+
+def config(min_seeds: int = 3) -> ReportConfig:
+    return ReportConfig(
+        study="s", arms=list(VALUES), seeds=[0, 1, 2, 3], comparisons=PAIRS, confidence_level=0.95,
+        min_seeds=min_seeds, learned_ratio=0.9, configuration={"reference": "none"}, profile={},
+    )  # fmt: skip
+
+
+def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = True) -> FinalResults:
+    """The smoke study's results with other values."""
+    found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json")
+    differences = _compared(config(min_seeds), values)
+    arms = {
+        name: found.arms[name].model_copy(
+            update={"values": of_arm, "mean": sum(of_arm.values()) / len(of_arm), "learned": learned}
+        )
+        for name, of_arm in values.items()
+    }
+    parts = _descent_parts(config(min_seeds), differences)
+    return found.model_copy(
+        update={"arms": arms, "differences": differences, "descent_parts": parts, "min_seeds": min_seeds}
+    )
+
+
+def test_the_recorded_pilot_is_worse_than_predicting_zero() -> None:
+    """It was called successful."""
+    assert standing(0.0688, Trivial(zero=0.0584, mean=0.0343)) == "worse than predicting zero (0.0584)"
+    assert recorded_table().rows[0][-1] == "worse than predicting zero (0.0584)"
+    assert standing(0.04, Trivial(zero=0.0584, mean=0.0343)) == "worse than predicting the mean (0.0343)"
+    assert standing(0.0343, Trivial(zero=0.0584, mean=0.0343)) == "worse than predicting the mean (0.0343)"
+    assert standing(0.0171, Trivial(zero=0.0584, mean=0.0343)) == "49.9% of predicting the mean (0.0343)"
+
+
+def test_which_part_of_a_difference_is_the_descent_is_said() -> None:
+    *_, part = answer(of(VALUES))
+    assert part == (
+        "**The descent's part**: adversarial-as-published differs from the reference by +30.62%, and adversarial, the "
+        "same with the corrected descent, by +10.12%. +20.49% is the descent, 67% of it, which the seeds show."
+    )
+    first, second, _ = answer(of(VALUES))
+    assert first.startswith("**adversarial is worse than none**: +10.12%")
+    assert second.startswith("**adversarial-as-published is worse than none**: +30.62%")
+    assert headline(of(VALUES)).startswith("against none: adversarial worse (+10.12%), ")
+
+
+def test_with_too_few_seeds_nothing_is_called_better_or_worse() -> None:
+    said = answer(of(VALUES, min_seeds=5))
+    assert all("4 seeds are too few to call anything better" in line for line in said[:2])
+    assert "which the seeds do not show" in said[2] and headline(of(VALUES, min_seeds=5)).startswith("no arm shown")
+
+
+def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
+    said = answer(of(VALUES, learned=False))
+    assert "is worse than" not in " ".join(said) and "has not learned" in said[0]
+    assert said[-1].startswith("**Not shown to learn: none, adversarial, adversarial-as-published.**")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"adversarial": VALUES["none"]}, "none, seed 0 and adversarial, seed 0 have the same value"),
+        ({"adversarial": {"0": 1.5, "1": 1.2, "3": 1.3}}, "no value of adversarial, seed 2"),
+    ],
+)
+def test_equal_arms_and_missing_cells_end_the_report(change: dict[str, Any], said: str) -> None:
+    """Forty runs of the recorded study were one configuration, and three of them had the same error."""
+    with pytest.raises(CheckFailed, match=said):
+        _compared(config(), VALUES | change)
+
+
+def test_errors_that_do_not_follow_from_the_records_end_the_report() -> None:
+    given = finished().input("inversion-train (none, seed 0)")
+    told = TrainResult.read(given)
+    _require_records(given, told)
+    with pytest.raises(CheckFailed, match="the error on validation follows from the records"):
+        _require_records(given, told.model_copy(update={"validation_mse": told.validation_mse * 1.001}))
+
+
+POINTS = [[10.0, 5.0], [20.0, 3.0], [30.0, 4.0], [40.0, 3.5], [50.0, 2.0], [60.0, 9.0]]
+
+
+@pytest.mark.parametrize(("patience", "step", "error"), [(1, 30, 3.0), (2, 40, 3.0), (3, 60, 2.0)])
+def test_what_early_stopping_would_have_kept(patience: int, step: float, error: float) -> None:
+    assert stopped(POINTS, patience) == (step, error)
+
+
+def arm(last: float) -> ArmFacts:
+    found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json").arms["none"]
+    return found.model_copy(
+        update={
+            "values": {"0": 2.0}, "last": {"0": last}, "mean": 2.0, "best_step": {"0": 50}, "last_step": {"0": 60},
+            "validations": {"0": POINTS},
+        }
+    )  # fmt: skip
+
+
+def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
+    assert arm(9.0).late_divergence == 4.5
+    assert diverged("none", arm(9.0)) == (
+        "**none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60."
+    )
+    assert early_stop("none", arm(9.0), 2).error == 3.0

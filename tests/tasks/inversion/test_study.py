@@ -1,0 +1,81 @@
+"""What makes no sense is refused by name, before anything is trained; what the document planned is a profile."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows import settings
+from storage.errors import BadInput
+from tasks.inversion.study import Study
+from tests.tasks.inversion.tiny import SMOKE, smoke
+
+ADVERSARIAL = "{name: a, strategy: adversarial}"
+NONE = "{name: none}"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("seeds=[0, 1, 0]", "seeds has 0 twice"),
+        ("seeds=[]", "at least 1 item"),
+        (f"arms=[{NONE}, {ADVERSARIAL}, {ADVERSARIAL.replace('a,', 'b,')}]", "the arms a and b are the same training"),
+        (f"arms=[{NONE}, {NONE}]", "arms names none twice"),
+        (f"arms=[{NONE}]", "at least 2 items"),
+        (f"arms=[{ADVERSARIAL}, {{name: b, strategy: random}}]", "reference none is none of the arms: a, b"),
+        (
+            "arms=[{name: none, noise_scale: 2.0}, {name: a, strategy: random}]",
+            "gives noise_scale, which strategy none",
+        ),
+        (
+            "arms=[{name: none}, {name: a, strategy: random, descent: as-published}]",
+            "which strategy random never reads",
+        ),
+        ("arms=[{name: none}, {name: a, strategy: clever}]", "strategy"),
+        ("arms=[{name: none}, {name: a, strategy: random, descent_setps: 3}]", "descent_steps"),
+        ("budget={epochs: 2.0, effective_batch_examples: 32}", "give budget.steps"),
+        ("budget.effective_batch_examples=64", "micro_batch_examples 32 below budget.effective_batch_examples 64"),
+        ("budget.effective_batch_examples=-1", "effective_batch_examples"),
+        ("probe.times=[4]", "probe.times has 4, and the diffusion has the steps 0 to 3"),
+        ("probe.matrices=65", "probe.matrices 65 is more than matrices.validation_matrices 64"),
+        ("matrices.diagonal_in=0.0", "diagonal_in"),
+        ("min_seeds=1", "min_seeds"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(change: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said.replace("[", r"\[")):
+        smoke(change)
+
+
+def test_a_published_descent_is_compared_with_the_corrected_one_of_the_same_arm() -> None:
+    assert Study(name="s", execution={"micro_batch_examples": 2048}).comparisons == [
+        ["random", "none"],
+        ["adversarial", "none"],
+        ["adversarial-as-published", "none"],
+        ["adversarial-as-published", "adversarial"],
+    ]
+
+
+def test_arms_of_one_seed_differ_in_their_negatives_alone() -> None:
+    cells = smoke().for_cells()
+    one, other = (cells[role].scientific() for role in ("none-1", "adversarial-1"))
+    assert {name for name in one if one[name] != other[name]} == {"mining"}
+
+
+PLAN = {
+    "inversion": {"none", "random", "adversarial", "adversarial-as-published"},
+    "steps": {f"steps-{number}" for number in (1, 3, 5, 10, 20)},
+    "step-size": {f"step-{number}" for number in ("0.01", "0.05", "0.1", "0.5", "1")},
+    "noise": {f"noise-{number}" for number in ("0.01", "0.1", "0.5", "1", "2")},
+    "mixture": {"none", "random", "adversarial", "mixed"},
+    "stability": {"none", "none-cosine", "adversarial", "adversarial-cosine"},
+    "early-stop": {"none", "random", "adversarial", "adversarial-as-published"},
+}
+
+
+@pytest.mark.parametrize("profile", PLAN)
+def test_everything_that_the_document_planned_is_a_profile_at_its_own_size(profile: str) -> None:
+    study = settings.read_study(SMOKE.page, profile, [], None)
+    assert {arm.name for arm in study.arms} >= PLAN[profile]
+    assert (study.matrices.rank, study.network.diffusion_steps, study.budget.steps) == (20, 10, 100_000)
+    assert study.budget.effective_batch_examples == 2048 and study.seeds == list(range(10))
+    assert study.budget.validations_per_epoch == 20

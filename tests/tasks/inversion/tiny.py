@@ -1,0 +1,8 @@
+"""The inversion study in seconds, finished once in a test run."""
+
+from __future__ import annotations
+
+from tests.tasks.smoke import Smoke
+
+SMOKE = Smoke("inversion")
+smoke, run, run_until, finished = SMOKE.study, SMOKE.run, SMOKE.run_until, SMOKE.finished

@@ -1,0 +1,59 @@
+"""The smoke profile of a study in seconds: the real page with the real stages, without Prefect."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from deployments.page import load_page
+from deployments.walk import Handle, Walk
+from flows import settings
+from tests.tasks.tiny import FinishedStudy, Here
+
+
+class Until(Here):
+    """Runs the stages up to the one of a name, whose cells are run too."""
+
+    last = ""
+
+    def __call__(self, stage: Any, config: Any, **inputs: Handle) -> Handle:
+        seen = [handle.stage.name for handle in self.handles]
+        if self.last in seen and stage.name != self.last:
+            return Walk.__call__(self, stage, config, **inputs)
+        return super().__call__(stage, config, **inputs)
+
+
+class Smoke:
+    """The smoke profile of one study."""
+
+    def __init__(self, name: str) -> None:
+        self.page = load_page(name)
+        self.finished = cache(self._finished)
+
+    def study(self, *changes: str) -> Any:
+        """The profile with these changes, as `--set` takes them."""
+        return settings.read_study(self.page, "smoke", list(changes), None)
+
+    def run(self, root: Path, study: Any, runner: type[Walk] = Here) -> dict[str, Handle]:
+        """Every stage of the page by its label, as far as it comes."""
+        walk = runner(root, study.name, study.execution)
+        self.page.walk(study, walk)
+        return {handle.label: handle for handle in walk.handles}
+
+    def run_until(self, last: str, root: Path, study: Any) -> dict[str, Handle]:
+        """As `run`, but nothing behind the stage `last` is begun."""
+        return self.run(root, study, type("UntilIt", (Until,), {"last": last}))
+
+    def _finished(self) -> FinishedStudy:
+        """The whole study, made once in a test run. Read only."""
+        folder = Path(tempfile.mkdtemp(prefix=f"ratchet-{self.page.name}-smoke-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        study = self.study()
+        handles = self.run(folder / "runs", study)
+        unfinished = {name: handle.outcome for name, handle in handles.items() if not handle.finished}
+        assert not unfinished, unfinished
+        return FinishedStudy(folder / "runs", study, handles)
