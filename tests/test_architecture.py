@@ -24,7 +24,14 @@ SPINE = [
     "tasks/stage",
     "deployments",
 ]
-STUDY_ROOMS = ("tasks.language", "tasks.monotonic", "tasks.attacks", "tasks.robustness", "tasks.icecube", "tasks.inversion")
+STUDY_ROOMS = (
+    "tasks.language",
+    "tasks.monotonic",
+    "tasks.attacks",
+    "tasks.robustness",
+    "tasks.icecube",
+    "tasks.inversion",
+)
 MAY_IMPORT_PREFECT_SHELL = "tasks/stage/preflight.py"
 
 

@@ -33,7 +33,7 @@ def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: Stage
     found: list[NegativeFacts] = []
     for arm, training in trained.items():
         mining = TrainResult.read(training).mining
-        network = load_network(training, some.y.shape[1], config.network.width)
+        network = load_network(training, some.y.shape[1], config.network)
         for time in config.probe.times:
             for steps in config.probe.descent_steps:
                 run.stop.check()

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.inversion.configuration import Mining
+from tasks.inversion.configuration import Mining, Network
 from tasks.inversion.descent import descend
 from tasks.inversion.diffusion import Diffusion
 from tasks.inversion.energy import EnergyNetwork
@@ -25,7 +25,7 @@ from tasks.training.loop import train as train_problem
 from tasks.training.result import described
 from tasks.training.weights import weights_digest
 
-CHECKED, BATCH, TOLERANCE = 64, 32, 1e-6
+CHECKED, BATCH, TOLERANCE = 16, 16, 1e-6
 """On how many matrices an answer must not depend on how they come, and to within how much, in fp64."""
 OUTSIDE = "out_of_distribution"
 
@@ -60,7 +60,7 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
         )
     with run.publish("model") as folder:
         save_file(network.cpu().state_dict(), folder / "model.safetensors")
-        durable.write_json(folder / "config.json", {"entries": config.matrices.entries, "width": config.network.width})
+        durable.write_json(folder / "config.json", {"entries": config.matrices.entries} | config.network.model_dump())
     trivial = MatricesResult.read(data).validation.trivial
     return TrainResult(
         mining=config.mining,
@@ -80,11 +80,11 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
     )
 
 
-def load_network(trained: StageInput, entries: int, width: int) -> EnergyNetwork:
+def load_network(trained: StageInput, entries: int, shape: Network) -> EnergyNetwork:
     """The network of a finished training, on the CPU."""
     from safetensors.torch import load_file
 
-    network = EnergyNetwork(entries, width, torch.zeros(entries), torch.ones(entries))
+    network = EnergyNetwork(entries, shape.width, shape.diffusion_steps, torch.zeros(entries), torch.ones(entries))
     network.load_state_dict(load_file(trained.path / "model" / "model.safetensors"))
     return network.eval()
 
@@ -114,7 +114,7 @@ def _descent_differences(
 def descent_ways(network: torch.nn.Module, config: TrainConfig, diffusion: Diffusion) -> dict[str, Way]:
     """The ways in which the descent of an arm can come to the negatives of the same matrices."""
     where = next(network.parameters()).device
-    batches = Batches(config.seed, config.matrices, config.network.diffusion_steps, where)
+    batches = Batches(config.seed, config.matrices, config.network.diffusion_steps, where, config.mining)
 
     def mined(indices: np.ndarray) -> torch.Tensor:
         return mine(network, _exact(batches(indices, 0)), diffusion, config.mining).y

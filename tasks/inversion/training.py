@@ -38,7 +38,10 @@ MSE = "validation_mse"
 
 @dataclass(frozen=True)
 class Batch:
-    """x and y [B, d], their steps of the diffusion [B], noise for them and for negatives [B, d], and a draw [B]."""
+    """x and y [B, d], their steps of the diffusion [B], noise for them and for negatives [B, d], and a draw [B].
+
+    What the arm's strategy does not read is empty.
+    """
 
     x: torch.Tensor
     y: torch.Tensor
@@ -59,9 +62,10 @@ class Batches:
     matrices: Matrices
     diffusion_steps: int
     device: torch.device
+    mining: Mining
 
     def __call__(self, indices: np.ndarray, epoch: int) -> Batch:
-        shape = (self.matrices.entries,)
+        shape, strategy = (self.matrices.entries,), self.mining.strategy
         made = pairs(drawn(self.seed, "train", indices, self.matrices.rank, self.matrices.diagonal_in))
         times = uniform_at(self.seed, "time", epoch, indices)
         batch = Batch(
@@ -69,8 +73,8 @@ class Batches:
             made.y,
             (times * self.diffusion_steps).long().clamp(max=self.diffusion_steps - 1),
             normal_at(self.seed, "noise", epoch, indices, shape),
-            normal_at(self.seed, "negative", epoch, indices, shape),
-            uniform_at(self.seed, "share", epoch, indices),
+            torch.empty(0) if strategy == "none" else normal_at(self.seed, "negative", epoch, indices, shape),
+            uniform_at(self.seed, "share", epoch, indices) if strategy == "mixed" else torch.empty(0),
         )
         return batch.to(self.device)
 
@@ -120,13 +124,14 @@ def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Calla
     found = MatricesResult.read(data)
     where = device(config.execution)
     torch.manual_seed(config.seed)
+    shape = config.network
     mean, deviation = (torch.tensor(values) for values in (found.input_mean, found.input_deviation))
-    network = EnergyNetwork(config.matrices.entries, config.network.width, mean, deviation).to(where)
+    network = EnergyNetwork(config.matrices.entries, shape.width, shape.diffusion_steps, mean, deviation).to(where)
     diffusion = Diffusion.cosine(config.network.diffusion_steps, where)
     return Problem(
         network,
         adamw(network, config.budget),
-        Batches(config.seed, config.matrices, config.network.diffusion_steps, where),
+        Batches(config.seed, config.matrices, config.network.diffusion_steps, where, mining),
         partial(losses, diffusion=diffusion, mining=mining),
         Judge.of(config, fixed_pairs(data, "validation"), "validation", touch),
         decides=MSE,

@@ -99,7 +99,7 @@ def about_training(results: FinalResults) -> list[str]:
     said = [
         f"The pilot, a short training without negatives, got {number(pilot.validation_mse)}: "
         f"{standing(pilot.validation_mse, results.trivial)}; {number(pilot.required_mse)} was required.",
-        "A matrix alone, in batches of 32 and of 4, and in another order: predictions differ by at most "
+        "A matrix alone, among others, and in another order: predictions differ by at most "
         f"{results.largest_difference:.1g} (in fp64).",
     ]
     for name, arm in results.arms.items():

@@ -90,7 +90,7 @@ def test_every_profile_is_described() -> None:
 
 def test_the_arms_profiles_and_stages_of_the_inversion_study_are_described() -> None:
     text = PAGES["docs/study-inversion.md"]
-    arms, profiles = ([rows for rows in tables(text) if rows[0].startswith(head)][0] for head in ("arm", "profile"))
+    arms, profiles = (next(rows for rows in tables(text) if rows[0].startswith(head)) for head in ("arm", "profile"))
     study = settings.read_study(load_page("inversion"), "quick", [], None)
     assert arms[1:5] == [arm.name for arm in study.arms]
     assert {name.strip("`") for name in profiles[1:]} == set(settings.profile_names(load_page("inversion"))) - {"smoke"}

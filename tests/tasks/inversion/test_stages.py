@@ -84,7 +84,7 @@ def test_the_numbers_that_others_read_are_there() -> None:
 def test_both_descents_are_arms_and_only_the_published_one_depends_on_its_batch() -> None:
     arms = results().arms
     assert arms["adversarial"].descent_defect == "" and arms["adversarial"].descent_difference < 1e-9
-    assert arms["adversarial-as-published"].descent_defect == ("in batches of 4, in another order, alone, step by step")
+    assert arms["adversarial-as-published"].descent_defect == ("in batches of 2, in another order, alone, step by step")
     assert arms["none"].descent_difference is None
     (part,) = results().descent_parts
     assert (part.published, part.corrected) == ("adversarial-as-published", "adversarial")

@@ -25,11 +25,11 @@ STRATEGIES = [Mining(strategy=name) for name in ("none", "random", "adversarial"
 @pytest.fixture
 def network() -> EnergyNetwork:
     torch.manual_seed(0)
-    return EnergyNetwork(MATRICES.entries, 32, torch.zeros(9), torch.ones(9)).double()
+    return EnergyNetwork(MATRICES.entries, 32, 10, torch.zeros(9), torch.ones(9)).double()
 
 
 def batch(indices: np.ndarray, seed: int = 0):
-    made = Batches(seed, MATRICES, 10, CPU)(indices, 0)
+    made = Batches(seed, MATRICES, 10, CPU, Mining(strategy="mixed"))(indices, 0)
     exact = {field.name: getattr(made, field.name).double() for field in fields(made) if field.name != "t"}
     return type(made)(t=made.t, **exact)
 
