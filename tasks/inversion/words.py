@@ -49,7 +49,7 @@ def answer(results: FinalResults) -> list[str]:
     """What the seeds show of each arm, and which part of it is the descent."""
     by_arm = [one for one in results.differences if one.reference == results.reference]
     said = [compared(results, one) for one in by_arm]
-    return [*said, *(descent(part) for part in results.descent_parts), *unlearned(results)]
+    return [*said, *(descent(part, results.reference) for part in results.descent_parts), *unlearned(results)]
 
 
 def compared(results: FinalResults, one: Comparison) -> str:
@@ -60,14 +60,17 @@ def compared(results: FinalResults, one: Comparison) -> str:
     return in_words(one, results.min_seeds)
 
 
-def descent(part: DescentPart) -> str:
-    share = f", {part.descent / part.whole:.0%} of it" if part.whole and 0 < part.descent / part.whole <= 1 else ""
-    shown = "which the seeds show" if part.shown else "which the seeds do not show"
-    return (
-        f"**The descent's part**: {part.published} differs from the reference by {part.whole:+.2f}%, and "
-        f"{part.corrected}, the same with the corrected descent, by {part.without:+.2f}%. {part.descent:+.2f}% is the "
-        f"descent{share}, {shown}."
+def descent(part: DescentPart, reference: str) -> str:
+    """The part of a difference that is due to the published descent; a share of it only where the seeds show one."""
+    said = (
+        f"**The descent's part**: {part.published} differs from {reference} by {part.whole:+.2f}%, and "
+        f"{part.corrected}, the same with the corrected descent, by {part.without:+.2f}%. The descent makes "
+        f"{part.descent:+.2f}%"
     )
+    if not part.shown:
+        return f"{said}, which the seeds do not show to be any."
+    share = f", {part.descent / part.whole:.0%} of the difference" if 0 < part.descent / part.whole <= 1 else ""
+    return f"{said}{share}, which the seeds show."
 
 
 def unlearned(results: FinalResults) -> list[str]:

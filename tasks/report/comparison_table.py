@@ -39,13 +39,14 @@ def comparison_table(found: Sequence[Comparison], confidence_level: float, min_s
         f"shown where the adjusted p is at most {1 - confidence_level:g} and there are {min_seeds} seeds or more. "
         "Seeds needed: with so many, a difference like this would be found with a chance of 80%.",
         [
-            "arm", "reference", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
-            "p exchange (lowest)", "seeds needed", "shown",
+            "arm", "reference", "shown", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
+            "p exchange (lowest)", "seeds needed",
         ],
         [
             [
                 one.arm,
                 one.reference,
+                shown(one),
                 one.seeds,
                 SIGNED(one.mean),
                 span(one.interval, SIGNED) if one.interval else "none (one seed)",
@@ -55,7 +56,6 @@ def comparison_table(found: Sequence[Comparison], confidence_level: float, min_s
                 p_value(one.p_welch),
                 f"{p_value(one.p_exchange)} ({p_value(one.least_p_exchange)})",
                 "-" if one.seeds_needed is None else f"{one.seeds_needed:,}",
-                shown(one),
             ]
             for one in found
         ],
