@@ -47,10 +47,6 @@ def definitions_and_names(sources: dict[str, str]) -> tuple[set[str], list[str]]
     return defined, used
 
 
-OFFERED = {"normal_at", "uniform_at"}
-"""What the spine offers to the pages of studies, of which none uses it yet."""
-
-
 def test_d28_parts_that_are_tested_and_used_by_nothing():
     """CheckpointManager and TrainingTimer had 22 tests and full coverage, and no stage used them."""
 
@@ -64,7 +60,7 @@ def test_d28_parts_that_are_tested_and_used_by_nothing():
     }
     ours = {str(file): file.read_text() for room in ROOMS for file in (REPOSITORY / room).rglob("*.py")}
     assert unused(old) == {"CheckpointManager"}
-    assert unused(ours) == OFFERED
+    assert unused(ours) == set()
 
 
 def leaves(config: Configuration, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str, Any]]:
