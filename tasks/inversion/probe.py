@@ -31,13 +31,14 @@ def probe(run: StageRun, config: ProbeConfig, data: StageInput, **trained: Stage
     noise = normal_at(config.seed, "probe", 0, np.arange(len(some)), (some.y.shape[1],))
     diffusion = Diffusion.cosine(config.network.diffusion_steps)
     found: list[NegativeFacts] = []
+    looks = len(trained) * len(config.probe.times) * len(config.probe.descent_steps)
     for arm, training in trained.items():
         mining = TrainResult.read(training).mining
         network = load_network(training, some.y.shape[1], config.network)
         for time in config.probe.times:
             for steps in config.probe.descent_steps:
                 run.stop.check()
-                run.progress.update(len(found), len(trained) * len(config.probe.times), "looks", note=arm)
+                run.progress.update(len(found), looks, "looks", note=arm)
                 found.append(_looked_at(arm, network, diffusion, some, noise, mining, time, steps, config))
     return ProbeResult(of=OF, matrices=len(some), negatives=found)
 

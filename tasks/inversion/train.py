@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from storage import durable
 from storage.errors import CheckFailed
@@ -82,8 +82,6 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
 
 def load_network(trained: StageInput, entries: int, shape: Network) -> EnergyNetwork:
     """The network of a finished training, on the CPU."""
-    from safetensors.torch import load_file
-
     network = EnergyNetwork(entries, shape.width, shape.diffusion_steps, torch.zeros(entries), torch.ones(entries))
     network.load_state_dict(load_file(trained.path / "model" / "model.safetensors"))
     return network.eval()

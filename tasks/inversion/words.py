@@ -5,8 +5,8 @@ from __future__ import annotations
 from tasks.inversion.final_results import ArmFacts, DescentPart, FinalResults
 from tasks.inversion.results import NegativeFacts, Trivial
 from tasks.report.cautions import numerics_changed
-from tasks.report.comparison_table import SIGNED, in_words
-from tasks.report.numbers import percent, span
+from tasks.report.comparison_table import in_words
+from tasks.report.numbers import percent
 from tasks.statistics.comparison import Comparison
 
 QUESTION = "Does mining adversarial negatives help an energy network that learns to invert matrices?"
@@ -54,9 +54,8 @@ def answer(results: FinalResults) -> list[str]:
 
 def compared(results: FinalResults, one: Comparison) -> str:
     """One comparison; of arms that have learned nothing none is better."""
-    idle = [name for name in (one.arm, one.reference) if not results.arms[name].learned]
-    if idle:
-        return f"{one.arm} and {one.reference} are not compared in words: {' and '.join(idle)} has not learned."
+    if idle := results.unlearned(one):
+        return f"{one.arm} and {one.reference} are not compared in words: not shown to learn: {' and '.join(idle)}."
     return in_words(one, results.min_seeds)
 
 
@@ -158,12 +157,9 @@ def recorded_claims() -> list[str]:
 
 def headline(results: FinalResults) -> str:
     """The answer in one line, for a list of studies."""
-    shown = [one for one in results.differences if one.reference == results.reference and (one.better or one.worse)]
+    by_arm = [one for one in results.differences if one.reference == results.reference and not results.unlearned(one)]
+    shown = [one for one in by_arm if one.better or one.worse]
     words = [f"{one.arm} {'better' if one.better else 'worse'} ({one.percent:+.2f}%)" for one in shown]
     reference = results.arms[results.reference]
     said = f"against {results.reference}: {', '.join(words)}" if words else "no arm shown to differ"
     return f"{said}; {results.reference} {number(reference.mean)} (predicting the mean {number(results.trivial.mean)})"
-
-
-def interval(one: Comparison) -> str:
-    return span(one.interval, SIGNED) if one.interval else "none (one seed)"

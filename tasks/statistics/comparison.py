@@ -35,7 +35,7 @@ class ArmMean(Result):
 
 
 class Comparison(Result):
-    """The values of `arm` minus those of `reference`, seed by seed; `percent` is of the reference's mean.
+    """The values of `arm` minus those of `reference`, seed by seed; `percent` is of the size of the reference's mean.
 
     `p` is None where the differences have no spread, or there is one seed; `p_adjusted` is Holm's over all
     comparisons. `least_p_exchange` is the lowest that so many seeds can give. `seeds_needed`: with so many a difference
@@ -77,7 +77,7 @@ def compare(
 ) -> list[Comparison]:
     """Each pair (arm, reference), all corrected together; lower values are better.
 
-    ValueError for what would make a comparison meaningless: see `require_comparable`.
+    ValueError for what would make a comparison meaningless: see `require_comparable`, and a reference whose mean is 0.
     """
     require_comparable(values)
     found = [_compared(values, arm, reference, confidence_level) for arm, reference in pairs]
@@ -132,7 +132,9 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
 
 def _compared(values: Values, arm: str, reference: str, confidence_level: float) -> Comparison:
     ours, theirs = (np.array([values[name][seed] for seed in values[reference]], float) for name in (arm, reference))
-    differences = ours - theirs
+    differences, base = ours - theirs, float(theirs.mean())
+    if base == 0:
+        raise ValueError(f"the mean of {reference} is 0, of which no difference is so many per cent")
     seeds, mean = len(differences), float(differences.mean())
     deviation = float(differences.std(ddof=1)) if seeds > 1 else None
     interval = p = p_welch = needed = None
@@ -150,7 +152,7 @@ def _compared(values: Values, arm: str, reference: str, confidence_level: float)
         mean=mean,
         standard_deviation=deviation,
         interval=interval,
-        percent=100 * mean / float(theirs.mean()),
+        percent=100 * mean / abs(base),
         p=p,
         p_adjusted=None,
         p_welch=p_welch,

@@ -196,7 +196,6 @@ def _plain_chains(bench: Bench) -> None:
     """What SLURM itself takes from a job's end to the start of the next one, by --dependency."""
     late = []
     for _ in range(5):
-        first, second = "", ""
         first = bench.cluster.slurm("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "sleep 5").strip()
         then = ("--parsable", "-o", "/dev/null", f"--dependency=afterany:{first}", "--wrap", "true")
         second = bench.cluster.slurm("sbatch", *then).strip()

@@ -139,14 +139,15 @@ def test_what_was_cancelled_goes_on_after_retry(ui: Ui, open_page: OpenPage):
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 def test_the_deployments_are_listed(ui: Ui, open_page: OpenPage, width: int):
     page = open_page(f"{ui.address}/deployments", width)
-    for profile in ("quick-local", "icecube-quick-local"):
+    page.get_by_placeholder("Search deployments").fill("quick-local")  # a page of the list holds ten
+    for profile in ("quick-local", "icecube-quick-local", "inversion-quick-local"):
         page.get_by_role("link", name=profile, exact=True).wait_for()
 
 
 def _form(ui: Ui, open_page: OpenPage, **options: Any) -> Page:
     """The form of the profile smoke, reached by clicks from the list of deployments."""
     page = open_page(f"{ui.address}/deployments", **options)
-    page.get_by_placeholder("Search deployments").fill("smoke-local")  # a page of the list holds ten
+    page.get_by_placeholder("Search deployments").fill("smoke-local")
     page.get_by_text("smoke-local", exact=True).click()
     page.get_by_role("button", name="Run", exact=True).first.click()
     page.get_by_text("Custom run").first.click()

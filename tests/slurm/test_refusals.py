@@ -96,17 +96,17 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(
 ) -> None:
     """With accounting: an unknown account never reaches the queue, and a full queue is waited for.
 
-    The worker knows no limit at first: it asked before there was one. The next worker knows it, and submits nothing
+    The worker knows no limit at first: it asked before there was one, since it asks before it takes its first run. The next worker knows it, and submits nothing
     that SLURM would refuse.
     """
     bench = own_bench(nodes=1, dbd=1, extra="AccountingStorageEnforce=associations,limits,qos")
     slurm = bench.cluster.slurm
     slurm("sacctmgr", "-i", "add", "account", "lab")
     slurm("sacctmgr", "-i", "add", "user", "root", "account=lab", "defaultaccount=lab")
-    slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
     wrong = bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
     wrong.run.wait("Failed")
     assert "Invalid account" in wrong.run.message and "Correct the site file" in wrong.run.message
+    slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
     runs = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
     runs.job("RUNNING")
     waits = bench.dispatch(tmp_path / "waits")

@@ -77,7 +77,8 @@ def test_with_too_few_seeds_nothing_is_called_better_or_worse() -> None:
 
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     said = answer(of(VALUES, learned=False))
-    assert "is worse than" not in " ".join(said) and "has not learned" in said[0]
+    assert "is worse than" not in " ".join(said) and "not shown to learn" in said[0]
+    assert headline(of(VALUES, learned=False)).startswith("no arm shown to differ"), "as a list of studies has it"
     assert said[-1].startswith("**Not shown to learn: none, adversarial, adversarial-as-published.**")
 
 

@@ -99,6 +99,14 @@ def test_what_cannot_be_compared_is_refused_by_name(values: dict[str, dict[str, 
         compare(values, [], 0.95, 3)
 
 
+def test_of_a_mean_of_nothing_no_difference_is_a_share_and_of_a_negative_one_it_keeps_its_sign() -> None:
+    around_zero = {"a": {"0": -1.0, "1": 1.0}, "b": {"0": 2.0, "1": 3.0}}
+    with pytest.raises(ValueError, match="the mean of a is 0"):
+        compare(around_zero, [("b", "a")], 0.95, 2)
+    (found,) = compare({"a": {"0": -2.0, "1": -2.2}, "b": {"0": -1.0, "1": -1.1}}, [("b", "a")], 0.95, 2)
+    assert found.mean > 0 and found.percent == pytest.approx(50)
+
+
 def test_differences_without_any_spread_have_no_p_value() -> None:
     """Ten differences of exactly the same size are no measurement."""
     reference = {str(seed): float(seed) for seed in range(8)}
