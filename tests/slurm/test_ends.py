@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slurm_long
 
 
 @pytest.mark.parametrize("how", ["scancel", "Cancel in Prefect"])
-def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts_them_again(
+def test_a_cancel_ends_running_and_queued_jobs_within_a_minute_and_nothing_starts_them_again(
     how: str, bench: Bench, tmp_path: Path
 ) -> None:
     runs = bench.dispatch(tmp_path / "runs", steps=600, step_seconds=0.25)
@@ -36,8 +36,8 @@ def test_a_cancel_ends_running_and_queued_jobs_within_seconds_and_nothing_starts
             bench.cluster.slurm("scancel", one.job())
         else:
             one.run.cancel()
-        one.run.wait("Cancelled", seconds=20)
-        one.job("CANCELLED", seconds=20)
+        one.run.wait("Cancelled", seconds=60)
+        one.job("CANCELLED", seconds=60)
         assert "cancelled" in one.run.message and "Retry" in one.run.message
     bench.cluster.release()
     assert runs.record()["end_state"] == "sigterm", "it saved before it ended"

@@ -96,8 +96,8 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(
 ) -> None:
     """With accounting: an unknown account never reaches the queue, and a full queue is waited for.
 
-    The worker knows no limit at first: it asked before there was one, since it asks before it takes its first run. The next worker knows it, and submits nothing
-    that SLURM would refuse.
+    The worker knows no limit at first: it asks before it takes its first run, and there is none then. The next worker
+    knows it, and submits nothing that SLURM would refuse.
     """
     bench = own_bench(nodes=1, dbd=1, extra="AccountingStorageEnforce=associations,limits,qos")
     slurm = bench.cluster.slurm

@@ -121,7 +121,7 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     one.job("RUNNING", number=2)
     one.training_began()
     one.run.cancel()
-    one.run.wait("Cancelled", seconds=20)
+    one.run.wait("Cancelled", seconds=60)
 
     reached = one.step()
     one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
@@ -130,7 +130,7 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     bench.until("it goes on", lambda: one.step() > reached)
     assert one.records()[-1]["began_at"][0] >= reached > 0
     bench.cluster.slurm("scancel", one.job(number=3))
-    one.run.wait("Cancelled", seconds=20)
+    one.run.wait("Cancelled", seconds=60)
 
     one.run.retry()  # from Cancelled
     one.run.wait("Completed")
