@@ -25,7 +25,9 @@ from tasks.training.budget import Budget
 from tests.kill.killing import KilledRun, Strike, Victims, begin
 from tests.kill.summary import IN_A_WRITE, SEED
 from tests.kill.toy import WIDE_TOY, trained
-from tests.tasks.tiny import ToyConfig, files_of, finished_study, what_must_be_equal
+from tests.tasks.icecube import tiny as icecube
+from tests.tasks.inversion import tiny as inversion
+from tests.tasks.tiny import FinishedStudy, ToyConfig, files_of, finished_study, what_must_be_equal
 
 AT_A_WRITE = [
     Strike("begun", "checkpoints/*", nth=2),
@@ -209,6 +211,35 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
     for share in config.snapshots:
         ours, theirs = (files_of(run.path / snapshot_folder(share)) for run in (killed.run, runs[0]))
         assert ours == theirs and len(ours) > 3
+
+
+@pytest.mark.parametrize(
+    ("study", "label"),
+    [
+        pytest.param(inversion.finished, "inversion-train (adversarial, seed 1)", marks=pytest.mark.long, id="inversion"),
+        pytest.param(icecube.finished, "icecube-train", marks=pytest.mark.long, id="icecube"),
+    ],
+)
+def test_a_training_of_a_further_study_that_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
+    study: Callable[[], FinishedStudy], label: str, victims: Victims, tmp_path: Path
+) -> None:
+    finished = study()
+    handle, root, chance = finished.handles[label], tmp_path / "runs", random.Random(f"{SEED} {label}")
+    shutil.copytree(finished.root, root)
+    shutil.rmtree(root / handle.run.path.relative_to(finished.root))
+    often = handle.config.execution.model_copy(update={"checkpoint_every_steps": 3})
+    config = handle.config.model_copy(update={"execution": often})
+    inputs = {
+        role: RunDirectory(root, given.run.study, given.stage.name, given.run.fingerprint)
+        for role, given in handle.inputs.items()
+    }
+    killed = KilledRun(victims, begin(root, handle.run.study, handle.stage, config, inputs), chance, FRESH_EVERY)
+    killed.strike(Strike("step done", nth=chance.randint(2, 9), seconds=chance.uniform(0, 0.02)))
+    killed.strike(Strike("tensors written", "checkpoints/*", nth=chance.randint(1, 8)))
+    killed.strike(Strike("renamed", "checkpoints/*"))
+    killed.strike(Strike("renamed", "model"))
+    killed.finish()
+    assert_equal(killed, handle.run)
 
 
 @pytest.mark.parametrize(
