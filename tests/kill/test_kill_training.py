@@ -213,12 +213,14 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
         assert ours == theirs and len(ours) > 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("study", "label"),
     [
-        pytest.param(inversion.finished, "inversion-train (adversarial, seed 1)", marks=pytest.mark.long, id="inversion"),
-        pytest.param(icecube.finished, "icecube-train", marks=pytest.mark.long, id="icecube"),
+        (inversion.finished, "inversion-train (adversarial, seed 1)"),
+        (icecube.finished, "icecube-train"),
     ],
+    ids=["inversion", "icecube"],
 )
 def test_a_training_of_a_further_study_that_is_killed_again_and_again_ends_with_the_bytes_of_one_that_was_not(
     study: Callable[[], FinishedStudy], label: str, victims: Victims, tmp_path: Path

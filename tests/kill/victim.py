@@ -24,7 +24,13 @@ from pathlib import Path
 from storage import durable
 from tasks.training.__main__ import main
 
-IMPORTED_BY_WORK = ("tests.kill.toy", "tasks.robustness.constrain", "tasks.robustness.arms", "tasks.inversion.train", "tasks.icecube.train")
+IMPORTED_BY_WORK = (
+    "tests.kill.toy",
+    "tasks.robustness.constrain",
+    "tasks.robustness.arms",
+    "tasks.inversion.train",
+    "tasks.icecube.train",
+)
 SLOW_SECONDS = 0.005
 """How long each moment of a checkpoint's write is drawn out, so that training goes on while it is written."""
 
