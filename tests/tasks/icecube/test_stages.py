@@ -19,12 +19,12 @@ from storage.errors import BadInput, CheckFailed, Stop
 from storage.records import records_digest
 from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
-from tasks.icecube import events, train
+from tasks.icecube import data, events, train
 from tasks.icecube import pulses as pulses_module
 from tasks.icecube.angle import angle, from_angles
 from tasks.icecube.batches import FEATURES
 from tasks.icecube.configuration import Trained
-from tasks.icecube.events import read_pulses
+from tasks.icecube.events import EventFiles, read_pulses
 from tasks.icecube.layout import META, batch_file
 from tasks.icecube.look import FIXED, best_constant
 from tasks.icecube.network import DirectionNetwork
@@ -283,6 +283,11 @@ def test_events_that_are_looked_at_in_every_step_are_read_once(
     study = finished()
     handle, read = study.handles[label], []
     monkeypatch.setattr(events, "read_pulses", lambda folder, id_: read.append(id_) or read_pulses(folder, id_))
+
+    def fewer_open_than_there_are(folder: Path, ids: list[int], open_files: int, count: int | None) -> EventFiles:
+        return EventFiles(folder, ids, min(open_files, len(ids) - 1), count)
+
+    monkeypatch.setattr(data, "EventFiles", fewer_open_than_there_are)
     copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
     given = {role: source.as_input() for role, source in handle.inputs.items()}
     assert attempt(handle.stage, handle.config, copy, given).end_state == "finished"
