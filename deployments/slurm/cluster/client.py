@@ -16,8 +16,14 @@ from typing import Protocol
 
 CALL_SECONDS = 60.0
 """A frozen controller answers after about 10 s with an error, a dead one after 9 to 18 s."""
-FIELDS = ("JobID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "Name")
-ACCOUNTED = ("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End", "JobName")
+FIELDS = (
+    *("JobID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime"),
+    *("QOS", "Account", "Name"),
+)
+ACCOUNTED = (
+    *("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End"),
+    *("QOS", "Account", "JobName"),
+)
 USED = ("JobIDRaw", "TotalCPU", "MaxRSS", "JobName")
 SACCT_AT_ONCE = 200
 UNCLEAR = re.compile(
@@ -73,6 +79,8 @@ class Job:
     ended: str = ""
     cancelled_by: str = ""
     """The uid of who cancelled it, where the accounting has one."""
+    qos: str = ""
+    account: str = ""
 
 
 @dataclass(frozen=True)
@@ -199,7 +207,7 @@ def _read(text: str) -> dict[str, Job]:
         parts = line.split("|", len(FIELDS) - 1)
         if len(parts) < len(FIELDS):
             continue
-        id_, state, exit_, reason, node, submitted, started, ended = (part.strip() for part in parts[:-1])
+        id_, state, exit_, reason, node, submitted, started, ended, qos, account = (part.strip() for part in parts[:-1])
         code, signal = _exit(exit_)
         found[id_] = Job(
             id_,
@@ -213,6 +221,8 @@ def _read(text: str) -> dict[str, Job]:
             started,
             ended,
             cancelled_by=state.partition(" by ")[2],  # sacct: "CANCELLED by 1000"
+            qos=qos,
+            account=account,
         )
     return found
 

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import getpass
-import logging
+import os
 import subprocess
 from dataclasses import dataclass
+from typing import Literal
 
-from deployments.slurm.cluster.partitions import Run, lines_of
+from deployments.slurm.cluster.client import Job
+from deployments.slurm.cluster.partitions import Run
+
+CALL_SECONDS = 15.0
+"""The worker watches no job meanwhile."""
+
+
+class NoAnswer(Exception):
+    """The accounting did not say what the limit is, which is not the same as that there is none."""
 
 
 @dataclass(frozen=True)
 class SubmitLimit:
-    """At most so many jobs of the user are queued or running at once."""
+    """At most so many jobs of the user with this QOS, or with this account, are queued or running at once."""
 
     jobs: int
-    words: str
-    """Whose limit it is, for a person."""
+    of: Literal["QOS", "account"]
+    name: str
+
+    def counts(self, job: Job) -> bool:
+        """Whether SLURM counts the job towards this limit."""
+        return (job.qos if self.of == "QOS" else job.account).lower() == self.name.lower()
 
 
 def submit_limit(account: str = "", qos: str = "", run: Run = subprocess.run) -> SubmitLimit | None:
     """The limit for jobs with this account and QOS (empty: the user's defaults); None where there is none, or no
-    accounting answers.
+    accounting. Raises NoAnswer.
 
     As SLURM does, a QOS's limit is taken before that of the user's association (slurm.schedmd.com/resource_limits).
     Of several associations the widest counts: a job too many is only refused, and tried again. `run` is called as
@@ -35,12 +48,27 @@ def submit_limit(account: str = "", qos: str = "", run: Run = subprocess.run) ->
     limits = _rows(run, 2, "sacctmgr", "-nP", "show", "qos", "format=name,maxsubmitjobsperuser")
     for name, limit in limits:
         if name == (qos or default) and limit.isdecimal():
-            return SubmitLimit(int(limit), f"the QOS {name}")
-    of_user = [int(row[2]) if row[2].isdecimal() else None for row in mine]
-    known = [limit for limit in of_user if limit is not None]
-    return SubmitLimit(max(known), f"the account {mine[0][0]}") if known and len(known) == len(of_user) else None
+            return SubmitLimit(int(limit), "QOS", name)
+    known = [(int(row[2]), row[0]) for row in mine if row[2].isdecimal()]
+    return SubmitLimit(max(known)[0], "account", max(known)[1]) if known and len(known) == len(mine) else None
 
 
 def _rows(run: Run, width: int, *command: str) -> list[list[str]]:
-    rows = [line.split("|") for line in lines_of(run, *command, level=logging.DEBUG)]
+    try:
+        done = run(
+            list(command),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CALL_SECONDS,
+            check=False,
+            env=os.environ | {"LC_ALL": "C"},
+        )
+    except FileNotFoundError:
+        return []  # a cluster without accounting
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoAnswer(str(error)) from None
+    if done.returncode and "not running a supported accounting_storage" not in done.stdout + done.stderr:
+        raise NoAnswer(done.stderr.strip() or f"{command[0]} failed with exit code {done.returncode}")
+    rows = [line.split("|") for line in done.stdout.splitlines()]
     return [row for row in rows if len(row) == width]

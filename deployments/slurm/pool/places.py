@@ -11,10 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from deployments.slurm.cluster.limits import SubmitLimit, submit_limit
+from deployments.slurm.cluster.client import Job
+from deployments.slurm.cluster.limits import NoAnswer, SubmitLimit, submit_limit
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.reconcile import Run, SetState
 from storage import durable
@@ -22,13 +24,30 @@ from storage import durable
 LOG = logging.getLogger("ratchet.slurm")
 WAITS = "AwaitingConcurrencySlot"
 """Prefect's own name for it."""
+UNDER_WAY = ("PENDING", "RUNNING")
+"""Types of state that Prefect counts towards the limit of a work pool."""
 ASKED_EVERY_SECONDS = 300.0
 TOLD_AT_ONCE = 20
-"""So many are told in one poll, two requests each; it must not hold up the jobs."""
+"""So many are told in one poll, some requests each; it must not hold up the jobs."""
+
+
+@dataclass(frozen=True)
+class Alive:
+    """The user's jobs that are queued or running."""
+
+    counted: list[Job] = field(default_factory=list)
+    """Of the pool's runs that are Pending or Running: Prefect counts them itself."""
+    uncounted: list[Job] = field(default_factory=list)
+    """Of the pool's other runs: a job that is being cancelled has its place until it has ended."""
+    others: list[Job] = field(default_factory=list)
+    """Of no run of this pool."""
 
 
 class Runs(Protocol):
     """What is needed of Prefect."""
+
+    def allowed(self) -> int | None:
+        """The limit of the pool as it stands."""
 
     def allow(self, at_once: int | None) -> None:
         """Gives out a run only while fewer than this are under way; None: always."""
@@ -55,32 +74,54 @@ class Places:
         self._runs, self._file, self._of_slurm, self._clock = runs, file, of_slurm, clock
         self._asked: tuple[float, tuple[str, str], SubmitLimit | None] | None = None
         self._allowed: int | None = None
+        self._unknown = False
+        """Whether SLURM's accounting has not answered yet."""
         self._words = ""
         self.are_kept = False
         """Whether Prefect knows the limit: before, it would give out all runs."""
 
-    def keep(self, site: Site, others: int) -> None:
-        """Tells Prefect how many may be under way.
+    def keep(self, site: Site, alive: Alive) -> None:
+        """Tells Prefect how many may be under way, unless it knows.
 
-        `others`: the user's jobs that are none of this pool's; SLURM counts them too. A limit that a person gave the
-        pool stands where neither site nor SLURM has one.
+        A limit that a person gave the pool stands where neither site nor SLURM has one.
+        """
+        self.are_kept = False
+        allowed, self._words = self._at_most(site, alive)
+        before, now = self._set_before(), self._runs.allowed()
+        if allowed is None:
+            if before is not None and before == now:
+                self._runs.allow(None)
+                LOG.info("jobs of this pool at once: any number")
+            self._file.unlink(missing_ok=True)
+        elif allowed != now:
+            if now is not None and now != before and now < allowed:
+                LOG.warning("the pool's limit, %d, gives way to: at most %s. For fewer: max_jobs", now, self._words)
+            self._note(allowed)  # first: what was set must be known as Ratchet's own
+            self._runs.allow(allowed)
+            LOG.info("jobs of this pool at once: at most %d", allowed)
+        elif before != now:
+            self._note(allowed)
+        self._allowed, self.are_kept = allowed, True
+
+    def _at_most(self, site: Site, alive: Alive) -> tuple[int | None, str]:
+        """The number that Prefect is to count up to, and whose it is in words.
+
+        Prefect counts all runs of the pool that are under way, and nothing else: so a job that it does not count takes
+        a place off, and a run whose job does not count towards SLURM's limit leaves one.
         """
         found = []
         if site.max_jobs is not None:
-            found.append((site.max_jobs, f"{site.max_jobs} jobs at once (max_jobs, site file)"))
+            words = f"{site.max_jobs} jobs at once (max_jobs, site file)"
+            found.append((site.max_jobs - len(alive.uncounted), words))
         if limit := self._slurms(site):
-            found.append((max(0, limit.jobs - others), f"{limit.jobs} jobs of yours at once ({limit.words})"))
-        allowed, self._words = min(found) if found else (None, "")
-        known = self._set_before()
-        if allowed != known or (allowed is not None and not self.are_kept):
-            self.are_kept = False
-            if allowed is not None:
-                durable.write_json(self._file, allowed)  # first: what was set must be known as Ratchet's own
-            self._runs.allow(allowed)
-            if allowed is None:
-                self._file.unlink()
-            LOG.info("jobs of this pool at once: %s", "any number" if allowed is None else f"at most {allowed}")
-        self._allowed, self.are_kept = allowed, True
+            taken = sum(map(limit.counts, [*alive.uncounted, *alive.others]))
+            elsewhere = sum(not limit.counts(job) for job in alive.counted)
+            words = f"{limit.jobs} jobs of yours at once (the {limit.of} {limit.name})"
+            found.append((limit.jobs - taken + elsewhere, words))
+        if not found and self._unknown and (before := self._set_before()) is not None:
+            found.append((before, f"{before} jobs at once, as before: SLURM's accounting does not answer"))
+        allowed, words = min(found, default=(None, ""))
+        return (None if allowed is None else max(0, allowed)), words
 
     def tell(self, under_way: int) -> None:
         """Tells those that wait for a place why; `under_way`: the pool's runs with a job or about to have one."""
@@ -89,15 +130,33 @@ class Places:
         message = f"waits for a place: at most {self._words}"
         untold = [run for run in self._runs.waiting() if (run.name, run.message) != (WAITS, message)]
         for run in untold[:TOLD_AT_ONCE]:
-            since = -run.waited_seconds  # it keeps its turn
-            self._runs.set_state(SetState(run, "SCHEDULED", WAITS, message, since, origin="put off"))
+            self._runs.set_state(SetState(run, "SCHEDULED", WAITS, message, origin="put off"))
 
     def _set_before(self) -> int | None:
-        return int(durable.read_json(self._file)) if self._file.exists() else None
+        """What Ratchet set last; None when that is not known."""
+        try:
+            return int(durable.read_json(self._file))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            LOG.warning("%s cannot be read (%s): the pool's limit is taken for a person's", self._file, error)
+            return None
+
+    def _note(self, allowed: int) -> None:
+        try:
+            durable.write_json(self._file, allowed)
+        except OSError as error:  # a full disk keeps no jobs from SLURM
+            LOG.warning("%s cannot be written (%s): the pool's limit may be taken for a person's", self._file, error)
 
     def _slurms(self, site: Site) -> SubmitLimit | None:
+        """SLURM's limit; the last one that is known, while the accounting does not answer."""
         asked = (str(site.resources.get("account") or ""), str(site.resources.get("qos") or ""))
         now = self._clock()
         if self._asked is None or self._asked[1] != asked or now - self._asked[0] >= ASKED_EVERY_SECONDS:
-            self._asked = (now, asked, self._of_slurm(*asked))
+            last = self._asked[2] if self._asked and self._asked[1] == asked else None
+            try:
+                self._asked, self._unknown = (now, asked, self._of_slurm(*asked)), False
+            except NoAnswer as error:
+                LOG.warning("SLURM's accounting does not say how many jobs it takes of you (%s)", error)
+                self._asked, self._unknown = (now, asked, last), last is None
         return self._asked[2]

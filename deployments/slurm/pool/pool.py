@@ -20,6 +20,7 @@ from deployments.slurm.cluster.diagnosis import ENDS, QUEUED
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.plan import Plan, known_before, last_of, next_job
+from deployments.slurm.pool.places import UNDER_WAY, Alive
 from deployments.slurm.pool.reconcile import (
     Action,
     Adopt,
@@ -73,8 +74,8 @@ class Pool:
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
         self.seen: list[Seen] = []
         """What the last poll found, for showing it."""
-        self.others: int | None = None
-        """The user's queued and running jobs that are none of this pool's; None when SLURM did not answer."""
+        self.alive: Alive | None = None
+        """The user's queued and running jobs; None when SLURM did not answer."""
         self.done: list[Action] = []
         """What the last poll did; when an error of Prefect ended it, what it did before."""
         self._unsettled: set[str] = set()
@@ -201,7 +202,7 @@ class Pool:
             jobs = self.slurm.jobs()
         except Unreachable as error:
             LOG.warning("SLURM does not answer: %s", error)
-            self._polled = self.others = None
+            self._polled = self.alive = None
             self._absent.clear()  # without an answer nothing is absent
             return []
         now = self._clock()
@@ -210,8 +211,7 @@ class Pool:
         watched = self.runs.watched({*list(self.live), *self._unsettled})
         seen = [one for one in (self._seen(run, jobs, since) for run in watched) if one is not None]
         self.seen = seen
-        ours = {entry.job_id for entry in self.live.values()}
-        self.others = sum(job.state not in ENDS and job.id not in ours for job in jobs.values())
+        self.alive = self._alive(watched, jobs)
         self._forget(seen)
         missing = {
             one.submissions[-1].job_id or ""
@@ -295,6 +295,21 @@ class Pool:
             self._absent[last.name],
             (folder.parent / "COMPLETE.json").exists(),
         )
+
+    def _alive(self, watched: list[Run], jobs: dict[str, Job]) -> Alive:
+        types = {run.id: run.type for run in watched}
+        ours = {entry.name: types.get(run_id) for run_id, entry in self.live.items()}
+        alive = Alive()
+        for job in jobs.values():
+            if job.state in ENDS:
+                continue
+            if job.name not in ours:
+                alive.others.append(job)
+            elif ours[job.name] in UNDER_WAY:
+                alive.counted.append(job)
+            else:
+                alive.uncounted.append(job)
+        return alive
 
     def _forget(self, seen: list[Seen]) -> None:
         """Drops the memory of states and jobs that are no more."""

@@ -62,8 +62,6 @@ class Run:
     message: str = ""
     folder: str = ""
     """Where the journal of its jobs is kept."""
-    waited_seconds: float = 0.0
-    """Of one that has no job yet: since it was due."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ AT_ONCE = 200
 ALIVE = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 NOT_ENDED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
 """Under way, with or without a job yet, and not being cancelled."""
+CANCELS = (StateType.CANCELLING, StateType.CANCELLED)
 ENDED_BY_OTHERS = [StateType.CANCELLED, StateType.CRASHED]
 
 
@@ -97,19 +97,21 @@ class PrefectRuns:
             next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=now),
         )
         asked: dict[str, Any] = {"flow_run_filter": due, "sort": FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC}
-        found = _all_pages(self._client, work_pool_filter=self._of_pool, **asked)
-        return [
-            replace(self._as_run(run), waited_seconds=(now - run.next_scheduled_start_time).total_seconds())
-            for run in found
-            if run.next_scheduled_start_time is not None
-        ]
+        return [self._as_run(run) for run in _all_pages(self._client, work_pool_filter=self._of_pool, **asked)]
+
+    def allowed(self) -> int | None:
+        """How many runs of the pool the server lets be under way; None: any number."""
+        return self._client.read_work_pool(self._pool).concurrency_limit
 
     def allow(self, at_once: int | None) -> None:
         """From now on the server gives out a run of the pool only while fewer than this are Pending or Running."""
         self._client.update_work_pool(self._pool, WorkPoolUpdate(concurrency_limit=at_once))
 
     def set_state(self, wish: SetState) -> bool:
-        """Sets the state if the run is still in the one that was read; a run that is gone is no error."""
+        """Sets the state if the run is still in the one that was read; a run that is gone is no error.
+
+        One that is to go on at once is due since it was first: it goes on before what was started after it.
+        """
         try:
             now = self._client.read_flow_run(UUID(wish.run.id))
         except ObjectNotFound:
@@ -121,13 +123,26 @@ class PrefectRuns:
         details = marked(wish.origin) if scheduled else StateDetails()
         if scheduled:
             soon: Any = datetime.now(UTC) + timedelta(seconds=wish.delay_seconds)
-            details.scheduled_time = soon
+            details.scheduled_time = soon if wish.delay_seconds else now.expected_start_time
         state: State[Any] = State(
             type=StateType(wish.type), name=wish.name, message=wish.message, state_details=details
         )
-        self._client.set_flow_run_state(now.id, state, force=True)
+        ours = self._client.set_flow_run_state(now.id, state, force=True).state
         LOG.info("%s: %s. %s", now.name, wish.name, wish.message)
+        if now.state.type not in CANCELS and ours is not None:
+            self._put_back_a_cancel(now.id, {str(now.state.id), str(ours.id)}, since=now.state.timestamp)
         return True
+
+    def _put_back_a_cancel(self, run_id: UUID, known: set[str], since: Any) -> None:
+        """A person may have cancelled the run between our two requests, and Prefect has no way to set a state only
+        over another one."""
+        later = [state for state in self._client.read_flow_run_states(run_id) if state.timestamp >= since]
+        for state in later:
+            if state.type in CANCELS and str(state.id) not in known:
+                LOG.info("flow run %s was cancelled meanwhile", run_id)
+                again = State[Any](type=state.type, name=state.name, message=state.message)
+                self._client.set_flow_run_state(run_id, again, force=True)
+                return
 
     def set_job(self, run_id: str, job_id: str) -> None:
         try:

@@ -40,7 +40,7 @@ from deployments.slurm.job.plan import Plan, asked_now, continues
 from deployments.slurm.job.preflight import require
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool.mirror import Mirror
-from deployments.slurm.pool.places import Places
+from deployments.slurm.pool.places import UNDER_WAY, Alive, Places
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
 from deployments.slurm.pool.runs import PrefectRuns, passes
@@ -336,18 +336,18 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             self._jobs.poll()
         finally:  # what was done before the server went away is shown all the same
             self._show(self._jobs.done)
-        if self._jobs.others is not None:
-            self._keep_places(self._jobs.others)
+        if self._jobs.alive is not None:
+            self._keep_places(self._jobs.alive)
 
-    def _keep_places(self, others: int) -> None:
+    def _keep_places(self, alive: Alive) -> None:
         assert self._places is not None and self._site is not None
         with suppress(BadInput):  # somebody is editing the site file: the last good one stands
             self._read_site_again()
-        self._places.keep(self._site, others)
+        self._places.keep(self._site, alive)
 
     def _tell(self) -> None:
         assert self._jobs is not None and self._places is not None
-        self._places.tell(sum(one.run.type in ("PENDING", "RUNNING") for one in self._jobs.seen))
+        self._places.tell(sum(one.run.type in UNDER_WAY for one in self._jobs.seen))
 
     def _show(self, actions: list[Action]) -> None:
         """Shows how all jobs stand, and notifies a person of what these actions ended or found."""

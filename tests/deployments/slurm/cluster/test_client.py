@@ -35,7 +35,8 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def line(id_: str = "7", state: str = "RUNNING", exit_: str = "0", reason: str = "None", name: str = "job.1") -> str:
-    return f"{id_}|{state}|{exit_}|{reason}|n1|2026-11-21T18:56:06|2026-11-21T18:56:07|2026-11-21T19:56:07|{name}|\n"
+    times = "2026-11-21T18:56:06|2026-11-21T18:56:07|2026-11-21T19:56:07"
+    return f"{id_}|{state}|{exit_}|{reason}|n1|{times}|normal|lab|{name}|\n"
 
 
 # ------------------------------------------------------------------------------------------------------------ squeue
@@ -46,7 +47,10 @@ def test_squeue_is_asked_once_for_all_jobs_of_this_user_ended_ones_too(commands:
     slurm = SlurmCommands()
     jobs = slurm.jobs()
     assert jobs["7"] == Job(
-        "7", "job.1", "RUNNING", "", 0, 0, "n1", "2026-11-21T18:56:06", "2026-11-21T18:56:07", "2026-11-21T19:56:07"
+        *("7", "job.1", "RUNNING", "", 0, 0, "n1"),
+        *("2026-11-21T18:56:06", "2026-11-21T18:56:07", "2026-11-21T19:56:07"),
+        qos="normal",
+        account="lab",
     )
     assert (jobs["8"].exit_code, jobs["8"].signal, jobs["8"].reason) == (3, 0, "NonZeroExitCode")
     asked = (commands.folder / "squeue.arguments").read_text().split()
@@ -119,15 +123,16 @@ def test_what_a_job_used_is_its_own_time_and_the_memory_of_its_greediest_step(
 
 
 def test_sacct_is_read_as_it_writes(commands: Any) -> None:
-    times = "n1|2026-11-21T18:56:06|2026-11-21T18:56:07|2026-11-21T19:56:07"
+    times = "n1|2026-11-21T18:56:06|2026-11-21T18:56:07|2026-11-21T19:56:07|long|lab"
     commands(
         "sacct",
         f"7|CANCELLED by 1000|0:15|None|{times}|job.1\n8|OUT_OF_MEMORY|0:125|None|{times}|a|b\n"
-        f"9|NODE_FAIL+|1:0|None|None assigned|Unknown|Unknown|Unknown|\n10|CANCELLED|0:0|None|{times}|lost\n",
+        f"9|NODE_FAIL+|1:0|None|None assigned|Unknown|Unknown|Unknown|||\n10|CANCELLED|0:0|None|{times}|lost\n",
     )
     found = SlurmCommands().accounted(["8", "7", "9"])
     assert {job.state for job in found.values()} == {"CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL"}
     assert (found["7"].cancelled_by, found["10"].cancelled_by) == ("1000", "")
+    assert (found["7"].qos, found["7"].account) == ("long", "lab")
     assert (found["7"].signal, found["8"].signal, found["8"].name) == (15, 125, "a|b")
     asked = (commands.folder / "sacct.arguments").read_text().split("\n")
     assert asked[asked.index("-j") + 1] == "7,8,9"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from deployments.slurm.cluster.limits import SubmitLimit, submit_limit
+from deployments.slurm.cluster.client import Job
+from deployments.slurm.cluster.limits import NoAnswer, SubmitLimit, submit_limit
 
 
 def cluster(associations: str, qos: str) -> Any:
@@ -27,21 +28,40 @@ QOS = "normal|\nshort|20\nlong|4\n"
 @pytest.mark.parametrize(
     ("associations", "account", "qos", "expected"),
     [
-        ("lab|short|\n", "", "", SubmitLimit(20, "the QOS short")),
-        ("lab|short|7\n", "", "long", SubmitLimit(4, "the QOS long")),
-        ("lab||7\n", "", "", SubmitLimit(7, "the account lab")),
-        ("lab|normal|7\nother|normal|9\n", "", "", SubmitLimit(9, "the account lab")),
-        ("lab|normal|7\nother|normal|9\n", "lab", "", SubmitLimit(7, "the account lab")),
+        ("lab|short|\n", "", "", SubmitLimit(20, "QOS", "short")),
+        ("lab|short|7\n", "", "long", SubmitLimit(4, "QOS", "long")),
+        ("lab||7\n", "", "", SubmitLimit(7, "account", "lab")),
+        ("lab|normal|7\nother|normal|9\n", "", "", SubmitLimit(9, "account", "other")),
+        ("lab|normal|7\nother|normal|9\n", "lab", "", SubmitLimit(7, "account", "lab")),
         ("lab|normal|7\nother|normal|\n", "", "", None),
         ("lab||\n", "", "", None),
         ("", "", "", None),
-        ("", "", "long", SubmitLimit(4, "the QOS long")),
+        ("", "", "long", SubmitLimit(4, "QOS", "long")),
     ],
 )
 def test_the_limit_is_the_qos_else_the_accounts(
     associations: str, account: str, qos: str, expected: SubmitLimit | None
 ) -> None:
     assert submit_limit(account, qos, cluster(associations, QOS)) == expected
+
+
+@pytest.mark.parametrize("said", ["sacctmgr: error: Problem talking to the database: Connection refused", ""])
+def test_an_accounting_that_is_away_does_not_say_that_there_is_no_limit(said: str) -> None:
+    def away(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", said)
+
+    def hangs(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        raise subprocess.TimeoutExpired(command, 15.0)
+
+    for run in (away, hangs):
+        with pytest.raises(NoAnswer):
+            submit_limit(run=run)
+
+
+def test_slurm_counts_towards_a_limit_the_jobs_of_its_qos_or_of_its_account() -> None:
+    job = Job("7", "job", "RUNNING", qos="gpu", account="lab")
+    assert SubmitLimit(4, "QOS", "GPU").counts(job) and not SubmitLimit(4, "QOS", "normal").counts(job)
+    assert SubmitLimit(4, "account", "lab").counts(job) and not SubmitLimit(4, "account", "other").counts(job)
 
 
 def test_a_cluster_without_accounting_has_no_limit_and_says_nothing(caplog: pytest.LogCaptureFixture) -> None:

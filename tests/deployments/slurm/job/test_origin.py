@@ -10,8 +10,9 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Late, Pending, Scheduled, State
+from prefect.states import Cancelled, Cancelling, Late, Pending, Running, Scheduled, State
 
 from deployments.slurm.job.origin import Origin, asked_automatically, marked, origin_of
 from deployments.slurm.pool.reconcile import Run, SetState
@@ -66,6 +67,44 @@ def test_the_server_keeps_who_asked_through_all_that_comes_between(client: SyncP
     prefects(Pending())
     ours("automatic")
     assert automatic()
+
+
+def test_a_stage_that_goes_on_is_due_before_one_that_was_started_after_it(
+    client: SyncPrefectClient, new_run: UUID
+) -> None:
+    """With 8 places and 300 trainings, one that met its time limit would go on after 36 rounds of the others."""
+    first = client.read_flow_run(new_run)
+    later = client.create_flow_run_from_deployment(first.deployment_id)
+    runs = PrefectRuns(first.work_pool_name or "", lambda run: Path(), client)
+    client.set_flow_run_state(new_run, Running(), force=True)
+    present = runs.watched([])[0]
+    assert runs.set_state(SetState(present, "SCHEDULED", "AwaitingRetry", "the time limit"))
+    assert [run.id for run in runs.waiting()] == [str(new_run), str(later.id)]
+    client.set_flow_run_state(new_run, Running(), force=True)
+    assert runs.set_state(SetState(runs.watched([])[0], "SCHEDULED", "AwaitingRetry", "it crashed", 300.0))
+    assert [run.id for run in runs.waiting()] == [str(later.id)]
+
+
+@pytest.mark.parametrize("cancel", [Cancelling(), Cancelled(message="by a person")], ids=lambda state: state.name)
+def test_a_cancel_between_the_two_requests_of_a_wish_is_not_lost(
+    client: SyncPrefectClient, new_run: UUID, cancel: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = PrefectRuns("pool", lambda run: Path(), client)
+    read = client.read_flow_run
+
+    def and_a_person_cancels(run_id: UUID) -> FlowRun:
+        answer = read(run_id)
+        monkeypatch.setattr(client, "read_flow_run", read)
+        client.set_flow_run_state(run_id, cancel, force=True)
+        return answer
+
+    present = read(new_run).state
+    assert present is not None
+    monkeypatch.setattr(client, "read_flow_run", and_a_person_cancels)
+    wish = SetState(Run(str(new_run), str(present.id), "SCHEDULED", "Scheduled"), "SCHEDULED", "Waits", "for a place")
+    runs.set_state(wish)
+    now = read(new_run).state
+    assert now is not None and (now.type.value, now.message) == ("CANCELLED", cancel.message), "it had no job yet"
 
 
 @pytest.mark.parametrize("origin", ["automatic", "put off", "person"])

@@ -688,10 +688,11 @@ def test_the_users_other_jobs_are_counted_without_the_ended_ones_and_the_pools_o
     for state in ("RUNNING", "PENDING", "FAILED"):
         world.slurm.foreign(state)
     world.poll()
-    assert world.pool.live and world.pool.others == 2
+    alive = world.pool.alive
+    assert alive and (len(alive.counted), len(alive.uncounted), len(alive.others)) == (1, 0, 2)
     world.slurm.fall("down")
     world.poll()
-    assert world.pool.others is None
+    assert world.pool.alive is None
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.origin import Origin, marked
 from deployments.slurm.job.variables import SlurmJobConfiguration
+from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Run, SetState
 from deployments.slurm.pool.worker import FEW_SECONDS, SUBMITTED_AT_ONCE, SlurmWorker, interval_seconds, notify
@@ -366,20 +367,20 @@ def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
 
 
 def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(worker: SlurmWorker, tmp_path: Path) -> None:
-    kept: list[tuple[int | None, int]] = []
+    kept: list[tuple[int | None, Alive]] = []
     told: list[int] = []
-    keep = lambda site, others: kept.append((site.max_jobs, others))  # noqa: E731
+    alive, keep = Alive(), lambda site, alive: kept.append((site.max_jobs, alive))
     seen = [SimpleNamespace(run=Run("f", "s", type_, type_), submissions=[]) for type_ in ("PENDING", "CANCELLING")]
     worker._places = SimpleNamespace(keep=keep, tell=told.append)  # type: ignore[assignment]
     worker._mirror = SimpleNamespace(show=lambda seen: None)  # type: ignore[assignment]
-    worker._jobs = SimpleNamespace(poll=lambda: None, done=[], seen=seen, others=3)  # type: ignore[assignment]
+    worker._jobs = SimpleNamespace(poll=lambda: None, done=[], seen=seen, alive=alive)  # type: ignore[assignment]
     for text in (f"root: {tmp_path}\nmax_jobs: 2\n", f"root: {tmp_path}\nmax_job: 2\n", f"root: {tmp_path}\n"):
         (tmp_path / "site.yaml").write_text(text)
         worker._poll()
         worker._tell()
-    worker._jobs.others = None
+    worker._jobs.alive = None
     worker._poll()
-    assert kept == [(2, 3), (2, 3), (None, 3)] and told == [1, 1, 1]
+    assert kept == [(2, alive), (2, alive), (None, alive)] and told == [1, 1, 1]
 
 
 def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing: Refusing, tmp_path: Path) -> None:
