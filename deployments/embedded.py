@@ -112,14 +112,16 @@ def require_answer(address: str) -> None:
                 "PREFECT_API_AUTH_STRING to its name:password"
             )
         answer.raise_for_status()
-    except httpx.ReadTimeout as error:
-        raise BadInput(
-            f"the Prefect server at PREFECT_API_URL={address} is busy ({error}) and was asked for a minute; nothing "
-            "was started, and what is under way goes on: start the same command again"
-        ) from error
     except httpx.HTTPError as error:
+        said = str(error).partition("\n")[0]
+        status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
+        if isinstance(error, httpx.ReadTimeout) or status in BUSY:
+            raise BadInput(
+                f"the Prefect server at PREFECT_API_URL={address} is busy ({said}) and was asked for a minute; "
+                "nothing was started, and what is under way goes on: start the same command again"
+            ) from error
         raise BadInput(
-            f"the Prefect server at PREFECT_API_URL={address} does not answer ({error}): start it with "
+            f"the Prefect server at PREFECT_API_URL={address} does not answer ({said}): start it with "
             "`prefect server start`, or unset PREFECT_API_URL to use an embedded one"
         ) from error
 

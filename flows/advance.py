@@ -6,6 +6,8 @@ reads each. It never starts again what failed or was cancelled.
 
 from __future__ import annotations
 
+from functools import partial
+
 import httpx
 from prefect import flow
 from prefect.exceptions import PrefectException
@@ -13,6 +15,7 @@ from prefect.logging import get_run_logger
 from prefect.states import State
 
 from deployments.slurm.cluster.site import has_site, read_site
+from deployments.slurm.pool.runs import patiently
 from deployments.slurm.study import cancel, follow
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import root_of
@@ -38,17 +41,19 @@ def advance(root: str = "") -> State:
 
 def _advance(root: str) -> State:
     site, logger = read_site(), get_run_logger()
-    where = root_of(site, root)
+    where, left = root_of(site, root), []
     try:
         cancel.finish_cancels(where)
     except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:
         logger.warning("cancelled studies: %s", error)
     for file in study_file.active(where):
         try:
-            found = follow.advance_kept(file, site, where)
+            found = patiently(partial(follow.advance_kept, file, site, where))
         except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # one study stops no other
             logger.warning("%s: %s", file.stem, error)
+            left.append(file.parent.parent.name)
             continue
         stands = [f"{handle.label} {found.standing(handle).stand}" for handle in found.handles]
         logger.info("%s: %s", file.stem, ", ".join(stands))
-    return prefect_state(COMPLETED, "what was ready is started")
+    but = f", but not of {', '.join(left)}: why stands in the log, and the next run tries again" if left else ""
+    return prefect_state(COMPLETED, f"what was ready is started{but}")

@@ -106,7 +106,8 @@ def silent() -> int:
         ([lambda: 503, lambda: 429, lambda: 200], None),
         ([silent, lambda: 200], None),
         ([silent] * 4, "is busy .* nothing was started, .* start the same command again"),
-        ([lambda: 503] * 4, "does not answer .*503"),
+        ([lambda: 503] * 4, "is busy .*503.* start the same command again"),
+        ([lambda: 500], "does not answer .*500"),
         ([lambda: 401], "asks for a password"),
     ],
 )

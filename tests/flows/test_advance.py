@@ -11,6 +11,7 @@ import httpx
 import pytest
 from prefect.exceptions import ObjectNotFound
 
+from deployments.slurm.pool import runs as pool_runs
 from flows import advance
 from storage.errors import BadInput
 from tests.slurm.harness import kept_study, toy_study
@@ -39,8 +40,32 @@ def test_one_study_that_cannot_be_read_stops_no_other(
     monkeypatch.setattr(advance, "has_site", lambda: True)
     monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
     monkeypatch.setattr(advance, "get_run_logger", lambda: logging.getLogger("ratchet.advance"))
-    advance.advance.fn(str(tmp_path))
+    monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", ())
+    ended = advance.advance.fn(str(tmp_path))
     assert set(read) == files and read[0].stem in caplog.text
+    assert "what was ready is started, but not of first" in ended.message
+
+
+def test_a_busy_server_is_asked_again_before_a_study_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept_study(tmp_path, toy_study("only"))
+    answers = iter([httpx.ConnectError("away"), httpx.ReadTimeout("busy"), SimpleNamespace(handles=[])])
+
+    def advance_kept(*_: Any) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(advance.follow, "advance_kept", advance_kept)
+    monkeypatch.setattr(advance.cancel, "finish_cancels", lambda root: None)
+    monkeypatch.setattr(advance, "has_site", lambda: True)
+    monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
+    monkeypatch.setattr(advance, "get_run_logger", lambda: logging.getLogger("ratchet.advance"))
+    monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", (0.0, 0.0))
+    assert advance.advance.fn(str(tmp_path)).message == "what was ready is started"
+    assert next(answers, None) is None
 
 
 @pytest.mark.parametrize(

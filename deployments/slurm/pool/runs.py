@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import httpx
@@ -31,7 +32,9 @@ from deployments.slurm.job.origin import marked
 from deployments.slurm.pool.reconcile import Run, SetState
 
 LOG = logging.getLogger("ratchet.slurm")
+Answer = TypeVar("Answer")
 AT_ONCE = 200
+AGAIN_AFTER_SECONDS = (2.0, 5.0, 15.0)
 ALIVE = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 NOT_ENDED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
 """Under way, with or without a job yet, and not being cancelled."""
@@ -45,6 +48,19 @@ def passes(error: httpx.HTTPError) -> bool:
     return not isinstance(error, httpx.HTTPStatusError) or (
         error.response.status_code >= 500 or error.response.status_code in busy
     )
+
+
+def patiently(ask: Callable[[], Answer]) -> Answer:
+    """What it answers; a server that is busy or away is asked again, for some 20 s. Raises the last httpx.HTTPError."""
+    for wait in AGAIN_AFTER_SECONDS:
+        try:
+            return ask()
+        except httpx.HTTPError as error:
+            if not passes(error):
+                raise
+            LOG.warning("the Prefect server is busy or away (%s); it is asked again in %g s", error, wait)
+            time.sleep(wait)
+    return ask()
 
 
 def runs_tagged(client: SyncPrefectClient, tag: str, types: list[StateType]) -> list[FlowRun]:

@@ -6,6 +6,7 @@ import logging
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from prefect.states import Cancelled, Cancelling, State, StateType
 
 from deployments.page import Page
 from deployments.slurm.cluster.site import read_site
-from deployments.slurm.pool.runs import NOT_ENDED, runs_tagged
+from deployments.slurm.pool.runs import NOT_ENDED, passes, patiently, runs_tagged
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import SlurmStudy, root_of
 from storage.errors import BadInput
@@ -67,6 +68,9 @@ def finish_cancels(root: Path) -> None:
                     stop(SlurmStudy.at_site(replace(page, over=given.get("over") or {}), study, str(root)))
             except BadInput as error:  # of a study as it was once, say; the others are ended all the same
                 LOG.warning("%s was cancelled, but not its stages: cancel them by hand. %s", run.name, error)
+            except httpx.HTTPError as error:
+                LOG.warning("%s was cancelled, but not yet all its stages: it is tried again. %s", run.name, error)
+                continue
             client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
 
 
@@ -101,15 +105,19 @@ def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str]) -> None:
     """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs.
 
     Those are the stages of its page as it is now, and what was started of one of its files, when a stage or a package
-    has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too.
+    has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too. Raises
+    httpx.HTTPError when the server stays busy or away: some of them may go on.
     """
     wanted = {handle.run.fingerprint for handle in slurm.handles if not handle.finished}
     with get_client(sync_client=True) as client:
-        for run in runs_tagged(client, slurm.study.name, NOT_ENDED):
+        for run in patiently(partial(runs_tagged, client, slurm.study.name, NOT_ENDED)):
             given, print_ = run.parameters, run.parameters.get("fingerprint")
             ours = print_ in wanted or given.get("study_file") in study_files
             if given.get("root") == str(slurm.root) and ours and print_ not in spared:
+                wish: State[Any] = Cancelling(message="its study was cancelled")
                 try:
-                    client.set_flow_run_state(run.id, Cancelling(message="its study was cancelled"))
+                    patiently(partial(client.set_flow_run_state, run.id, wish))
                 except httpx.HTTPError as error:
+                    if passes(error):
+                        raise
                     LOG.warning("%s could not be cancelled: %s", run.name, error)

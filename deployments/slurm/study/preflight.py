@@ -35,8 +35,8 @@ def require_runnable(slurm: SlurmStudy) -> None:
     left = [handle for handle in slurm.handles if not handle.finished]
     if len(left) >= MANY_STAGES:
         LOG.warning(
-            "%d stages: a server whose database is SQLite, the default, takes some minutes to start them and is busy "
-            "with them; PostgreSQL takes seconds (docs/cluster.md, PostgreSQL)",
+            "%d stages: a server whose database is SQLite, the default, takes some minutes to start so many; on "
+            "PostgreSQL it takes a third of that (docs/cluster.md, PostgreSQL)",
             len(left),
         )
     with get_client(sync_client=True) as client:

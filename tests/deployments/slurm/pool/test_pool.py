@@ -695,6 +695,14 @@ def test_the_users_other_jobs_are_counted_without_the_ended_ones_and_the_pools_o
     assert world.pool.alive is None
 
 
+def test_a_job_whose_run_is_being_cancelled_is_not_among_those_that_prefect_counts(world: World) -> None:
+    world.submit()
+    world.server.put("flow-run", "CANCELLING", "Cancelling", "")
+    world.poll(0.0)
+    assert world.pool.alive and [job.id for job in world.pool.alive.uncounted] == ["1"]
+    assert not world.pool.alive.counted and not world.pool.alive.others
+
+
 @pytest.mark.parametrize(
     ("asked", "limit", "measured", "lead"),
     [(120, 60, 45, 300), (120, 60, 600, 1200), (120, 5, 45, 120), (90, 5, 10, 100)],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -15,6 +16,7 @@ from prefect.states import Cancelling
 
 from deployments.page import load_page
 from deployments.slurm.cluster.site import Site
+from deployments.slurm.pool import runs as pool_runs
 from deployments.slurm.study import cancel
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import SlurmStudy
@@ -107,6 +109,48 @@ def test_a_cancel_that_no_process_heard_of_is_finished_by_advance(
         assert {client.read_flow_run(run).state.name for run in (asked, old)} == {"Cancelled"}
         assert not study_file.stopped(of_another_page.file).exists(), "nobody cancelled that one"
         assert {client.read_flow_run(run).state.name for run in left} == {"Cancelling"}
+
+
+def test_a_busy_server_is_asked_again_and_a_study_that_was_not_cancelled_whole_stays_cancelling(
+    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer 503 left the stage running, and the study said Cancelled."""
+    root, study = tmp_path / "runs", toy_study("busy")
+    site = tmp_path / "site.yaml"
+    site.write_text(f"root: {root}\n")
+    monkeypatch.setenv("RATCHET_SITE", str(site))
+    kept = kept_study(root, study)
+    given = {"study": study.model_dump(mode="json"), "root": str(root), "dispatch": "slurm"}
+    stage = {"root": str(root), "study_file": str(kept.file), "fingerprint": "f" * 64}
+    busy = httpx.HTTPStatusError("503", request=httpx.Request("POST", "http://x"), response=httpx.Response(503))
+    asked: list[UUID] = []
+    set_state = SyncPrefectClient.set_flow_run_state
+
+    def answers(times_busy: int) -> None:
+        left = [busy] * times_busy
+
+        def busy_at_first(self: SyncPrefectClient, run_id: UUID, state: Any, force: bool = False) -> Any:
+            asked.append(run_id)
+            if left:
+                raise left.pop()
+            return set_state(self, run_id, state, force)
+
+        monkeypatch.setattr(SyncPrefectClient, "set_flow_run_state", busy_at_first)
+
+    monkeypatch.setattr(cancel, "HOOK_SECONDS", 0.0)
+    monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", (0.0, 0.0))
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        flow_id = client.create_flow(flow(lambda: None, name="toy"))
+        whole = _cancelling(client, flow_id, given)
+        wanted = {"flow_id": str(flow_id), "parameters": stage, "tags": ["busy"], "state": {"type": "SCHEDULED"}}
+        one = UUID(client._client.post("/flow_runs/", json=wanted).json()["id"])
+        answers(times_busy=3)
+        cancel.finish_cancels(root)
+        assert asked == [one] * 3
+        assert [client.read_flow_run(run).state.name for run in (whole, one)] == ["Cancelling", "Scheduled"]
+        answers(times_busy=2)
+        cancel.finish_cancels(root)
+        assert [client.read_flow_run(run).state.name for run in (whole, one)] == ["Cancelled", "Cancelled"]
 
 
 def _cancelling(client: SyncPrefectClient, flow_id: UUID, parameters: dict[str, Any]) -> UUID:
