@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deployments.slurm.job.journal import Journal
 from storage import attempts, durable
 from tests.slurm import toy
 from tests.slurm.harness import Bench, toy_study
 from tests.tasks.icecube import tiny as icecube
+from tests.tasks.inversion import tiny as inversion
 from tests.tasks.tiny import Here
 
 
@@ -42,6 +47,37 @@ def test_the_direction_study_runs_through_the_pools_to_the_digests_of_a_run_here
     bench.ensure_worker("ratchet")
     bench.run_deployment("icecube/icecube-smoke", root=str(root)).wait("Completed", seconds=900)
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
+
+
+@pytest.mark.slurm_long
+def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_and_leave_the_others_alone(
+    bench: Bench, tmp_path: Path
+) -> None:
+    here, root = inversion.finished(), tmp_path / "runs"
+    cells = {label: handle for label, handle in here.handles.items() if "adversarial" in label}
+    places = {label: root / handle.run.path.relative_to(here.root) for label, handle in cells.items()}
+
+    def at_work(but: str = "") -> tuple[str, dict[str, Any]] | None:
+        found = [(label, attempts.newest(place / "attempts")) for label, place in places.items() if label != but]
+        return next(((label, record) for label, record in found if record and not record.get("end_state")), None)
+
+    bench.ensure_worker("ratchet")
+    study = bench.run_deployment("inversion/inversion-smoke", root=str(root))
+    killed, record = bench.until("a cell is at work", at_work)
+    os.kill(record["pid"], signal.SIGKILL)
+    stranded, record = bench.until("another one is", partial(at_work, but=killed))
+    node = bench.cluster.slurm("squeue", "-h", "-j", record["slurm_job_id"], "-o", "%N")
+    bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+    study.wait("Completed", seconds=900)
+
+    _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
+    ends = {label: [one.end for one in Journal(place / "jobs").all() if one.end] for label, place in places.items()}
+    why = {label: [end.diagnosis.category for end in some if end.diagnosis] for label, some in ends.items()}
+    assert why[killed][0] in ("killed", "node failure") and len(why[killed]) > 1, why
+    assert why[stranded][0] == "node failure", why
+    for label, categories in why.items():
+        assert categories[-1] == "finished" and {*categories[:-1]} <= {"node failure", "killed"}, why
+        assert "killed" not in categories or label == killed, why
 
 
 def _require_jobs_of_equal_digests(bench: Bench, here: Path, there: Path, stages: int) -> None:
