@@ -97,7 +97,3 @@ class FinalResults(Result):
     runs: dict[str, str]
     provenance: dict[str, Provenance]
     configuration: dict[str, Any]
-
-    def unlearned(self, one: Comparison) -> list[str]:
-        """Which of the two arms are not shown to learn: between those nothing is better or worse."""
-        return [name for name in (one.arm, one.reference) if not self.arms[name].learned]

@@ -58,8 +58,9 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
             _require_records(given[cell_role(arm, int(seed))], one)
     trivial = min(fixed.validation.trivial.by_name.values())
     arms = {name: _arm(config, name, by_seed, trivial) for name, by_seed in cells.items()}
-    differences = _compared(config, {name: arm.values for name, arm in arms.items()})
-    outside = _compared(config, {name: arm.out_of_distribution.values for name, arm in arms.items()})
+    unlearned = [name for name, arm in arms.items() if not arm.learned]
+    differences = _compared(config, {name: arm.values for name, arm in arms.items()}, unlearned)
+    outside = _compared(config, {name: arm.out_of_distribution.values for name, arm in arms.items()}, unlearned)
     return FinalResults(
         study=config.study,
         rank=config.configuration["matrices"]["rank"],
@@ -108,11 +109,11 @@ def _arm(config: ReportConfig, name: str, by_seed: Mapping[str, TrainResult], tr
     )
 
 
-def _compared(config: ReportConfig, values: Values) -> list[Comparison]:
+def _compared(config: ReportConfig, values: Values, unlearned: Sequence[str]) -> list[Comparison]:
     """CheckFailed where two cells have the same number: what tells them apart has not reached the training."""
     pairs = [(arm, reference) for arm, reference in config.comparisons]
     try:
-        return compare(values, pairs, config.confidence_level, config.min_seeds)
+        return compare(values, pairs, config.confidence_level, config.min_seeds, unlearned)
     except ValueError as error:
         raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
 

@@ -7,7 +7,6 @@ from tasks.inversion.results import NegativeFacts, Trivial
 from tasks.report.cautions import numerics_changed
 from tasks.report.comparison_table import in_words
 from tasks.report.numbers import percent
-from tasks.statistics.comparison import Comparison
 
 QUESTION = "Does mining adversarial negatives help an energy network that learns to invert matrices?"
 RECORDED = {
@@ -48,15 +47,8 @@ def standing(value: float, trivial: Trivial) -> str:
 def answer(results: FinalResults) -> list[str]:
     """What the seeds show of each arm, and which part of it is the descent."""
     by_arm = [one for one in results.differences if one.reference == results.reference]
-    said = [compared(results, one) for one in by_arm]
+    said = [in_words(one, results.min_seeds) for one in by_arm]
     return [*said, *(descent(part, results.reference) for part in results.descent_parts), *unlearned(results)]
-
-
-def compared(results: FinalResults, one: Comparison) -> str:
-    """One comparison; of arms that have learned nothing none is better."""
-    if idle := results.unlearned(one):
-        return f"{one.arm} and {one.reference} are not compared in words: not shown to learn: {' and '.join(idle)}."
-    return in_words(one, results.min_seeds)
 
 
 def descent(part: DescentPart, reference: str) -> str:
@@ -157,7 +149,7 @@ def recorded_claims() -> list[str]:
 
 def headline(results: FinalResults) -> str:
     """The answer in one line, for a list of studies."""
-    by_arm = [one for one in results.differences if one.reference == results.reference and not results.unlearned(one)]
+    by_arm = [one for one in results.differences if one.reference == results.reference]
     shown = [one for one in by_arm if one.better or one.worse]
     words = [f"{one.arm} {'better' if one.better else 'worse'} ({one.percent:+.2f}%)" for one in shown]
     reference = results.arms[results.reference]

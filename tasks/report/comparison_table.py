@@ -66,11 +66,13 @@ def shown(one: Comparison) -> str:
     """What the seeds show, in a word."""
     if one.better or one.worse:
         return "**better**" if one.better else "**worse**"
-    return "no difference shown"
+    return f"not learned: {' and '.join(one.unlearned)}" if one.unlearned else "no difference shown"
 
 
 def in_words(one: Comparison, min_seeds: int) -> str:
     """One comparison as a sentence."""
+    if one.unlearned:
+        return f"{one.arm} and {one.reference} are not compared: not shown to learn: {' and '.join(one.unlearned)}."
     if one.interval is None:
         return f"{one.arm} and {one.reference}: one seed shows no difference, whatever its size ({one.percent:+.2f}%)."
     facts = (

@@ -8,7 +8,7 @@ latter can show nothing at 5 %. All comparisons of a report are corrected togeth
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from scipy.stats import nct, t, ttest_ind
@@ -41,7 +41,7 @@ class Comparison(Result):
     comparisons. `least_p_exchange` is the lowest that so many seeds can give. `seeds_needed`: with so many a difference
     like this one (mean and spread as seen) would be found with a chance of 80 %, uncorrected; None where it takes more
     than 10,000. `better` and `worse`: shown, at the confidence level and with the least number of seeds; lower values
-    are better.
+    are better. `unlearned`: which of both are not shown to learn; then neither is better or worse.
     """
 
     arm: str
@@ -59,6 +59,7 @@ class Comparison(Result):
     seeds_needed: int | None
     better: bool
     worse: bool
+    unlearned: list[str]
 
 
 def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
@@ -73,14 +74,23 @@ def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
 
 
 def compare(
-    values: Values, pairs: Sequence[tuple[str, str]], confidence_level: float, min_seeds: int
+    values: Values,
+    pairs: Sequence[tuple[str, str]],
+    confidence_level: float,
+    min_seeds: int,
+    unlearned: Collection[str] = (),
 ) -> list[Comparison]:
-    """Each pair (arm, reference), all corrected together; lower values are better.
+    """Each pair (arm, reference), all corrected together; lower values are better, but of arms that are `unlearned`.
 
     ValueError for what would make a comparison meaningless: see `require_comparable`, and a reference whose mean is 0.
     """
     require_comparable(values)
-    found = [_compared(values, arm, reference, confidence_level) for arm, reference in pairs]
+    found = [
+        _compared(values, arm, reference, confidence_level).model_copy(
+            update={"unlearned": [name for name in (arm, reference) if name in unlearned]}
+        )
+        for arm, reference in pairs
+    ]
     adjusted = holm({str(number): one.p for number, one in enumerate(found) if one.p is not None})
     return [_judged(one, adjusted.get(str(number)), confidence_level, min_seeds) for number, one in enumerate(found)]
 
@@ -161,11 +171,13 @@ def _compared(values: Values, arm: str, reference: str, confidence_level: float)
         seeds_needed=needed,
         better=False,
         worse=False,
+        unlearned=[],
     )
 
 
 def _judged(found: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int) -> Comparison:
     shown = adjusted is not None and adjusted <= 1 - confidence_level and found.seeds >= min_seeds
+    shown &= not found.unlearned
     return found.model_copy(
         update={"p_adjusted": adjusted, "better": shown and found.mean < 0, "worse": shown and found.mean > 0}
     )

@@ -11,7 +11,7 @@ from tasks.inversion.final_results import ArmFacts, FinalResults
 from tasks.inversion.report import _compared, _descent_parts, _require_records, early_stop, stopped
 from tasks.inversion.results import TrainResult, Trivial
 from tasks.inversion.stages import ReportConfig
-from tasks.inversion.tables import recorded_table
+from tasks.inversion.tables import difference_table, recorded_table
 from tasks.inversion.words import answer, diverged, headline, standing
 from tests.tasks.inversion.tiny import finished
 
@@ -33,7 +33,7 @@ def config(min_seeds: int = 3) -> ReportConfig:
 def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = True) -> FinalResults:
     """The smoke study's results with other values."""
     found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json")
-    differences = _compared(config(min_seeds), values)
+    differences = _compared(config(min_seeds), values, () if learned else list(values))
     arms = {
         name: found.arms[name].model_copy(
             update={"values": of_arm, "mean": sum(of_arm.values()) / len(of_arm), "learned": learned}
@@ -77,7 +77,10 @@ def test_with_too_few_seeds_nothing_is_called_better_or_worse() -> None:
 
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     said = answer(of(VALUES, learned=False))
-    assert "is worse than" not in " ".join(said) and "not shown to learn" in said[0]
+    assert "is worse than" not in " ".join(said) and "not shown to learn: adversarial and none" in said[0]
+    table = difference_table(of(VALUES, learned=False)).markdown()
+    assert "not learned: adversarial and none" in table and "**worse**" not in table
+    assert not any(one.better or one.worse for one in of(VALUES, learned=False).differences)
     assert headline(of(VALUES, learned=False)).startswith("no arm shown to differ"), "as a list of studies has it"
     assert said[-1].startswith("**Not shown to learn: none, adversarial, adversarial-as-published.**")
 
@@ -92,7 +95,7 @@ def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
 def test_equal_arms_and_missing_cells_end_the_report(change: dict[str, Any], said: str) -> None:
     """Forty runs of the recorded study were one configuration, and three of them had the same error."""
     with pytest.raises(CheckFailed, match=said):
-        _compared(config(), VALUES | change)
+        _compared(config(), VALUES | change, ())
 
 
 def test_errors_that_do_not_follow_from_the_records_end_the_report() -> None:
