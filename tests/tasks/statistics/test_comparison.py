@@ -113,3 +113,19 @@ def test_differences_without_any_spread_have_no_p_value() -> None:
     values = {"a": reference, "b": {seed: value + 0.5 for seed, value in reference.items()}}
     (found,) = compare(values, [("b", "a")], 0.95, 3)
     assert found.p is None and found.seeds_needed is None and not found.worse
+
+
+def test_what_one_comparison_alone_would_show_is_not_shown_among_many() -> None:
+    """Of twenty comparisons of equal arms one has p below 0.05."""
+    reference = {"0": 1.00, "1": 1.20, "2": 1.10, "3": 1.30}
+    values = {
+        "reference": reference,
+        "one": {"0": 0.90, "1": 1.15, "2": 0.97, "3": 1.27},
+        "two": {"0": 1.01, "1": 1.19, "2": 1.12, "3": 1.28},
+        "three": {"0": 0.98, "1": 1.21, "2": 1.09, "3": 1.32},
+    }
+    (alone,) = compare({"reference": reference, "one": values["one"]}, [("one", "reference")], 0.95, 3)
+    assert alone.better and alone.p is not None and alone.p_adjusted == alone.p < 0.05
+    among, *others = compare(values, [(arm, "reference") for arm in ("one", "two", "three")], 0.95, 3)
+    assert among.p == alone.p and among.p_adjusted == pytest.approx(3 * alone.p) and among.p_adjusted > 0.05
+    assert not among.better and not any(one.better or one.worse for one in others)
