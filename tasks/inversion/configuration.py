@@ -68,6 +68,9 @@ class Arm(Mining):
     decay: Literal["linear", "constant", "cosine"] | None = scientific(
         None, description="The learning rate after the warm-up; empty: that of the budget."
     )
+    against: str | None = execution(
+        None, description="Another arm that this one is compared with, beside the reference; empty: none."
+    )
 
     @model_validator(mode="after")
     def _says_only_what_is_used(self) -> Arm:

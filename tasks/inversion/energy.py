@@ -1,7 +1,7 @@
 """The energy E(x, y, t) = |f([x, y], t)|^2: low where y is the inverse of x. Its gradient predicts the noise in y.
 
-After Du et al., "Learning Iterative Reasoning through Energy Diffusion" (2024): three hidden SiLU layers, scaled and
-shifted by an embedding of t, and as many outputs as y has entries.
+After Du et al., "Learning Iterative Reasoning through Energy Diffusion" (2024): three hidden SiLU layers, of
+which the second and third are scaled and shifted by an embedding of t, and as many outputs as y has entries.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ class EnergyNetwork(nn.Module):
         self.register_buffer("deviation", deviation)
         self.time = nn.Sequential(nn.Linear(TIME_WIDTH, TIME_WIDTH), nn.GELU(), nn.Linear(TIME_WIDTH, TIME_WIDTH))
         self.layers = nn.ModuleList([nn.Linear(2 * entries, width), nn.Linear(width, width), nn.Linear(width, width)])
-        self.scales = nn.ModuleList([nn.Linear(TIME_WIDTH, 2 * width) for _ in self.layers])
+        self.scales = nn.ModuleList([nn.Linear(TIME_WIDTH, 2 * width) for _ in self.layers[1:]])
         self.last = nn.Linear(width, entries)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         told = self.time(self.steps)  # of every step, which is less work than of every row
-        hidden = torch.cat([(x - self.mean) / self.deviation, y], dim=-1)
-        for layer, scales in zip(self.layers, self.scales, strict=True):
+        first, *further = self.layers
+        hidden = functional.silu(first(torch.cat([(x - self.mean) / self.deviation, y], dim=-1)))
+        for layer, scales in zip(further, self.scales, strict=True):
             scale, shift = scales(told)[t].chunk(2, dim=-1)
             hidden = functional.silu(layer(hidden) * (1 + scale) + shift)
         return self.last(hidden).square().sum(-1)

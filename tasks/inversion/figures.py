@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -67,13 +67,25 @@ def _best_and_last(results: FinalResults) -> Figure:
 def _ways(results: FinalResults) -> Figure:
     """Of as many arms as can be told apart, the first seed."""
     seed = str(results.seeds[0])
+    others = [name for name in mined_first(results) if name != results.reference]
     drawn = [
-        Curve(name, style, arm.validations[seed], dots=True)
-        for (name, arm), style in zip(results.arms.items(), SERIES_STYLES, strict=False)
+        Curve(name, style, results.arms[name].validations[seed], dots=True)
+        for name, style in zip([results.reference, *others], SERIES_STYLES, strict=False)
     ]
-    caption = f"The validation error on the way, with seed {seed}, of the first {len(drawn)} arms."
+    left = _left_out(results, [curve.name for curve in drawn])
+    caption = f"The validation error on the way, with seed {seed}.{left}"
     ends = "; ".join(f"{curve.name} ends at {number(curve.points[-1][1])}" for curve in drawn)
     return Figure(curves("ways", f"{caption} {ends}.", drawn, "optimizer step", "validation error"), caption)
+
+
+def mined_first(results: FinalResults) -> list[str]:
+    """The arms, those that were trained with mined negatives before the others: they are what is asked about."""
+    return sorted(results.arms, key=lambda name: not results.arms[name].mining.uses_descent)
+
+
+def _left_out(results: FinalResults, drawn: Sequence[str]) -> str:
+    left = [name for name in results.arms if name not in drawn]
+    return f" Not drawn: {', '.join(left)}." if left else ""
 
 
 def _negatives(
@@ -83,7 +95,7 @@ def _negatives(
     found = results.probes.conditioning.negatives
     time = found[0].time
     here = [one for one in found if one.time == time]
-    arms = list(dict.fromkeys(one.arm for one in here))[: len(SERIES_STYLES) - truth]
+    arms = mined_first(results)[: len(SERIES_STYLES) - truth]
     series = {
         arm: [(float(one.descent_steps), Dots("", [value(one)])) for one in here if one.arm == arm] for arm in arms
     }
@@ -93,5 +105,6 @@ def _negatives(
         ]
     ticks = {float(one.descent_steps): f"{one.descent_steps}" for one in here}
     caption = f"Negatives at step {time} of the diffusion: {label}, after so many steps down the energy."
+    caption += _left_out(results, arms)
     numbers = "; ".join(f"{arm}: {', '.join(number(row.values[0]) for _, row in rows)}" for arm, rows in series.items())
     return Figure(over_values(name, f"{caption} {numbers}.", series, ticks, "steps down the energy", label), caption)

@@ -18,6 +18,7 @@ class ArmFacts(ArmMean):
 
     `learned`: with every seed it is below `learned_ratio` of the better trivial error. `descent_difference` is the
     largest of its seeds, None for an arm without a descent; `descent_defect` names on what that descent depends.
+    `clipped_share` of the steps had a gradient that was clipped, the longest of all was `largest_gradient_norm`.
     """
 
     mining: Mining
@@ -28,6 +29,8 @@ class ArmFacts(ArmMean):
     last_step: dict[str, int]
     validations: dict[str, list[list[float]]]
     """Seed -> [step, error] of each validation."""
+    clipped_share: dict[str, float]
+    largest_gradient_norm: dict[str, float]
     descent_difference: float | None
     descent_defect: str
 

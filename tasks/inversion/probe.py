@@ -59,8 +59,8 @@ def _looked_at(
     mined = descend(network, diffusion, some.x, start, t, steps, mining.step_scale)
     negatives = (mined.y / diffusion.signal(t)).clamp(-CLAMP, CLAMP)
     with torch.no_grad():
-        true = network(some.x, diffusion.signal(t) * some.y, t)
-        gap = true - network(some.x, diffusion.signal(t) * negatives, t)
+        true, false = (network(some.x, diffusion.noised(y, t, noise), t) for y in (some.y, negatives))
+        gap = true - false
     distance = (negatives - some.y).norm(dim=-1) / some.y.norm(dim=-1)
     ours, theirs = (_singular_values(y) for y in (negatives, some.y))
     rank = ours.shape[1]

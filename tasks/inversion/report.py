@@ -74,7 +74,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         differences=differences,
         out_of_distribution=outside,
         descent_parts=_descent_parts(config, differences),
-        early_stops=[early_stop(name, arm, patience) for name, arm in arms.items() for patience in PATIENCES],
+        early_stops=_early_stops(config, arms),
         confidence_level=config.confidence_level,
         min_seeds=config.min_seeds,
         learned_ratio=config.learned_ratio,
@@ -104,9 +104,17 @@ def _arm(config: ReportConfig, name: str, by_seed: Mapping[str, TrainResult], tr
             seed: [[one_of["step"], one_of["validation_mse"]] for one_of in one.training["validations"]]
             for seed, one in by_seed.items()
         },
+        clipped_share={seed: _of_steps(one, "gradient_steps_clipped_share") for seed, one in by_seed.items()},
+        largest_gradient_norm={seed: _of_steps(one, "gradient_norm_max") for seed, one in by_seed.items()},
         descent_difference=worst.descent_difference if worst else None,
         descent_defect=worst.descent_defect if worst else "",
     )
+
+
+def _of_steps(one: TrainResult, what: str) -> float:
+    """What is told of the gradients of all steps: a training is one epoch."""
+    (whole,) = one.training["gradients"]
+    return float(whole[what])
 
 
 def _compared(config: ReportConfig, values: Values, unlearned: Sequence[str]) -> list[Comparison]:
@@ -133,6 +141,12 @@ def _descent_parts(config: ReportConfig, differences: Sequence[Comparison]) -> l
         for one in differences
         if one.reference != reference and (one.reference, reference) in found
     ]
+
+
+def _early_stops(config: ReportConfig, arms: Mapping[str, ArmFacts]) -> list[EarlyStop]:
+    """Of trainings that themselves ended with some patience, only what less of it would have kept can be told."""
+    own = config.configuration["budget"].get("patience_validations") or math.inf
+    return [early_stop(name, arm, patience) for name, arm in arms.items() for patience in PATIENCES if patience < own]
 
 
 def early_stop(name: str, arm: ArmFacts, patience: int) -> EarlyStop:

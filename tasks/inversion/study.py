@@ -86,6 +86,8 @@ class Study(StudyBase):
                 raise ValueError(f"the arms {other} and {arm.name} are the same training: leave one of them out")
         if self.reference not in names:
             raise ValueError(f"reference {self.reference} is none of the arms: {', '.join(names)}")
+        if alone := [arm for arm in self.arms if arm.against not in (None, *names) or arm.against == arm.name]:
+            raise ValueError(f"the arm {alone[0].name} is against {alone[0].against}, which is no other arm")
         return self
 
     @model_validator(mode="after")
@@ -175,15 +177,18 @@ class Study(StudyBase):
 
     @property
     def comparisons(self) -> list[list[str]]:
-        """Each arm with the reference, and each as-published descent with the corrected one of the same arm."""
+        """Each arm with the reference and with the one that it is against, and each as-published descent with the
+        corrected one of the same arm; no two arms twice."""
         found = [[arm.name, self.reference] for arm in self.arms if arm.name != self.reference]
+        found += [[arm.name, arm.against] for arm in self.arms if arm.against]
         corrected = {f"{arm.mining!r} {self._budget_of(arm)!r}": arm.name for arm in self.arms}
         for arm in self.arms:
             if arm.uses_descent and arm.descent == "as-published":
                 other = arm.mining.model_copy(update={"descent": "corrected"})
                 if name := corrected.get(f"{other!r} {self._budget_of(arm)!r}"):
                     found.append([arm.name, name])
-        return found
+        first = {frozenset(pair): pair for pair in reversed(found)}
+        return [pair for pair in found if first[frozenset(pair)] is pair]
 
     def _budget_of(self, arm: Arm) -> Budget:
         return self.budget if arm.decay is None else self.budget.model_copy(update={"decay": arm.decay})

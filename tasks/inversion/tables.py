@@ -107,8 +107,20 @@ def out_of_distribution_differences(results: FinalResults) -> Table:
 
 def cell_table(results: FinalResults) -> Table:
     return Table(
-        "Every training: the error at its best step, whose weights are kept, and at its last.",
-        ["arm", "seed", "best error", "at step", "last error", "at step", "out of distribution", "run"],
+        "Every training: the error at its best step, whose weights are kept, and at its last; the share of its steps "
+        "whose gradient was clipped, and the longest gradient.",
+        [
+            "arm",
+            "seed",
+            "best error",
+            "at step",
+            "last error",
+            "at step",
+            "out of distribution",
+            "clipped",
+            "longest",
+            "run",
+        ],
         [
             [
                 name,
@@ -118,6 +130,8 @@ def cell_table(results: FinalResults) -> Table:
                 number(arm.last[seed]),
                 f"{arm.last_step[seed]:,}",
                 number(arm.out_of_distribution.values[seed]),
+                f"{arm.clipped_share[seed]:.0%}",
+                f"{arm.largest_gradient_norm[seed]:.3g}",
                 run_of(results, cell_role(name, int(seed))),
             ]
             for name, arm in results.arms.items()
@@ -181,8 +195,8 @@ def negative_table(results: FinalResults) -> Table:
 
 def recorded_table() -> Table:
     return Table(
-        "What the recorded study says of itself, beside what needs no learning on matrices of that rank (computed "
-        "again for this table). No run of this study stands behind these numbers.",
+        "What the recorded study says of itself, beside what needs no learning on this study's matrices of that "
+        "rank. No run of this study stands behind these numbers.",
         ["what", "error", "predicting zero", "predicting the mean", "which is"],
         [
             [what, f"{value:.6g}", f"{trivial.zero:.4g}", f"{trivial.mean:.4g}", standing(value, trivial)]

@@ -38,7 +38,8 @@ MSE = "validation_mse"
 
 @dataclass(frozen=True)
 class Batch:
-    """x and y [B, d], their steps of the diffusion [B], noise for them and for negatives [B, d], and a draw [B].
+    """x and y [B, d], their steps of the diffusion [B], the noise that is predicted and that of the contrast, wrong
+    inverses [B, d], and a draw [B].
 
     What the arm's strategy does not read is empty.
     """
@@ -47,7 +48,8 @@ class Batch:
     y: torch.Tensor
     t: torch.Tensor
     noise: torch.Tensor
-    start: torch.Tensor
+    contrast: torch.Tensor
+    random: torch.Tensor
     share: torch.Tensor
 
     def to(self, where: torch.device) -> Batch:
@@ -67,13 +69,15 @@ class Batches:
     def __call__(self, indices: np.ndarray, epoch: int) -> Batch:
         shape, strategy = (self.matrices.entries,), self.mining.strategy
         made = pairs(drawn(self.seed, "train", indices, self.matrices.rank, self.matrices.diagonal_in))
+        contrasts, of_random = strategy != "none", strategy in ("random", "mixed")
         times = uniform_at(self.seed, "time", epoch, indices)
         batch = Batch(
             made.x,
             made.y,
             (times * self.diffusion_steps).long().clamp(max=self.diffusion_steps - 1),
             normal_at(self.seed, "noise", epoch, indices, shape),
-            torch.empty(0) if strategy == "none" else normal_at(self.seed, "negative", epoch, indices, shape),
+            normal_at(self.seed, "contrast", epoch, indices, shape) if contrasts else torch.empty(0),
+            normal_at(self.seed, "negative", epoch, indices, shape) if of_random else torch.empty(0),
             uniform_at(self.seed, "share", epoch, indices) if strategy == "mixed" else torch.empty(0),
         )
         return batch.to(self.device)
@@ -147,30 +151,32 @@ def schedule(config: TrainsEnergy) -> Schedule:
 
 
 def losses(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
-    """Of each matrix, [B]: the error of the noise that is predicted, and the contrast of the truth with a negative."""
+    """Of each matrix, [B]: the error of the noise that is predicted, and the contrast of the truth with a negative.
+
+    Both are given the same noise, another one than that which is predicted; a mined negative was sought from it.
+    """
     noised = diffusion.noised(batch.y, batch.t, batch.noise)
-    energies, predicted = energy_and_gradient(network, batch.x, noised, batch.t, for_training=True)
+    _, predicted = energy_and_gradient(network, batch.x, noised, batch.t, for_training=True)
     found = (predicted - batch.noise).square().mean(-1)
     if mining.strategy == "none":
         return found
-    negatives = diffusion.noised(negatives_of(network, batch, diffusion, mining), batch.t, batch.noise)
-    contrast = functional.softplus(energies - network(batch.x, negatives, batch.t))
-    return found + mining.contrast_weight * contrast
+    wrong = negatives_of(network, batch, diffusion, mining)
+    true, false = (network(batch.x, diffusion.noised(y, batch.t, batch.contrast), batch.t) for y in (batch.y, wrong))
+    return found + mining.contrast_weight * functional.softplus(true - false)
 
 
 def negatives_of(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
     """A wrong y for each matrix, [B, d], free of noise and without gradients."""
-    random = batch.start.clamp(-CLAMP, CLAMP)
     if mining.strategy == "random":
-        return random
+        return batch.random.clamp(-CLAMP, CLAMP)
     mined = (mine(network, batch, diffusion, mining).y / diffusion.signal(batch.t)).clamp(-CLAMP, CLAMP)
     if mining.strategy == "mixed":
-        return torch.where(batch.share[:, None] < mining.adversarial_share, mined, random)
+        return torch.where(batch.share[:, None] < mining.adversarial_share, mined, batch.random.clamp(-CLAMP, CLAMP))
     return mined
 
 
 def mine(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> Descended:
     """Adversarial negatives, still at their steps of the diffusion: from much noise down the energy."""
-    start = diffusion.noised(batch.y, batch.t, mining.noise_scale * batch.start)
+    start = diffusion.noised(batch.y, batch.t, mining.noise_scale * batch.contrast)
     size, of = (mining.descent_steps, mining.step_scale), mining.descent
     return descend(network, diffusion, batch.x, start, batch.t, *size, of)

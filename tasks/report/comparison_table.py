@@ -37,7 +37,7 @@ def comparison_table(found: Sequence[Comparison], confidence_level: float, min_s
         f"adjusted by Holm over the {len(found)} comparisons of this table; beside it Welch's t, which does not pair, "
         "and the exchange of both arms within seeds with the lowest p that so many seeds can give. Better or worse is "
         f"shown where the adjusted p is at most {1 - confidence_level:g} and there are {min_seeds} seeds or more. "
-        "Seeds needed: with so many, a difference like this would be found with a chance of 80%.",
+        "Seeds needed: with so many, a difference like this would be found among these with a chance of 80%.",
         [
             "arm", "reference", "shown", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
             "p exchange (lowest)", "seeds needed",

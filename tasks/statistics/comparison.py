@@ -39,9 +39,10 @@ class Comparison(Result):
 
     `p` is None where the differences have no spread, or there is one seed; `p_adjusted` is Holm's over all
     comparisons. `least_p_exchange` is the lowest that so many seeds can give. `seeds_needed`: with so many a difference
-    like this one (mean and spread as seen) would be found with a chance of 80 %, uncorrected; None where it takes more
-    than 10,000. `better` and `worse`: shown, at the confidence level and with the least number of seeds; lower values
-    are better. `unlearned`: which of both are not shown to learn; then neither is better or worse.
+    like this one (mean and spread as seen) would be found with a chance of 80 % among as many comparisons, by
+    Bonferroni's correction, which is no milder than Holm's; None where it takes more than 10,000. `better` and
+    `worse`: shown, at the confidence level and with the least number of seeds; lower values are better. `unlearned`:
+    which of both are not shown to learn; then neither is better or worse.
     """
 
     arm: str
@@ -86,7 +87,7 @@ def compare(
     """
     require_comparable(values)
     found = [
-        _compared(values, arm, reference, confidence_level).model_copy(
+        _compared(values, arm, reference, confidence_level, len(pairs)).model_copy(
             update={"unlearned": [name for name in (arm, reference) if name in unlearned]}
         )
         for arm, reference in pairs
@@ -140,7 +141,7 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
     return found if found <= MOST_SEEDS else None
 
 
-def _compared(values: Values, arm: str, reference: str, confidence_level: float) -> Comparison:
+def _compared(values: Values, arm: str, reference: str, confidence_level: float, comparisons: int) -> Comparison:
     ours, theirs = (np.array([values[name][seed] for seed in values[reference]], float) for name in (arm, reference))
     differences, base = ours - theirs, float(theirs.mean())
     if base == 0:
@@ -154,7 +155,7 @@ def _compared(values: Values, arm: str, reference: str, confidence_level: float)
         interval = [mean - half, mean + half]
         if deviation > NO_SPREAD * abs(mean):
             p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
-            needed = seeds_needed(mean, deviation, confidence_level)
+            needed = seeds_needed(mean, deviation, 1 - (1 - confidence_level) / comparisons)
     return Comparison(
         arm=arm,
         reference=reference,

@@ -61,7 +61,7 @@ def test_of_one_step_the_doubling_is_no_defect_and_the_clamp_is(network: EnergyN
 @pytest.mark.parametrize("descent", ["corrected", "as-published"])
 def test_no_step_that_raises_the_energy_is_kept(network: EnergyNetwork, descent: Descent) -> None:
     batch = Batches(0, MATRICES, STEPS, torch.device("cpu"), MINED)(SOME, 0)
-    x, y = batch.x.double(), 3 * batch.start.double()
+    x, y = batch.x.double(), 3 * batch.contrast.double()
     before, gradient = energy_and_gradient(network, x, y, batch.t)
     found = descend(network, DIFFUSION, x, y, batch.t, 5, descent=descent)
     after, _ = energy_and_gradient(network, x, found.y, batch.t)
@@ -73,7 +73,7 @@ def test_no_step_that_raises_the_energy_is_kept(network: EnergyNetwork, descent:
 
 def test_rows_that_moved_are_clamped_each_by_its_own_limit(network: EnergyNetwork) -> None:
     batch = Batches(0, MATRICES, STEPS, torch.device("cpu"), MINED)(SOME, 0)
-    found = descend(network, DIFFUSION, batch.x.double(), 3 * batch.start.double(), batch.t, 5)
+    found = descend(network, DIFFUSION, batch.x.double(), 3 * batch.contrast.double(), batch.t, 5)
     moved = found.kept > 0
     limits = CLAMP * DIFFUSION.signal(batch.t)
     assert moved.sum() > 2 and (found.y[moved].abs() <= limits[moved] + 1e-6).all()

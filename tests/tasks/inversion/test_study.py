@@ -79,3 +79,23 @@ def test_everything_that_the_document_planned_is_a_profile_at_its_own_size(profi
     assert (study.matrices.rank, study.network.diffusion_steps, study.budget.steps) == (20, 10, 100_000)
     assert study.budget.effective_batch_examples == 2048 and study.seeds == list(range(10))
     assert study.budget.validations_per_epoch == 20
+
+
+def test_an_arm_may_be_against_another_one_and_no_two_are_compared_twice() -> None:
+    """Whether cosine helps mining is not answered by each against the reference."""
+    cosine = [
+        {"name": "none"},
+        {"name": "mined", "strategy": "adversarial"},
+        {"name": "mined-cosine", "strategy": "adversarial", "decay": "cosine", "against": "mined"},
+    ]
+    of_reference = [["mined", "none"], ["mined-cosine", "none"]]
+    assert Study(name="s", arms=cosine).comparisons == [*of_reference, ["mined-cosine", "mined"]]
+    both = [
+        {"name": "mined", "strategy": "adversarial"},
+        {"name": "as-published", "strategy": "adversarial", "descent": "as-published", "against": "mined"},
+    ]
+    once = {"name": "s", "arms": both, "reference": "mined", "execution": {"micro_batch_examples": 2048}}
+    assert Study(**once).comparisons == [["as-published", "mined"]]
+    for against in ("mined-cosine", "nobody"):
+        with pytest.raises(ValueError, match=f"mined-cosine is against {against}, which is no other arm"):
+            Study(name="s", arms=[*cosine[:2], cosine[2] | {"against": against}])

@@ -61,7 +61,7 @@ def test_the_contrast_is_less_where_the_truth_has_the_lower_energy(network: Ener
     some, mining = batch(SOME), Mining(strategy="random", contrast_weight=2.0)
     plain = losses(network, some, DIFFUSION, Mining()).detach()
     contrast = (losses(network, some, DIFFUSION, mining).detach() - plain) / 2
-    noised, negative = (DIFFUSION.noised(y, some.t, some.noise) for y in (some.y, some.start.clamp(-CLAMP, CLAMP)))
+    noised, negative = (DIFFUSION.noised(y, some.t, some.contrast) for y in (some.y, some.random.clamp(-CLAMP, CLAMP)))
     gap = (network(some.x, noised, some.t) - network(some.x, negative, some.t)).detach()
     assert torch.allclose(contrast, torch.log1p(gap.exp()))
 
@@ -77,10 +77,23 @@ def test_the_energy_s_gradient_is_that_of_its_energy(network: EnergyNetwork) -> 
         assert float((high - low).detach()) / 2e-5 == pytest.approx(float(gradient[0, entry]), rel=1e-4, abs=1e-7)
 
 
+def test_a_negative_is_mined_from_the_noise_that_it_and_the_truth_are_given_and_another_one_is_predicted(
+    network: EnergyNetwork,
+) -> None:
+    """As in the recorded study; a negative that was sought from other noise is a weaker one."""
+    some = batch(SOME)
+    still = Mining(strategy="adversarial", step_scale=1e-9, descent_steps=1)
+    start = DIFFUSION.noised(some.y, some.t, still.noise_scale * some.contrast) / DIFFUSION.signal(some.t)
+    inside = (start.abs() < CLAMP).all(-1)  # others are clamped where they moved
+    found = negatives_of(network, some, DIFFUSION, still)
+    assert inside.sum() > 2 and torch.allclose(found[inside], start[inside], atol=1e-5)
+    assert not torch.equal(some.contrast, some.noise) and not torch.equal(some.contrast, some.random)
+
+
 def test_negatives_are_what_their_strategy_says(network: EnergyNetwork) -> None:
     some = batch(SOME)
     of = {mining.strategy: negatives_of(network, some, DIFFUSION, mining) for mining in STRATEGIES[1:]}
-    assert torch.equal(of["random"], some.start.clamp(-CLAMP, CLAMP))
+    assert torch.equal(of["random"], some.random.clamp(-CLAMP, CLAMP))
     mined = some.share < Mining().adversarial_share
     assert 0 < mined.sum() < len(mined)
     assert torch.equal(of["mixed"][mined], of["adversarial"][mined])
