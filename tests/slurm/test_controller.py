@@ -20,9 +20,11 @@ SAMPLED_EVERY_SECONDS = 2.0
 
 def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench: Bench, tmp_path: Path) -> None:
     """sbatch fails after ten seconds, and the job is queued all the same when the controller wakes."""
+    worker = bench.workers["gpu"]  # one that was just started submits nothing before it has looked at SLURM
+    bench.until("the worker has looked", lambda: "jobs of this pool at once" in worker.told())
     with bench.cluster.frozen_controller():
         one = bench.dispatch(tmp_path / "runs")
-        bench.until("sbatch gave up", lambda: "it is searched for by its name" in bench.workers["gpu"].told())
+        bench.until("sbatch gave up", lambda: "it is searched for by its name" in worker.told())
         assert [entry.job_id for entry in one.submissions()] == [None]
     one.run.wait("Completed")
     assert len(one.submissions()) == len(one.jobs()) == 1, bench.told()

@@ -76,7 +76,7 @@ class Places:
         self._allowed: int | None = None
         self._unknown = False
         """Whether SLURM's accounting has not answered yet."""
-        self._words = ""
+        self._words = self._said = ""
         self.are_kept = False
         """Whether Prefect knows the limit: before, it would give out all runs."""
 
@@ -91,17 +91,19 @@ class Places:
         if allowed is None:
             if before is not None and before == now:
                 self._runs.allow(None)
-                LOG.info("jobs of this pool at once: any number")
             self._file.unlink(missing_ok=True)
         elif allowed != now:
             if now is not None and now != before and now < allowed:
                 LOG.warning("the pool's limit, %d, gives way to: at most %s. For fewer: max_jobs", now, self._words)
             self._note(allowed)  # first: what was set must be known as Ratchet's own
             self._runs.allow(allowed)
-            LOG.info("jobs of this pool at once: at most %d", allowed)
         elif before != now:
             self._note(allowed)
         self._allowed, self.are_kept = allowed, True
+        said = "any number" if allowed is None else f"at most {allowed}"
+        if said != self._said:
+            LOG.info("jobs of this pool at once: %s", said)
+        self._said = said
 
     def _at_most(self, site: Site, alive: Alive) -> tuple[int | None, str]:
         """The number that Prefect is to count up to, and whose it is in words.
