@@ -45,7 +45,7 @@ from tests.slurm.order import SUBMITTED
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
 POLL_SECONDS = 0.3
-PATIENT_SECONDS = 180.0
+PATIENT_SECONDS = 600.0
 """A wait for what comes soon on an idle machine, and is not promised by when. A test names what is promised."""
 PORTS_OF_ONE = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")

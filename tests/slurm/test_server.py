@@ -115,7 +115,7 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     lives = tmp_path / "lives"
     dies = bench.dispatch(tmp_path / "dies", steps=100, step_seconds=0.25, pauses_while=str(lives))
     dies.training_began()
-    lives.touch()  # nor does it end before it is killed
+    lives.touch()  # nor does it end before it is killed, nor the job that follows before `advance` has looked
     bench.cluster.hold()
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
@@ -124,7 +124,6 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     with server.away():
         server.lose_database()
         os.kill(dies.record()["pid"], signal.SIGKILL)
-        lives.unlink()
     bench.deploy()
     bench.ensure_worker()
 
@@ -136,6 +135,7 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
         assert [stand(one) for one in (runs, waits, dies)] == ["under way"] * 3
     assert [len(one.submissions()) for one in (runs, waits)] == [1, 1], "their jobs are the old ones"
     pause.unlink()
+    lives.unlink()
     bench.cluster.release()
     bench.until("each is finished", lambda: {stand(one) for one in (runs, waits, dies)} == {"finished"})
     assert [len(one.jobs()) for one in (runs, waits, dies)] == [1, 1, 2], bench.told()
