@@ -33,15 +33,24 @@ class LockLost(Exception):
 
 def process_identity() -> dict[str, Any]:
     """Who this process is, so that another one can see whether it still lives."""
+    job_id, job_name = _slurm_job()
     return {
         "host": socket.gethostname(),
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
         "pid_namespace": _link("/proc/self/ns/pid"),
         "pid": os.getpid(),
         "process_start": _process_start(os.getpid()),
-        "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
-        "slurm_job_name": os.environ.get("SLURM_JOB_NAME"),
+        "slurm_job_id": job_id,
+        "slurm_job_name": job_name,
     }
+
+
+def _slurm_job() -> tuple[str | None, str | None]:
+    """Id and name of the job that this runs in; of a task of an array as SLURM's commands take and Ratchet names it."""
+    given = os.environ.get
+    if task := given("SLURM_ARRAY_TASK_ID"):
+        return f"{given('SLURM_ARRAY_JOB_ID')}_{task}", f"{given('SLURM_JOB_NAME')}[{task}]"
+    return given("SLURM_JOB_ID"), given("SLURM_JOB_NAME")
 
 
 def highest(directory: Path) -> int:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -449,11 +449,11 @@ class Bench:
         }
 
     @contextmanager
-    def site_with(self, **resources: Any) -> Iterator[None]:
+    def site_with(self, keys: Mapping[str, Any] = {}, **resources: Any) -> Iterator[None]:
         """Meanwhile somebody has edited the site file."""
         before = self.site.read_text()
         values = yaml.safe_load(before)
-        self.site.write_text(yaml.safe_dump(values | {"resources": values["resources"] | resources}))
+        self.site.write_text(yaml.safe_dump(values | {"resources": values["resources"] | resources} | dict(keys)))
         try:
             yield
         finally:

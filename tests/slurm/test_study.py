@@ -53,6 +53,7 @@ def test_the_direction_study_runs_through_the_pools_to_the_digests_of_a_run_here
 def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_and_leave_the_others_alone(
     bench: Bench, tmp_path: Path
 ) -> None:
+    """The cells are tasks of an array, of which three run at once; a job that goes on is one of its own."""
     here, root = inversion.finished(), tmp_path / "runs"
     cells = {label: handle for label, handle in here.handles.items() if "adversarial" in label}
     places = {label: root / handle.run.path.relative_to(here.root) for label, handle in cells.items()}
@@ -62,15 +63,20 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
         return next(((label, record) for label, record in found if record and not record.get("end_state")), None)
 
     bench.ensure_worker("ratchet")
-    study = bench.run_deployment("inversion/inversion-smoke", root=str(root))
-    killed, record = bench.until("a cell is at work", at_work)
-    os.kill(record["pid"], signal.SIGKILL)
-    stranded, record = bench.until("another one is", partial(at_work, but=killed))
-    node = bench.cluster.slurm("squeue", "-h", "-j", record["slurm_job_id"], "-o", "%N")
-    bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
-    study.wait("Completed", seconds=900)
+    with bench.site_with({"array_tasks": 3}):
+        study = bench.run_deployment("inversion/inversion-smoke", root=str(root))
+        killed, record = bench.until("a cell is at work", at_work)
+        os.kill(record["pid"], signal.SIGKILL)
+        stranded, record = bench.until("another one is", partial(at_work, but=killed))
+        node = bench.cluster.slurm("squeue", "-h", "-j", record["slurm_job_id"], "-o", "%N")
+        bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+        study.wait("Completed", seconds=900)
 
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
+    jobs = {label: [one.job_id or "" for one in Journal(place / "jobs").all()] for label, place in places.items()}
+    assert sum("_" in some[0] for some in jobs.values()) > 1 and not any(
+        "_" in job for some in jobs.values() for job in some[1:]
+    )
     ends = {label: [one.end for one in Journal(place / "jobs").all() if one.end] for label, place in places.items()}
     why = {label: [end.diagnosis.category for end in some if end.diagnosis] for label, some in ends.items()}
     assert why[killed][0] in ("crash", "killed", "node failure") and len(why[killed]) > 1, why

@@ -111,6 +111,13 @@ def test_a_lock_says_who_holds_it(directory, monkeypatch):
     assert identity["boot_id"] and identity["pid_namespace"].startswith("pid:[") and int(identity["process_start"]) >= 0
 
 
+def test_a_task_of_an_array_is_named_as_slurm_s_commands_take_it(monkeypatch):
+    for name, value in {"JOB_ID": "9", "JOB_NAME": "trains", "ARRAY_JOB_ID": "7", "ARRAY_TASK_ID": "2"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    identity = locks.process_identity()
+    assert (identity["slurm_job_id"], identity["slurm_job_name"]) == ("7_2", "trains[2]")
+
+
 def test_a_live_holder_is_named_with_pid_host_and_job(directory):
     with Process(HOLDS, directory) as other:
         assert other.says() == "held"

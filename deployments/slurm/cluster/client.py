@@ -17,14 +17,14 @@ from typing import Protocol
 CALL_SECONDS = 60.0
 """A frozen controller answers after about 10 s with an error, a dead one after 9 to 18 s."""
 FIELDS = (
-    *("JobID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime"),
+    *("JobArrayID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime"),
     *("QOS", "Account", "Name"),
 )
 ACCOUNTED = (
-    *("JobIDRaw", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End"),
+    *("JobID", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End"),
     *("QOS", "Account", "JobName"),
 )
-USED = ("JobIDRaw", "TotalCPU", "MaxRSS", "JobName")
+USED = ("JobID", "TotalCPU", "MaxRSS", "JobName")
 SACCT_AT_ONCE = 200
 UNCLEAR = re.compile(
     r"timed out|unable to (contact|process|establish)|connection|communication|send/recv|zero bytes|munge|"
@@ -68,7 +68,9 @@ class Job:
     """What SLURM reports of one job. Times are SLURM's own text (local time of the cluster)."""
 
     id: str
+    """`7`, or `7_3`: task 3 of the array 7."""
     name: str
+    """Of a task: the name of its array, and its number in brackets."""
     state: str
     reason: str = ""
     exit_code: int = 0
@@ -97,7 +99,9 @@ class SlurmClient(Protocol):
     """What the worker needs of SLURM."""
 
     def submit(self, script: str) -> str:
-        """Queues the script; the job's id. Raises Refused (NotNow: for now), or Unreachable if it may be queued."""
+        """Queues the script; the id of the job, or of the array.
+
+        Raises Refused (NotNow: for now), or Unreachable if it may be queued."""
 
     def jobs(self) -> dict[str, Job]:
         """Every job of this user that the controller still knows, ended ones too, by id. Raises Unreachable."""
@@ -186,6 +190,16 @@ class SlurmCommands:
             raise Unreachable(f"{command[0]} did not answer within {CALL_SECONDS:g} s") from None
 
 
+def task_id(array_id: str, task: int) -> str:
+    """The id of a task of an array, as every command of SLURM takes it."""
+    return f"{array_id}_{task}"
+
+
+def task_name(name: str, task: int | str) -> str:
+    """The name of a task: SLURM gives all tasks of an array one name."""
+    return f"{name}[{task}]"
+
+
 def _environment() -> dict[str, str]:
     """Ours, without what would change a command behind its options (SBATCH_PARTITION overrides the script)."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OVERRIDING)}
@@ -211,7 +225,7 @@ def _read(text: str) -> dict[str, Job]:
         code, signal = _exit(exit_)
         found[id_] = Job(
             id_,
-            parts[-1].removesuffix("|"),
+            _name(parts[-1].removesuffix("|"), id_),
             state.split()[0].rstrip("+") if state else "",
             "" if reason in ("None", "(null)", "N/A") else reason,
             code,
@@ -225,6 +239,11 @@ def _read(text: str) -> dict[str, Job]:
             account=account,
         )
     return found
+
+
+def _name(of_job: str, id_: str) -> str:
+    task = id_.partition("_")[2]
+    return task_name(of_job, task) if task else of_job
 
 
 def _exit(text: str) -> tuple[int, int]:
@@ -243,7 +262,7 @@ def _read_used(text: str) -> dict[str, Used]:
             continue
         id_, _, step = parts[0].partition(".")
         if not step:
-            found[id_] = Used(parts[3], _cpu_seconds(parts[1]), 0.0)
+            found[id_] = Used(_name(parts[3], id_), _cpu_seconds(parts[1]), 0.0)
         elif id_ in found:
             peak = max(found[id_].peak_memory_bytes, _bytes(parts[2]))
             found[id_] = replace(found[id_], peak_memory_bytes=peak)

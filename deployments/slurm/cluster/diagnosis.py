@@ -102,6 +102,7 @@ REASONS: dict[str, tuple[str, Advice]] = {
     "Priority": ("jobs of higher priority are before it", _NOTHING),
     "Resources": ("it is the next one when enough of the cluster is free", _NOTHING),
     "Dependency": ("it waits until the job before it has ended", _NOTHING),
+    "JobArrayTaskLimit": ("as many tasks of its array run as may (array_tasks, site file)", _NOTHING),
     "BeginTime": ("it may not begin yet", _NOTHING),
     "Cleaning": ("the job's last run is being cleaned up", _NOTHING),
     "Licenses": ("a licence that it asks for is taken", _NOTHING),

@@ -54,6 +54,12 @@ class Site(BaseModel):
         description="So many jobs of the pool are queued or running at once; more wait in Prefect. Empty: as many as "
         "SLURM takes.",
     )
+    array_tasks: int | None = Field(
+        None,
+        ge=1,
+        description="The first jobs of stages that ask SLURM for the same are one job array, of which so many tasks "
+        "run at once (sbatch --array=...%8). Empty: each stage is a job of its own.",
+    )
     notify: str = Field(
         "",
         description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "

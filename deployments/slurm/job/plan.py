@@ -32,13 +32,15 @@ class Plan:
     state_id: str = ""
     """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
     lives cannot be distinguished from its first start."""
+    array_tasks: int | None = None
+    """The run's first job may be a task of an array, of which so many run at once; None: it is a job of its own."""
 
 
 def preview(plan: Plan) -> str:
     """The text that `Pool.submit` would submit now."""
     journal = Journal(plan.folder)
     entries = journal.all()
-    return next_job(plan, journal, last_of(plan, entries), known_before(entries))[1]
+    return sbatch_text(next_job(plan, journal, last_of(plan, entries), known_before(entries))[1])
 
 
 def known_before(entries: list[Submission]) -> list[str]:
@@ -53,14 +55,18 @@ def last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
     return next((entry for entry in reversed(entries) if entry.flow_run == plan.flow_run), None)
 
 
-def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[str]) -> tuple[Submission, str]:
-    """The entry and the text of the run's next job, which waits for the jobs `after`. ValueError if it has none."""
+def next_job(
+    plan: Plan, journal: Journal, last: Submission | None, after: list[str], name: str = ""
+) -> tuple[Submission, JobText]:
+    """The entry of the run's next job, and what its text is made of; it waits for the jobs `after`.
+
+    `name` is for a task of an array; a job of its own has one that no other has."""
     number = journal.next_number()
     end = last.end if last else None
     asked = _asked_after(plan, end)
     entry = Submission(
         number,
-        f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
+        name or f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
         plan.flow_run,
         time.time(),
         automatic=plan.automatic,
@@ -72,21 +78,18 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
         attempts_before=evidence.newest_attempt(plan.folder.parent),
         state_id=plan.state_id,
     )
-    text = sbatch_text(
-        JobText(
-            entry.name,
-            plan.command,
-            plan.directory,
-            journal.log(entry),
-            journal.log(entry).with_suffix(".stop"),
-            asked,
-            plan.environment,
-            after,
-            entry.automatic,
-            _lead_seconds(asked, plan.folder.parent),
-        )
+    return entry, JobText(
+        entry.name,
+        plan.command,
+        plan.directory,
+        journal.log(entry),
+        journal.log(entry).with_suffix(".stop"),
+        asked,
+        plan.environment,
+        after,
+        entry.automatic,
+        _lead_seconds(asked, plan.folder.parent),
     )
-    return entry, text
 
 
 def asked_now(plan: Plan) -> Resources:

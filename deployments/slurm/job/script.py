@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deployments.slurm.cluster.resources import Resources
@@ -37,7 +38,7 @@ class JobText:
 
 def sbatch_text(job: JobText) -> str:
     """The script that is submitted, byte for byte what the dry run prints. ValueError for what no script can hold."""
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _options(job)), ""]
+    lines = _head(_options(job, _log_file(job.log)))
     lines += [
         "# A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE",
         "set -u",
@@ -64,12 +65,38 @@ def sbatch_text(job: JobText) -> str:
     )
 
 
+def asked_for(job: JobText) -> tuple[str, ...]:
+    """All that the job asks SLURM for: the tasks of one array ask for the same."""
+    return tuple(_options(replace(job, name=""), ""))
+
+
+def array_text(name: str, folder: Path, job: JobText, tasks: Sequence[int], at_once: int) -> str:
+    """The script of an array whose tasks ask for the same as `job`; `at_once` of them run at a time.
+
+    Task 3 runs `3.sbatch` of the folder, which is the script of a job, and writes to `3.log` there.
+    """
+    options = _options(replace(job, name=name), f"{_log_file(folder)}/%a.log")
+    options.append(f"--array={','.join(map(str, tasks))}%{at_once}")
+    lines = [
+        *_head(options),
+        "# Stages of a Ratchet study as one job array: each task runs a script of its own.",
+        f'exec /bin/bash {shlex.quote(str(folder))}/"$SLURM_ARRAY_TASK_ID.sbatch"',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _head(options: Sequence[str]) -> list[str]:
+    return ["#!/bin/bash", *(f"#SBATCH {option}" for option in options), ""]
+
+
 _BODY = """\
 # When the job must end: asked once, else computed; the stage begins to save in time.
-end=$(SLURM_TIME_FORMAT=%s squeue --noheader --all --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
+job="${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}"
+end=$(SLURM_TIME_FORMAT=%s squeue --noheader --all --job="$job" --format=%e 2>/dev/null)
 [[ $end =~ ^[0-9]+$ && $end -gt $(date +%s) ]] || end=$(($(date +%s) + {seconds}))
 export RATCHET_DEADLINE="$end"
-echo "ratchet: job $SLURM_JOB_ID on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
+echo "ratchet: job $job on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${{CUDA_VISIBLE_DEVICES:-none}}"
 
 cd {directory} || exit {setup_failed}
 # TERM reaches the stage by itself; this shell only waits for it.
@@ -82,8 +109,8 @@ exit $?
 """
 
 
-def _options(job: JobText) -> list[str]:
-    """The sbatch options. A value is one word, or quoted as sbatch reads it."""
+def _options(job: JobText, output: str) -> list[str]:
+    """The sbatch options; one without a value is left out. A value is one word, or quoted as sbatch reads it."""
     asked = job.resources
     gpus = f"gpu:{asked.gpu_model}:{asked.gpus}" if asked.gpu_model else f"gpu:{asked.gpus}"
     lead = math.ceil(job.lead_seconds)
@@ -101,7 +128,7 @@ def _options(job: JobText) -> list[str]:
         "constraint": asked.constraint,
         "exclude": ",".join(asked.exclude),
         "reservation": asked.reservation,
-        "output": _log_file(job.log),
+        "output": output,
         "open-mode": "append",
         "signal": f"B:USR1@{lead}",
         "dependency": ":".join(["afterany", *job.after_jobs]) if job.after_jobs else "",

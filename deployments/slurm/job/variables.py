@@ -101,6 +101,7 @@ def plan_of(
         environment,
         automatic,
         state_id,
+        site.array_tasks,
     )
 
 

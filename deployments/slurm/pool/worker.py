@@ -317,7 +317,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         client = get_client(sync_client=True)
         self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
         self._places = Places(self._runs, folder / "places.json")
-        self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves)
+        self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves, arrays=folder / "arrays")
         return True
 
     def _still_serves(self) -> bool:

@@ -78,6 +78,33 @@ class Contract:
         jobs = bench.client.jobs()
         assert [jobs[job_id].name for job_id in ids] == [f"{name}.{number}" for number in range(3)]
 
+    def test_tasks_of_an_array_are_jobs(self, bench: Bench, name: str) -> None:
+        """Each has an id and a name of its own, is ended alone, and waits while as many run as may."""
+        array_id = bench.client.submit(script(name, "sleep 60", array="1,2,5%2"))
+        ids = [f"{array_id}_{task}" for task in (1, 2, 5)]
+
+        def states() -> list[str]:
+            jobs = bench.client.jobs()
+            assert [jobs[task].name for task in ids] == [f"{name}[1]", f"{name}[2]", f"{name}[5]"]
+            return [jobs[task].state for task in ids]
+
+        bench.wait(lambda: sorted(states()) == ["PENDING", "RUNNING", "RUNNING"])
+        first, second, last = sorted(ids, key=lambda task: bench.client.jobs()[task].state == "PENDING")
+        bench.wait(lambda: bench.client.jobs()[last].reason == "JobArrayTaskLimit")
+        bench.client.cancel([first])
+        assert _ended(bench, first).state == "CANCELLED"
+        bench.wait(lambda: bench.client.jobs()[last].state == "RUNNING")
+        assert bench.client.jobs()[second].state == "RUNNING"
+        follows = bench.client.submit(script(f"{name}.follows", "exit 0", dependency=f"afterany:{second}"))
+        assert bench.client.jobs()[follows].state in diagnosis.QUEUED
+        bench.client.cancel([second, last])
+        assert [_ended(bench, task).name for task in (second, last)] == [
+            f"{name}[{task[-1]}]" for task in (second, last)
+        ]
+        assert _ended(bench, follows).state == "COMPLETED"
+        bench.wait(lambda: set(bench.client.accounted(ids)) in (set(), set(ids)))
+        assert {job.name for job in bench.client.accounted(ids).values()} <= {f"{name}[{task}]" for task in (1, 2, 5)}
+
     @pytest.mark.parametrize(("code", "state"), [(0, "COMPLETED"), (1, "FAILED"), (75, "FAILED"), (71, "FAILED")])
     def test_an_ended_job_keeps_its_state_and_exit_code(self, bench: Bench, name: str, code: int, state: str) -> None:
         job = _ended(bench, bench.client.submit(script(name, f"exit {code}")))

@@ -13,10 +13,10 @@ import random
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from deployments.slurm.cluster.client import NOT_NOW, Job, NotNow, Refused, Unreachable
+from deployments.slurm.cluster.client import NOT_NOW, Job, NotNow, Refused, Unreachable, task_id, task_name
 from deployments.slurm.job.origin import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
 from tasks.stage.outcome import in_words
@@ -161,10 +161,19 @@ class FakeJob:
     working: bool = False
     waits_for: list[FakeJob] = field(default_factory=list)
     cancelled_by: str = ""
+    array: list[FakeJob] = field(default_factory=list)
+    """All tasks of its array, this one too."""
+    at_once: int = 0
+    """So many tasks of its array run at a time."""
 
     @property
     def live(self) -> bool:
         return self.ended is None
+
+    @property
+    def number(self) -> int:
+        """Of the job, or of its array."""
+        return int(self.id.partition("_")[0])
 
 
 def scripted(job: FakeJob) -> Fate:
@@ -215,13 +224,16 @@ class FakeSlurm:
                 self._take(job)
             self.clock.moment()
             raise (NotNow if NOT_NOW.search(error) else Refused)(error)
-        self.queue(job)
+        jobs = self._tasks(job) or [job]
+        for one in jobs:
+            self.queue(one)
         self.clock.moment()
         if self.mood == "frozen":
-            job.visible_at = float("inf")
+            for one in jobs:
+                one.visible_at = float("inf")
             self._count("lost replies")
             raise Unreachable("Socket timed out on send/recv operation")
-        return job.id
+        return str(jobs[0].number)
 
     def jobs(self) -> dict[str, Job]:
         self._answers("jobs")
@@ -242,9 +254,9 @@ class FakeSlurm:
         if not ids:
             return
         self._answers("cancel", unless=("frozen",))
-        for id_ in ids:
-            if id_ in self.known:
-                self._end_by_cancel(self.known[id_], "worker")
+        for job in list(self.known.values()):
+            if job.id in ids or str(job.number) in ids:  # the id of an array is for all of its tasks
+                self._end_by_cancel(job, "worker")
         self.clock.moment()
         if self.mood == "frozen":
             raise Unreachable("Socket timed out on send/recv operation")
@@ -280,12 +292,16 @@ class FakeSlurm:
         self._count("submitted")
 
     def _take(self, job: FakeJob) -> None:
-        """Gives it an id that no job has that the controller knows."""
+        """Gives it an id that no job has that the controller knows; one to all tasks of an array."""
         self.known = {id_: known for id_, known in self.known.items() if self._remembered(known)}
-        while str(self._next) in self.known:
+        if not job.array or job is job.array[0]:
+            taken = {known.number for known in self.known.values()}
+            while self._next in taken:
+                self._next += 1
+            job.id = str(self._next)
             self._next += 1
-        job.id = str(self._next)
-        self._next += 1
+        if job.array:
+            job.id = task_id(str(job.array[0].number), int(job.name.rpartition("[")[2].removesuffix("]")))
         self.known[job.id] = job
         self.all.append(job)
 
@@ -305,7 +321,7 @@ class FakeSlurm:
         lost = [job for job in self.known.values() if job.submitted > self.clock.now - seconds and job.live]
         for job in lost:
             del self.known[job.id]
-            job.forgotten, job.flushed = True, int(job.id) % 2 == 0
+            job.forgotten, job.flushed = True, job.number % 2 == 0
             if job.started is None:
                 job.ended = self.clock.now
             elif job.fate is not None and self.rng.random() < 0.6:  # the node's daemon ends what nobody knows
@@ -314,7 +330,7 @@ class FakeSlurm:
             elif job.fate is not None and job.fate.begins_after is not None:
                 job.fate.seconds += self.rng.uniform(0, 600)
         if lost:
-            self._next = min(int(job.id) for job in lost)
+            self._next = min(job.number for job in lost)
         self._count("state losses")
         return lost
 
@@ -336,13 +352,17 @@ class FakeSlurm:
     def _next_event(self, job: FakeJob) -> float:
         if job.started is None:
             waits = any(before.live and not before.forgotten for before in job.waits_for)
-            return float("inf") if waits else job.starts_after
+            return float("inf") if waits or self._array_is_full(job) else job.starts_after
         if job.fate is None:
             return float("inf")
         begins = job.fate.begins_after
         if begins is not None and job.stage is not None and not job.stage.number:
             return job.started + begins
         return job.started + job.fate.seconds
+
+    @staticmethod
+    def _array_is_full(job: FakeJob) -> bool:
+        return bool(job.array) and sum(one.live and one.started is not None for one in job.array) >= job.at_once
 
     def _happen(self, job: FakeJob) -> None:
         if job.started is None:
@@ -399,6 +419,20 @@ class FakeSlurm:
         options = {name.removeprefix("--"): value for name, _, value in (word.partition("=") for word in words)}
         return FakeJob("", options.get("job-name", "sbatch"), options, script, self.clock.now)
 
+    def _tasks(self, job: FakeJob) -> list[FakeJob]:
+        """The tasks of an array, each with a log of its own; none of another job."""
+        if "array" not in job.options:
+            return []
+        numbers, _, at_once = job.options["array"].partition("%")
+        logs = {number: job.options.get("output", "").replace("%a", number) for number in numbers.split(",")}
+        tasks = [
+            replace(job, name=task_name(job.name, number), options=job.options | {"output": os.path.realpath(log)})
+            for number, log in logs.items()
+        ]
+        for task in tasks:
+            task.array, task.at_once = tasks, int(at_once or len(tasks))
+        return tasks
+
     def _refusal(self, job: FakeJob) -> str:
         if not job.text.startswith("#!"):
             return "This does not look like a batch script"
@@ -421,6 +455,7 @@ class FakeSlurm:
         reason = job.fate.reason if job.fate and not job.live else ""
         if job.state == "PENDING":
             reason = "Dependency" if self._next_event(job) == float("inf") else "Priority"
+            reason = "JobArrayTaskLimit" if self._array_is_full(job) else reason
         return Job(
             job.id,
             job.name,
@@ -480,7 +515,8 @@ class FakePrefect:
         """`before` or `after` what was asked was done the answer is lost; empty: it answers."""
         self.meanwhile: Callable[[], None] = lambda: None
         """What others do between a look at the runs and a state that is set."""
-        self._states = 0
+        self._states = self.states_read = 0
+        """The number of the newest state, and of that when the pool last read its runs."""
 
     def add(self, run_id: str, folder: Path) -> FakeRun:
         self.runs[run_id] = FakeRun(run_id, str(folder))
@@ -547,6 +583,7 @@ class FakeRuns:
         self._others_taken_in = True
         named = set(also)
         found = [run.as_run() for run in self._server.runs.values() if run.type in wanted or run.id in named]
+        self._server.states_read = self._server._states
         self._server.meanwhile()
         return found
 

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from deployments.slurm.cluster.client import Refused
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job import plan as job_module
+from deployments.slurm.job.journal import Journal
 from deployments.slurm.job.plan import Plan
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import HELD, Limits
@@ -114,10 +115,11 @@ class History:
         """When a run was refused by SLURM, or by a worker that stumbled before it submitted anything."""
         self.stumbled: dict[str, float] = {}
         self.owner: dict[str, FakeRun] = {}
-        self.asking: FakeRun | None = None
         self.looks: list[float] = []
         """When the worker looked at everything and was answered."""
-        for number in range(rng.choice((1, 1, 1, 1, 2))):
+        self.array_tasks = 2 if seed % 9 in (1, 4) else None
+        stages = rng.choice((1, 1, 1, 1, 2))
+        for number in range(2 if self.array_tasks else stages):
             self._add(folder / f"stage{number}" / "jobs")
         self.restart()
 
@@ -149,7 +151,7 @@ class History:
         self.tally["workers"] += 1
         self.clock.fuse = None
         self.runs = FakeRuns(self.server)
-        self.pool = Pool(self.slurm, self.runs, LIMITS, self.clock.monotonic())
+        self.pool = Pool(self.slurm, self.runs, LIMITS, self.clock.monotonic(), arrays=self.folder / "arrays")
 
     def _worker(self, act: Callable[..., object], *given: object) -> None:
         try:
@@ -174,8 +176,10 @@ class History:
         self._window()
         if self._stumbles(run):
             return
-        plan = Plan(run.id, Path(run.folder), "toy", ["work"], self.folder, RESOURCES, {}, automatic, run.state_id)
-        self.asking = run
+        plan = Plan(
+            *(run.id, Path(run.folder), "toy", ["work"], self.folder, RESOURCES, {}, automatic, run.state_id),
+            self.array_tasks,
+        )
         try:
             job_id = self.pool.submit(plan)
         except Refused as error:
@@ -295,8 +299,14 @@ class History:
         if job.name == FOREIGN:
             return
         self._must(job.name not in self.owner, f"{job.name} was submitted twice")
-        assert self.asking is not None
-        run = self.owner[job.name] = self.asking
+        (run,) = self._asking(job) or [None]
+        if run is None:
+            raise Broken(f"{job.name} was submitted, and no journal has it")
+        self.owner[job.name] = run
+        if job.array:
+            self.tally["tasks"] += 1
+            seen = int(run.state_id) <= self.server.states_read
+            self._must(run.type == "PENDING" or not seen, f"{job.name} was submitted though {run.id} is {run.type}")
         self._must_be_wished(run, job)
         for other in self.slurm.known.values():
             if other is job or not other.live or self._folder_of(other) != run.folder:
@@ -305,6 +315,13 @@ class History:
             self._must(self.owner[other.name] is not run, told)
             waits = other.id in job.options.get("dependency", "").split(":")  # of another flow run of this stage
             self._must(waits, f"{job.name} does not wait for {other.name} ({other.id})")
+
+    def _asking(self, job: FakeJob) -> list[FakeRun]:
+        """Whose job this is, or is to be, by the journals; of an array all."""
+        names = {job.name} | {task.name for task in self.slurm._tasks(job) if not job.array}
+        folders = {Path(run.folder) for run in self.server.runs.values()}
+        entries = [entry for folder in folders for entry in Journal(folder).all() if entry.name in names]
+        return [self.server.runs[entry.flow_run] for entry in entries]
 
     def _must_be_wished(self, run: FakeRun, job: FakeJob) -> None:
         """No job goes on by itself after one that ended for a cause that stops."""
@@ -333,11 +350,10 @@ class History:
     def _refuses(self, job: FakeJob) -> str:
         if self.quiet or self.rng.random() > 0.02:
             return ""
-        assert self.asking is not None
         if int(job.name.rpartition(".")[2]) % 2:
             self.tally["refused for now"] += 1
             return "QOSMaxSubmitJobPerUserLimit"
-        self.stopped[self.asking.id] = self.clock.now
+        self.stopped |= {run.id: self.clock.now for run in self._asking(job)}
         self.tally["refused"] += 1
         return "Batch job submission failed: Invalid account or account/partition combination specified"
 

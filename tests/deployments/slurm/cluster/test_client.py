@@ -80,6 +80,17 @@ def test_bytes_that_are_no_text_hide_no_other_job(commands: Any) -> None:
     assert set(SlurmCommands().jobs()) == {"7", "8"}
 
 
+def test_a_task_of_an_array_has_a_name_of_its_own(commands: Any) -> None:
+    commands("squeue", line("7_3", name="trains") + line("8_1", "PENDING", name="x|y") + line("9", name="a_1"))
+    assert {job.id: job.name for job in SlurmCommands().jobs().values()} == {
+        "7_3": "trains[3]",
+        "8_1": "x|y[1]",
+        "9": "a_1",
+    }
+    commands("sacct", "7_3|01:00||trains\n7_3.batch|01:00|3000|batch\n")
+    assert SlurmCommands().used(["7_3"]) == {"7_3": Used("trains[3]", 60.0, 3000.0)}
+
+
 @pytest.mark.parametrize("odd", ["", "slurm_load_jobs: warning\n", "7|RUNNING|0\n", "\n\n", "|||\n"])
 def test_odd_lines_are_passed_over(commands: Any, odd: str) -> None:
     commands("squeue", odd + line("8"))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.job.script import JobText, sbatch_text
+from deployments.slurm.job.script import JobText, array_text, asked_for, sbatch_text
 
 FULL = JobText(
     name="study-s42-train.3fa9c1.2",
@@ -84,10 +84,11 @@ eval 'module load cuda' || failed $? 'module load cuda'
 eval 'source /envs/ratchet/bin/activate' || failed $? 'source /envs/ratchet/bin/activate'
 set +e -u  # with -e the signal before the limit would end this shell, and with it the stage
 # When the job must end: asked once, else computed; the stage begins to save in time.
-end=$(SLURM_TIME_FORMAT=%s squeue --noheader --all --job="$SLURM_JOB_ID" --format=%e 2>/dev/null)
+job="${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
+end=$(SLURM_TIME_FORMAT=%s squeue --noheader --all --job="$job" --format=%e 2>/dev/null)
 [[ $end =~ ^[0-9]+$ && $end -gt $(date +%s) ]] || end=$(($(date +%s) + 86400))
 export RATCHET_DEADLINE="$end"
-echo "ratchet: job $SLURM_JOB_ID on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${CUDA_VISIBLE_DEVICES:-none}"
+echo "ratchet: job $job on $SLURMD_NODENAME, $(date '+%F %T'), GPU ${CUDA_VISIBLE_DEVICES:-none}"
 
 cd /runs/.sources/9f2c || exit 71
 # TERM reaches the stage by itself; this shell only waits for it.
@@ -143,6 +144,38 @@ def test_a_log_is_where_it_was_said_to_be() -> None:
         sbatch_text(replace(FULL, log=Path("/runs/a\\b.log")))
 
 
+ARRAY = r"""#!/bin/bash
+#SBATCH --job-name=study-train.3fa9c1.1
+#SBATCH --partition=gpu
+#SBATCH --time=60
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=1
+#SBATCH --mem=4096M
+#SBATCH --output="/runs/100%%j/a b/%a.log"
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@151
+#SBATCH --export=NONE
+#SBATCH --no-requeue
+#SBATCH --array=1,2,4%8
+
+# Stages of a Ratchet study as one job array: each task runs a script of its own.
+exec /bin/bash '/runs/100%j/a b'/"$SLURM_ARRAY_TASK_ID.sbatch"
+"""
+
+
+def test_the_text_of_an_array_is_this() -> None:
+    job = replace(FULL, resources=Resources(partition="gpu", time_limit_minutes=60, memory_gb=4), after_jobs=[])
+    assert array_text("study-train.3fa9c1.1", Path("/runs/100%j/a b"), job, [1, 2, 4], 8) == ARRAY
+
+
+def test_jobs_ask_for_the_same_whatever_they_are_called_and_do() -> None:
+    other = replace(FULL, name="x", log=Path("/x"), command=["y"], environment={"Z": "1"}, stop_note=Path("/n"))
+    assert asked_for(other) == asked_for(FULL)
+    for facts in ({"lead_seconds": 200.0}, {"after_jobs": []}, {"resources": Resources()}):
+        assert asked_for(replace(FULL, **facts)) != asked_for(FULL)
+
+
 # --------------------------------------------------------------------------------------------- the body, run by bash
 
 
@@ -165,7 +198,7 @@ class Played:
         self.script.write_text(sbatch_text(replace(FULL, **({"resources": Resources()} | given | facts))))
         assert subprocess.run(["bash", "-n", self.script], check=False).returncode == 0
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["bash", self.script],
             env={
@@ -173,14 +206,15 @@ class Played:
                 "SLURM_JOB_ID": "7",
                 "SLURMD_NODENAME": "n1",
                 "HOME": str(self.folder),
-            },
+            }
+            | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
-    def run(self) -> tuple[int, str]:
-        process = self.start()
+    def run(self, **variables: str) -> tuple[int, str]:
+        process = self.start(**variables)
         output, _ = process.communicate(timeout=20)
         return process.returncode, output
 
@@ -195,6 +229,20 @@ class Played:
 def test_the_job_ends_with_the_stages_exit_code(tmp_path: Path, code: int) -> None:
     ended, output = Played(tmp_path, f"exit {code}").run()
     assert ended == code and "ratchet: job 7 on" in output and "GPU none" in output
+
+
+def test_a_task_of_an_array_runs_its_own_script_and_asks_for_its_own_end(tmp_path: Path) -> None:
+    folder = tmp_path / "an array"
+    folder.mkdir()
+    played = Played(
+        tmp_path, 'printf %s "$RATCHET_DEADLINE" > deadline; exit 75', '[ "$3" = --job=4_3 ] && echo 4000000000'
+    )
+    (folder / "3.sbatch").symlink_to(played.script)
+    played.script = tmp_path / "array.sbatch"
+    played.script.write_text(array_text("array", folder, FULL, [1, 3], 2))
+    code, output = played.run(SLURM_ARRAY_JOB_ID="4", SLURM_ARRAY_TASK_ID="3")
+    assert code == 75 and "ratchet: job 4_3 on" in output, output
+    assert (tmp_path / "deadline").read_text() == "4000000000"
 
 
 def test_a_stage_that_is_killed_ends_the_job_with_the_signals_code(tmp_path: Path) -> None:

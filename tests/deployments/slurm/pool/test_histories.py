@@ -22,6 +22,7 @@ import pytest
 
 from deployments.slurm.job import plan as job
 from deployments.slurm.pool import reconcile
+from deployments.slurm.pool.arrays import Submitted
 from deployments.slurm.pool.pool import Pool
 from tests.conftest import REPOSITORY
 from tests.deployments.slurm import histories
@@ -51,6 +52,7 @@ def test_in_all_histories_nothing_is_lost_doubled_or_shown_wrong(count: int) -> 
     for name in ("lost replies", "killed on the way", "state losses", "clock jumps", "server away", "started again"):
         assert total[name] >= count / 50, f"too few of these to prove anything: {name}"
     assert total["histories"] == count and min(total["workers"], total["submitted"]) >= 1.3 * count
+    assert total["tasks"] >= count / 10, "too few arrays"
     assert {f"job: {name}" for name in histories.FATES} <= set(total), "some ends never came"
 
 
@@ -65,7 +67,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         218,
     ),
     "a job is submitted before the journal has it": (
-        Pool.submit,
+        Pool._write,
         "self.live[plan.flow_run] = journal.write(entry)",
         "self.live[plan.flow_run] = entry",
         5,
@@ -165,6 +167,24 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         "if entry.live and entry.job_id is None:",
         "if False:",
         74,
+    ),
+    "a task is taken for its array": (
+        Submitted.id_in,
+        "job_id if self.task is None else task_id(job_id, self.task)",
+        "job_id",
+        37,
+    ),
+    "an array is submitted before the journals have its tasks": (
+        Pool._submit_group,
+        "self._write(plan, journal, entry, sbatch_text(job))",
+        "self.live[plan.flow_run] = entry",
+        4,
+    ),
+    "who was gathered is submitted whatever became of the run": (
+        Pool.poll,
+        "for plan in gathered if states.get(plan.flow_run) == plan.state_id",
+        "for plan in gathered",
+        10,
     ),
     "a cancelled run's job lives on": (
         reconcile._of_run,

@@ -17,6 +17,7 @@ from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import End, Journal
 from deployments.slurm.job.plan import Plan, preview
+from deployments.slurm.pool.arrays import TASKS_AT_MOST
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Limits
 from storage import attempts, durable
@@ -46,7 +47,7 @@ class World:
 
     def restart(self) -> Pool:
         self.runs = FakeRuns(self.server)
-        self.pool = Pool(self.slurm, self.runs, Limits(), self.clock.monotonic())
+        self.pool = Pool(self.slurm, self.runs, Limits(), self.clock.monotonic(), arrays=self.folder / "arrays")
         return self.pool
 
     def add(self, name: str = "flow-run", stage: str = "train") -> str:
@@ -738,3 +739,194 @@ def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world: Wor
     world.add("other", "other")
     world.submit("other")
     assert world.journal("other").all()[0].automatic
+
+
+# ------------------------------------------------------------------------------------------------------------ arrays
+
+
+def cells(world: World, count: int, array_tasks: int = 2, **facts: Any) -> list[str]:
+    """So many runs of stages of their own, each asked for as a task of an array."""
+    names = [world.add(f"cell{number}", f"train-{number}") for number in range(count)]
+    assert [world.submit(name, array_tasks=array_tasks, **facts) for name in names] == [None] * count
+    return names
+
+
+def test_first_jobs_that_ask_for_the_same_are_one_array_of_which_so_many_run_at_once(world: World) -> None:
+    names = cells(world, 5)
+    assert not world.slurm.all, "they wait for each other until the next poll"
+    world.poll()
+    assert world.slurm.counts["submit"] == 1 and [job.id for job in world.slurm.all] == [f"1_{n}" for n in range(1, 6)]
+    assert [world.server.runs[name].job_id for name in names] == [f"1_{n}" for n in range(1, 6)]
+    most = 0
+    for _ in range(90):
+        world.poll()
+        most = max(most, sum(job.state == "RUNNING" for job in world.slurm.all))
+        told = [run.message for run in world.server.runs.values()]
+        assert (
+            most < 2
+            or "Completed" in map(world.state, names)
+            or any("as many tasks of its array" in one for one in told)
+        )
+    assert most == 2 and {world.state(name) for name in names} == {"Completed"}
+    for number, name in enumerate(names, 1):
+        (entry,) = world.journal(name).all()
+        assert entry.job_id == f"1_{number}" and entry.name.endswith(f".1[{number}]")
+        attempt = durable.read_json(world.journal(name).folder.parent / "attempts" / "0001.json")
+        assert attempt["slurm_job_name"] == entry.name
+    assert world.pool.live == {} and world.slurm.counts["submit"] == 1
+
+
+def test_every_journal_has_its_task_and_its_script_before_sbatch(world: World) -> None:
+    found: list[list[str]] = []
+    world.slurm.refuses = lambda job: (
+        found.append(
+            [
+                one.name
+                for name in ("cell0", "cell1")
+                for one in world.journal(name).all()
+                if world.journal(name).script(one).exists()
+            ]
+        )
+        or ""
+    )
+    cells(world, 2)
+    world.poll()
+    (job,) = {job.text for job in world.slurm.all}
+    assert found == [[one.name for one in world.slurm.all]] and "--array=1,2%2\n" in job
+
+
+def test_a_log_of_a_task_is_in_the_stages_folder(world: World) -> None:
+    world.fates = [replace(WORKS, log="hello")]
+    names = cells(world, 2)
+    for _ in range(30):
+        world.poll()
+    for name in names:
+        (entry,) = world.journal(name).all()
+        assert world.journal(name).log(entry).read_text() == "hello"
+
+
+def test_one_alone_and_one_that_asks_for_something_else_are_jobs_of_their_own(world: World) -> None:
+    cells(world, 2)
+    other = world.add("other", "evaluate")
+    world.submit(other, array_tasks=2, resources=Resources(memory_gb=9))
+    world.poll()
+    assert [job.id for job in world.slurm.all] == ["1_1", "1_2", "2"]
+    assert world.slurm.all[-1].text == world.journal(other).script(world.journal(other).all()[0]).read_text()
+
+
+def test_a_task_that_must_go_on_is_followed_by_a_job_of_its_own(world: World) -> None:
+    world.fates = [Fate("FAILED", 75, seconds=5.0, end_state="out_of_time", begins_after=1.0), WORKS]
+    first, second = cells(world, 2, array_tasks=1)
+    for _ in range(4):
+        world.poll()
+    assert (world.state(first), world.state(second)) == ("AwaitingRetry", "Running")
+    assert world.submit(first, array_tasks=1) == "2"
+    for _ in range(45):
+        world.poll()
+    assert [world.state(name) for name in (first, second)] == ["Completed"] * 2
+    assert "--dependency=afterany:1_1\n" in world.slurm.all[-1].text and len(world.slurm.all) == 3
+
+
+def test_a_cancel_ends_one_task_and_no_other(world: World) -> None:
+    names = cells(world, 2)
+    world.poll(), world.poll()
+    world.server.cancel(names[0])
+    for _ in range(12):
+        world.poll()
+    assert [world.state(name) for name in names] == ["Cancelled", "Running"]
+
+
+def test_a_run_that_is_cancelled_while_it_waits_for_others_has_no_task(world: World) -> None:
+    names = cells(world, 3)
+    world.server.cancel(names[1])
+    world.poll()
+    assert [job.name[-3:] for job in world.slurm.all] == ["[1]", "[2]"]
+    world.poll()
+    assert [world.state(name) for name in names] == ["Running", "Cancelled", "Running"]
+
+
+def test_an_array_whose_answer_was_lost_is_found_task_by_task(world: World) -> None:
+    cells(world, 3)
+    submit = world.slurm.submit
+
+    def frozen(script: str) -> str:
+        world.slurm.fall("frozen")
+        return submit(script)
+
+    world.slurm.submit = frozen  # type: ignore[method-assign]
+    world.poll()
+    world.slurm.wake()
+    world.restart()
+    for _ in range(12):
+        world.poll()
+    assert [world.journal(f"cell{n}").all()[0].job_id for n in range(3)] == ["1_1", "1_2", "1_3"]
+    assert len(world.slurm.all) == 3
+
+
+@pytest.mark.parametrize(
+    ("refusal", "state"),
+    [("QOSMaxSubmitJobPerUserLimit", "AwaitingRetry"), ("Invalid job array specification", "Failed")],
+)
+def test_an_array_that_is_refused_is_refused_to_each_of_its_runs(world: World, refusal: str, state: str) -> None:
+    world.slurm.refuses = lambda job: refusal
+    names = cells(world, 2)
+    world.poll(), world.poll()
+    assert [world.state(name) for name in names] == [state] * 2
+    assert all(refusal in world.server.runs[name].message for name in names)
+
+
+def test_a_stage_that_two_runs_ask_for_at_once_has_one_task(world: World) -> None:
+    """The study was started again meanwhile: the other run is asked for again, and waits for the job."""
+    cells(world, 2)
+    again = world.add("again", "train-0")
+    world.submit(again, array_tasks=2)
+    world.poll()
+    assert len(world.slurm.all) == 2
+    folders = [Path(job.options["output"]).parent.parent.name for job in world.slurm.all]
+    assert sorted(folders) == ["train-0", "train-1"]
+
+
+def test_a_run_whose_folder_has_a_job_by_now_has_no_task(world: World) -> None:
+    cells(world, 2)
+    again = world.add("again", "train-0")
+    assert world.submit(again) == "1", "a worker that did not know of arrays yet, say"
+    world.poll()
+    assert [job.id for job in world.slurm.all] == ["1", "2"]
+
+
+def test_the_disk_of_one_cell_keeps_no_other_from_its_array(world: World, monkeypatch: Any) -> None:
+    cells(world, 3)
+    write = durable.write_bytes
+
+    def full(path: Path, *rest: Any) -> None:
+        if "train-1" in str(path):
+            raise OSError(28, "No space left on device")
+        write(path, *rest)
+
+    monkeypatch.setattr(durable, "write_bytes", full)
+    world.poll()
+    assert [job.id for job in world.slurm.all] == ["1_1", "1_3"]
+    monkeypatch.undo()
+    for _ in range(40):
+        world.poll()
+    assert world.state("cell1") == "AwaitingRetry", "it is asked for again"
+
+
+def test_no_array_is_larger_than_clusters_take(world: World) -> None:
+    cells(world, TASKS_AT_MOST + 2, array_tasks=500)
+    world.poll()
+    assert world.slurm.counts["submit"] == 2 and len(world.slurm.all) == TASKS_AT_MOST + 2
+
+
+def test_a_worker_that_lost_the_pool_submits_no_array(world: World) -> None:
+    names = cells(world, 2)
+    world.pool._ours = lambda: False
+    world.poll()
+    assert not world.slurm.all and not world.journal(names[0]).all()
+
+
+def test_an_array_is_named_by_the_words_that_its_stages_share(world: World) -> None:
+    for number, cell in enumerate(("none-seed-0", "random-seed-1")):
+        world.submit(world.add(f"cell{number}", cell), array_tasks=2, label=f"inv-s{number}-train-{cell}")
+    world.poll()
+    assert {job.name.partition(".")[0] for job in world.slurm.all} == {"inv-train-seed"}
