@@ -159,6 +159,10 @@ def _add_views_of_runs(commands: Any) -> None:
     table.add_argument("--reference", default="", metavar="ARM", help="compare with it only (default: every two arms)")
     table.add_argument("--confidence", type=_level, default=0.95, help="level of the intervals (default: 0.95)")
     table.add_argument("--min-seeds", type=_seeds, default=3, help="of fewer nothing is called better (default: 3)")
+    table.add_argument("--higher-is-better", action="store_true", help="of an accuracy, say (default: lower)")
+    table.add_argument(
+        "--allow-equal", action="store_true", help="two arms may have equal values: they are counts, say"
+    )
     compares.set_defaults(function=_compare)
     help_ = "make the step again at which a training's numbers were not finite: which examples, which module"
     replays = commands.add_parser("replay", help=help_, description=help_, allow_abbrev=False)
@@ -196,8 +200,18 @@ def _compare(options: argparse.Namespace) -> int:
             raise BadInput(f"{options.a} is a table, and is compared with nothing else: leave out {options.b}")
         from flows.compare_table import compared_table  # takes scipy
 
-        table = (options.by, options.pair, options.value, options.reference, options.confidence, options.min_seeds)
-        show_markdown(run.OUT, compared_table(Path(options.a), *table))
+        text = compared_table(
+            Path(options.a),
+            options.by,
+            options.pair,
+            options.value,
+            options.reference,
+            options.confidence,
+            options.min_seeds,
+            options.higher_is_better,
+            options.allow_equal,
+        )
+        show_markdown(run.OUT, text)
         return 0
     if options.b is None:
         raise BadInput("compare wants two runs, or one table FILE.csv")

@@ -9,11 +9,19 @@ from pathlib import Path
 
 from storage.errors import BadInput
 from tasks.report.comparison_table import arm_table, comparison_table, in_words
-from tasks.statistics.comparison import arm_mean, compare
+from tasks.statistics.comparison import arm_mean, compare_together
 
 
 def compared_table(
-    file: Path, by: str, pair: str, value: str, reference: str, confidence_level: float, min_seeds: int
+    file: Path,
+    by: str,
+    pair: str,
+    value: str,
+    reference: str,
+    confidence_level: float,
+    min_seeds: int,
+    higher_is_better: bool,
+    allow_equal: bool,
 ) -> str:
     """Markdown. The columns `by` and `pair` name arm and seed of a row, `value` (empty: the only other one) its number.
 
@@ -21,6 +29,8 @@ def compared_table(
     """
     header, rows = _rows(file)
     others = [name for name in header if name not in (by, pair)]
+    if len(header) == 1 and ";" in header[0]:
+        raise BadInput(f"{file}: its columns are separated by semicolons: save it with commas")
     for option, name in (("--by", by), ("--pair", pair), *([("--value", value)] if value else [])):
         if name not in header:
             raise BadInput(f"{file}: there is no column {name!r} ({option}): it has {', '.join(header)}")
@@ -42,15 +52,23 @@ def compared_table(
         raise BadInput(f"{file}: {len(values)} {by}: two or more are compared")
     pairs = [(arm, reference) for arm in values if arm != reference] if reference else _each_two(list(values))
     try:
-        found = compare(values, pairs, confidence_level, min_seeds)
+        found = compare_together(
+            {value: values},
+            pairs,
+            confidence_level,
+            min_seeds,
+            higher_is_better=higher_is_better,
+            allow_equal=allow_equal,
+        )[value]
     except ValueError as error:
-        raise BadInput(f"{file}: {error}") from None
+        hint = ". Where values may be equal (counts, say): --allow-equal" if "have the same value" in str(error) else ""
+        raise BadInput(f"{file}: {error}{hint}") from None
     arms = {name: arm_mean(of_arm, confidence_level) for name, of_arm in values.items()}
     blocks = [
         arm_table(arms, confidence_level, value).markdown(),
-        comparison_table(found, confidence_level, min_seeds).markdown(),
+        comparison_table(found, confidence_level, min_seeds, higher_is_better=higher_is_better).markdown(),
         "\n".join(f"- {in_words(one, min_seeds)}" for one in found),
-        "Lower is taken as better.",
+        "Higher is better." if higher_is_better else "Lower is taken as better; for the contrary: --higher-is-better",
     ]
     return "\n\n".join(blocks)
 

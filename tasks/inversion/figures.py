@@ -1,4 +1,4 @@
-"""The figures of the inversion study: arms, differences, best and last, the way of a training, the negatives."""
+"""The figures of the inversion study: arms, dose, differences, best and last, the way of a training, the negatives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.results import NegativeFacts
 from tasks.inversion.words import number
@@ -13,11 +14,21 @@ from tasks.report.figures import SERIES_STYLES, Curve, Dots, curves, dots, inter
 from tasks.report.page import Figure
 from tasks.statistics.comparison import Comparison
 
+DOSES = {
+    "descent_steps": "steps down the energy for a negative",
+    "step_scale": "length of these steps, as a multiple of the schedule's",
+    "noise_scale": "deviation of the noise that a negative begins with",
+    "adversarial_share": "share of adversarial negatives",
+}
+"""What of the mining a study can vary by degrees."""
+FEWEST_DOSES = 3
+
 
 def figures(results: FinalResults) -> dict[str, Figure]:
     """File name -> figure."""
     return {
         "arms": _arms(results),
+        **_dose(results),
         "differences": _differences(results),
         "best-and-last": _best_and_last(results),
         "ways": _ways(results),
@@ -37,6 +48,28 @@ def _arms(results: FinalResults) -> Figure:
     )
     numbers = "; ".join(f"{name} {number(arm.mean)}" for name, arm in results.arms.items())
     return Figure(dots("arms", f"{caption} {numbers}.", rows, "validation error"), caption)
+
+
+def _dose(results: FinalResults) -> dict[str, Figure]:
+    """The error over the one thing in which all arms with mined negatives differ, where that is a number."""
+    mined = {name: arm.mining for name, arm in results.arms.items() if arm.mining.uses_descent}
+    varied = [name for name in Mining.model_fields if len({getattr(one, name) for one in mined.values()}) > 1]
+    if len(varied) != 1 or varied[0] not in DOSES or len(mined) < FEWEST_DOSES:
+        return {}
+    doses = {name: float(getattr(mining, varied[0])) for name, mining in mined.items()}
+    values = [(doses[name], results.arms[name]) for name in sorted(doses, key=lambda name: doses[name])]
+    reference = results.arms[results.reference]
+    series = {
+        "mined": [(dose, Dots("", list(arm.values.values()), arm.mean, arm.interval)) for dose, arm in values],
+        results.reference: [(dose, Dots("", [], reference.mean)) for dose, _ in values],
+    }
+    label = DOSES[varied[0]]
+    caption = f"Validation error over the {label}: seeds, mean and its interval; {results.reference} beside it."
+    numbers = "; ".join(f"{dose:g}: {number(arm.mean)}" for dose, arm in values)
+    drawn = over_values(
+        "dose", f"{caption} {numbers}.", series, {dose: f"{dose:g}" for dose, _ in values}, label, "validation error"
+    )
+    return {"dose": Figure(drawn, caption)}
 
 
 def _differences(results: FinalResults) -> Figure:

@@ -25,7 +25,7 @@ from tasks.report.dag_figure import dag_figure
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.stage.run import StageInput, StageRun
-from tasks.statistics.comparison import Comparison, Values, arm_mean, compare
+from tasks.statistics.comparison import Comparison, Values, arm_mean, compare_together
 
 SAME = 1e-9
 PATIENCES = (1, 2, 4)
@@ -59,8 +59,9 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
     trivial = min(fixed.validation.trivial.by_name.values())
     arms = {name: _arm(config, name, by_seed, trivial) for name, by_seed in cells.items()}
     unlearned = [name for name, arm in arms.items() if not arm.learned]
-    differences = _compared(config, {name: arm.values for name, arm in arms.items()}, unlearned)
-    outside = _compared(config, {name: arm.out_of_distribution.values for name, arm in arms.items()}, unlearned)
+    inside = {name: arm.values for name, arm in arms.items()}
+    outside = {name: arm.out_of_distribution.values for name, arm in arms.items()}
+    differences, out_of_distribution = _compared(config, [inside, outside], unlearned)
     return FinalResults(
         study=config.study,
         rank=config.configuration["matrices"]["rank"],
@@ -72,7 +73,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         seeds=config.seeds,
         arms=arms,
         differences=differences,
-        out_of_distribution=outside,
+        out_of_distribution=out_of_distribution,
         descent_parts=_descent_parts(config, differences),
         early_stops=_early_stops(config, arms),
         confidence_level=config.confidence_level,
@@ -117,11 +118,15 @@ def _of_steps(one: TrainResult, what: str) -> float:
     return float(whole[what])
 
 
-def _compared(config: ReportConfig, values: Values, unlearned: Sequence[str]) -> list[Comparison]:
-    """CheckFailed where two cells have the same number: what tells them apart has not reached the training."""
+def _compared(config: ReportConfig, tables: list[Values], unlearned: Sequence[str]) -> list[list[Comparison]]:
+    """Each table's comparisons, all corrected together.
+
+    CheckFailed where two cells have the same number: what tells them apart has not reached the training.
+    """
     pairs = [(arm, reference) for arm, reference in config.comparisons]
     try:
-        return compare(values, pairs, config.confidence_level, config.min_seeds, unlearned)
+        named = {str(number): values for number, values in enumerate(tables)}
+        return [*compare_together(named, pairs, config.confidence_level, config.min_seeds, unlearned).values()]
     except ValueError as error:
         raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
 

@@ -23,7 +23,7 @@ def html_report(results: FinalResults, drawn: dict[str, Figure], provenance: Sec
     sections = [
         Section(
             "The arms",
-            figures=[drawn["arms"], drawn["differences"]],
+            figures=[drawn[name] for name in ("arms", "dose", "differences") if name in drawn],
             tables=[arm_table(results), difference_table(results)],
         ),
         Section(

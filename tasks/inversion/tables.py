@@ -20,6 +20,7 @@ from tasks.inversion.words import (
 from tasks.report import comparison_table as over_seeds
 from tasks.report.provenance import run_name, run_table
 from tasks.report.table import Table
+from tasks.statistics.comparison import Comparison
 
 
 def tables(results: FinalResults) -> str:
@@ -89,7 +90,7 @@ def mined(mining: Mining) -> str:
 
 
 def difference_table(results: FinalResults) -> Table:
-    return over_seeds.comparison_table(results.differences, results.confidence_level, results.min_seeds)
+    return _differences(results, results.differences)
 
 
 def out_of_distribution_table(results: FinalResults) -> Table:
@@ -102,7 +103,12 @@ def out_of_distribution_table(results: FinalResults) -> Table:
 
 
 def out_of_distribution_differences(results: FinalResults) -> Table:
-    return over_seeds.comparison_table(results.out_of_distribution, results.confidence_level, results.min_seeds)
+    return _differences(results, results.out_of_distribution)
+
+
+def _differences(results: FinalResults, found: list[Comparison]) -> Table:
+    together = len(results.differences) + len(results.out_of_distribution)
+    return over_seeds.comparison_table(found, results.confidence_level, results.min_seeds, together)
 
 
 def cell_table(results: FinalResults) -> Table:

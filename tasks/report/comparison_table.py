@@ -30,14 +30,21 @@ def arm_table(arms: Mapping[str, ArmMean], confidence_level: float, of: str) -> 
     )
 
 
-def comparison_table(found: Sequence[Comparison], confidence_level: float, min_seeds: int) -> Table:
-    """Every comparison with what speaks for it."""
+def comparison_table(
+    found: Sequence[Comparison],
+    confidence_level: float,
+    min_seeds: int,
+    together: int | None = None,
+    higher_is_better: bool = False,
+) -> Table:
+    """Every comparison with what speaks for it; `together`: so many were corrected, when there are other tables."""
     return Table(
-        "The arm minus its reference, seed by seed; below 0 the arm is better. p is of Student's t of the pairs, "
-        f"adjusted by Holm over the {len(found)} comparisons of this table; beside it Welch's t, which does not pair, "
-        "and the exchange of both arms within seeds with the lowest p that so many seeds can give. Better or worse is "
-        f"shown where the adjusted p is at most {1 - confidence_level:g} and there are {min_seeds} seeds or more. "
-        "Seeds needed: with so many, a difference like this would be found among these with a chance of 80%.",
+        f"The arm minus its reference, seed by seed; {'above' if higher_is_better else 'below'} 0 the arm is better. "
+        f"p is of Student's t of the pairs, adjusted by Holm over the {together or len(found)} comparisons that are "
+        "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
+        "lowest p that so many seeds can give. Better or worse is shown where the adjusted p is at most "
+        f"{1 - confidence_level:g} and there are {min_seeds} seeds or more. Seeds needed: with so many, a difference "
+        "like this would be found among these with a chance of 80%.",
         [
             "arm", "reference", "shown", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
             "p exchange (lowest)", "seeds needed",

@@ -41,8 +41,8 @@ class Comparison(Result):
     comparisons. `least_p_exchange` is the lowest that so many seeds can give. `seeds_needed`: with so many a difference
     like this one (mean and spread as seen) would be found with a chance of 80 % among as many comparisons, by
     Bonferroni's correction, which is no milder than Holm's; None where it takes more than 10,000. `better` and
-    `worse`: shown, at the confidence level and with the least number of seeds; lower values are better. `unlearned`:
-    which of both are not shown to learn; then neither is better or worse.
+    `worse`: shown, at the confidence level and with the least number of seeds; lower values are better unless it is
+    said otherwise. `unlearned`: which of both are not shown to learn; then neither is better or worse.
     """
 
     arm: str
@@ -81,26 +81,43 @@ def compare(
     min_seeds: int,
     unlearned: Collection[str] = (),
 ) -> list[Comparison]:
-    """Each pair (arm, reference), all corrected together; lower values are better, but of arms that are `unlearned`.
+    """Each pair (arm, reference) of one table, as `compare_together` compares those of several."""
+    return compare_together({"": values}, pairs, confidence_level, min_seeds, unlearned)[""]
 
-    ValueError for what would make a comparison meaningless: see `require_comparable`, and a reference whose mean is 0.
+
+def compare_together(
+    tables: Mapping[str, Values],
+    pairs: Sequence[tuple[str, str]],
+    confidence_level: float,
+    min_seeds: int,
+    unlearned: Collection[str] = (),
+    higher_is_better: bool = False,
+    allow_equal: bool = False,
+) -> dict[str, list[Comparison]]:
+    """Each pair (arm, reference) in each table of a report, all corrected together.
+
+    Nothing is better or worse of arms that are `unlearned`. ValueError for what would make a comparison meaningless:
+    see `require_comparable`, and a reference whose mean is 0.
     """
-    require_comparable(values)
-    found = [
-        _compared(values, arm, reference, confidence_level, len(pairs)).model_copy(
-            update={"unlearned": [name for name in (arm, reference) if name in unlearned]}
-        )
-        for arm, reference in pairs
-    ]
-    adjusted = holm({str(number): one.p for number, one in enumerate(found) if one.p is not None})
-    return [_judged(one, adjusted.get(str(number)), confidence_level, min_seeds) for number, one in enumerate(found)]
+    number = len(tables) * len(pairs)
+    found: dict[str, list[Comparison]] = {}
+    for name, values in tables.items():
+        require_comparable(values, allow_equal)
+        found[name] = [_compared(values, *pair, confidence_level, number, unlearned) for pair in pairs]
+    every = [one for of_table in found.values() for one in of_table]
+    adjusted = holm({str(place): one.p for place, one in enumerate(every) if one.p is not None})
+    judged = iter(
+        _judged(one, adjusted.get(str(place)), confidence_level, min_seeds, higher_is_better)
+        for place, one in enumerate(every)
+    )
+    return {name: [next(judged) for _ in of_table] for name, of_table in found.items()}
 
 
-def require_comparable(values: Values) -> None:
+def require_comparable(values: Values, allow_equal: bool = False) -> None:
     """ValueError, naming the cell, for a seed that an arm lacks, a value that is not finite, and two equal ones.
 
     Two cells that give the same number to the last digit were, in the study that this comes from, the same training:
-    what told them apart had not reached the model.
+    what told them apart had not reached the model. `allow_equal` is for values that are counts, say.
     """
     seeds = list(dict.fromkeys(seed for of_arm in values.values() for seed in of_arm))
     first: dict[float, str] = {}
@@ -112,7 +129,7 @@ def require_comparable(values: Values) -> None:
             value = float(of_arm[seed])
             if not np.isfinite(value):
                 raise ValueError(f"the value of {name} is {value}")
-            if (other := first.setdefault(value, name)) != name:
+            if (other := first.setdefault(value, name)) != name and not allow_equal:
                 raise ValueError(
                     f"{other} and {name} have the same value, {value!r}: either it was rounded, or what tells them "
                     "apart has not reached the training"
@@ -141,7 +158,9 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
     return found if found <= MOST_SEEDS else None
 
 
-def _compared(values: Values, arm: str, reference: str, confidence_level: float, comparisons: int) -> Comparison:
+def _compared(
+    values: Values, arm: str, reference: str, confidence_level: float, comparisons: int, unlearned: Collection[str]
+) -> Comparison:
     ours, theirs = (np.array([values[name][seed] for seed in values[reference]], float) for name in (arm, reference))
     differences, base = ours - theirs, float(theirs.mean())
     if base == 0:
@@ -172,13 +191,20 @@ def _compared(values: Values, arm: str, reference: str, confidence_level: float,
         seeds_needed=needed,
         better=False,
         worse=False,
-        unlearned=[],
+        unlearned=[name for name in (arm, reference) if name in unlearned],
     )
 
 
-def _judged(found: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int) -> Comparison:
+def _judged(
+    found: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int, higher_is_better: bool
+) -> Comparison:
     shown = adjusted is not None and adjusted <= 1 - confidence_level and found.seeds >= min_seeds
     shown &= not found.unlearned
+    sign = 1 if higher_is_better else -1
     return found.model_copy(
-        update={"p_adjusted": adjusted, "better": shown and found.mean < 0, "worse": shown and found.mean > 0}
+        update={
+            "p_adjusted": adjusted,
+            "better": shown and found.mean * sign > 0,
+            "worse": shown and found.mean * sign < 0,
+        }
     )

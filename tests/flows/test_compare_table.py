@@ -49,9 +49,22 @@ def test_every_two_arms_are_compared_or_each_with_the_reference(
     assert "over the 2 comparisons" in said and "adversarial is worse than random" in said
 
 
+def test_what_should_be_high_and_may_be_equal_is_compared_when_that_is_said(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table.write_text("arm,seed,accuracy\n" + ROWS.replace("none,1,0.0097", "none,1,0.0096"))
+    assert compare(table) == 2
+    assert "--allow-equal" in capsys.readouterr().err
+    assert compare(table, "--allow-equal", "--higher-is-better") == 0
+    said = capsys.readouterr().out
+    assert "**adversarial is better than none**" in said and "above 0 the arm is better" in said
+    assert "Higher is better." in said
+
+
 @pytest.mark.parametrize(
     ("text", "options", "said"),
     [
+        (HEAD.replace(",", ";") + ROWS.replace(",", ";"), [], "separated by semicolons: save it with commas"),
         (HEAD + ROWS + "none,0,0.5\n", [], "line 8: arm none, seed 0 is there twice"),
         (HEAD + ROWS.replace("none,1,0.0097\n", ""), [], "no value of none, seed 1"),
         (HEAD + ROWS.replace("0.0101", "0.0099"), [], "have the same value, 0.0099"),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from storage.errors import CheckFailed
+from tasks.inversion.figures import _dose, figures
 from tasks.inversion.final_results import ArmFacts, FinalResults
 from tasks.inversion.report import _compared, _descent_parts, _require_records, early_stop, stopped
 from tasks.inversion.results import TrainResult, Trivial
@@ -33,7 +34,7 @@ def config(min_seeds: int = 3) -> ReportConfig:
 def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = True) -> FinalResults:
     """The smoke study's results with other values."""
     found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json")
-    differences = _compared(config(min_seeds), values, () if learned else list(values))
+    (differences,) = _compared(config(min_seeds), [values], () if learned else list(values))
     arms = {
         name: found.arms[name].model_copy(
             update={"values": of_arm, "mean": sum(of_arm.values()) / len(of_arm), "learned": learned}
@@ -95,7 +96,7 @@ def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
 def test_equal_arms_and_missing_cells_end_the_report(change: dict[str, Any], said: str) -> None:
     """Forty runs of the recorded study were one configuration, and three of them had the same error."""
     with pytest.raises(CheckFailed, match=said):
-        _compared(config(), VALUES | change, ())
+        _compared(config(), [VALUES, VALUES | change], ())
 
 
 def test_errors_that_do_not_follow_from_the_records_end_the_report() -> None:
@@ -130,3 +131,22 @@ def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
         "**none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60."
     )
     assert early_stop("none", arm(9.0), 2).error == 3.0
+
+
+def test_a_study_of_doses_draws_the_error_over_them() -> None:
+    """One picture for a question such as how many steps a negative should take."""
+    found = of(VALUES)
+    mined = found.arms["adversarial"]
+    doses = {
+        f"steps-{steps}": mined.model_copy(
+            update={"mining": mined.mining.model_copy(update={"descent_steps": steps}), "mean": 1 + 0.01 * steps}
+        )
+        for steps in (10, 1, 3)
+    }
+    assert not _dose(found) and "dose" not in figures(found), "two descents are no doses"
+    assert not _dose(found.model_copy(update={"arms": found.arms | doses})), "they differ in their descent too"
+    drawn = _dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses}))["dose"]
+    assert "Validation error over the steps down the energy" in drawn.caption and "none beside it" in drawn.caption
+    assert "1: 1.01; 3: 1.03; 10: 1.1." in drawn.svg
+    both = {"other": mined.model_copy(update={"mining": mined.mining.model_copy(update={"noise_scale": 1.0})})}
+    assert not _dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses | both}))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tasks.statistics.comparison import arm_mean, compare, require_comparable, seeds_needed
+from tasks.statistics.comparison import arm_mean, compare, compare_together, require_comparable, seeds_needed
 
 RECORDED = {"none": (9.69245e-3, 2.15e-5), "random": (9.73053e-3, 5.96e-5), "adversarial": (9.77702e-3, 2.33e-5)}
 """Mean and standard deviation (ddof 0) of ten seeds an arm, as the recorded study has them."""
@@ -129,3 +129,38 @@ def test_what_one_comparison_alone_would_show_is_not_shown_among_many() -> None:
     among, *others = compare(values, [(arm, "reference") for arm in ("one", "two", "three")], 0.95, 3)
     assert among.p == alone.p and among.p_adjusted == pytest.approx(3 * alone.p) and among.p_adjusted > 0.05
     assert not among.better and not any(one.better or one.worse for one in others)
+
+
+def test_the_comparisons_of_all_tables_of_a_report_are_corrected_together() -> None:
+    """A report with two tables of three comparisons makes six."""
+    tables = {
+        name: {
+            arm: values_with(mean, 0.1, 10 * place + number)
+            for number, (arm, mean) in enumerate(zip("abc", (1, 1.1, 2), strict=True))
+        }
+        for place, name in enumerate(("inside", "outside"))
+    }
+    pairs = [("b", "a"), ("c", "a"), ("c", "b")]
+    found = compare_together(tables, pairs, 0.95, 3)
+    assert [[(one.arm, one.reference) for one in of_table] for of_table in found.values()] == [pairs] * 2
+    every = sorted((one for of_table in found.values() for one in of_table), key=lambda one: one.p)
+    assert every[0].p_adjusted == pytest.approx(6 * every[0].p) and every[-1].p_adjusted >= every[-1].p
+    alone = compare(tables["inside"], pairs, 0.95, 3)
+    assert [one.p for one in alone] == [one.p for one in found["inside"]]
+    assert all(one.p_adjusted <= other.p_adjusted for one, other in zip(alone, found["inside"], strict=True))
+    assert all(one.seeds_needed <= other.seeds_needed for one, other in zip(alone, found["inside"], strict=True))
+
+
+def test_of_what_should_be_high_the_higher_is_better(recorded) -> None:
+    for higher_is_better in (False, True):
+        found = compare_together({"": recorded}, PAIRS, 0.95, 3, higher_is_better=higher_is_better)[""]
+        assert [one.better for one in found if one.reference == "none"][1] is higher_is_better
+        assert [one.worse for one in found if one.reference == "none"][1] is not higher_is_better
+
+
+def test_equal_values_are_compared_where_they_may_be_equal() -> None:
+    values = {"a": {"0": 0.8, "1": 0.9, "2": 0.7}, "b": {"0": 0.8, "1": 0.95, "2": 0.75}}
+    with pytest.raises(ValueError, match="the same value"):
+        compare_together({"": values}, [("b", "a")], 0.95, 3)
+    (found,) = compare_together({"": values}, [("b", "a")], 0.95, 3, allow_equal=True)[""]
+    assert found.mean == pytest.approx(0.1 / 3)
