@@ -24,6 +24,7 @@ from deployments.slurm.job import plan as job
 from deployments.slurm.pool import reconcile
 from deployments.slurm.pool.arrays import Submitted
 from deployments.slurm.pool.pool import Pool
+from deployments.slurm.pool.submissions import Submissions
 from tests.conftest import REPOSITORY
 from tests.deployments.slurm import histories
 
@@ -67,13 +68,13 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         218,
     ),
     "a job is submitted before the journal has it": (
-        Pool._write,
+        Submissions._write,
         "self.live[plan.flow_run] = journal.write(entry)",
         "self.live[plan.flow_run] = entry",
         5,
     ),
     "a job is submitted though one of the run may live": (
-        Pool.submit,
+        Submissions.submit,
         "if last and last.live:",
         "if last and last.live and last.job_id:",
         60,
@@ -163,7 +164,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         32,
     ),
     "another flow run's job without an answer is not waited for": (
-        Pool._jobs_before,
+        Submissions._jobs_before,
         "if entry.live and entry.job_id is None:",
         "if False:",
         74,
@@ -175,15 +176,15 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         37,
     ),
     "an array is submitted before the journals have its tasks": (
-        Pool._submit_group,
+        Submissions._submit_group,
         "self._write(plan, journal, entry, sbatch_text(job))",
         "self.live[plan.flow_run] = entry",
         4,
     ),
     "who was gathered is submitted whatever became of the run": (
         Pool.poll,
-        "for plan in gathered if states.get(plan.flow_run) == plan.state_id",
-        "for plan in gathered",
+        "asked = [plan for plan in gathered if states.get(plan.flow_run) == plan.state_id]",
+        "asked = gathered",
         10,
     ),
     "a cancelled run's job lives on": (

@@ -656,7 +656,10 @@ def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
         while world.state(name) != "Completed":
             world.poll(60.0)
     world.poll()
-    sizes = [len(kept) for kept in (world.pool._journals, world.pool._beats._seen, world.pool._absent, world.pool.live)]
+    sizes = [
+        len(kept)
+        for kept in (world.pool.submissions._journals, world.pool._beats._seen, world.pool._absent, world.pool.live)
+    ]
     assert max(sizes) <= 2, sizes
 
 
@@ -920,7 +923,7 @@ def test_no_array_is_larger_than_clusters_take(world: World) -> None:
 
 def test_a_worker_that_lost_the_pool_submits_no_array(world: World) -> None:
     names = cells(world, 2)
-    world.pool._ours = lambda: False
+    world.pool.submissions._ours = lambda: False
     world.poll()
     assert not world.slurm.all and not world.journal(names[0]).all()
 

@@ -1,0 +1,251 @@
+"""What is submitted for the pool's runs: written into the journal first, one job of a run at a time.
+
+Jobs that may be tasks of an array are gathered, and submitted together at the pool's next poll (arrays.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from deployments.slurm.cluster.client import NotNow, Refused, SlurmClient, Unreachable, task_name
+from deployments.slurm.job.journal import End, Journal, Submission
+from deployments.slurm.job.plan import Plan, known_before, last_of, next_job
+from deployments.slurm.job.script import array_text, sbatch_text
+from deployments.slurm.pool.arrays import First, Submitted, array_name, groups, lead_to
+from deployments.slurm.pool.reconcile import Limits
+from storage import durable
+from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.outcome import Follows
+
+LOG = logging.getLogger("ratchet.slurm")
+
+
+class Submissions:
+    """All submissions of one work pool."""
+
+    def __init__(
+        self,
+        slurm: SlurmClient,
+        limits: Limits,
+        clock: Callable[[], float],
+        ours: Callable[[], bool],
+        arrays: Path,
+    ) -> None:
+        """As for `Pool`."""
+        self._slurm, self._limits, self._clock, self._ours, self._arrays = slurm, limits, clock, ours, arrays
+        self.live: dict[str, Submission] = {}
+        """The newest submission of each run whose job may still live, by run id."""
+        self._journals: dict[Path, Journal] = {}
+        self._gathered: dict[str, Plan] = {}
+        """Whose first jobs are submitted as arrays at the next poll, by run id."""
+        self._sought: dict[str, float] = {}
+        self._busy: dict[Path, threading.Lock] = {}
+        self._guard = threading.Lock()
+
+    def submit(self, plan: Plan) -> str | None:
+        """Submits the run's next job unless one of its jobs may still live; the job's id if it is known.
+
+        None: SLURM gave no answer; `poll` finds the job by its name, or has it submitted again. Or the job is one for
+        an array, which the next `poll` submits. Raises Refused, also when there is no job that could be submitted. May
+        be called from several threads.
+        """
+        with self._alone(plan.folder):
+            journal = self.journal(plan.folder)
+            try:
+                entries = journal.all()
+                last = last_of(plan, entries)
+                if last and last.live:
+                    return last.job_id
+                after = self._jobs_before(entries)
+            except (OSError, Unreachable) as error:
+                LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
+                return None
+            try:
+                entry, job = next_job(plan, journal, last, after)
+                text = sbatch_text(job)
+                if not self._ours():
+                    return None
+                if plan.array_tasks and not entries:
+                    with self._guard:
+                        self._gathered[plan.flow_run] = plan
+                    return None
+                self._write(plan, journal, entry, text)
+            except (OSError, ValueError) as error:
+                found = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
+                raise Refused(found.text) from error
+            return self._submitted([Submitted(plan, journal, entry)], text, last.end if last else None)
+
+    def _write(self, plan: Plan, journal: Journal, entry: Submission, text: str) -> None:
+        """Keeps script and entry before SLURM hears of them."""
+        plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a trace
+        durable.write_bytes(journal.script(entry), text.encode())
+        self.live[plan.flow_run] = journal.write(entry)
+
+    def _submitted(self, those: list[Submitted], text: str, before: End | None = None) -> str | None:
+        """Submits what stands in the journal; the id of the job, or of the array, when SLURM gives it."""
+        if not self._ours():
+            return None
+        try:
+            job_id = self._slurm.submit(text)
+        except Refused as error:
+            refusals = [self._note_refusal(one, error, before) for one in those]
+            if refusals[0].follows == "AwaitingRetry":
+                return None
+            raise Refused(refusals[0].message) from None
+        except Unreachable as error:
+            name = those[0].entry.name
+            LOG.warning("%s: SLURM gave no answer (%s); it is searched for by its name first", name, error)
+            return None
+        for one in those:
+            self._note_job(one, one.id_in(job_id))
+        return job_id
+
+    def _note_job(self, one: Submitted, job_id: str) -> None:
+        name = one.entry.name
+        try:
+            self.live[one.plan.flow_run] = one.journal.note_job(one.entry, job_id)
+        except OSError as error:
+            LOG.warning("%s: job %s could not be noted (%s); it is searched for by its name", name, job_id, error)
+
+    def _note_refusal(self, one: Submitted, error: Refused, before: End | None) -> End:
+        end = replace(self._refused(error, one.journal.script(one.entry), before), over_state=one.plan.state_id)
+        one.journal.note_end(one.entry, end)
+        self.live.pop(one.plan.flow_run, None)
+        return end
+
+    @property
+    def gathered(self) -> list[Plan]:
+        """Whose first jobs wait for each other."""
+        return list(self._gathered.values())
+
+    def submit_gathered(self, plans: list[Plan]) -> dict[str, str]:
+        """Submits the first jobs of these runs, as arrays of those that ask for the same; ids by run, as far as SLURM
+        gives them."""
+        if not plans or not self._ours():
+            return {}
+        done: list[Submitted] = []
+        with ExitStack() as alone:
+            for folder in sorted({plan.folder for plan in plans}):
+                alone.enter_context(self._alone(folder))
+            for group in groups(self._firsts(plans)):
+                done += self._submit_group(group) if len(group) > 1 else self._submit_first(group[0])
+        self.ungather(plans)
+        kept = [self.live[one.plan.flow_run] for one in done if one.plan.flow_run in self.live]
+        return {entry.flow_run: entry.job_id for entry in kept if entry.job_id}
+
+    def ungather(self, plans: Iterable[Plan]) -> None:
+        """Lets these wait no longer."""
+        with self._guard:
+            for plan in plans:
+                if self._gathered.get(plan.flow_run) is plan:  # and not a later one of the same run
+                    del self._gathered[plan.flow_run]
+
+    def _firsts(self, plans: list[Plan]) -> Iterator[First]:
+        """The first jobs of these runs. One whose folder has a job by now stays Pending, and is asked for again."""
+        for folder, plan in {plan.folder: plan for plan in plans}.items():
+            journal = self.journal(folder)
+            try:
+                if not journal.all():
+                    yield First(plan, journal, *next_job(plan, journal, None, []))
+            except OSError as error:
+                LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
+
+    def _submit_first(self, first: First) -> list[Submitted]:
+        """Submits a job of its own."""
+        one = Submitted(first.plan, first.journal, first.entry)
+        text = sbatch_text(first.job)
+        try:
+            self._write(one.plan, one.journal, one.entry, text)
+        except OSError as error:
+            LOG.warning("flow run %s: not submitted now: %s", one.plan.flow_run, error)
+            return []
+        with suppress(Refused):  # the journal has it: the next poll sets the run's state
+            self._submitted([one], text)
+        return [one]
+
+    def _submit_group(self, group: list[First]) -> list[Submitted]:
+        """Submits one array. A run whose job cannot be written stays Pending, and is asked for again."""
+        name, those = array_name(group), list[Submitted]()
+        folder = self._arrays / name
+        for task, first in enumerate(group, 1):  # a number that was written once is no other job's
+            plan, journal = first.plan, first.journal
+            try:
+                entry, job = next_job(plan, journal, None, [], task_name(name, task))
+                lead_to(folder, task, journal.script(entry), journal.log(entry))
+                self._write(plan, journal, entry, sbatch_text(job))
+            except OSError as error:
+                LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
+            else:
+                those.append(Submitted(plan, journal, entry, task))
+        if those:
+            numbers = [one.task for one in those if one.task]
+            text = array_text(name, folder, group[0].job, numbers, group[0].plan.array_tasks or 1)
+            with suppress(Refused):  # as for one
+                self._submitted(those, text)
+        return those
+
+    def _refused(self, error: Refused, script: Path, before: End | None) -> End:
+        """What follows a refusal: one that time or other nodes mend does not fail the run."""
+        found = Diagnosis(
+            "error",
+            "refused",
+            f"SLURM refused the job: {error}",
+            str(script),
+            "Correct the site file or the deployment and retry the run; or the study, and start it again.",
+        )
+        follows: Follows = "Failed"
+        memory, exclude, delay = (before.memory_gb, before.exclude, 0.0) if before else (None, [], 0.0)
+        if isinstance(error, NotNow):
+            advice = f"Nothing to do: it is tried again every {self._limits.not_now_delay / 60:g} minutes."
+            found = replace(found, level="warning", category="not now", resolution=advice)
+            follows, delay = "AwaitingRetry", self._limits.not_now_delay
+        elif exclude:  # perhaps the nodes that failed are all that there are
+            advice = f"Nothing to do: {', '.join(exclude)} may be used again."
+            found = replace(found, level="warning", resolution=advice)
+            follows, exclude = "AwaitingRetry", []
+        return End(follows, found.text, found, delay, memory, exclude)
+
+    def _jobs_before(self, entries: list[Submission]) -> list[str]:
+        """The jobs of this folder, of whatever flow run, that may live; the next one waits until they have ended.
+
+        Raises Unreachable while there may be one whose id only SLURM knows.
+        """
+        found = known_before(entries)
+        for entry in entries:
+            if entry.live and entry.job_id is None:
+                named = [job.id for job in self._slurm.jobs().values() if job.name == entry.name]
+                now = self._clock()
+                if not named and now - self._sought.setdefault(entry.name, now) <= self._limits.submit_grace:
+                    raise Unreachable(f"{entry.name} may have been queued before it")
+                found += named
+        return found
+
+    @contextmanager
+    def _alone(self, folder: Path) -> Iterator[None]:
+        """One submission at a time in a folder; `poll` leaves it alone meanwhile."""
+        with self._guard:
+            lock = self._busy.setdefault(folder, threading.Lock())
+        with lock:
+            yield
+
+    def journal(self, folder: Path) -> Journal:
+        """The journal of a folder, kept in memory until it is forgotten."""
+        if folder not in self._journals:  # another host may have served the pool until a moment ago
+            durable.refresh(folder)
+        return self._journals.setdefault(folder, Journal(folder))
+
+    def is_busy(self, run_id: str, folder: Path) -> bool:
+        """Whether the run's next job is being submitted, or waits for others: nothing follows from what is there."""
+        return run_id in self._gathered or (folder in self._busy and self._busy[folder].locked())
+
+    def forget(self, but: set[Path]) -> list[Path]:
+        """Drops the journals of all folders but these; which they were."""
+        gone = [folder for folder in self._journals if folder not in but]
+        for folder in gone:
+            self._journals.pop(folder, None)
+        return gone
