@@ -143,9 +143,10 @@ def overhead(stages: int, folder: Path) -> None:
         OUT.print(f"{said}: {statistics.median(seconds):.1f} s ({min(seconds):.1f} to {max(seconds):.1f})")
 
 
-def many_waiting(count: int, folder: Path, database: str) -> None:
+def many_waiting(count: int, folder: Path, database: str, array_tasks: int | None) -> None:
     """So many stages that are ready at once: queued all of them, and then with few places."""
     with at_hand(folder, database, PREFECT_WORKER_QUERY_SECONDS="10") as (bench, server):  # Prefect's default
+        bench.site.write_text(yaml.safe_dump(yaml.safe_load(bench.site.read_text()) | {"array_tasks": array_tasks}))
         _all_queued(count, folder / "queued", bench)
         for process in (bench.workers["gpu"], server):
             OUT.print(f"memory of the {type(process).__name__.lower()} at its peak: {_peak(process.pid)}")
@@ -157,6 +158,7 @@ def many_waiting(count: int, folder: Path, database: str) -> None:
 def _all_queued(count: int, root: Path, bench: Bench) -> None:
     """None of the jobs starts: what submitting and watching cost."""
     bench.cluster.hold()
+    bench.cluster.slurm("sdiag", "--reset")
     began = time.time()
     found = _start(count, 0.0, root)
     OUT.print(f"start of {count} stages: {time.time() - began:.1f} s, with the worker beside it")
@@ -165,6 +167,7 @@ def _all_queued(count: int, root: Path, bench: Bench) -> None:
     made = {run["id"]: run["created"] for run in _flow_runs(bench)}
     waited = [one.submitted_at - datetime.fromisoformat(made[one.flow_run]).timestamp() for one in entries]
     _tell(f"{count} stages ready at once: ready to submitted", waited)
+    OUT.print(f"submissions that SLURM was asked for: {_asked(bench, 'REQUEST_SUBMIT_BATCH_JOB')}")
     later = []
     for number in range(5):
         one = bench.dispatch(root / f"one-more-{number}")
@@ -173,9 +176,15 @@ def _all_queued(count: int, root: Path, bench: Bench) -> None:
     _tell(f"one more while {count} jobs are queued: ready to submitted", later)
     bench.cluster.slurm("sdiag", "--reset")
     time.sleep(WATCHED_SECONDS)
-    asked = re.findall(r"^\s+(REQUEST_\S*JOB_INFO\S*)\s.*?count:(\d+)", bench.cluster.slurm("sdiag"), re.MULTILINE)
-    calls = sum(int(times) for _, times in asked) * 60 / WATCHED_SECONDS
-    OUT.print(f"calls of SLURM a minute while {count} jobs are queued: {calls:.1f} (sdiag: {dict(asked)})")
+    asked = _asked(bench, r"REQUEST_\S*JOB_INFO\S*")
+    calls = sum(asked.values()) * 60 / WATCHED_SECONDS
+    OUT.print(f"calls of SLURM a minute while {count} jobs are queued: {calls:.1f} (sdiag: {asked})")
+
+
+def _asked(bench: Bench, request: str) -> dict[str, int]:
+    """How often the controller had each of these requests."""
+    found = re.findall(rf"^\s+({request})\s.*?count:(\d+)", bench.cluster.slurm("sdiag"), re.MULTILINE)
+    return {name: int(times) for name, times in found}
 
 
 def _with_places(count: int, root: Path, bench: Bench) -> None:
@@ -286,6 +295,7 @@ if __name__ == "__main__":
     what.add_argument("--jobs", type=int, help="queue so many jobs at once")
     what.add_argument("--stages", type=int, help="run so many stages, one after the other")
     what.add_argument("--waiting", type=int, help="make so many stages ready at once")
+    options.add_argument("--array-tasks", type=int, help="with --waiting: as job arrays, so many tasks at once")
     options.add_argument("--postgres", action="store_true", help="with --waiting: Prefect's server on PostgreSQL")
     given = options.parse_args()
     OUT.print(language.machine())
@@ -294,6 +304,6 @@ if __name__ == "__main__":
             overhead(given.stages, Path(made))
         elif given.waiting:
             with postgres() if given.postgres else nullcontext("") as address:
-                many_waiting(given.waiting, Path(made), address)
+                many_waiting(given.waiting, Path(made), address, given.array_tasks)
         else:
             many_jobs(given.jobs, Path(made))
