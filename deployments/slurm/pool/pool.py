@@ -161,7 +161,7 @@ class Pool:
     def _seen(self, run: Run, jobs: dict[str, Job], since: float) -> Seen | None:
         """What is known of a run, `since` seconds after the last poll; None when it cannot be read now."""
         now, folder = self._clock(), Path(run.folder)
-        if self.submissions.is_busy(run.id, folder):
+        if self.submissions.is_busy(folder):
             return None
         in_state_for = now - self._in_state.setdefault(run.state_id, now)
         try:

@@ -239,9 +239,9 @@ class Submissions:
             durable.refresh(folder)
         return self._journals.setdefault(folder, Journal(folder))
 
-    def is_busy(self, run_id: str, folder: Path) -> bool:
-        """Whether the run's next job is being submitted, or waits for others: nothing follows from what is there."""
-        return run_id in self._gathered or (folder in self._busy and self._busy[folder].locked())
+    def is_busy(self, folder: Path) -> bool:
+        """Whether a job is being submitted there: nothing follows from what is there now."""
+        return folder in self._busy and self._busy[folder].locked()
 
     def forget(self, but: set[Path]) -> list[Path]:
         """Drops the journals of all folders but these; which they were."""

@@ -848,6 +848,17 @@ def test_a_run_that_is_cancelled_while_it_waits_for_others_has_no_task(world: Wo
     assert [world.state(name) for name in names] == ["Running", "Cancelled", "Running"]
 
 
+def test_a_run_that_is_asked_for_anew_waits_whatever_becomes_of_the_older_wish(world: World) -> None:
+    """Both may come between a poll's look at the runs and its end."""
+    names = cells(world, 2)
+    older = world.pool.submissions.gathered
+    world.server.cancel(names[0], at_once=True)
+    world.server.retry(names[0])
+    world.submit(names[0], array_tasks=2)
+    world.pool.submissions.ungather(older)
+    assert [plan.flow_run for plan in world.pool.submissions.gathered] == names[:1]
+
+
 def test_an_array_whose_answer_was_lost_is_found_task_by_task(world: World) -> None:
     cells(world, 3)
     submit = world.slurm.submit
