@@ -74,7 +74,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         arms=arms,
         differences=differences,
         out_of_distribution=out_of_distribution,
-        descent_parts=_descent_parts(config, differences),
+        descent_parts=_descent_parts(config.configuration["reference"], arms, differences),
         early_stops=_early_stops(config, arms),
         confidence_level=config.confidence_level,
         min_seeds=config.min_seeds,
@@ -131,9 +131,11 @@ def _compared(config: ReportConfig, tables: list[Values], unlearned: Sequence[st
         raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
 
 
-def _descent_parts(config: ReportConfig, differences: Sequence[Comparison]) -> list[DescentPart]:
+def _descent_parts(
+    reference: str, arms: Mapping[str, ArmFacts], differences: Sequence[Comparison]
+) -> list[DescentPart]:
     """Of each arm with the published descent that has a corrected one beside it."""
-    reference = config.configuration["reference"]
+    descents = {name: arm.mining.descent for name, arm in arms.items() if arm.mining.uses_descent}
     found = {(one.arm, one.reference): one for one in differences}
     return [
         DescentPart(
@@ -144,7 +146,7 @@ def _descent_parts(config: ReportConfig, differences: Sequence[Comparison]) -> l
             shown=one.better or one.worse,
         )
         for one in differences
-        if one.reference != reference and (one.reference, reference) in found
+        if (descents.get(one.arm), descents.get(one.reference)) == ("as-published", "corrected")
     ]
 
 

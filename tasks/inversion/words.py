@@ -47,9 +47,9 @@ def standing(value: float, trivial: Trivial) -> str:
 
 
 def answer(results: FinalResults) -> list[str]:
-    """What the seeds show of each arm, and which part of it is the descent."""
-    by_arm = [one for one in results.differences if one.reference == results.reference]
-    said = [in_words(one, results.min_seeds) for one in by_arm]
+    """What the seeds show of each arm, against the reference and others, and which part of it is the descent."""
+    parts = {(part.published, part.corrected) for part in results.descent_parts}
+    said = [in_words(one, results.min_seeds) for one in results.differences if (one.arm, one.reference) not in parts]
     return [*said, *(descent(part, results.reference) for part in results.descent_parts), *unlearned(results)]
 
 

@@ -88,7 +88,7 @@ class Cluster:
 
     def jobs(self, name: str = "") -> dict[str, str]:
         """State by id of every job that SLURM remembers whose name begins with `name`."""
-        lines = self.slurm("squeue", "-h", "-t", "all", "-o", "%i|%T|%j").splitlines()
+        lines = self.slurm("squeue", "-h", "--array", "-t", "all", "-o", "%i|%T|%j").splitlines()
         found = [line.split("|", 2) for line in lines]
         return {id_: state for id_, state, called in found if called.startswith(name)}
 

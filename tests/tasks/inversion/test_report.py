@@ -41,7 +41,7 @@ def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = 
         )
         for name, of_arm in values.items()
     }
-    parts = _descent_parts(config(min_seeds), differences)
+    parts = _descent_parts("none", arms, differences)
     return found.model_copy(
         update={"arms": arms, "differences": differences, "descent_parts": parts, "min_seeds": min_seeds}
     )
@@ -66,6 +66,19 @@ def test_which_part_of_a_difference_is_the_descent_is_said() -> None:
     assert first.startswith("**adversarial is worse than none**: +10.12%")
     assert second.startswith("**adversarial-as-published is worse than none**: +30.62%")
     assert headline(of(VALUES)).startswith("against none: adversarial worse (+10.12%), ")
+
+
+def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents() -> None:
+    """Seen in the study of steps: each number of them was called a descent, and one step the corrected one."""
+    found = of(VALUES)
+    other = found.arms["adversarial-as-published"]
+    more = other.model_copy(
+        update={"mining": other.mining.model_copy(update={"descent": "corrected", "descent_steps": 5})}
+    )
+    arms = found.arms | {"adversarial-as-published": more}
+    assert _descent_parts("none", arms, found.differences) == []
+    said = answer(found.model_copy(update={"arms": arms, "descent_parts": []}))
+    assert len(said) == 3 and said[2].startswith("**adversarial-as-published is worse than adversarial**")
 
 
 def test_with_too_few_seeds_nothing_is_called_better_or_worse() -> None:
