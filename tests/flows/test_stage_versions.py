@@ -68,7 +68,7 @@ def _dump(node: object) -> object:
 
 
 @functools.cache
-def _stages_by_module() -> dict[str, list[str]]:
+def stages_by_module() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name, stage in STAGES.items():
         for module in modules_of(stage.work):
@@ -77,18 +77,18 @@ def _stages_by_module() -> dict[str, list[str]]:
 
 
 @functools.cache
-def _digests() -> dict[str, str]:
+def digests() -> dict[str, str]:
     return {module: digest for stage in STAGES.values() for module, digest in modules_of(stage.work).items()}
 
 
-@pytest.mark.parametrize("module", sorted(_digests()))
+@pytest.mark.parametrize("module", sorted(digests()))
 def test_a_changed_module_raises_versions_or_says_why_results_are_the_same(module: str) -> None:
-    now, stages = _digests()[module], _stages_by_module()[module]
+    now, stages = digests()[module], stages_by_module()[module]
     entries = json.loads(REGISTRY.read_text()).get(module, [])
     assert entries and entries[-1][0] == now, (
         f"the source of {module} changed, of which {', '.join(stages)} are made. If results can differ, raise their "
-        f'versions on the page; then add to {REGISTRY.name}: ["{now}", {{"<stage>": <new version>}} or {{}} where '
-        'results are the same, "<what changed, or why results are the same>"]'
+        'versions on the page. Then: python -m tests.flows.sources "what changed, or why results are the same" '
+        "[flows.<study>.<STAGE>=<new version> ...]"
     )
 
 
