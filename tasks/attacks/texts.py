@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from storage.errors import BadInput
 from tasks.attacks.scoring import Victim
+from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
 from tasks.stage.execution import Execution
@@ -51,7 +52,7 @@ def attacked_texts(
 
 def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
     """The study's tokenizer."""
-    return AutoTokenizer.from_pretrained(setup.path / "text" / "tokenizer", local_files_only=True)
+    return foreign.tokenizer(setup.path / "text" / "tokenizer", local_files_only=True)
 
 
 def victim(model: Path, end_of_text: int, execution: Execution, batch_examples: int) -> Victim:

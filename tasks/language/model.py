@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoModelForCausalLM, GgufConfig, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
+from transformers import GgufConfig, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
 from storage import external
 from storage.errors import BadInput, CheckFailed
+from tasks.language import foreign
 from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
@@ -60,12 +61,12 @@ def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTr
         "a network, copy the model here and set model.source=directory and model.path"
     )
     with reachable(f"the model {model.model} at revision {model.revision} cannot be loaded from the hub", advice):
-        loaded, report = AutoModelForCausalLM.from_pretrained(
+        loaded, report = foreign.model(
             model.model,
+            f"the hub model {model.model}",
             revision=model.revision,
             dtype=torch.float32,
             cache_dir=cache / "hub",
-            output_loading_info=True,
         )
     _require_all_weights(report, f"the hub model {model.model}")
     return loaded
@@ -76,9 +77,7 @@ def load(path: Path) -> PreTrainedModel:
     if path.suffix == external.GGUF_SUFFIX:
         return _load_gguf(path)
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, local_files_only=True, output_loading_info=True
-        )
+        model, report = foreign.model(path, f"the model folder {path}", dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise BadInput(f"the model folder {path} cannot be loaded: {error}") from error
     _require_all_weights(report, f"the model folder {path}")
@@ -90,13 +89,13 @@ def _load_gguf(path: Path) -> PreTrainedModel:
     """The model of a GGUF file, de-quantized: from here on a plain fp32 model, which trains and saves as any other."""
     with external.gguf_alone(path) as folder:
         try:
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = foreign.model(
                 folder,
+                f"the GGUF file {path}",
                 gguf_file=path.name,
                 quantization_config=GgufConfig(dequantize=True),
                 dtype=torch.float32,
                 local_files_only=True,
-                output_loading_info=True,
             )
         except Exception as error:  # a damaged file fails in many ways, all of them the file's
             raise BadInput(

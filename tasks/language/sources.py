@@ -14,6 +14,7 @@ from typing import Any
 
 from storage import durable, external
 from storage.errors import BadInput
+from tasks.language import foreign
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs
 from tasks.language.documents import Document, document
 from tasks.language.hub import reachable
@@ -82,17 +83,14 @@ def _read_text(path: Path) -> str:
 
 
 def _table_documents(path: Path, column: str, cache: Path) -> Iterator[Document]:
-    from datasets import load_dataset
-
     if path.stat().st_size == 0:
         raise BadInput(f"text.paths: {path} is empty: fill it or take it off the list")
     read = without_text = 0
     with _readable(path):
-        rows = load_dataset(
+        rows = foreign.rows(
             TABLE_BUILDERS[path.suffix.lower()],
             data_files=str(path.resolve()),
             split="train",
-            streaming=True,
             cache_dir=str(cache / "datasets"),
         )
         for row in rows:
@@ -164,8 +162,6 @@ def _hub_documents(key: str, text: HubStream, cache: Path) -> Iterator[Document]
 
 
 def _streamed(text: HubStream, cache: Path) -> Iterator[Document]:
-    from datasets import load_dataset
-
     name = f"hub data set {text.dataset} at revision {text.revision}, split {text.split!r}"
     advice = (
         "Check the name, the revision and the split on huggingface.co; for a gated data set accept its terms "
@@ -174,11 +170,10 @@ def _streamed(text: HubStream, cache: Path) -> Iterator[Document]:
     )
     read = 0
     with reachable(f"{name} cannot be read", advice):
-        rows = load_dataset(
+        rows = foreign.rows(
             text.dataset,
             revision=text.revision,
             split=text.split,
-            streaming=True,
             cache_dir=str(cache / "hub"),
         )
         for row in rows.take(text.max_documents):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from storage import external
 from storage.errors import BadInput
+from tasks.language import foreign
 from tasks.language.configuration import PretrainedDirectory, PretrainedHub, TrainedTokenizer
 from tasks.language.hub import reachable
 
@@ -101,15 +102,15 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator
 
 
 def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
     path = Path(config.path).expanduser()
     if path.suffix == external.GGUF_SUFFIX:
         return _from_gguf(path)
     if not path.is_dir():
         raise BadInput(f"model.path {path} is not a folder: give the folder that save_pretrained wrote")
     try:
-        return AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+        return foreign.tokenizer(path, f"the model folder {path}", local_files_only=True)
+    except BadInput:
+        raise
     except Exception as error:  # a damaged tokenizer fails in many ways, all of them the folder's
         raise BadInput(
             f"model.path {path} holds no tokenizer that can be loaded: {error}. "
@@ -118,11 +119,9 @@ def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
 
 
 def _from_gguf(path: Path) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
     with external.gguf_alone(path) as folder:
         try:
-            return AutoTokenizer.from_pretrained(str(folder), gguf_file=path.name, local_files_only=True)
+            return foreign.tokenizer(folder, f"the GGUF file {path}", gguf_file=path.name, local_files_only=True)
         except Exception as error:  # a damaged file fails in many ways, all of them the file's
             raise BadInput(
                 f"the GGUF file {path} holds no tokenizer that can be loaded: {type(error).__name__}: {error}. "
@@ -131,8 +130,6 @@ def _from_gguf(path: Path) -> PreTrainedTokenizerBase:
 
 
 def _from_hub(config: PretrainedHub, cache: Path) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
     if Path(config.model).exists():
         # from_pretrained would load the folder and call it the hub's model.
         raise BadInput(
@@ -145,7 +142,9 @@ def _from_hub(config: PretrainedHub, cache: Path) -> PreTrainedTokenizerBase:
         "and use `source: directory`"
     )
     with reachable(f"the tokenizer of {_name(config)} cannot be loaded", advice):
-        return AutoTokenizer.from_pretrained(config.model, revision=config.revision, cache_dir=str(cache / "hub"))
+        return foreign.tokenizer(
+            config.model, f"the hub model {_name(config)}", revision=config.revision, cache_dir=str(cache / "hub")
+        )
 
 
 def _name(config: PretrainedDirectory | PretrainedHub) -> str:

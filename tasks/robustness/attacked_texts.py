@@ -12,9 +12,9 @@ from itertools import groupby
 from typing import Any
 
 import pyarrow.parquet as pq
-from transformers import PreTrainedTokenizerFast
 
 from storage.records import read_records
+from tasks.language import foreign
 from tasks.language.tokenizer import encode
 from tasks.report.numbers import NATS
 from tasks.report.page import Excerpt, Folded, Piece
@@ -86,7 +86,7 @@ class _Read:
     def __init__(self, results: FinalResults, stages: Mapping[str, StageInput]) -> None:
         self._results, self._stages = results, stages
         folder = stages["setup"].path / "text"
-        self._tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer", local_files_only=True)
+        self._tokenizer = foreign.tokenizer(folder / "tokenizer", local_files_only=True)
         self._texts = {
             row["example_id"]: row["text"] for row in pq.read_table(folder / f"{JUDGED}.parquet").to_pylist()
         }

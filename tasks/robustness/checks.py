@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.parquet as pq
-from transformers import PreTrainedTokenizerFast
 
 from storage.errors import CheckFailed
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES
+from tasks.language import foreign
 from tasks.language.tokenizer import encode
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.arm import ARMS, BASELINE
@@ -46,7 +46,7 @@ class Document:
 
 def documents(text: StageInput, split: str) -> dict[str, Document]:
     """The documents of a split by example id, in its order, with their lengths in tokens."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()
     lengths = map(len, encode(tokenizer, (row["text"] for row in rows)))
     return {

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 from torch import nn
-from transformers import AutoTokenizer
 
 from storage.records import read_records
+from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
 from tasks.language.windows import Window, rolling_windows
@@ -37,7 +37,7 @@ def evaluate(
 ) -> EvaluateResult:
     """Writes one record for each model and test document; perplexities of all models in the result."""
     setup = SetupResult.read(text)
-    tokenizer = AutoTokenizer.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()
     tokens = encode(tokenizer, (row["text"] for row in documents))
     examples = [((row["example_id"], row["source"]), ids) for row, ids in zip(documents, tokens, strict=True)]

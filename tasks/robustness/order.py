@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from transformers import AutoTokenizer
 
 from storage.records import read_records
+from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
 from tasks.monotonic.certificate import certify
@@ -53,7 +53,7 @@ def order(run: StageRun, config: OrderConfig, text: StageInput, **given: StageIn
 def _first_tokens(text: StageInput, documents: list[str]) -> list[list[int]]:
     """Each document as a model reads it: behind an end-of-text token, and no longer than a window."""
     setup = SetupResult.read(text)
-    tokenizer = AutoTokenizer.from_pretrained(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
     length = setup.packed["train"].sequence_length
     return [[setup.end_of_text_id, *ids][:length] for ids in encode(tokenizer, documents)]
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed
@@ -422,7 +423,7 @@ def test_the_hub_s_token_reaches_neither_run_directory_nor_error(tmp_path, monke
     written = files_of(tmp_path / "runs")
     assert any(name.endswith("stage.json") for name in written) and any("attempts/0001" in name for name in written)
     assert not [name for name, data in written.items() if secret.encode() in data]
-    monkeypatch.setattr(language.AutoModelForCausalLM, "from_pretrained", raising("403"))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", raising("403"))
     with pytest.raises(BadInput, match="gated models need HF_TOKEN in the environment") as caught:
         language.pretrained(PretrainedHub(model="meta-llama/Llama-3.2-1B", revision="0" * 40), tmp_path)
     assert secret not in str(caught.value) + caplog.text
@@ -430,7 +431,7 @@ def test_the_hub_s_token_reaches_neither_run_directory_nor_error(tmp_path, monke
 
 @pytest.mark.parametrize(("name", "kind"), [(n, ConnectionError) for n in LOST] + [(n, BadInput) for n in FINAL])
 def test_a_lost_connection_to_the_hub_differs_from_what_no_retry_mends(tmp_path, monkeypatch, name, kind):
-    monkeypatch.setattr(language.AutoModelForCausalLM, "from_pretrained", raising(name))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", raising(name))
     with pytest.raises(kind) as caught:
         language.pretrained(PretrainedHub(model="nobody/nothing", revision="0" * 40), tmp_path)
     for part in ("nobody/nothing", "0" * 40, "HF_TOKEN", "model.source=directory"):
