@@ -46,8 +46,8 @@ ORDER = Stage("order", OrderConfig, "tasks.robustness.order:order", version=2, n
 UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=2, needs="gpu")
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
 TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=1, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=5, needs="cpu")
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=6, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=6, needs="cpu")
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=7, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 

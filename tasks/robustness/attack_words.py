@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero
 from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
@@ -19,6 +21,9 @@ STRONGEST = {
     "hotflip": "in each text the flips that did most to each model, of all that were found for any",
 }
 """By which attack a model is judged."""
+
+LAST_PART = f"{1 - BUDGET_SHARES[-2]:.0%}"
+"""The part of the budget of which it is asked what it still found."""
 
 
 def how_attacked(name: str, results: FinalResults) -> str:
@@ -59,6 +64,35 @@ def _judged(findings: Findings, results: FinalResults) -> str:
     """The documents on which an attack is judged."""
     split, sources = results.text[findings.split], findings.effects[BASE].sources
     return f"{findings.documents:,} of the {split.documents:,} documents of {findings.split}, from {sources:,} sources"
+
+
+STILL_GROWING = 0.05
+"""An attack of which the last part of the budget found more than this share of the increase has not converged."""
+MORE_WOULD_BE_FOUND = "A larger budget would find more, and may find another difference."
+
+
+def unconverged(attacks: Mapping[str, Findings]) -> list[str]:
+    """Which attacks would find more with a larger budget; every report says it first."""
+    return [
+        f"**{name} has not converged:** the last {LAST_PART} of its budget, the same for every model, still found this "
+        f"share of what the search on each model found: {_shares(growing)}. {MORE_WOULD_BE_FOUND}"
+        for name, findings in attacks.items()
+        if (growing := still_growing(findings))
+    ]
+
+
+def still_growing(findings: Findings) -> dict[str, float]:
+    """Models on which the search had not converged, each with the share of its increase that was found last."""
+    found = {}
+    for model, effect in findings.effects.items():
+        *_, before, last = (increase.value for increase in effect.budget_increases)
+        if last > 0 and (last - before) / last > STILL_GROWING:
+            found[model] = (last - before) / last
+    return found
+
+
+def _shares(of_models: Mapping[str, float]) -> str:
+    return ", ".join(f"{model} {share:.0%}" for model, share in of_models.items())
 
 
 def masked(results: FinalResults) -> list[str]:
@@ -131,7 +165,7 @@ def attack_cautions(results: FinalResults) -> list[str]:
         "model that predicts badly to begin with: read them beside the increase in nats per token and the clean loss.",
     ]
     for name, findings in results.attacks.by_name().items():
-        found += _missed(name, results) + _strength(name, findings)
+        found += _missed(name, results) + _misleading_ranks(name, findings)
         if any(effect.sources < 2 for effect in findings.effects.values()):
             found.append(f"All documents of {name} come from one source: its numbers have no interval.")
         same = [
@@ -168,20 +202,14 @@ def attack_cautions(results: FinalResults) -> list[str]:
     return found
 
 
-STILL_GROWING = 0.05
-
-
-def _strength(name: str, findings: Findings) -> list[str]:
-    """Whether a larger budget would find more."""
-    growing = {}
-    for model, effect in findings.effects.items():
-        *_, before, last = (found.value for found in effect.budget_increases)
-        if last > 0 and (last - before) / last > STILL_GROWING:
-            growing[model] = (last - before) / last
-    if not growing:
+def _misleading_ranks(name: str, findings: Findings) -> list[str]:
+    """Where the estimate chooses candidates and does not rank them."""
+    negative = {model: value for model, value in findings.rank_correlation.items() if value is not None and value < 0}
+    if not negative:
         return []
-    shares = ", ".join(f"{model} {share:.0%}" for model, share in growing.items())
+    models = ", ".join(f"{model} {value:+.2f}" for model, value in negative.items())
     return [
-        f"{name} has not converged: the last {1 - BUDGET_SHARES[-2]:.0%} of its budget still found this share of the "
-        f"increase: {shares}. A larger budget would find more."
+        f"{name}: the rank correlation of the gradient's estimate and the exact effect is negative on {models}: among "
+        "the candidates that were tried, which are the best by the estimate, those with a lower one tended to do more. "
+        "So the estimate chooses what is tried, and does not rank it."
     ]

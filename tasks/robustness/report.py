@@ -6,7 +6,6 @@ from tasks.report.numbers import perplexity
 from tasks.report.page import Figure, Folded, Section, html_page
 from tasks.report.provenance import beside
 from tasks.report.table import Table, quoted
-from tasks.robustness.answer import two_sentences
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
 from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
 from tasks.robustness.attacked_texts import AttackedTexts
@@ -26,9 +25,9 @@ from tasks.robustness.words import (
     QUESTION,
     about_order,
     alive,
-    answered,
     cautions,
     facts,
+    first_lines,
     label,
     models,
     primary_answer,
@@ -75,7 +74,7 @@ def report(
         f"{QUESTION} {what_was_studied(results)}",
         facts(results),
         sections,
-        answer=two_sentences(answered(results)),
+        answer=first_lines(results),
         beside=beside(["table.md", "experiment_summary.txt", "figures/"]),
     )
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from tasks.report.cautions import plain
 from tasks.report.numbers import NATS, estimate, perplexity, texts_of
 from tasks.report.plain_text import columns, paragraph, points
-from tasks.robustness.answer import two_sentences
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.attack_words import STRONGEST
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.words import QUESTION, answered, cautions, dead_arms, the_text, what_was_studied
+from tasks.robustness.words import QUESTION, cautions, dead_arms, first_lines, the_text, what_was_studied
 
 
 def summary(results: FinalResults) -> str:
     """The answer, what was studied, the main numbers with intervals, what to keep in mind, and where the rest is."""
     blocks = [
         f"{results.study}, seed {results.seeds[0]}",
-        *(paragraph(plain(sentence)) for sentence in two_sentences(answered(results))),
+        *(paragraph(plain(sentence)) for sentence in first_lines(results)),
         paragraph(f"{QUESTION} {what_was_studied(results)} {plain(the_text(results))}"),
         _arms(results),
         _differences(results),

@@ -9,7 +9,7 @@ from tasks.report.provenance import beside, run_name
 from tasks.report.table import Table
 from tasks.robustness.answer import Answered, two_sentences
 from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
-from tasks.robustness.attack_words import how_attacked
+from tasks.robustness.attack_words import LAST_PART, MORE_WOULD_BE_FOUND, how_attacked, still_growing
 from tasks.robustness.final_results import FinalResults, SweepResults
 from tasks.robustness.words import (
     MEASURES,
@@ -34,7 +34,7 @@ def table(results: SweepResults) -> str:
         f"# {_title(results)}",
         *_missing(results),
         _what_was_studied(results),
-        *two_sentences(answered_over_cells(results)),
+        *_first_lines(results),
         "\n".join(f"- {line}" for line in [*_alive(results), *_answer_in_words(results)]),
         _mean_table(results).markdown(),
         _equal_loss_table(results).markdown(),
@@ -76,9 +76,24 @@ def report(results: SweepResults, drawn: Figure, origins: Section) -> str:
         _what_was_studied(results),
         facts,
         sections,
-        answer=two_sentences(answered_over_cells(results)),
+        answer=_first_lines(results),
         beside=beside(["table.md", "figures/"]),
     )
+
+
+def _first_lines(results: SweepResults) -> list[str]:
+    """What is read before all else: the answer, and in how many cells an attack has not converged."""
+    found = two_sentences(answered_over_cells(results))
+    for name in _first(results).attacks.by_name():
+        growing = [still_growing(cell.attacks.by_name()[name]) for cell in results.of_cell.values()]
+        shares = [share for of_cell in growing for share in of_cell.values()]
+        if shares:
+            found.append(
+                f"**{name} has not converged in {sum(map(bool, growing))} of {len(growing)} cells:** the last "
+                f"{LAST_PART} of its budget, the same for every model, still found up to {max(shares):.0%} of what the "
+                f"search on a model found. {MORE_WOULD_BE_FOUND}"
+            )
+    return found
 
 
 def answered_over_cells(results: SweepResults) -> Answered:

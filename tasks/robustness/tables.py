@@ -8,7 +8,7 @@ from __future__ import annotations
 from tasks.report.numbers import NATS, p_value, perplexity, span, value_and_span
 from tasks.report.provenance import run_table
 from tasks.report.table import Table, markdown_text, quoted
-from tasks.robustness.answer import AT, two_sentences
+from tasks.robustness.answer import AT
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
 from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
@@ -19,9 +19,9 @@ from tasks.robustness.words import (
     QUESTION,
     about_order,
     alive,
-    answered,
     cautions,
     compared,
+    first_lines,
     label,
     models,
     pair,
@@ -37,7 +37,7 @@ def tables(results: FinalResults) -> str:
     blocks = [
         f"# {results.study}: are models with non-negative feed-forward weights harder to attack?",
         f"{QUESTION} {what_was_studied(results)}",
-        *two_sentences(answered(results)),
+        *first_lines(results),
         "## Do the constrained layers live?",
         "\n".join(f"- {line}" for line in alive(results.alive_shares)),
         liveness_table(results).markdown(),

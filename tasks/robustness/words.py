@@ -7,9 +7,9 @@ from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
 from tasks.report.numbers import NATS, estimate, perplexity
-from tasks.robustness.answer import Answered, not_told_apart, two_one_sided_tests, without_it
+from tasks.robustness.answer import Answered, not_told_apart, two_one_sided_tests, two_sentences, without_it
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC
-from tasks.robustness.attack_words import attack_facts, masked
+from tasks.robustness.attack_words import attack_facts, masked, unconverged
 from tasks.robustness.final_results import FinalResults
 from tasks.statistics.equivalence import Answer
 from tasks.statistics.resampling import Estimate
@@ -98,6 +98,11 @@ def primary_answer(results: FinalResults) -> list[str]:
         claim(answered(results)) + (again if found.answer.answer.startswith("differs") else ""),
         ways_in_words(answered(results)),
     ]
+
+
+def first_lines(results: FinalResults) -> list[str]:
+    """What is read before all else: the answer, and that an attack has not converged."""
+    return [*two_sentences(answered(results)), *unconverged(results.attacks.by_name())]
 
 
 def answered(results: FinalResults) -> Answered:

@@ -355,7 +355,7 @@ def test_gradients_that_mislead_are_told_in_bold(tmp_path: Path):
     )
 
 
-def test_a_search_that_still_grows_is_said_to_find_more_with_more(tmp_path: Path):
+def test_an_attack_that_has_not_converged_is_told_in_the_first_lines_of_every_report(tmp_path: Path):
     def growing(stages: Stages) -> None:
         for row in stages["uat-base"]["rows"]:
             clean, last = row["clean_loss_sum_nats"], row["clean_loss_sum_nats"] + 10.0
@@ -365,8 +365,24 @@ def test_a_search_that_still_grows_is_said_to_find_more_with_more(tmp_path: Path
             clean, last = row["clean_loss_sum_nats"], row["loss_sum_nats"]
             row["budget_losses_sum_nats"] = [clean, clean + 1.0, last]
 
-    said = " ".join(attack_cautions(typed(Made(tmp_path, growing).numbers)))
-    assert re.search(r"uat has not converged: .*base 90%", said)
+    for name, text in Made(tmp_path, growing).texts.items():
+        first = re.split("<h2|## |\n *arm ", text)[0]  # what stands before the first heading or table
+        assert re.search(r"uat has not converged:.*the last\s+70%.*\sbase\s+90%", first, re.DOTALL), name
+
+
+def test_that_the_estimate_does_not_rank_what_was_tried_is_said_in_words(tmp_path: Path):
+    def ranked(stages: Stages) -> None:
+        for attack, models in (("uat", {"base": -0.4}), ("hotflip", {"baseline": -0.1, "monotonic": None})):
+            for model in ("base", "baseline", "monotonic", "random-signs"):
+                stages[f"{attack}-{model}"]["result"]["rank_correlation"] = models.get(model, 0.2)
+
+    said = " ".join(attack_cautions(typed(Made(tmp_path, ranked).numbers)))
+    assert (
+        "uat: the rank correlation of the gradient's estimate and the exact effect is negative on base -0.40:" in said
+    )
+    assert (
+        "hotflip: the rank correlation of the gradient's estimate and the exact effect is negative on baseline" in said
+    )
 
 
 def test_the_facts_give_both_effects_with_intervals_and_the_clean_loss(made: Made):

@@ -130,7 +130,7 @@ def test_the_summary_is_plain_text_for_an_email_and_begins_with_the_answer(path:
 def test_the_page_begins_with_the_answer(html: str, numbers: Any):
     (said,) = re.findall(r'</h1>\s*<div class="answer"><p><strong>(.*?)</p></div>', html)
     seen, not_shown = two_sentences(answered(typed(numbers)))
-    assert said.replace("</strong></p><p>", " ") == f"{plain(seen)} {not_shown}"
+    assert said.replace("</strong></p><p>", " ").startswith(f"{plain(seen)} {not_shown}")
 
 
 def test_a_row_s_run_leads_to_the_row_that_says_where_it_lies_and_this_to_the_run_directory(

@@ -205,7 +205,7 @@ def test_the_two_sentences_stand_first_and_name_one_base_model_and_a_way_that_a_
     )
     page = next((tmp_path / "out").rglob("report.html")).read_text()
     shown, written = escape(seen.strip("*")), not_shown.replace("'", "&#39;")
-    assert f'</h1>\n<div class="answer"><p><strong>{shown}</strong></p><p>{written}</p></div>' in page
+    assert f'</h1>\n<div class="answer"><p><strong>{shown}</strong></p><p>{written}</p>' in page
 
 
 def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells: list[Cell]):
