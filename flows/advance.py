@@ -1,12 +1,20 @@
-"""Starts what is ready in every study that was started here, and returns: a backstop on a schedule.
+"""Starts what is ready in the studies that were started here, and returns.
 
-A study goes on without its own flow run: what a person started is kept beside its runs (`study_file`), and this flow
-reads each. It never starts again what failed or was cancelled.
+    python -m flows.advance --root ROOT --study STUDY
+
+is how the worker of the pool `gpu` does it when a stage of a study has ended; the flow does it in every study, on a
+schedule, as a backstop. A study goes on without its own flow run: what a person started is kept beside its runs
+(`study_file`), and is read here. What failed or was cancelled is never started again.
 """
 
 from __future__ import annotations
 
+import argparse
+import logging
+import sys
+from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 import httpx
 from prefect import flow
@@ -14,14 +22,16 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.states import State
 
-from deployments.slurm.cluster.site import has_site, read_site
-from deployments.slurm.pool.runs import patiently
+from deployments.slurm.cluster.site import Site, has_site, read_site
+from deployments.slurm.pool.runs import passes, patiently
 from deployments.slurm.study import cancel, follow
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import root_of
 from deployments.states import prefect_state
 from storage.errors import BadInput
-from tasks.stage.outcome import BAD_INPUT, COMPLETED
+from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, COMPLETED
+
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 
 
 @flow(name="advance", flow_run_name="advance", persist_result=False)
@@ -41,19 +51,48 @@ def advance(root: str = "") -> State:
 
 def _advance(root: str) -> State:
     site, logger = read_site(), get_run_logger()
-    where, left = root_of(site, root), []
+    where = root_of(site, root)
     try:
         cancel.finish_cancels(where)
     except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:
         logger.warning("cancelled studies: %s", error)
-    for file in study_file.active(where):
-        try:
-            found = patiently(partial(follow.advance_kept, file, site, where))
-        except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # one study stops no other
-            logger.warning("%s: %s", file.stem, error)
-            left.append(file.parent.parent.name)
-            continue
-        stands = [f"{handle.label} {found.standing(handle).stand}" for handle in found.handles]
-        logger.info("%s: %s", file.stem, ", ".join(stands))
+    left = _advance_each(study_file.active(where), site, where, logger)
     but = f", but not of {', '.join(left)}: why stands in the log, and the next run tries again" if left else ""
     return prefect_state(COMPLETED, f"what was ready is started{but}")
+
+
+def _advance_each(files: Iterable[Path], site: Site, root: Path, log: Log) -> dict[str, Exception]:
+    """Starts what is ready of each study; by name, what those met of which this cannot be said."""
+    left: dict[str, Exception] = {}
+    for file in files:
+        try:
+            found = patiently(partial(follow.advance_kept, file, site, root))
+        except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # one study stops no other
+            log.warning("%s: %s", file.stem, error)
+            left[file.parent.parent.name] = error
+            continue
+        stands = [f"{handle.label} {found.standing(handle).stand}" for handle in found.handles]
+        log.info("%s: %s", file.stem, ", ".join(stands))
+    return left
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """As the flow, without a run of it; the exit code is that of something unfinished where time may help."""
+    options = argparse.ArgumentParser(prog="python -m flows.advance", allow_abbrev=False)
+    options.add_argument("--root", required=True)
+    options.add_argument("--study", default="", help="all studies below the root where it is not given")
+    given = options.parse_args(arguments)
+    root, log = Path(given.root), logging.getLogger("ratchet.advance")
+    try:
+        left = _advance_each(study_file.active(root, given.study), read_site(), root, log)
+    except BadInput as error:
+        log.warning("%s", error)
+        return BAD_INPUT.exit_code
+    busy = any(
+        passes(error) if isinstance(error, httpx.HTTPError) else isinstance(error, OSError) for error in left.values()
+    )
+    return AWAITING_RETRY.exit_code if busy else COMPLETED.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

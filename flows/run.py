@@ -266,7 +266,9 @@ def _run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
         show(f"unfinished: {state.message}. The same command goes on", style="yellow")
     elif ended == outcome.AWAITING_RETRY:
         show(
-            "unfinished: the jobs go on by themselves; with --status the same command shows how they stand", style="dim"
+            "unfinished: the jobs go on by themselves while the worker of their pool runs; with --status the same "
+            "command shows how they stand",
+            style="dim",
         )
     elif ended != outcome.COMPLETED:
         show(f"{state.name}: {state.message}", style="bold red")

@@ -84,3 +84,32 @@ def test_a_machine_without_a_site_file_has_nothing_to_start_and_one_that_is_name
         monkeypatch.setenv("RATCHET_SITE", named)
     ended = advance.advance.fn()
     assert ended.name == state and said in ended.message
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, 0),
+        (httpx.ConnectError("away"), 75),
+        (OSError(5, "disk"), 75),
+        (BadInput("bad"), 0),
+        (ObjectNotFound("x"), 0),
+    ],
+)
+def test_the_worker_has_one_study_walked_and_learns_whether_time_may_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int
+) -> None:
+    """Of what a person must correct the log tells; it would be told again every half minute."""
+    file, _ = (kept_study(tmp_path, toy_study(name)).file for name in ("ended", "other"))
+    read: list[Path] = []
+
+    def advance_kept(file: Path, *_: Any) -> Any:
+        read.append(file)
+        if error:
+            raise error
+        return SimpleNamespace(handles=[])
+
+    monkeypatch.setattr(advance.follow, "advance_kept", advance_kept)
+    monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
+    monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", ())
+    assert advance.main([f"--root={tmp_path}", "--study=ended"]) == code and read == [file]

@@ -35,6 +35,8 @@ UNCLEAR = re.compile(
 """What sbatch prints when the controller did not hear it, or it did not hear the answer. Else it was refused."""
 NOT_NOW = re.compile(r"(Max|Grp)Submit|inactive or drain")
 """What sbatch prints when it refuses a job that it takes later: one more than a person may have, a closed partition."""
+NO_ARRAY = re.compile(r"job array")
+"""What sbatch prints when it takes no array, or none so large."""
 OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_")
 
 
@@ -57,6 +59,10 @@ class Refused(SlurmError):
 
 class NotNow(Refused):
     """SLURM does not take the job for the time being (too many of this person, a closed partition)."""
+
+
+class NoArray(Refused):
+    """SLURM does not take the job as an array, or as one so large."""
 
 
 class Unreachable(SlurmError):
@@ -108,6 +114,9 @@ class SlurmClient(Protocol):
 
     def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
         """Those of `ids` that the accounting knows; empty where there is none or where it does not answer."""
+
+    def largest_array(self) -> int:
+        """How many tasks, numbered from one, an array may have here. Raises Unreachable."""
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Ends jobs, queued or running; one that is gone already is no error. Raises Unreachable."""
@@ -162,6 +171,13 @@ class SlurmCommands:
                 output += done.stdout
         return output
 
+    def largest_array(self) -> int:
+        done = self._run(["scontrol", "show", "config"])
+        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.M)
+        if size is None:
+            raise Unreachable(done.stderr.strip() or "scontrol show config shows no MaxArraySize")
+        return int(size[1]) - 1  # it is the first number that no task may have
+
     def cancel(self, ids: Sequence[str]) -> None:
         if not ids:
             return
@@ -211,7 +227,7 @@ def _submit_error(text: str) -> SlurmError:
     message = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
     if UNCLEAR.search(message) or not message:
         return Unreachable(message)
-    return NotNow(message) if NOT_NOW.search(message) else Refused(message)
+    return (NotNow if NOT_NOW.search(message) else NoArray if NO_ARRAY.search(message) else Refused)(message)
 
 
 def _read(text: str) -> dict[str, Job]:

@@ -57,8 +57,8 @@ class Site(BaseModel):
     array_tasks: int | None = Field(
         None,
         ge=1,
-        description="The first jobs of stages that ask SLURM for the same are one job array, of which so many tasks "
-        "run at once (sbatch --array=...%8). Empty: each stage is a job of its own.",
+        description="The first jobs of a stage's cells that ask SLURM for the same are one job array, of which so many "
+        "tasks run at once (sbatch --array=...%8). Empty: each is a job of its own.",
     )
     notify: str = Field(
         "",

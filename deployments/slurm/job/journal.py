@@ -154,3 +154,9 @@ class Journal:
 def jobs_folder(run: RunDirectory) -> Path:
     """Where scripts, logs and the journal of a stage's jobs are kept."""
     return run.path / "jobs"
+
+
+def run_of(folder: Path) -> RunDirectory:
+    """The run directory of a folder that `jobs_folder` gave. ValueError for one that it cannot have given."""
+    fingerprint, stage, study, root = folder.parents[:4]
+    return RunDirectory(root, study.name, stage.name, fingerprint.name)

@@ -34,6 +34,11 @@ class Plan:
     lives cannot be distinguished from its first start."""
     array_tasks: int | None = None
     """The run's first job may be a task of an array, of which so many run at once; None: it is a job of its own."""
+    study_file: str = ""
+    stage: str = ""
+    """Study and stage: all tasks of an array are of the same."""
+    comment: str = ""
+    """What the job is, in words: study, stage and cell."""
 
 
 def preview(plan: Plan) -> str:
@@ -89,6 +94,7 @@ def next_job(
         after,
         entry.automatic,
         _lead_seconds(asked, plan.folder.parent),
+        plan.comment,
     )
 
 

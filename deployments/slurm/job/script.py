@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job.exit_codes import SETUP_FAILED
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+COMMENT_LENGTH = 1000
 PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+/=&|()\[\]*!-]*")
 
 
@@ -34,6 +36,8 @@ class JobText:
     """The jobs before this one of the same stage: they must have ended, however."""
     automatic: bool = True
     lead_seconds: float = 90.0
+    comment: str = ""
+    """What it is, in words: `squeue -o '%i %k'` shows it, of a task of an array once that runs."""
 
 
 def sbatch_text(job: JobText) -> str:
@@ -48,6 +52,13 @@ def sbatch_text(job: JobText) -> str:
         "trap 'touch \"$RATCHET_STOP_NOTE\"' USR1",
         "",
     ]
+    if job.comment and not any(line.startswith("--comment") for line in job.resources.extra_sbatch_lines):
+        lines += [
+            "# Of a job array SLURM knows one comment; this is that of the task.",
+            '[[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || '
+            f'scontrol update jobid="$SLURM_JOB_ID" comment={shlex.quote(job.comment)} >/dev/null 2>&1 &',
+            "",
+        ]
     if job.resources.setup_lines:
         lines += [
             "# The cluster's environment; a line that fails ends the job before any work.",
@@ -67,19 +78,21 @@ def sbatch_text(job: JobText) -> str:
 
 def asked_for(job: JobText) -> tuple[str, ...]:
     """All that the job asks SLURM for: the tasks of one array ask for the same."""
-    return tuple(_options(replace(job, name=""), ""))
+    return tuple(_options(replace(job, name="", comment=""), ""))
 
 
-def array_text(name: str, folder: Path, job: JobText, tasks: Sequence[int], at_once: int) -> str:
-    """The script of an array whose tasks ask for the same as `job`; `at_once` of them run at a time.
+def array_text(name: str, folder: Path, tasks: Mapping[int, JobText], at_once: int) -> str:
+    """The script of an array of jobs that ask for the same, by number; `at_once` of them run at a time.
 
     Task 3 runs `3.sbatch` of the folder, which is the script of a job, and writes to `3.log` there.
     """
-    options = _options(replace(job, name=name), f"{_log_file(folder)}/%a.log")
+    comment = "; ".join(f"{task} {job.comment}" for task, job in tasks.items())
+    comment = textwrap.shorten(comment, COMMENT_LENGTH, placeholder=" ...")
+    options = _options(replace(next(iter(tasks.values())), name=name, comment=comment), f"{_log_file(folder)}/%a.log")
     options.append(f"--array={','.join(map(str, tasks))}%{at_once}")
     lines = [
         *_head(options),
-        "# Stages of a Ratchet study as one job array: each task runs a script of its own.",
+        "# Cells of a stage of a Ratchet study as one job array: each task runs a script of its own.",
         f'exec /bin/bash {shlex.quote(str(folder))}/"$SLURM_ARRAY_TASK_ID.sbatch"',
         "",
     ]
@@ -116,6 +129,7 @@ def _options(job: JobText, output: str) -> list[str]:
     lead = math.ceil(job.lead_seconds)
     options = {
         "job-name": job.name,
+        "comment": job.comment,
         "partition": asked.partition,
         "account": asked.account,
         "qos": asked.qos,

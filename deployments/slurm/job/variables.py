@@ -101,7 +101,10 @@ def plan_of(
         environment,
         automatic,
         state_id,
-        site.array_tasks,
+        site.array_tasks if parameters.get("study_file") else None,
+        parameters.get("study_file", ""),
+        stage,
+        name,
     )
 
 
@@ -170,7 +173,7 @@ def plan_for(
     own: dict[str, dict[str, Any]],
 ) -> Plan:
     """The plan of a stage's next job as the worker will make it; nothing is written or started."""
-    name = handle.stage.name
+    name = run_name(handle)
     template = deployments.template(handle.stage.deployment)
     variables = job_variables(site, handle, source)
     values = (deployments.named(handle.stage.deployment).job_variables or {}) | variables
@@ -182,6 +185,11 @@ def plan_for(
     return plan_of(
         configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, own, folder, goes_on
     )
+
+
+def run_name(handle: Handle) -> str:
+    """The name of a stage's flow run, and the comment of its jobs."""
+    return f"{handle.run.study} {handle.label} {handle.run.fingerprint[:12]}"
 
 
 def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Job arrays: stages whose first jobs ask SLURM for the same are the tasks of one array, where the site wants that.
+"""Job arrays: the first jobs of a study's stage that ask SLURM for the same are one array, where the site wants that.
 
 A task is a job like any other from then on: its journal has it before it is submitted, under a name of its own; it is
 adopted, cancelled, followed and diagnosed by its own id. Only its script and its log are found through the array's
@@ -17,7 +17,7 @@ from deployments.slurm.job.plan import Plan
 from deployments.slurm.job.script import JobText, asked_for
 
 TASKS_AT_MOST = 200
-"""Of one array. SLURM takes 1,000 unless a cluster's MaxArraySize says otherwise."""
+"""Of one array, where the cluster's MaxArraySize does not say less."""
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,22 @@ class Submitted:
         return job_id if self.task is None else task_id(job_id, self.task)
 
 
-def groups(firsts: Iterable[First]) -> list[list[First]]:
-    """Those that can be one array together; one alone is a job of its own."""
-    alike: dict[tuple[int | None, tuple[str, ...]], list[First]] = {}
+def groups(firsts: Iterable[First], tasks_at_most: int) -> list[list[First]]:
+    """Those that can be one array together: who ends one means a stage of one study. One alone is a job of its own."""
+    alike: dict[tuple[object, ...], list[First]] = {}
     for first in firsts:
-        alike.setdefault((first.plan.array_tasks, asked_for(first.job)), []).append(first)
+        plan = first.plan
+        alike.setdefault((plan.study_file, plan.stage, plan.array_tasks, asked_for(first.job)), []).append(first)
     return [
-        some[begin : begin + TASKS_AT_MOST] for some in alike.values() for begin in range(0, len(some), TASKS_AT_MOST)
+        some[begin : begin + tasks_at_most] for some in alike.values() for begin in range(0, len(some), tasks_at_most)
     ]
 
 
 def array_name(group: list[First]) -> str:
-    """The words that all labels have in common, with the ending of the first one's name, which no other job has."""
-    labels = [set(first.plan.label.split("-")) for first in group]
-    words = [word for word in group[0].plan.label.split("-") if all(word in label for label in labels)]
-    return "-".join(words) + group[0].entry.name.removeprefix(group[0].plan.label)
+    """`<study>-<stage>`, with the ending of the first one's name, which no other job has."""
+    plan = group[0].plan
+    study = Path(plan.study_file).parent.parent.name
+    return f"{study}-{plan.stage}{group[0].entry.name.removeprefix(plan.label)}"
 
 
 def lead_to(folder: Path, task: int, script: Path, log: Path) -> None:

@@ -18,9 +18,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import LogCreate
 
 from deployments.artifacts import StageArtifacts
-from deployments.slurm.job.journal import Journal, Submission
+from deployments.slurm.job.journal import Journal, Submission, run_of
 from deployments.slurm.pool.reconcile import Seen
-from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
 AT_ONCE_BYTES = 60_000
@@ -58,8 +57,7 @@ class Mirror:
 
     def _of(self, seen: Seen) -> StageArtifacts:
         if seen.run.id not in self._artifacts:
-            path = Path(seen.run.folder).parent
-            run = RunDirectory(path.parents[2], path.parents[1].name, path.parents[0].name, path.name)
+            run = run_of(Path(seen.run.folder))
             self._artifacts[seen.run.id] = StageArtifacts(self._client, run, seen.run.id)
         return self._artifacts[seen.run.id]
 

@@ -12,11 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from deployments.slurm.cluster.client import NotNow, Refused, SlurmClient, Unreachable, task_name
+from deployments.slurm.cluster.client import NoArray, NotNow, Refused, SlurmClient, Unreachable, task_name
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.plan import Plan, known_before, last_of, next_job
-from deployments.slurm.job.script import array_text, sbatch_text
-from deployments.slurm.pool.arrays import First, Submitted, array_name, groups, lead_to
+from deployments.slurm.job.script import JobText, array_text, sbatch_text
+from deployments.slurm.pool.arrays import TASKS_AT_MOST, First, Submitted, array_name, groups, lead_to
 from deployments.slurm.pool.reconcile import Limits
 from storage import durable
 from tasks.stage.diagnosis import Diagnosis
@@ -43,6 +43,8 @@ class Submissions:
         self._journals: dict[Path, Journal] = {}
         self._gathered: dict[str, Plan] = {}
         """Whose first jobs are submitted as arrays at the next poll, by run id."""
+        self._tasks_at_most: int | None = None
+        """Of one array, asked once; 1 where this cluster takes no array of ours."""
         self._sought: dict[str, float] = {}
         self._busy: dict[Path, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -93,6 +95,8 @@ class Submissions:
         try:
             job_id = self._slurm.submit(text)
         except Refused as error:
+            if isinstance(error, NoArray):
+                self._tasks_at_most = 1
             refusals = [self._note_refusal(one, error, before) for one in those]
             if refusals[0].follows == "AwaitingRetry":
                 return None
@@ -132,11 +136,19 @@ class Submissions:
         with ExitStack() as alone:
             for folder in sorted({plan.folder for plan in plans}):
                 alone.enter_context(self._alone(folder))
-            for group in groups(self._firsts(plans)):
+            for group in groups(self._firsts(plans), self._largest_array()):
                 done += self._submit_group(group) if len(group) > 1 else self._submit_first(group[0])
         self.ungather(plans)
         kept = [self.live[one.plan.flow_run] for one in done if one.plan.flow_run in self.live]
         return {entry.flow_run: entry.job_id for entry in kept if entry.job_id}
+
+    def _largest_array(self) -> int:
+        if self._tasks_at_most is None:
+            try:
+                self._tasks_at_most = max(1, min(TASKS_AT_MOST, self._slurm.largest_array()))
+            except Unreachable as error:
+                LOG.warning("SLURM does not say how large an array may be: %s", error)
+        return self._tasks_at_most or TASKS_AT_MOST
 
     def ungather(self, plans: Iterable[Plan]) -> None:
         """Lets these wait no longer."""
@@ -170,7 +182,7 @@ class Submissions:
 
     def _submit_group(self, group: list[First]) -> list[Submitted]:
         """Submits one array. A run whose job cannot be written stays Pending, and is asked for again."""
-        name, those = array_name(group), list[Submitted]()
+        name, those, jobs = array_name(group), list[Submitted](), dict[int, JobText]()
         folder = self._arrays / name
         for task, first in enumerate(group, 1):  # a number that was written once is no other job's
             plan, journal = first.plan, first.journal
@@ -182,9 +194,9 @@ class Submissions:
                 LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
             else:
                 those.append(Submitted(plan, journal, entry, task))
+                jobs[task] = job
         if those:
-            numbers = [one.task for one in those if one.task]
-            text = array_text(name, folder, group[0].job, numbers, group[0].plan.array_tasks or 1)
+            text = array_text(name, folder, jobs, group[0].plan.array_tasks or 1)
             with suppress(Refused):  # as for one
                 self._submitted(those, text)
         return those
@@ -200,7 +212,11 @@ class Submissions:
         )
         follows: Follows = "Failed"
         memory, exclude, delay = (before.memory_gb, before.exclude, 0.0) if before else (None, [], 0.0)
-        if isinstance(error, NotNow):
+        if isinstance(error, NoArray):
+            advice = "Nothing to do: each stage is submitted as a job of its own."
+            found = replace(found, level="warning", resolution=advice)
+            follows = "AwaitingRetry"
+        elif isinstance(error, NotNow):
             advice = f"Nothing to do: it is tried again every {self._limits.not_now_delay / 60:g} minutes."
             found = replace(found, level="warning", category="not now", resolution=advice)
             follows, delay = "AwaitingRetry", self._limits.not_now_delay

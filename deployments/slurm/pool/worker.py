@@ -34,7 +34,7 @@ from deployments.slurm.cluster.client import Refused, SlurmCommands, require_com
 from deployments.slurm.cluster.partitions import Cluster, read_cluster
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.cluster.site import Site, read_site
-from deployments.slurm.job.journal import jobs_folder
+from deployments.slurm.job.journal import jobs_folder, run_of
 from deployments.slurm.job.origin import PREFECTS_OWN, asked_automatically
 from deployments.slurm.job.plan import Plan, asked_now, continues
 from deployments.slurm.job.preflight import require
@@ -44,6 +44,7 @@ from deployments.slurm.pool.places import UNDER_WAY, Alive, Places
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
 from deployments.slurm.pool.runs import PrefectRuns, passes
+from deployments.slurm.pool.walks import Walks
 from storage import locks
 from storage.errors import BadInput, Held
 from storage.run_directory import RunDirectory
@@ -85,6 +86,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._runs: PrefectRuns | None = None
         self._mirror: Mirror | None = None
         self._places: Places | None = None
+        self._walks = Walks()
         self._standing_by = ""
         self._cluster: tuple[float, Cluster] | None = None
         self._watching = anyio.CancelScope()
@@ -101,6 +103,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     async def teardown(self, *exc_info: Any) -> None:
         self._watching.cancel()
+        self._walks.stop()
         if self._lock is not None:
             self._lock.release()
         await super().teardown(*exc_info)
@@ -318,6 +321,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
         self._places = Places(self._runs, folder / "places.json")
         self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves, arrays=folder / "arrays")
+        self._walks.ask(Path(self._site.root))  # what ended while no worker watched
         return True
 
     def _still_serves(self) -> bool:
@@ -336,8 +340,17 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             self._jobs.poll()
         finally:  # what was done before the server went away is shown all the same
             self._show(self._jobs.done)
+            self._ask_for_walks(self._jobs.done)
         if self._jobs.alive is not None:
             self._keep_places(self._jobs.alive)
+
+    def _ask_for_walks(self, actions: list[Action]) -> None:
+        """What waited for a stage that ended, or for the last one under way, may start now."""
+        for action in actions:
+            if isinstance(action, Finish) and action.end.follows != "AwaitingRetry" and not action.end.again:
+                with suppress(ValueError):  # a folder that a person gave is of no study
+                    run = run_of(Path(action.run.folder))
+                    self._walks.ask(run.root, run.study)
 
     def _keep_places(self, alive: Alive) -> None:
         assert self._places is not None and self._site is not None
@@ -377,10 +390,12 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             notify(self._site.notify, f"Ratchet: {name} needs you", message)
 
     async def _wait(self) -> None:
-        """Until the next poll of SLURM; a cancel does not wait for it."""
+        """Until the next poll of SLURM, or a walk has started stages; a cancel does not wait for it."""
         assert self._jobs is not None and self._runs is not None
         until = anyio.current_time() + interval_seconds(len(self._jobs.live))
         while (left := until - anyio.current_time()) > 0:
+            if await anyio.to_thread.run_sync(self._walks.look):
+                return
             await anyio.sleep(min(left, CANCEL_POLL_SECONDS))
             cancelling = await anyio.to_thread.run_sync(self._runs.cancelling)
             if cancelling:

@@ -12,7 +12,7 @@ from prefect.states import Scheduled
 from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
-from deployments.slurm.job.variables import Deployments, job_variables, stage_parameters
+from deployments.slurm.job.variables import Deployments, job_variables, run_name, stage_parameters
 from deployments.slurm.study.known_runs import is_over
 from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of, nobody, under_way
 from deployments.walk import Handle
@@ -86,7 +86,7 @@ class Advance(Standings):
         return self._client.create_flow_run_from_deployment(
             self._deployments.named(handle.stage.deployment).id,
             parameters=stage_parameters(handle, self._file),
-            name=f"{handle.run.study} {handle.label} {handle.run.fingerprint[:12]}",
+            name=run_name(handle),
             tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
             idempotency_key=key,
             state=Scheduled(

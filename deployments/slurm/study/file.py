@@ -10,6 +10,7 @@ so.
 
 from __future__ import annotations
 
+import glob
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -87,9 +88,10 @@ def readable(root: Path) -> Iterator[tuple[Path, Page, Any]]:
             LOG.warning("a study is passed over: %s", error)
 
 
-def active(root: Path) -> list[Path]:
-    """The studies below `root` that were started and neither stopped nor finished since, oldest first."""
-    found = [file for file in root.glob(f"*/{FOLDER}/*.yaml") if not stopped(file).exists()]
+def active(root: Path, study: str = "") -> list[Path]:
+    """The studies below `root`, of this name if one is given, that were started and neither stopped nor finished since,
+    oldest first."""
+    found = [file for file in root.glob(f"{glob.escape(study) or '*'}/{FOLDER}/*.yaml") if not stopped(file).exists()]
     return sorted(found, key=lambda file: file.stat().st_mtime)
 
 

@@ -83,7 +83,9 @@ class Follower:
 
 def advance_kept(file: Path, site: Site, root: Path) -> Standings:
     """Starts what is ready of a study that is kept. BadInput when it is not the one that a person started."""
-    return _advanced(SlurmStudy.kept(file, site, root), person=False)
+    slurm = SlurmStudy.kept(file, site, root)
+    slurm.walk.check_markers()  # one that a compute node wrote a moment ago, too
+    return _advanced(slurm, person=False)
 
 
 def standings(slurm: SlurmStudy, told: Told = nobody) -> Standings:

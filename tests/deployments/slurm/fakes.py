@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from deployments.slurm.cluster.client import NOT_NOW, Job, NotNow, Refused, Unreachable, task_id, task_name
+from deployments.slurm.cluster.client import Job, Unreachable, _submit_error, task_id, task_name
 from deployments.slurm.job.origin import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
 from tasks.stage.outcome import in_words
@@ -200,6 +200,7 @@ class FakeSlurm:
         self.clock, self.fate, self.stage, self.rng = clock, fate, stage, rng or random.Random(0)
         self.min_job_age, self.accounting = min_job_age, accounting
         self.kill_wait = 30.0
+        self.max_array_size = 1001
         self.mood = "well"
         """`down`: nothing is done and nothing answers. `frozen`: a job is queued, and the answer is lost."""
         self.queue_seconds: Callable[[], float] = lambda: 1.0
@@ -223,7 +224,7 @@ class FakeSlurm:
                 job.ended = self.clock.now
                 self._take(job)
             self.clock.moment()
-            raise (NotNow if NOT_NOW.search(error) else Refused)(error)
+            raise _submit_error(error)
         jobs = self._tasks(job) or [job]
         for one in jobs:
             self.queue(one)
@@ -249,6 +250,10 @@ class FakeSlurm:
         self._count("accounted")
         wanted = set(ids)
         return {job.id: self._shown(job) for job in self.all if job.id in wanted}  # of reused ids the newest
+
+    def largest_array(self) -> int:
+        self._answers("config")
+        return self.max_array_size - 1
 
     def cancel(self, ids: Sequence[str]) -> None:
         if not ids:
@@ -436,6 +441,11 @@ class FakeSlurm:
     def _refusal(self, job: FakeJob) -> str:
         if not job.text.startswith("#!"):
             return "This does not look like a batch script"
+        if any(
+            int(task) >= self.max_array_size
+            for task in re.findall(r"\d+", job.options.get("array", "").partition("%")[0])
+        ):
+            return "Batch job submission failed: Invalid job array specification"
         if job.options.get("partition", "") not in PARTITIONS:
             return "Batch job submission failed: Invalid partition name specified"
         excluded = {node for node in job.options.get("exclude", "").split(",") if node}

@@ -179,6 +179,8 @@ class History:
         plan = Plan(
             *(run.id, Path(run.folder), "toy", ["work"], self.folder, RESOURCES, {}, automatic, run.state_id),
             self.array_tasks,
+            "/runs/toys/studies/toy-s1-abc.yaml",
+            "toy",
         )
         try:
             job_id = self.pool.submit(plan)

@@ -146,6 +146,7 @@ def test_a_log_is_where_it_was_said_to_be() -> None:
 
 ARRAY = r"""#!/bin/bash
 #SBATCH --job-name=study-train.3fa9c1.1
+#SBATCH --comment="1 study train (seed 1); 2 study train (seed 2); 4 study train (seed 4)"
 #SBATCH --partition=gpu
 #SBATCH --time=60
 #SBATCH --nodes=1
@@ -159,14 +160,29 @@ ARRAY = r"""#!/bin/bash
 #SBATCH --no-requeue
 #SBATCH --array=1,2,4%8
 
-# Stages of a Ratchet study as one job array: each task runs a script of its own.
+# Cells of a stage of a Ratchet study as one job array: each task runs a script of its own.
 exec /bin/bash '/runs/100%j/a b'/"$SLURM_ARRAY_TASK_ID.sbatch"
 """
 
 
 def test_the_text_of_an_array_is_this() -> None:
     job = replace(FULL, resources=Resources(partition="gpu", time_limit_minutes=60, memory_gb=4), after_jobs=[])
-    assert array_text("study-train.3fa9c1.1", Path("/runs/100%j/a b"), job, [1, 2, 4], 8) == ARRAY
+    jobs = {seed: replace(job, comment=f"study train (seed {seed})") for seed in (1, 2, 4)}
+    assert array_text("study-train.3fa9c1.1", Path("/runs/100%j/a b"), jobs, 8) == ARRAY
+
+
+def test_squeue_shows_of_each_job_study_stage_and_cell_and_a_comment_that_the_site_needs_stays(tmp_path: Path) -> None:
+    """Tasks of an array share its name: which seed 19_3 is nobody could tell."""
+    plain = replace(FULL, comment="mono train (seed 3) it's", resources=Resources())
+    assert '#SBATCH --comment="mono train (seed 3) it\'s"\n' in sbatch_text(plain)
+    played = Played(tmp_path, "sleep 1", comment=plain.comment, resources=plain.resources)
+    asked = tmp_path / "scontrol"
+    asked.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
+    asked.chmod(0o755)
+    assert played.run()[0] == 0 and not (tmp_path / "told").exists(), "a job of its own has it from the start"
+    assert played.run(SLURM_ARRAY_JOB_ID="4", SLURM_ARRAY_TASK_ID="3")[0] == 0
+    assert (tmp_path / "told").read_text().splitlines() == ["update", "jobid=7", f"comment={plain.comment}"]
+    assert "scontrol" not in sbatch_text(replace(FULL, comment="mono train")), "the site's own comment is kept"
 
 
 def test_jobs_ask_for_the_same_whatever_they_are_called_and_do() -> None:
@@ -239,7 +255,7 @@ def test_a_task_of_an_array_runs_its_own_script_and_asks_for_its_own_end(tmp_pat
     )
     (folder / "3.sbatch").symlink_to(played.script)
     played.script = tmp_path / "array.sbatch"
-    played.script.write_text(array_text("array", folder, FULL, [1, 3], 2))
+    played.script.write_text(array_text("array", folder, {1: FULL, 3: FULL}, 2))
     code, output = played.run(SLURM_ARRAY_JOB_ID="4", SLURM_ARRAY_TASK_ID="3")
     assert code == 75 and "ratchet: job 4_3 on" in output, output
     assert (tmp_path / "deadline").read_text() == "4000000000"

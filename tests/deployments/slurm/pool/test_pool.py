@@ -68,6 +68,8 @@ class World:
             Resources(memory_gb=4),
             automatic=automatic,
             state_id=run.state_id,
+            study_file="/runs/mono/studies/toy-s1-abc.yaml",
+            stage="train",
         )
         return replace(plan, **facts)
 
@@ -879,7 +881,7 @@ def test_an_array_whose_answer_was_lost_is_found_task_by_task(world: World) -> N
 
 @pytest.mark.parametrize(
     ("refusal", "state"),
-    [("QOSMaxSubmitJobPerUserLimit", "AwaitingRetry"), ("Invalid job array specification", "Failed")],
+    [("QOSMaxSubmitJobPerUserLimit", "AwaitingRetry"), ("Invalid qos specification", "Failed")],
 )
 def test_an_array_that_is_refused_is_refused_to_each_of_its_runs(world: World, refusal: str, state: str) -> None:
     world.slurm.refuses = lambda job: refusal
@@ -939,8 +941,52 @@ def test_a_worker_that_lost_the_pool_submits_no_array(world: World) -> None:
     assert not world.slurm.all and not world.journal(names[0]).all()
 
 
-def test_an_array_is_named_by_the_words_that_its_stages_share(world: World) -> None:
-    for number, cell in enumerate(("none-seed-0", "random-seed-1")):
-        world.submit(world.add(f"cell{number}", cell), array_tasks=2, label=f"inv-s{number}-train-{cell}")
+def test_an_array_is_of_one_stage_of_one_study_and_tells_both_and_each_cell(world: World) -> None:
+    """`scancel 19` would else end two studies, and nothing in squeue said so."""
+    for study, stage in (("mono", "train"), ("mono", "base"), ("inv", "train")):
+        for seed in (1, 2):
+            world.submit(
+                world.add(f"{study}-{stage}-{seed}", f"{study}-{stage}-{seed}"),
+                array_tasks=2,
+                label=f"{study}-s{seed}-{stage}",
+                study_file=f"/runs/{study}/studies/toy-sweep-abc.yaml",
+                stage=stage,
+                comment=f"{study} {stage} (seed {seed})",
+            )
     world.poll()
-    assert {job.name.partition(".")[0] for job in world.slurm.all} == {"inv-train-seed"}
+    assert {job.name.partition(".")[0] for job in world.slurm.all} == {"mono-train", "mono-base", "inv-train"}
+    for job in world.slurm.all:
+        study, stage = job.name.partition(".")[0].split("-")
+        assert job.options["comment"] == f"1 {study} {stage} (seed 1); 2 {study} {stage} (seed 2)"
+
+
+@pytest.mark.parametrize(
+    ("size", "submits", "ids"), [(4, 2, {"1_1", "1_2", "1_3", "2_1", "2_2"}), (1, 5, set("12345"))]
+)
+def test_arrays_are_as_large_as_the_cluster_takes_which_is_asked_once(
+    world: World, size: int, submits: int, ids: set[str]
+) -> None:
+    """With MaxArraySize 4, five of five stages failed: Invalid job array specification."""
+    world.slurm.max_array_size = size
+    cells(world, 5)
+    world.poll()
+    assert {job.id for job in world.slurm.all} == ids and world.slurm.counts["submit"] == submits
+    world.submit(world.add("later", "later"), array_tasks=2)
+    world.poll()
+    assert world.slurm.counts["config"] == 1
+
+
+def test_where_no_array_is_taken_all_the_same_each_stage_is_a_job_of_its_own(world: World) -> None:
+    world.slurm.refuses = lambda job: "Invalid job array specification" if "array" in job.options else ""
+    names = cells(world, 3)
+    world.poll(), world.poll()
+    assert [world.state(name) for name in names] == ["AwaitingRetry"] * 3
+    assert "each stage is submitted as a job of its own" in world.server.runs[names[0]].message
+    for name in names:
+        world.submit(name, array_tasks=2)
+    world.submit(world.add("later", "later"), array_tasks=2)
+    world.submit(world.add("and-another", "and-another"), array_tasks=2)
+    for _ in range(60):
+        world.poll()
+    assert {world.state(name) for name in (*names, "later", "and-another")} == {"Completed"}
+    assert world.slurm.counts["submit"] == 6, "an array was tried once"

@@ -469,3 +469,28 @@ def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_s
     worker._show([SetState(run, "PENDING", "InfrastructurePending", advice)])
     worker._show([SetState(run, "PENDING", "InfrastructurePending", "in other words", needs_person=True)])
     assert notified == ["in other words"]
+
+
+@pytest.mark.parametrize(
+    ("end", "walked"),
+    [
+        (End("Completed", "finished"), True),
+        (End("Failed", "a check failed"), True),  # the table of a sweep waits for it no longer
+        (End("AwaitingRetry", "the time limit"), False),
+        (End("Cancelled", "scancel", again=True), False),
+    ],
+)
+def test_the_study_of_a_stage_that_ended_is_walked_within_seconds(worker: SlurmWorker, end: End, walked: bool) -> None:
+    """Else the next stage is submitted by `advance`, up to ten minutes later."""
+    run = Run("f", "s", "RUNNING", "Running", folder="/runs/mono/train/abababababab/jobs")
+    entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
+    seen = [SimpleNamespace(run=run, submissions=[entry])]
+    done = [Finish(run, entry, end, SetState(run, "COMPLETED", "Completed", end.message))]
+    worker._jobs = SimpleNamespace(poll=lambda: None, done=done, seen=seen, alive=None, live={})  # type: ignore[assignment]
+    worker._mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: None)  # type: ignore[assignment]
+    asked: list[tuple[Path, str]] = []
+    worker._walks = SimpleNamespace(ask=lambda *study: asked.append(study), look=lambda: True)  # type: ignore[assignment]
+    worker._poll()
+    assert asked == [(Path("/runs"), "mono")] * walked
+    worker._runs = SimpleNamespace()  # type: ignore[assignment]
+    asyncio.run(asyncio.wait_for(worker._wait(), 4))  # what a walk has started is not left to the next poll

@@ -1,0 +1,69 @@
+"""A study that a command started and left: its stages follow one another by themselves, on the real cluster."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from deployments.page import load_page
+from deployments.slurm.job.journal import Journal, jobs_folder
+from deployments.slurm.study.follow import Follower
+from deployments.slurm.study.study import SlurmStudy
+from storage import durable
+from tests.slurm.harness import Bench
+
+LEVELS = 5
+SOON_SECONDS = 60.0
+"""Idle it takes some ten; `advance` alone came up to ten minutes later."""
+PAGE = f'''
+from deployments.study_flow import study_flow
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Stage
+from tasks.stage.study import StageConfiguration, StudyBase
+
+class LinkConfig(StageConfiguration):
+    """Adds one."""
+    numerics = Numerics(torch=False)
+    level: int = scientific(description="Its place in the chain.")
+
+class Study(StudyBase):
+    """A chain."""
+
+LINKS = [Stage(f"chain-{{level}}", LinkConfig, "chain_work:add", needs="cpu") for level in range({LEVELS})]
+
+def page(study: Study, stage):
+    last = stage(LINKS[0], LinkConfig(level=0))
+    for level, link in enumerate(LINKS[1:], 1):
+        last = stage(link, LinkConfig(level=level), before=last)
+    return last
+
+chain = study_flow(page)
+'''
+WORK = """
+def add(run, config, before=None):
+    return {"sum": 1 + (before.result["sum"] if before else 0)}
+"""
+
+
+@pytest.mark.slurm_long
+def test_each_stage_is_submitted_within_seconds_of_the_end_of_what_it_waits_for(bench: Bench, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "chain.py").write_text(PAGE)
+    (own / "chain_work.py").write_text(WORK)
+    page = load_page(str(own / "chain.py"))
+    slurm = SlurmStudy.at_site(page, page.model(name="chain"), str(tmp_path / "runs"))
+    Follower(slurm).start()  # as the command does without --wait; from here on nobody does anything
+    last = slurm.handles[-1].run
+    bench.until("the last stage is finished", last.marker_file.exists, seconds=SOON_SECONDS * LEVELS)
+
+    assert durable.read_json(last.result_file)["sum"] == LEVELS
+    entries = [Journal(jobs_folder(handle.run)).all() for handle in slurm.handles]
+    assert [len(some) for some in entries] == [1] * LEVELS, "each was submitted once"
+    ends = [durable.read_json(handle.run.attempts / "0001.json")["ended_at"] for handle in slurm.handles]
+    gaps = [entries[level][0].submitted_at - ends[level - 1] for level in range(1, LEVELS)]
+    logging.getLogger("ratchet.test").warning("from a job's end to the next submission: %s s", gaps)
+    assert max(gaps) < SOON_SECONDS, gaps
