@@ -20,7 +20,7 @@ from deployments.embedded import send_what_waits
 from deployments.page import load_page
 from flows import command
 
-pytest_plugins = ["tests.side_by_side", "tests.kill.summary", "tests.slurm.order"]
+pytest_plugins = ["tests.side_by_side", "tests.share", "tests.kill.summary", "tests.slurm.order"]
 REPOSITORY = Path(__file__).parent.parent
 ROBUSTNESS = load_page("robustness")
 Command = Callable[..., subprocess.CompletedProcess[str]]
