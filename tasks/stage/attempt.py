@@ -76,6 +76,7 @@ def _attempt_with_lock(
         log_handler = _log_to(record.log_file)
         _require_progress(in_vain)
         lock.beat = work.progress.beat
+        work.stop.started = lambda seconds: work.note(start_seconds=seconds)
         with work.stop.listening():
             _open(stage, config, work, inputs, record)
             result = _work(stage, work, config, inputs)
@@ -90,6 +91,8 @@ def _attempt_with_lock(
         if not isinstance(error, Exception | KeyboardInterrupt):
             raise
         outcome = outcome_of(_lost(lock) or error)
+        if outcome.end_state in ("out_of_time", "sigterm") and work.reached() == reached:
+            outcome = _in_vain(work, outcome)
         level = logging.ERROR if outcome.diagnosis else logging.INFO
         work.log.log(level, "%s: %s", in_words(outcome.end_state), outcome.text)
         if outcome.diagnosis and outcome.diagnosis.detail:
@@ -106,6 +109,14 @@ def _attempt_with_lock(
         except OSError as error:
             work.log.error("the attempt record could not be written: %s", error)
     return outcome
+
+
+def _in_vain(work: StageRun, outcome: Outcome) -> Outcome:
+    """The outcome of an attempt that gained nothing before its job's limit, with what was too short."""
+    if (short := work.stop.too_short()) is None:
+        return outcome
+    work.note(step_seconds=work.stop.longest_seconds)
+    return Outcome(outcome.end_state, f"{outcome.message}: {short.summary}", short)
 
 
 def _lost(lock: locks.Lock) -> locks.LockLost | None:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,6 +15,8 @@ from typing import Any
 
 from storage import durable
 from storage.errors import BadInput, Stop
+from tasks.stage.diagnosis import Diagnosis
+from tasks.stage.limit import EARLY_SECONDS, too_short
 
 LOG = logging.getLogger("ratchet.stop")
 WRITE_EVERY_SECONDS = 1.0
@@ -24,6 +26,8 @@ NOTE_EVERY_SECONDS = 1.0
 LEAD_SECONDS, SAFETY = 10.0, 2.0
 STOP_NOTE, DEADLINE = "RATCHET_STOP_NOTE", "RATCHET_DEADLINE"
 """Set by a batch script: the file that it leaves when its time is nearly up, and when it ends (seconds since 1970)."""
+BEGAN, JOB_LEAD = "RATCHET_BEGAN", "RATCHET_LEAD_SECONDS"
+"""Set in a job of ours: when it began (seconds since 1970), and how long before its limit it leaves its stop note."""
 
 FOR_THE_TERMINAL = {"for_the_terminal": True}
 """`extra` of a log line, below a warning, that a person at the terminal should see too."""
@@ -114,6 +118,11 @@ class StopRequest:
         self._asked_at: float | None = None
         self.longest_seconds = 0.0
         self.save_seconds = 0.0
+        self._began = float(os.environ.get(BEGAN) or 0)
+        self.start_seconds = 0.0
+        """From the beginning of the job to the first safe point; zero before, and outside of a job."""
+        self.started: Callable[[float], None] = lambda seconds: None
+        """Told `start_seconds` when it is known."""
 
     @property
     def lead_seconds(self) -> float:
@@ -125,11 +134,14 @@ class StopRequest:
         now = time.monotonic()
         if self._asked_at is not None:
             self.longest_seconds = max(self.longest_seconds, now - self._asked_at)
+        elif self._began:
+            self.start_seconds = time.time() - self._began
+            self.started(self.start_seconds)
         self._asked_at = now
-        if not self._cause and self._noted():
-            self._cause, self._because = "out_of_time", f"{self._note} exists: remove it to go on"
-        elif not self._cause and self._late():
-            self._cause, self._because = "out_of_time", f"the time that {DEADLINE} names is nearly up"
+        if not self._cause:
+            noted = self._noted()
+            if noted or self._late():
+                self._cause, self._because = "out_of_time", self._why_out_of_time(noted)
         if self._cause and not self._said:
             self._said = True
             LOG.info("stops because %s: saving ...", self._because, extra=FOR_THE_TERMINAL)
@@ -144,6 +156,26 @@ class StopRequest:
         """Raises Stop when one was seen already; asks neither clock nor note: for the end, when all work is done."""
         if self._cause:
             raise Stop(self._cause, f"stopped{after and ' after '}{after} because {self._because}")
+
+    def too_short(self) -> Diagnosis | None:
+        """What is wrong with the limit of a job that gained nothing before it; None before its first safe point, and
+        where something else than a job's limit ended it."""
+        if not self.start_seconds or not self._job_ends():
+            return None
+        assert self._deadline is not None
+        return too_short(self.start_seconds, self.longest_seconds, _job_lead(), self._deadline - self._began)
+
+    def _job_ends(self) -> bool:
+        """Whether this is a job of ours whose time is nearly up."""
+        early = _job_lead() + 2 * EARLY_SECONDS
+        return bool(self._began and self._deadline) and time.time() + early >= (self._deadline or 0)
+
+    def _why_out_of_time(self, noted: bool) -> str:
+        if self._job_ends():
+            return "the time of its job is nearly up"
+        if not noted:
+            return f"the time that {DEADLINE} names is nearly up"
+        return f"{self._note} exists" + ("" if self._began else ": remove it to go on")  # a next job has its own note
 
     def _noted(self) -> bool:
         """Whether the stop note is there; looked for once a second, since shared disks are slow to ask."""
@@ -186,6 +218,10 @@ class StopRequest:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _job_lead() -> float:
+    return float(os.environ.get(JOB_LEAD) or 0)
 
 
 def _deadline() -> float | None:

@@ -163,6 +163,20 @@ def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench: Bench, tmp_pa
     assert len(one.records()) == 1
 
 
+def test_a_job_that_an_operator_requeues_is_shown_as_waiting_until_it_runs_again(bench: Bench, tmp_path: Path) -> None:
+    one = bench.dispatch(tmp_path / "runs", steps=200, step_seconds=0.25)
+    one.training_began()
+    one.run.wait("Running")
+    bench.cluster.hold()
+    bench.cluster.slurm("scontrol", "update", f"jobid={one.job()}", "requeue=1")
+    bench.cluster.slurm("scontrol", "requeue", one.job())
+    one.run.wait("InfrastructurePending")
+    bench.cluster.release()
+    one.run.wait("Running")
+    one.run.wait("Completed")
+    assert len(one.submissions()) == 1 and len(one.records()) == 2
+
+
 @pytest.mark.parametrize("cgroup", [0, 1])
 def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(
     cgroup: int, own_bench: Callable[..., Bench], tmp_path: Path

@@ -12,6 +12,8 @@ from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import attempts
+from storage.run_directory import read
+from tasks.stage.limit import least_minutes, too_short
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,24 @@ def continues(plan: Plan) -> bool:
     """Whether Ratchet itself asked for this job after another one of the run ended."""
     last = last_of(plan, Journal(plan.folder).all())
     return plan.automatic and last is not None and last.end is not None
+
+
+def time_problem(plan: Plan) -> str:
+    """Why a job of this time limit would do no step, as far as attempts have shown; empty when nothing is known.
+
+    Attempts in vain ask for a limit in which a step is certain. A person who asks learns it of the newest one; of the
+    others two must say so, since a first start may be a slow one.
+    """
+    limit, lead = plan.resources.time_limit_minutes, _lead_seconds(plan.resources, plan.folder.parent)
+    most = 2 if plan.automatic else 1
+    newest = [read(file) for file in sorted((plan.folder.parent / "attempts").glob("[0-9]*.json"))[-most:]]
+    found = []
+    for record in newest:
+        start, step = float(record.get("start_seconds") or 0), float(record.get("step_seconds") or 0)
+        in_vain = (record.get("diagnosis") or {}).get("category") == "time limit"
+        if start and (least_minutes(start, step, lead) > limit if in_vain else start + lead > 60 * limit):
+            found.append(too_short(start, step * in_vain, lead, 60 * limit).text)
+    return found[-1] if len(found) == most else ""
 
 
 def _lead_seconds(asked: Resources, run_directory: Path) -> float:

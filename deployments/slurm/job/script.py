@@ -46,6 +46,7 @@ def sbatch_text(job: JobText) -> str:
     lines += [
         "# A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE",
         "set -u",
+        'export RATCHET_BEGAN="$(date +%s)"',
         *(f"export {name}={shlex.quote(value)}" for name, value in sorted(_environment(job).items())),
         'rm -f "$RATCHET_STOP_NOTE"',
         "# USR1 comes some time before the limit: the stage finds the note, saves and stops.",
@@ -169,6 +170,7 @@ def _environment(job: JobText) -> dict[str, str]:
         if not VARIABLE.fullmatch(name) or "\0" in value:
             raise ValueError(f"{name!r} cannot be a variable of the environment, or has a value that cannot be")
     return job.environment | {
+        "RATCHET_LEAD_SECONDS": str(math.ceil(job.lead_seconds)),
         "RATCHET_STARTED_BY": "automatic" if job.automatic else "person",
         "RATCHET_STOP_NOTE": str(job.stop_note),
     }

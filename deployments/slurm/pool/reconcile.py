@@ -21,6 +21,7 @@ from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Follows, in_words, stops
 
 CONTINUES_LATER = "Nothing to do: the next job tries again in some minutes."
+LONGER = "Raise time_limit_minutes (site file, or execution.resources of the study): the next job has it."
 NOT_TAKEN = Diagnosis(
     "warning", "not submitted", "SLURM did not take the job", resolution="Nothing to do: it is submitted again."
 )
@@ -251,7 +252,7 @@ def _alive(run: Run, job: Job) -> Action | None:
     if job.state in diagnosis.QUEUED:
         waiting = diagnosis.waiting(job.reason)
         message = f"job {job.id} {waiting.text}"
-        if run.type == "PENDING" and run.message != message:
+        if run.type == "RUNNING" or (run.type == "PENDING" and run.message != message):  # an operator requeued it, say
             return SetState(run, "PENDING", "InfrastructurePending", message, needs_person=waiting.needs_person)
     elif job.state in diagnosis.STARTED and run.type in ("PENDING", "CRASHED"):
         return SetState(run, "RUNNING", "Running", f"job {job.id} on {job.node}")
@@ -284,13 +285,17 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
         return _ended(seen, last, diagnosis.of_end(job), "AwaitingRetry", delay, exclude=away)
     if end_state in END_STATES and END_STATES[end_state].state == AWAITING_RETRY:
         saved = Diagnosis("info", "time limit", f"{where} saved and stopped in time", "", diagnosis.CONTINUES)
-        return _ended(seen, last, saved, "AwaitingRetry")
+        in_vain = own if own and own.category == "time limit" else None
+        return _ended(seen, last, in_vain or saved, "AwaitingRetry")
     if end_state == "crashed":
         return _ended(seen, last, own or diagnosis.of_end(job), "AwaitingRetry", limits.crash_delay)
     if not record and job.state != "PREEMPTED":
         return _before_the_stage(seen, last, job, limits)
     delay = 0.0 if job.state in ("TIMEOUT", "PREEMPTED") else limits.crash_delay
-    return _ended(seen, last, _without_record_of_end(job, where), "AwaitingRetry", delay)
+    found = _without_record_of_end(job, where)
+    if job.state == "TIMEOUT" and not record.get("start_seconds"):
+        found = replace(found, level="warning", summary=f"{found.summary} before its first step", resolution=LONGER)
+    return _ended(seen, last, found, "AwaitingRetry", delay)
 
 
 def _without_record_of_end(job: Job, where: str) -> Diagnosis:
@@ -344,6 +349,7 @@ def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) ->
     if row >= BEFORE_THE_STAGE:
         told = found.category in ("output folder", "disk full")
         advice = found.resolution if told else "Read the job's log, then retry the run."
+        advice = LONGER if job.state == "TIMEOUT" else advice
         found = replace(found, resolution=f"{row} jobs in a row ended so. {advice}")
         return _ended(seen, last, found, "Failed", before_stage=True)
     return _ended(seen, last, found, "AwaitingRetry", limits.crash_delay, before_stage=True)

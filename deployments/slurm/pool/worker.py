@@ -36,7 +36,7 @@ from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.journal import jobs_folder, run_of
 from deployments.slurm.job.origin import PREFECTS_OWN, asked_automatically
-from deployments.slurm.job.plan import Plan, asked_now, continues
+from deployments.slurm.job.plan import Plan, asked_now, continues, time_problem
 from deployments.slurm.job.preflight import require
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool.mirror import Mirror
@@ -178,8 +178,10 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             # for a disk that is away, say; a first job fails at once, and a person is notified
             may_wait = await anyio.to_thread.run_sync(continues, plan)
             await anyio.to_thread.run_sync(self._require_runnable, plan, plan.resources)
-            may_wait = False  # for memory that no node has
+            may_wait = False  # for memory that no node has, or time in which no job gains a step
             await anyio.to_thread.run_sync(self._require_memory, plan)
+            if problem := await anyio.to_thread.run_sync(time_problem, plan):
+                raise BadInput(problem)
             return await anyio.to_thread.run_sync(self._jobs.submit, plan)
         except (httpx.HTTPError, OSError) as error:  # the run stays Pending, and a later poll makes it Scheduled again
             LOG.warning("flow run %s: not submitted now: %s", flow_run.name, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, get_args
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -13,7 +14,7 @@ from prefect.client.schemas.objects import WorkPoolStatus
 from deployments.page import load_page, page_names, stages_of
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.job.plan import preview
+from deployments.slurm.job.plan import preview, time_problem
 from deployments.slurm.job.preflight import notes, require
 from deployments.slurm.job.variables import Deployments, own_resources, plan_for
 from deployments.slurm.study.study import SlurmStudy
@@ -42,7 +43,10 @@ def require_runnable(slurm: SlurmStudy) -> None:
     with get_client(sync_client=True) as client:
         deployments = Deployments(client)
         for handle in left:
-            asked = plan_for(deployments, slurm.site, handle, slurm.file, source, own).resources
+            plan = plan_for(deployments, slurm.site, handle, slurm.file, source, own)
+            asked = plan.resources
+            if problem := time_problem(replace(plan, automatic=False)):
+                raise BadInput(f"{handle.label}: {problem}")
             require(asked, cluster, handle.run.path, handle.stage.name, strict_lead=slurm.site.strict_lead)
             noted |= set(notes(asked, cluster))
         for note in sorted(noted):

@@ -286,6 +286,11 @@ class FakeSlurm:
         """A person's own scancel."""
         self._end_by_cancel(job, "person")
 
+    def requeue(self, job: FakeJob) -> None:
+        """As an operator does: the same job waits and runs once more."""
+        job.started, job.state, job.fate, job.stage, job.working = None, "PENDING", None, None, False
+        job.starts_after = self.clock.now + self.queue_seconds()
+
     def queue(self, job: FakeJob) -> None:
         """Takes a job in without any checks."""
         self._take(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import pytest
 from storage import attempts, durable, generations
 from storage.checkpoints import Checkpoints
 from tasks.stage import progress
-from tasks.stage.progress import DEADLINE, STOP_NOTE, StopRequest
+from tasks.stage.progress import BEGAN, DEADLINE, JOB_LEAD, STOP_NOTE, StopRequest
 from tasks.stage.run import StageRun
 from tasks.training.__main__ import continue_run
 from tests.conftest import REPOSITORY
@@ -131,6 +132,67 @@ def test_the_lead_time_grows_with_the_longest_way_between_two_safe_points_and_wi
     assert stop.lead_seconds == pytest.approx(at_first + 2 * 0.1, abs=0.1)
     stop.save_seconds = 30.0
     assert stop.lead_seconds == pytest.approx(at_first + 2 * 30.1, abs=0.1)
+
+
+# ------------------------------------------------------------------------ a limit that is too short for the machine
+
+
+@pytest.fixture
+def job_of_a_minute(tmp_path, monkeypatch):
+    """A job whose start took 25 s of its minute, and whose shell left the stop note before that."""
+    monkeypatch.setattr(progress, "NOTE_EVERY_SECONDS", 0.0)
+    note, now = tmp_path / "0001.stop", time.time()
+    note.touch()
+    for name, value in ((STOP_NOTE, note), (BEGAN, now - 25), (DEADLINE, now + 35), (JOB_LEAD, 20)):
+        monkeypatch.setenv(name, str(value))
+    return note
+
+
+def test_a_job_whose_limit_leaves_no_room_for_a_step_says_what_its_start_took_and_which_key_to_raise(
+    tmp_path, automatic, job_of_a_minute
+):
+    for _ in range(3):
+        outcome = toy_attempt(tmp_path, TOY)
+        took = records(tmp_path)[-1]["start_seconds"]
+        assert (outcome.end_state, outcome.exit_code) == ("out_of_time", 75) and took >= 25
+        assert f"the start took {took:.0f} s, and of 60 s lead_seconds (20) leaves 40 s before the sig" in outcome.text
+        least = math.ceil((took + 20 + 60) / 60)
+        assert f"Set time_limit_minutes to at least {least} (site file" in outcome.text and "remove" not in outcome.text
+    assert {record["diagnosis"]["category"] for record in records(tmp_path)} == {"time limit"}
+    last = toy_attempt(tmp_path, TOY)
+    assert last.end_state == "no_progress" and "the time limit is too short: the start took " in last.message
+
+
+def test_a_part_that_takes_longer_than_its_job_is_told_as_such(tmp_path, monkeypatch, job_of_a_minute):
+    job_of_a_minute.unlink()
+    stop = StopRequest()
+    with stop.listening():
+        assert not stop.requested
+        stop._asked_at -= 90.0
+        job_of_a_minute.touch()
+        assert stop.requested
+    found = stop.too_short()
+    assert found is not None and " s and a step or part 9" in found.summary
+    assert "time_limit_minutes to at least 4" in found.resolution
+
+
+def test_a_job_that_gained_steps_before_its_limit_is_told_of_its_limit_and_nothing_is_wrong(
+    tmp_path, monkeypatch, job_of_a_minute
+):
+    """ "Remove the stop note to go on" was told to people whose job had met its limit: the next one has its own."""
+    job_of_a_minute.unlink()
+    HOOKS["batch"] = lambda: job_of_a_minute.touch() if len(SEEN) == 7 else None
+    outcome = toy_attempt(tmp_path, TOY)
+    assert outcome.message == "stopped after step 4 because the time of its job is nearly up"
+    assert outcome.diagnosis is None and records(tmp_path)[0]["start_seconds"] >= 25
+
+
+def test_a_job_that_a_person_asks_to_stop_hours_before_its_limit_is_not_too_short(
+    tmp_path, monkeypatch, job_of_a_minute
+):
+    monkeypatch.setenv(DEADLINE, str(time.time() + 7200))
+    outcome = toy_attempt(tmp_path, TOY)
+    assert outcome.message == f"stopped after step 0 because {job_of_a_minute} exists" and outcome.diagnosis is None
 
 
 def test_a_second_sigterm_while_it_saves_does_no_harm(tmp_path, monkeypatch, undisturbed):

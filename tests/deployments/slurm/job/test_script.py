@@ -69,8 +69,10 @@ GOLDEN = r"""#!/bin/bash
 
 # A stage of a Ratchet study. Standing alone it can be submitted by hand: sbatch THIS_FILE
 set -u
+export RATCHET_BEGAN="$(date +%s)"
 export GREETING='it'"'"'s $HOME'
 export OMP_NUM_THREADS=8
+export RATCHET_LEAD_SECONDS=151
 export RATCHET_STARTED_BY=automatic
 export RATCHET_STOP_NOTE=/runs/study/train/3fa9/jobs/0002.stop
 rm -f "$RATCHET_STOP_NOTE"

@@ -746,6 +746,20 @@ def test_the_first_job_after_a_person_started_the_study_is_a_person_s(world: Wor
     assert world.journal("other").all()[0].automatic
 
 
+def test_a_job_that_an_operator_requeues_waits_runs_again_and_finishes(world: World) -> None:
+    world.submit()
+    world.poll(), world.poll()
+    assert world.state() == "Running"
+    world.slurm.queue_seconds = lambda: 12.0
+    world.slurm.requeue(world.slurm.all[0])
+    seen = []
+    for _ in range(40):
+        world.poll()
+        seen.append(world.state())
+    assert list(dict.fromkeys(seen)) == ["InfrastructurePending", "Running", "Completed"]
+    assert len(world.slurm.all) == 1 and len(world.journal().all()) == 1
+
+
 # ------------------------------------------------------------------------------------------------------------ arrays
 
 

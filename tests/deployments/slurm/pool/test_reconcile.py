@@ -23,6 +23,7 @@ from deployments.slurm.pool.reconcile import (
     SetState,
     reconcile,
 )
+from tasks.stage.limit import too_short
 from tasks.stage.outcome import END_STATES, in_words, stops
 
 LIMITS = Limits()
@@ -122,6 +123,16 @@ ROWS = {
     "the stage's process killed": Row(job("FAILED", 137), "AwaitingRetry", record(None), LIMITS.crash_delay, "crash"),
     "TIMEOUT, killed": Row(job("TIMEOUT", signal=9), "AwaitingRetry", record(None), category="time limit"),
     "TIMEOUT although the trap exited 0": Row(job("TIMEOUT"), "AwaitingRetry", record(None), category="time limit"),
+    "TIMEOUT before its first step": Row(
+        job("TIMEOUT"), "AwaitingRetry", record(None), category="time limit", message="Raise time_limit_minutes"
+    ),
+    "out of time before anything was gained": Row(
+        job("FAILED", 75),
+        "AwaitingRetry",
+        record("out_of_time", diagnosis=vars(too_short(25, 0, 20, 60))),
+        category="time limit",
+        message="the start took 25 s",
+    ),
     "TIMEOUT before the stage began": Row(
         job("TIMEOUT", signal=9), "AwaitingRetry", delay=LIMITS.crash_delay, message="before the stage began"
     ),
@@ -400,7 +411,7 @@ def test_a_run_called_crashed_by_others_goes_on_by_its_jobs_true_end() -> None:
     "state", ["CONFIGURING", "REQUEUED", "SPECIAL_EXIT", "SIGNALING", "SUSPENDED", "STAGE_OUT", "X"]
 )
 def test_a_state_that_is_no_end_ends_nothing(state: str) -> None:
-    assert decide(Seen(run(), [submission()], record("out_of_time")), job(state)) is None
+    assert not isinstance(decide(Seen(run(), [submission()], record("out_of_time")), job(state)), Finish)
 
 
 def test_a_queued_job_says_why_it_waits_and_only_when_that_changes() -> None:
@@ -414,6 +425,17 @@ def test_a_queued_job_says_why_it_waits_and_only_when_that_changes() -> None:
     again = run("PENDING", "InfrastructurePending", message=waits.message)
     assert decide(Seen(again, [submission()]), job("PENDING", reason="QOSMaxJobsPerUserLimit")) is None
     assert decide(Seen(again, [submission()]), job("PENDING", reason="Priority")) is not None
+
+
+def test_a_job_that_was_requeued_is_shown_as_waiting_and_then_as_running_again() -> None:
+    """An operator may requeue any job; its run was shown Running for as long as it waited."""
+    waits = decide(Seen(run("RUNNING"), [submission()], record(None)), job("PENDING", reason="BeginTime"))
+    assert (waits.type, waits.name) == ("PENDING", "InfrastructurePending") and "job 7 queued" in waits.message
+    shown = run("PENDING", "InfrastructurePending", "s2", waits.message)
+    known = Seen(shown, [submission(state_id="s0")], record(None))
+    assert decide(known, job("PENDING", reason="BeginTime")) is None
+    assert decide(known, job("RUNNING", node="n3")).type == "RUNNING"
+    assert decide(Seen(run("CANCELLING"), [submission()]), job("PENDING")) == Cancel(run("CANCELLING"), submission())
 
 
 def test_a_started_job_says_where_it_runs() -> None:

@@ -28,7 +28,7 @@ from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Run, SetState
 from deployments.slurm.pool.worker import FEW_SECONDS, SUBMITTED_AT_ONCE, SlurmWorker, interval_seconds, notify
-from storage import locks
+from storage import durable, locks
 from storage.errors import BadInput
 
 
@@ -319,6 +319,21 @@ def test_more_memory_than_any_node_has_is_not_waited_for(refusing: Refusing, tmp
     ((type_, _, message),) = refusing.run("it ran out of memory", memory_gb=4)
     assert asked == [4, 6] and type_ == "FAILED"
     assert message == "a job ran out of memory, and more cannot be had here: memory_gb: no node has so much"
+    assert refusing.notified == [message]
+
+
+def test_a_limit_in_which_two_jobs_did_no_step_fails_the_run_and_says_which_key_to_raise(
+    refusing: Refusing, tmp_path: Path
+) -> None:
+    """Jobs of 60 s got their signal after 18 s, did no step three times, and named no cause."""
+    end = End("AwaitingRetry", "the time limit")
+    short = {"start_seconds": 25.0, "diagnosis": {"category": "time limit"}}
+    Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
+    (tmp_path / "runs" / "attempts").mkdir()
+    for number in (1, 2):
+        durable.write_json(tmp_path / "runs" / "attempts" / f"000{number}.json", short)
+    ((type_, name, message),) = refusing.run("the time limit", time_limit_minutes=1, lead_seconds=20)
+    assert (type_, name) == ("FAILED", "Failed") and "Set time_limit_minutes to at least 2" in message
     assert refusing.notified == [message]
 
 

@@ -1,0 +1,77 @@
+"""A time limit in which a start does not end, on the real cluster: told, refused, mended by the key that is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deployments.page import load_page
+from deployments.slurm.study.follow import Follower
+from deployments.slurm.study.study import SlurmStudy
+from storage import attempts
+from storage.errors import BadInput
+from tests.slurm.harness import Bench, Run
+
+pytestmark = pytest.mark.slurm_long
+
+PAGE = """
+from deployments.study_flow import study_flow
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Stage
+from tasks.stage.study import StageConfiguration, StudyBase
+
+class SlowConfig(StageConfiguration):
+    numerics = Numerics(torch=False)
+    seed: int = scientific(1, description="Nothing.")
+
+class Study(StudyBase):
+    pass
+
+SLOW = Stage("slow", SlowConfig, "slow_work:work", needs="cpu")
+
+def page(study: Study, stage):
+    return stage(SLOW, SlowConfig())
+
+slow = study_flow(page)
+"""
+WORK = """
+import time
+
+def work(run, config):
+    time.sleep(42)  # the signal comes by then, 20 s before a limit of a minute
+    run.stop.check("its start")
+    return {}
+"""
+
+
+def test_a_limit_that_is_too_short_for_the_start_is_told_refused_and_mended(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(PAGE)
+    (tmp_path / "slow_work.py").write_text(WORK)
+    page = load_page(str(tmp_path / "slow.py"))
+    study = page.model(name="slow")
+
+    def start() -> Run:
+        slurm = SlurmStudy.at_site(page, study, str(tmp_path / "runs"))
+        found = Follower(slurm).start()
+        flow_run = found.standing(slurm.handles[0]).flow_run
+        assert flow_run
+        return Run(bench, flow_run)
+
+    with bench.site_with(time_limit_minutes=1, lead_seconds=20):
+        run = start()
+        run.wait("Failed")
+        assert (
+            "the time limit is too short: the start took 4" in run.message
+            and "of 60 s lead_seconds (20)" in run.message
+        )
+        assert "Set time_limit_minutes to at least 3" in run.message, run.message
+        handle = SlurmStudy.at_site(page, study, str(tmp_path / "runs")).handles[0]
+        record = attempts.newest(handle.run.attempts) or {}
+        assert record["attempt"] == 2 and "remove" not in (handle.run.attempts / "0002.log").read_text()
+        assert "the start took 4" in record["diagnosis"]["summary"]
+        with pytest.raises(BadInput, match="Set time_limit_minutes to at least 3"):
+            start()
+    with bench.site_with(time_limit_minutes=3, lead_seconds=20):
+        start().wait("Completed")
