@@ -5,7 +5,10 @@ What this module returns goes into fingerprints, so it names no place: the same 
 
 from __future__ import annotations
 
+import codecs
+import hashlib
 import importlib.metadata
+import io
 import json
 import os
 import platform
@@ -22,6 +25,13 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.j
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 GGUF_SUFFIX = ".gguf"
 GGUF_MAGIC = b"GGUF"
+BYTE_ORDER_MARKS = {  # utf-32 first: its mark begins with that of utf-16
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 def package_versions(names: list[str]) -> list[str]:
@@ -48,9 +58,54 @@ def file_manifest(paths: list[str]) -> dict[str, str]:
         for name, file in local_files(given):
             if name in manifest:
                 raise BadInput(f"two input files are both called {name!r} (the second is {file}): rename one")
-            manifest[name] = digests.sha256(file)
+            try:
+                manifest[name] = digests.sha256(file)
+            except OSError as error:
+                raise BadInput(f"{file} cannot be read: {error.strerror or error}") from error
     digests.save()
     return manifest
+
+
+@contextmanager
+def opened(file: Path, sha256: str | None) -> Iterator[io.BufferedReader]:
+    """The file, open at its beginning, whose bytes were found to have this sha256; None asks for none.
+
+    What is hashed is what is read: neither is the name taken for a pattern, nor can another file come in between.
+    BadInput where the bytes are others.
+    """
+    with file.open("rb") as handle:
+        if sha256 is not None and hashlib.file_digest(handle, "sha256").hexdigest() != sha256:
+            raise BadInput(
+                f"{file} is not the file any more whose sha256 is in the fingerprint ({sha256[:12] or 'none'}): it "
+                "changed after it was hashed. Put it back, or start the same command again, which takes it as it is now"
+            )
+        handle.seek(0)
+        yield handle
+
+
+def encoding_of(beginning: bytes) -> str:
+    """The encoding that a byte-order mark says, and UTF-8 without one."""
+    return next((name for mark, name in BYTE_ORDER_MARKS.items() if beginning.startswith(mark)), "utf-8")
+
+
+def decoded(data: bytes) -> str:
+    """The text of a file, without its byte-order mark. ValueError says what is no text, where, and what to do."""
+    encoding = encoding_of(data)
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(
+            f"line {line}, byte {error.start + 1} of the file (0x{data[error.start]:02x}) is no "
+            f"{encoding.removesuffix('-sig').upper()} ({error.reason}): convert it, as with iconv -f latin1 -t utf-8"
+        ) from None
+    if (place := text.find("\0")) >= 0:
+        line = text.count("\n", 0, place) + 1
+        raise ValueError(
+            f"line {line} holds a NUL character, so that it is no text, or UTF-16 without a mark that says so: convert "
+            "it, as with iconv -f utf-16le -t utf-8"
+        )
+    return text
 
 
 def local_files(given: str) -> list[tuple[str, Path]]:
@@ -124,7 +179,10 @@ def gguf_alone(path: Path) -> Iterator[Path]:
 
 
 class _DigestCache:
-    """sha256 by (path, size, mtime, inode), kept in the temporary folder: hashing 6 GB again costs a minute."""
+    """sha256 by (path, size, mtime, ctime, inode), kept in the temporary folder: hashing 6 GB again costs a minute.
+
+    A program can set mtime back, as rsync and cp -p do, and not ctime.
+    """
 
     def __init__(self) -> None:
         self._file = Path(tempfile.gettempdir()) / f"ratchet-digests-{os.getuid()}.json"
@@ -139,7 +197,7 @@ class _DigestCache:
 
     def sha256(self, path: Path) -> str:
         stat = path.stat()
-        key, stamp = str(path.resolve()), [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+        key, stamp = str(path.resolve()), [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
         entry = self._known.get(key)
         if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
             return entry[1]

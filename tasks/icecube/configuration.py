@@ -44,6 +44,10 @@ class Generated(Configuration):
     def max_events(self, split: Split) -> int | None:
         return None
 
+    @property
+    def skip_bad_events(self) -> bool:
+        return False
+
 
 class Batches(Configuration):
     """Batch files in a row."""
@@ -73,6 +77,12 @@ class Files(Configuration):
     )
     train: Batches = scientific(description="The files to train on.")
     validation: Batches = scientific(description="The files to validate on.")
+    skip_bad_events: bool = scientific(
+        False,
+        added_later=True,
+        description="Leave out events that are not sound, and count them in the result, in place of ending at the "
+        "first.",
+    )
 
     @model_validator(mode="after")
     def _splits_share_no_file(self) -> Files:

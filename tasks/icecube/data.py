@@ -34,12 +34,13 @@ class Data:
         if config.folder:
             _require_the_same(folder, found)
         splits = {name: _split(folder, name, found, config.open_files) for name in SPLITS}
-        return cls(**splits, places=read_geometry(folder))
+        return cls(**splits, places=read_geometry(folder, found.files))
 
 
 def _split(folder: Path, name: Split, found: PulsesResult, open_files: int) -> EventFiles:
     facts = getattr(found, name)
-    return EventFiles(folder, facts.batches, open_files, facts.events)
+    skipped = [one for ids in facts.skipped.values() for one in ids]
+    return EventFiles(folder, facts.batches, open_files, facts.events, found.files, skipped)
 
 
 def _require_the_same(folder: Path, found: PulsesResult) -> None:

@@ -1,9 +1,11 @@
-"""Events of files in Kaggle's layout: checked file by file, then read event by event, with few files in memory."""
+"""Events of files in Kaggle's layout, read event by event, with few files in memory."""
 
 from __future__ import annotations
 
 import csv
+import io
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -12,8 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage import external
 from storage.errors import BadInput
 from tasks.icecube.layout import EVENTS, GEOMETRY, META, PULSES, batch_file
+
+Digests = Mapping[str, str]
+"""sha256 by the name of a file: those of the fingerprint, which what is read must have. Of a file without one none."""
+NONE: Digests = {}
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -32,24 +40,31 @@ class Pulses:
     """int64"""
 
 
-def read_geometry(folder: Path) -> np.ndarray:
+def read_geometry(folder: Path, digests: Digests = NONE) -> np.ndarray:
     """Places of the sensors by their ids, float32 [sensors, 3], metres. BadInput names a line that cannot be one."""
-    file = folder / GEOMETRY
+    file, reader = folder / GEOMETRY, None
+    places: list[list[float]] = []
     try:
-        with file.open(newline="") as text:
-            rows = list(csv.DictReader(text))
-        places = np.array([[float(row[axis]) for axis in "xyz"] for row in rows], dtype=np.float32)
-        ids = [int(row["sensor_id"]) for row in rows]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{file} is no sensor geometry (sensor_id,x,y,z): {error}") from None
-    if ids != list(range(len(ids))) or not np.isfinite(places).all() or not len(ids):
-        raise BadInput(f"{file}: sensor ids must be 0, 1, 2, ... in this order, each with a finite place")
-    return places
+        with external.opened(file, digests.get(GEOMETRY)) as opened:
+            reader = csv.DictReader(io.StringIO(external.decoded(opened.read()), newline=""))
+        if missing := [name for name in ("sensor_id", *"xyz") if name not in (reader.fieldnames or [])]:
+            raise ValueError(f"there is no column {missing[0]!r}, and columns are separated by commas")
+        for row in reader:
+            place = [float(row[axis]) for axis in "xyz"]
+            if int(row["sensor_id"]) != len(places) or not all(abs(one) <= LARGEST for one in place):
+                raise ValueError(f"sensor ids must be 0, 1, 2, ... in this order, each with a finite place, not {row}")
+            places.append(place)
+        if not places:
+            raise ValueError("it has no sensors")
+    except (OSError, TypeError, ValueError, csv.Error) as error:
+        line = f", line {reader.line_num}" if reader else ""
+        raise BadInput(f"{file}{line} is no sensor geometry (sensor_id,x,y,z): {error}") from None
+    return np.array(places, dtype=np.float32)
 
 
-def read_meta(folder: Path, batch_ids: list[int]) -> pa.Table:
+def read_meta(folder: Path, batch_ids: list[int], digests: Digests = NONE) -> pa.Table:
     """The events of these batches in the order of their files and pulses (columns of EVENTS). BadInput as `_table`."""
-    meta = _table(folder / META, EVENTS, filters=[("batch_id", "in", batch_ids)])
+    meta = _table(folder / META, EVENTS, digests, filters=[("batch_id", "in", batch_ids)])
     return meta.sort_by([("batch_id", "ascending"), ("first_pulse_index", "ascending")])
 
 
@@ -59,12 +74,21 @@ def require_batches(folder: Path, meta: pa.Table, batch_ids: list[int]) -> None:
         raise BadInput(f"{folder / META} names no event of batch {missing[0]}")
 
 
-def read_pulses(folder: Path, batch_id: int) -> Pulses:
+def read_pulses(folder: Path, batch_id: int, digests: Digests = NONE) -> Pulses:
     """A batch file. BadInput where it cannot be read as one."""
-    table = _table(batch_file(folder, batch_id), PULSES)
+    return as_pulses(pulse_table(folder, batch_id, digests))
+
+
+def pulse_table(folder: Path, batch_id: int, digests: Digests = NONE) -> pa.Table:
+    """The columns of PULSES as a batch file has them. BadInput as `_table`."""
+    return _table(batch_file(folder, batch_id), PULSES, digests)
+
+
+def as_pulses(table: pa.Table) -> Pulses:
+    """The pulses of a `pulse_table`, with 0 where there is no value: no event that is sound has such a pulse."""
     return Pulses(
         *(
-            table[name].to_numpy().astype(kind, copy=False)
+            values(table, name).astype(kind, copy=False)
             for name, kind in zip(
                 ("sensor_id", "time", "charge", "auxiliary", "event_id"),
                 (np.int16, np.float32, np.float32, np.bool_, np.int64),
@@ -74,59 +98,37 @@ def read_pulses(folder: Path, batch_id: int) -> Pulses:
     )
 
 
-def _table(file: Path, schema: pa.Schema, **how: object) -> pa.Table:
-    """The columns of `schema` from a Parquet file. BadInput names the file, and what is not as it must be."""
+def values(table: pa.Table, name: str) -> np.ndarray:
+    """A column with its own precision; 0 where it has no value."""
+    return table[name].fill_null(pa.scalar(0).cast(table[name].type)).to_numpy()
+
+
+def _table(file: Path, schema: pa.Schema, digests: Digests, **how: object) -> pa.Table:
+    """The columns of `schema` from a Parquet file; integers and floats keep the precision that they have there.
+
+    BadInput names the file, and what is not as it must be.
+    """
     try:
-        table = pq.read_table(file, columns=schema.names, **how).cast(schema)
-        if empty := [name for name in schema.names if table[name].null_count]:
-            raise ValueError(f"{', '.join(empty)} has rows without a value")
-        return table
-    except (OSError, pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, ValueError) as error:
+        with external.opened(file, digests.get(file.name)) as opened:
+            table = pq.read_table(opened, columns=schema.names, **how)
+        if missing := [name for name in schema.names if name not in table.column_names]:
+            raise ValueError(f"there is no column {missing[0]}")
+        return pa.table({field.name: _column(table[field.name], field) for field in schema})
+    except (OSError, pa.ArrowException, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(
             f"{file} is not as the layout has it ({', '.join(schema.names)}), or is cut off: {reason}"
         ) from None
 
 
-def require_sound(pulses: Pulses, events: pa.Table, sensors: int, file: Path) -> None:
-    """BadInput names the file, the event and what is wrong with it; `events` are those of the file, in its order.
-
-    Every event has pulses of its own, one after the other and all of them; times do not fall within an event; a
-    sensor exists; a charge is finite and not below 0; directions are in radians; no event is there twice.
-    """
-    first, last = (events[name].to_numpy() for name in ("first_pulse_index", "last_pulse_index"))
-    ids = events["event_id"].to_numpy()
-
-    def refuse(where: np.ndarray, what: str) -> None:
-        """Where something is wrong with events (True for one of them), say so of the first."""
-        if where.any():
-            raise BadInput(f"{file}: event {ids[where.argmax()]} {what} ({int(where.sum()):,} such events)")
-
-    unique, counts = np.unique(ids, return_counts=True)
-    refuse(np.isin(ids, unique[counts > 1]), f"is there twice in {META}")
-    refuse(last < first, "has no pulses")
-    if len(ids) == 0 or first[0] != 0 or (first[1:] != last[:-1] + 1).any() or last[-1] + 1 != len(pulses.time):
-        expected = last[-1] + 1 if len(ids) else 0
-        raise BadInput(
-            f"{file} holds {len(pulses.time):,} pulses, and the events that {META} names of it hold {expected:,} in a "
-            "row: the two do not belong together, or one is cut off"
-        )
-    azimuth, zenith = (events[name].to_numpy() for name in ("azimuth", "zenith"))
-    refuse(~np.isfinite(azimuth + zenith), "has no finite direction")
-    refuse((zenith < 0) | (zenith > np.pi), "has a zenith that is not from 0 to pi: is it in radians?")
-    refuse((azimuth < 0) | (azimuth > 2 * np.pi), "has an azimuth that is not from 0 to 2 pi: is it in radians?")
-
-    def any_of(wrong: np.ndarray) -> np.ndarray:
-        """Events of which any pulse is wrong."""
-        return np.add.reduceat(wrong, first, dtype=np.int64) > 0
-
-    refuse(any_of(pulses.event_id != np.repeat(ids, last - first + 1)), "has pulses of another event among its own")
-    refuse(any_of((pulses.sensor_id < 0) | (pulses.sensor_id >= sensors)), f"has a sensor beyond the {sensors:,}")
-    refuse(any_of(~np.isfinite(pulses.charge)), "has a charge that is not finite")
-    refuse(any_of(pulses.charge < 0), "has a charge below 0")
-    falls = np.append(False, np.diff(pulses.time) < 0)
-    falls[first] = False
-    refuse(any_of(falls), "has pulses whose times fall")
+def _column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    for alike in (pa.types.is_integer, pa.types.is_floating):
+        if alike(column.type) and alike(field.type):
+            return column
+    try:
+        return column.cast(field.type)
+    except pa.ArrowException as error:
+        raise ValueError(f"{field.name} is {column.type}: {error}") from None
 
 
 class EventFiles:
@@ -136,17 +138,30 @@ class EventFiles:
     several threads at once.
     """
 
-    def __init__(self, folder: Path, batch_ids: list[int], open_files: int, max_events: int | None = None):
-        """BadInput where the meta file cannot be read, or names no event of a batch. `max_events`: the first ones."""
-        meta = read_meta(folder, batch_ids)
+    def __init__(
+        self,
+        folder: Path,
+        batch_ids: list[int],
+        open_files: int,
+        max_events: int | None = None,
+        digests: Digests = NONE,
+        skipped: Sequence[int] = (),
+    ):
+        """BadInput where a file cannot be read or is another than in `digests`, or meta names no event of a batch.
+
+        `max_events`: the first ones, without the events `skipped`.
+        """
+        meta = read_meta(folder, batch_ids, digests)
+        if len(skipped):
+            meta = meta.filter(~np.isin(values(meta, "event_id"), skipped))
         require_batches(folder, meta, batch_ids)
         meta = meta.slice(0, max_events)
-        self.event_ids, self.batch_ids = meta["event_id"].to_numpy(), meta["batch_id"].to_numpy()
-        self.azimuth, self.zenith = meta["azimuth"].to_numpy(), meta["zenith"].to_numpy()
-        self._first, self._last = meta["first_pulse_index"].to_numpy(), meta["last_pulse_index"].to_numpy()
+        self.batch_ids, self.event_ids, self._first, self._last, self.azimuth, self.zenith = (
+            meta[field.name].to_numpy().astype(field.type.to_pandas_dtype(), copy=False) for field in EVENTS
+        )
         self.sizes = np.unique(self.batch_ids, return_counts=True)[1].tolist()
         """Events of each file, in the order in which they are counted."""
-        self._folder, self._open_files = folder, open_files
+        self._folder, self._open_files, self._digests = folder, open_files, digests
         self._open: OrderedDict[int, Pulses] = OrderedDict()
         self._lock = Lock()
 
@@ -165,5 +180,5 @@ class EventFiles:
                 return self._open[batch_id]
             while len(self._open) >= self._open_files:
                 self._open.popitem(last=False)
-            self._open[batch_id] = read_pulses(self._folder, batch_id)
+            self._open[batch_id] = read_pulses(self._folder, batch_id, self._digests)
             return self._open[batch_id]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pyarrow as pa
 
 from storage.errors import BadInput
 from storage.records import read_records
 from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
-from tasks.icecube.events import read_geometry, read_meta, read_pulses, require_batches, require_sound
+from tasks.icecube.events import pulse_table, read_geometry, read_meta, require_batches, values
 from tasks.icecube.generator import write_events
 from tasks.icecube.layout import META, batch_file
 from tasks.icecube.results import PulsesResult, SplitFacts
+from tasks.icecube.sound import require_sound
 from tasks.icecube.stages import PulsesConfig
 from tasks.stage.disk import require_disk
 from tasks.stage.run import StageRun
@@ -31,14 +34,18 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
     folder = _written(run, events) if isinstance(events, Generated) else Path(events.folder)
     batches: dict[str, list[int]] = {split: events.batches(split) for split in SPLITS}
     require_disjoint(batches, "files")
-    places = len(read_geometry(folder))
+    digests = events.external_inputs().get("files", {})
+    places = len(read_geometry(folder, digests))
     everything = [batch_id for split in SPLITS for batch_id in batches[split]]
-    meta = read_meta(folder, everything)
+    meta = read_meta(folder, everything, digests)
     require_batches(folder, meta, everything)
-    numbers, ids = meta["batch_id"].to_numpy(), meta["event_id"].to_numpy()
-    shared = np.intersect1d(*(ids[np.isin(numbers, batches[split])] for split in SPLITS)).tolist()
-    require_disjoint(dict.fromkeys(SPLITS, shared), "events")
-    _require_once(ids)
+    numbers, ids = values(meta, "batch_id"), values(meta, "event_id")
+    twice = _twice(ids)
+    if not events.skip_bad_events:
+        of_train, of_validation = (ids[np.isin(numbers, batches[split])] for split in SPLITS)
+        shared = np.intersect1d(of_train, of_validation).tolist()
+        require_disjoint(dict.fromkeys(SPLITS, shared), "events")
+        _require_once(twice)
 
     keys = []
     for done, batch_id in enumerate(everything):
@@ -47,11 +54,13 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
         if run.records.has(keys[-1]):
             continue
         run.stop.check()
-        found = read_pulses(folder, batch_id)
+        found, file = pulse_table(folder, batch_id, digests), batch_file(folder, batch_id)
         of_file = meta.slice(*_rows(numbers, batch_id))
-        require_sound(found, of_file, places, batch_file(folder, batch_id))
+        skipped = require_sound(found, of_file, places, file, events.skip_bad_events)
         split = next(name for name in SPLITS if batch_id in batches[name])
-        row = {"batch_id": batch_id, "split": split, "events": len(of_file), "pulses": len(found.time)}
+        row = {"batch_id": batch_id, "split": split, "events": len(of_file), "pulses": len(found)}
+        if events.skip_bad_events:
+            row |= _left_out(run, skipped, twice, of_file, file)
         run.records.write(keys[-1], [row])
     with run.publish_file("records.parquet") as file:
         digest = run.records.merge(keys, file, ("batch_id",))
@@ -59,7 +68,7 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
     return PulsesResult(
         source=events.source,
         sensors=places,
-        files=events.external_inputs().get("files", {}),
+        files=digests,
         records_digest=digest,
         **{split: _facts(rows, split, events.max_events(split)) for split in SPLITS},
     )
@@ -81,11 +90,37 @@ def _written(run: StageRun, events: Generated) -> Path:
     return folder
 
 
-def _require_once(ids: np.ndarray) -> None:
-    """BadInput names an event that is there twice, in one file or in two."""
+def _twice(ids: np.ndarray) -> np.ndarray:
+    """Ids that are there twice, in one file or in two."""
     known, counts = np.unique(ids, return_counts=True)
-    if (twice := known[counts > 1]).size:
-        raise BadInput(f"event {twice[0]} is there twice in {META} ({twice.size:,} such events): leave one of them out")
+    return known[counts > 1]
+
+
+def _require_once(twice: np.ndarray) -> None:
+    """BadInput names an event that is there twice."""
+    if twice.size:
+        raise BadInput(
+            f"event {twice[0]} is there twice in {META} ({twice.size:,} such events): leave one of them out, or "
+            "all that are not sound with events.skip_bad_events=true"
+        )
+
+
+def _left_out(
+    run: StageRun, skipped: dict[str, list[int]], twice: np.ndarray, of_file: pa.Table, file: Path
+) -> dict[str, Any]:
+    """What the row of a file says with `skip_bad_events`: how many events are left, and what is wrong with the others.
+
+    BadInput where none is left.
+    """
+    told = [one for ids in skipped.values() for one in ids]
+    if elsewhere := sorted(set(np.intersect1d(values(of_file, "event_id"), twice).tolist()) - set(told)):
+        skipped = skipped | {f"is there twice in {META}, of two files": elsewhere}
+    for what, ids in skipped.items():
+        run.log.warning("%s: %d events left out: event %d %s", file, len(ids), ids[0], what)
+    left = len(of_file) - sum(map(len, skipped.values()))
+    if not left:
+        raise BadInput(f"{file}: none of its {len(of_file):,} events is sound: {'; '.join(skipped)}")
+    return {"events": left, "skipped": json.dumps(skipped)}
 
 
 def _rows(numbers: np.ndarray, batch_id: int) -> tuple[int, int]:
@@ -97,8 +132,13 @@ def _rows(numbers: np.ndarray, batch_id: int) -> tuple[int, int]:
 def _facts(rows: list[dict[str, Any]], split: Split, max_events: int | None) -> SplitFacts:
     of_split = [row for row in rows if row["split"] == split]
     events = sum(row["events"] for row in of_split)
+    skipped: dict[str, list[int]] = {}
+    for row in of_split:
+        for what, ids in json.loads(row.get("skipped", "{}")).items():
+            skipped.setdefault(what, []).extend(ids)
     return SplitFacts(
         batches=[row["batch_id"] for row in of_split],
         events=min(events, max_events or events),
         pulses=sum(row["pulses"] for row in of_split),
+        skipped=skipped,
     )

@@ -13,11 +13,12 @@ from tasks.training.findings import Ended, Outputs, RateRow, SingleBatchFit
 
 
 class SplitFacts(Result):
-    """The files and events of a split, and the pulses in its files."""
+    """The files and events of a split, and the pulses in its files; `skipped`: what was wrong with which events."""
 
     batches: list[int]
     events: int
     pulses: int
+    skipped: dict[str, list[int]] = Field(default_factory=dict)
 
 
 class PulsesResult(Result):

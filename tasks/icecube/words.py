@@ -161,9 +161,14 @@ def facts(results: FinalResults) -> list[str]:
     train, validation = (results.splits[split].events for split in ("train", "validation"))
     made = "of our own generator" if results.events == "generated" else "from files"
     seeds = list(next(iter(results.trials.values())).seeds)
+    skipped = [(what, len(ids), name) for name, one in results.splits.items() for what, ids in one.skipped.items()]
     return [
         f"{train:,} events to train on and {validation:,} to validate on, {made}, in files of their own; "
         f"{len(results.trials)} trials with the seeds {', '.join(seeds)}.",
+        *(
+            f"{count:,} events of {name} were left out (events.skip_bad_events): {what}."
+            for what, count, name in skipped
+        ),
         f"A trial is healed when with every seed it comes to its end and its last validation is at "
         f"{results.healed_ratio:g} of the trivial angle or less, and has learned where that is at "
         f"{results.learned_ratio:g} or less.",

@@ -26,17 +26,30 @@ class PackageDocs(Configuration):
         return {"packages": external.package_versions(self.packages)}
 
 
+LOCAL_READING = ["reader of local text==2"]
+"""Raised when the same files give other documents than before: a study of them then is another one."""
+
+
 class LocalFiles(Configuration):
-    """Local text (.txt, .md, .rst), JSON lines (.jsonl, .json) or Parquet files, or folders of them."""
+    """Local text (.txt, .md, .rst), JSON lines (.jsonl, .json) or Parquet files, or folders of them.
+
+    All but Parquet may be compressed (.gz, .bz2, .xz, .zst).
+    """
 
     source: Literal["files"] = scientific("files", description="Local files or folders.")
     paths: list[LocalPath] = execution(
         min_length=1, description="Files or folders. Their content enters the fingerprint, not their place."
     )
     text_column: str = scientific("text", description="Column or key that holds the text in JSON lines and Parquet.")
+    skip_bad_rows: bool = scientific(
+        False,
+        added_later=True,
+        description="Leave out rows and text files that cannot be read, and count them in the result, in place of "
+        "ending at the first.",
+    )
 
     def external_inputs(self) -> dict[str, Any]:
-        return {"files": external.file_manifest(self.paths)}
+        return {"files": external.file_manifest(self.paths), "reader": LOCAL_READING}
 
 
 class HubStream(Configuration):

@@ -168,11 +168,12 @@ class BaseFacts(Result):
 
 
 class TextProof(Result):
-    """What was dropped from the text, and the most that a train document shares with an evaluation split."""
+    """What was left out of the text, and the most that a train document shares with an evaluation split."""
 
     largest_shared_shingles: float
     duplicates_dropped_documents: int
     contaminated_dropped_documents: int
+    skipped_rows: dict[str, int] = Field(default_factory=dict)
 
 
 class FinalResults(Result):

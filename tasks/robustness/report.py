@@ -177,6 +177,10 @@ def _layers(results: FinalResults) -> list[str]:
 
 def _text_section(results: FinalResults) -> Section:
     proof = results.text_proof
+    bad, of_files = sum(proof.skipped_rows.values()), len(proof.skipped_rows)
+    skipped = f" {bad:,} rows of {of_files:,} files could not be read and were left out (text.skip_bad_rows)." * bool(
+        bad
+    )
     return Section(
         "The text and its splits",
         texts=[
@@ -185,7 +189,7 @@ def _text_section(results: FinalResults) -> Section:
             f"{proof.contaminated_dropped_documents:,} train documents because they shared too much with an "
             "evaluation split. Counted again afterwards: no two splits share a document or a source, and no train "
             f"document has more than {proof.largest_shared_shingles:.1%} of its word sequences in an evaluation "
-            "split.",
+            f"split.{skipped}",
         ],
         tables=[
             Table(

@@ -21,7 +21,7 @@ from tasks.training.initial import InitialWeights
 
 
 class SetupResult(Result):
-    """setup: what the text holds, and how it was packed."""
+    """setup: what the text holds, and how it was packed; `skipped_rows` by file, of text.skip_bad_rows."""
 
     splits: dict[str, SplitSummary]
     largest_shared_shingles: float
@@ -31,6 +31,7 @@ class SetupResult(Result):
     end_of_text_id: int
     tokenizer_digest: str
     packed: dict[str, PackedSplit]
+    skipped_rows: dict[str, int] = Field(default_factory=dict)
 
 
 class BaseResult(Result):

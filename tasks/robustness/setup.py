@@ -10,6 +10,7 @@ text/
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,19 +50,20 @@ def setup(run: Any, config: SetupConfig) -> SetupResult:
     need = text_bytes(_expected_characters(config))
     durable.write_json(run.directory / "preflight.json", preflight(run.directory, need))
 
+    skipped: Counter[str] = Counter()
     with document_store(run.directory) as store:
-        text = _cut(run, config, store)
+        text = _cut(run, config, store, skipped)
         with run.publish("text") as folder:
             result = _written(run, config, text, folder)
     _begin(run, PARTS, "text published")
-    return result
+    return result.model_copy(update={"skipped_rows": dict(skipped)})
 
 
-def _cut(run: Any, config: SetupConfig, store: DocumentStore) -> CutText:
-    """The configured text in its splits; all but the evaluation splits is read from `store`."""
+def _cut(run: Any, config: SetupConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
+    """The configured text in its splits; all but the evaluation splits is read from `store`. Counts rows left out."""
     held_out = sources.held_out_documents(config.text, run.cache)
     text = cut(
-        sources.documents(config.text, run.cache),
+        sources.documents(config.text, run.cache, skipped),
         config.splits,
         store,
         held_out=held_out,

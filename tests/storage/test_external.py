@@ -195,6 +195,15 @@ def test_a_file_of_the_same_size_and_another_time_is_read_again(texts):
     assert after["a.txt"] == durable.sha256_file(texts / "a.txt") != before["a.txt"]
 
 
+def test_a_file_that_was_edited_in_place_and_whose_time_was_set_back_is_read_again(texts):
+    external.file_manifest([str(texts)])
+    stat = (texts / "a.txt").stat()
+    with (texts / "a.txt").open("r+") as file:
+        file.write("eno")
+    os.utime(texts / "a.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert external.file_manifest([str(texts)])["a.txt"] == durable.sha256_file(texts / "a.txt")
+
+
 def test_a_file_that_replaced_another_of_the_same_size_and_time_is_read_again(texts):
     external.file_manifest([str(texts)])
     stat = (texts / "a.txt").stat()

@@ -17,9 +17,10 @@ from storage.errors import BadInput
 from tasks.icecube import batches
 from tasks.icecube import events as module
 from tasks.icecube.batches import feature_chunks, raw_features
-from tasks.icecube.events import EventFiles, read_geometry, read_meta, read_pulses, require_sound
+from tasks.icecube.events import EventFiles, pulse_table, read_geometry, read_meta, read_pulses
 from tasks.icecube.generator import write_events
 from tasks.icecube.layout import EVENTS, GEOMETRY, META, PULSES, batch_file
+from tasks.icecube.sound import require_sound
 from tasks.training.order import FileOrder
 from tests.tasks.icecube.files import EVENTS as EVENTS_WRITTEN
 from tests.tasks.icecube.files import PER_BATCH, SEED, edit, with_value, written
@@ -32,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 def check(folder: Path, batch_id: int = 1) -> None:
     sensors = len(read_geometry(folder))
-    require_sound(read_pulses(folder, batch_id), read_meta(folder, [batch_id]), sensors, batch_file(folder, batch_id))
+    require_sound(pulse_table(folder, batch_id), read_meta(folder, [batch_id]), sensors, batch_file(folder, batch_id))
 
 
 def first_of_event(folder: Path, place: int) -> int:
@@ -160,10 +161,18 @@ def test_a_file_that_is_not_there_or_has_other_columns_is_named(folder: Path, na
         check(folder)
 
 
-@pytest.mark.parametrize(("name", "column"), [(META, "zenith"), ("train/batch_1.parquet", "auxiliary")])
-def test_a_row_without_a_value_is_named(folder: Path, name: str, column: str):
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        (META, "zenith", "event 3 has no zenith in train_meta.parquet"),
+        (META, "last_pulse_index", "event 3 has no last_pulse_index in train_meta.parquet"),
+        ("train/batch_1.parquet", "auxiliary", "event 0 has a pulse without auxiliary .*, the first in row 4"),
+        ("train/batch_1.parquet", "sensor_id", "event 0 has a pulse without sensor_id .*, the first in row 4"),
+    ],
+)
+def test_a_row_without_a_value_is_named(folder: Path, name: str, column: str, said: str):
     edit(folder / name, with_value(column, 3, None))
-    with pytest.raises(BadInput, match=f"{name} is not as .*: {column} has rows without a value"):
+    with pytest.raises(BadInput, match=rf"batch_1\.parquet: {said}"):
         check(folder)
 
 
@@ -201,7 +210,7 @@ def test_every_event_is_read_as_it_was_written(folder: Path):
 @pytest.mark.parametrize("open_files", [1, 2])
 def test_each_file_is_read_once_an_epoch_in_the_order_of_files(monkeypatch: pytest.MonkeyPatch, open_files: int):
     files, read = EventFiles(written(), [1, 2, 3], open_files), []
-    monkeypatch.setattr(module, "read_pulses", lambda folder, id_: read.append(id_) or read_pulses(folder, id_))
+    monkeypatch.setattr(module, "read_pulses", lambda *given: read.append(given[1]) or read_pulses(*given))
     order = FileOrder(files.sizes, open_files)
     for index in order(0, 0, np.arange(50), 50):
         files.pulses_of(int(index))
@@ -214,7 +223,7 @@ def test_each_file_is_read_once_an_epoch_in_the_order_of_files(monkeypatch: pyte
 
 def test_the_file_that_was_read_last_stays_open(monkeypatch: pytest.MonkeyPatch):
     files, read = EventFiles(written(), [1, 2, 3], 2), []
-    monkeypatch.setattr(module, "read_pulses", lambda folder, id_: read.append(id_) or read_pulses(folder, id_))
+    monkeypatch.setattr(module, "read_pulses", lambda *given: read.append(given[1]) or read_pulses(*given))
     for index in (0, 20, 1, 40, 2):  # of the files 1, 2, 1, 3, 1
         files.pulses_of(index)
     assert read == [1, 2, 3]

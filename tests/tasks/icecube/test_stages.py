@@ -282,10 +282,10 @@ def test_events_that_are_looked_at_in_every_step_are_read_once(
     """Seen: a batch out of nine files, of which two were open, read all nine again in each of 150 steps."""
     study = finished()
     handle, read = study.handles[label], []
-    monkeypatch.setattr(events, "read_pulses", lambda folder, id_: read.append(id_) or read_pulses(folder, id_))
+    monkeypatch.setattr(events, "read_pulses", lambda *given: read.append(given[1]) or read_pulses(*given))
 
-    def fewer_open_than_there_are(folder: Path, ids: list[int], open_files: int, count: int | None) -> EventFiles:
-        return EventFiles(folder, ids, min(open_files, len(ids) - 1), count)
+    def fewer_open_than_there_are(folder: Path, ids: list[int], open_files: int, *more: object) -> EventFiles:
+        return EventFiles(folder, ids, min(open_files, len(ids) - 1), *more)
 
     monkeypatch.setattr(data, "EventFiles", fewer_open_than_there_are)
     copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)

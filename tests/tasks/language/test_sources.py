@@ -131,7 +131,7 @@ def test_missing_column_names_the_file_the_column_and_what_is_there(tmp_path):
 
 def test_column_of_numbers_is_bad_input(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": 5}\n')
-    with pytest.raises(BadInput, match=r"rows\.jsonl: column 'text' holds int"):
+    with pytest.raises(BadInput, match=r"rows\.jsonl, row 1: column 'text' holds int \(5\).*set text\.text_column"):
         read(local(tmp_path / "rows.jsonl"), tmp_path / "cache")
 
 

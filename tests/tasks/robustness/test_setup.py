@@ -122,6 +122,21 @@ def test_what_setup_publishes(tmp_path, config):
     assert (run.directory / "preflight.json").is_file()
 
 
+def test_rows_that_are_left_out_are_counted_in_the_result_and_change_no_other_byte(tmp_path, config):
+    whole = fake_run(tmp_path / "whole")
+    found = setup(whole, config)
+    assert "skipped_rows" not in found.as_json()
+    file = Path(config.text.paths[0])
+    file.write_bytes(b'{"text": 7}\n' + file.read_bytes() + b"{broken")
+    with pytest.raises(BadInput, match=r"rows\.jsonl, row 1: column 'text' holds int \(7\)"):
+        setup(fake_run(tmp_path / "refused"), config)
+    text = config.text.model_copy(update={"skip_bad_rows": True})
+    second = fake_run(tmp_path / "second")
+    left_out = setup(second, config.model_copy(update={"text": text}))
+    assert left_out.as_json() == found.as_json() | {"skipped_rows": {"rows.jsonl": 2}}
+    assert contents(second.directory / "text") == contents(whole.directory / "text")
+
+
 def test_only_the_text_decides_not_where_it_lies(tmp_path, config):
     first = fake_run(tmp_path / "first")
     setup(first, config)

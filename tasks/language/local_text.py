@@ -1,0 +1,249 @@
+"""The text of local files: each is read through the one open file whose bytes were found to be those that were hashed.
+
+Of a table the one column that holds text is read, row by row, and nothing else of it matters. What cannot be read is
+bad input with file, row and column; `text.skip_bad_rows` leaves it out and counts it.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import logging
+import lzma
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import external
+from storage.errors import BadInput
+from tasks.language.configuration import LocalFiles
+from tasks.language.documents import Document, document
+
+ROWS_AT_ONCE = 500
+BOM = "\ufeff"
+"""Of a file, or inside a text that was joined from files: no character of a text."""
+DECODER, SPACE = json.JSONDecoder(), f" \t\r\n{BOM}"
+WITHOUT_COLUMN = 10_000
+"""Objects of a JSON file may lack the text, but not so many from the beginning: the column has another name then."""
+SHOWN = 5
+NOT_VALID = (ValueError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
+"""What the libraries raise for a file that is no such file, is cut off or damaged; beside OSError without a number."""
+
+Rows = Iterator[tuple[int, str | ValueError | None]]
+"""Number of the row, from 1 (0: the whole file), and its text: None where it has none, ValueError why it is none."""
+Reader = Callable[[io.BufferedReader, str, str], Rows]
+"""Given the open file, the column, and where that is in words."""
+
+log = logging.getLogger("ratchet.text")
+
+
+def local_documents(text: LocalFiles, skipped: Counter[str]) -> Iterator[Document]:
+    """A document for each text file, whose source is its relative name, and for each row of a table.
+
+    Counts in `skipped` by file what is left out. BadInput names file, row and column of what cannot be read.
+    """
+    digests = external.file_manifest(text.paths)
+    for given in text.paths:
+        read, passed_over = 0, _links(Path(given))
+        for name, path in external.local_files(given):
+            rows_of, decompressed = _reader_of(path)
+            if not rows_of:
+                passed_over.append(name)
+                continue
+            with external.opened(path, digests.get(name, "")) as file:
+                for one in _documents(rows_of, decompressed(file), name, path, text, skipped):
+                    read += 1
+                    yield one
+        others = f"{len(passed_over)} files: {', '.join(passed_over[:SHOWN])}{', ...' * (len(passed_over) > SHOWN)}"
+        known = f"{', '.join(READERS)}, and all but Parquet also as {', '.join(DECOMPRESSED)}"
+        if not read:
+            told = f" (passed over: {others})" if passed_over else ""
+            raise BadInput(f"text.paths: {given} holds no text that can be read{told}: give files in {known}")
+        if passed_over:
+            log.warning("text.paths: %s: passed over %s. Read are %s", given, others, known)
+    log.info("text.paths: every file that was read has the sha256 of the fingerprint")
+
+
+def _links(folder: Path) -> list[str]:
+    """Links below a folder that lead nowhere or to a folder: what lies behind them is not read."""
+    links = [path for path in folder.rglob("*") if path.is_symlink() and not path.is_file()]
+    return sorted(str(path.relative_to(folder)) for path in links)
+
+
+def _documents(
+    rows_of: Reader, file: io.BufferedReader, name: str, path: Path, text: LocalFiles, skipped: Counter[str]
+) -> Iterator[Document]:
+    """The documents of one open file."""
+    where = f"text.paths: {path}"
+    rows = read = 0
+    try:
+        for row, value in rows_of(file, text.text_column, where):
+            rows += 1
+            if isinstance(value, ValueError):
+                _require_skipped(where, row, value, text, read, skipped[name])
+                skipped[name] += 1
+            elif value and (value := value.lstrip(BOM)).strip():
+                read += 1
+                yield document(name if rows_of is _whole_text else None, value)
+    except (*NOT_VALID, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the disk, not of the file
+        reason = str(error).partition("\n")[0].rstrip(". ") or type(error).__name__
+        raise BadInput(f"{where} is not valid {path.suffix}, or is cut off: {reason}. Copy it again") from error
+    without = rows - read - skipped[name]
+    if not rows:
+        log.warning("%s has no rows", where)
+    if skipped[name]:
+        log.warning("%s: %d of %d rows cannot be read and were left out", where, skipped[name], rows)
+    if without and not read:
+        raise BadInput(f"{where} has no text in column {text.text_column!r}: fill it or take it off the list")
+    if without:
+        log.warning("%s: %d rows have no text in column %r and were skipped", where, without, text.text_column)
+
+
+def _require_skipped(where: str, row: int, error: ValueError, text: LocalFiles, read: int, skipped: int) -> None:
+    """BadInput, unless such rows are to be left out; the first of them are told."""
+    said = f"{where}{f', row {row}' * bool(row)}: {error}"
+    if not text.skip_bad_rows:
+        other = " Is the text in another column, set text.text_column." if row and not read else ""
+        raise BadInput(f"{said}. Repair it, or leave all like it out with text.skip_bad_rows=true.{other}")
+    if skipped < SHOWN:
+        log.warning("%s: left out", said)
+
+
+# ------------------------------------------------------------------------------------------------ readers
+
+
+def _whole_text(file: io.BufferedReader, column: str, where: str) -> Rows:
+    value: str | ValueError
+    try:
+        value = io.StringIO(external.decoded(file.read()), newline=None).read()
+    except ValueError as error:
+        value = error
+    yield 0, value if isinstance(value, ValueError) or value.strip() else ValueError("is empty")
+
+
+def _json_rows(file: io.BufferedReader, column: str, where: str) -> Rows:
+    """JSON lines, whose rows are their lines; or an array, or values over several lines, which are held in memory."""
+    known, names = False, []
+    for row, value in _json_values(iter(_lines(file))):
+        if isinstance(value, dict):
+            known = known or column in value
+            names = list(value)
+            if not known and row >= WITHOUT_COLUMN:
+                break
+            yield row, _text_of(value.get(column), column)
+        elif isinstance(value, str | ValueError):
+            known = known or isinstance(value, str)
+            yield row, value
+        else:
+            yield row, ValueError(f"is {_kind_of(value)}, and no object with a key {column!r}")
+    if names and not known:
+        raise BadInput(_no_column(where, column, names))
+
+
+def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
+    """Number of the row, and what stands in it: a value, or why there is none."""
+    first = True
+    for number, line in enumerate(lines, 1):
+        if not (content := line.strip()):
+            continue
+        whole = first and (content in (b"{", "{") or content[:1] in (b"[", "["))
+        first = False
+        try:
+            text = "".join(
+                one.decode() if isinstance(one, bytes) else one for one in chain([line], lines if whole else ())
+            )
+            values = list(_decoded_json(text))
+        except (ValueError, RecursionError) as error:
+            yield 0 if whole else number, ValueError(f"is no JSON: {error}")
+            continue
+        for count, value in enumerate(values, 1):
+            yield (count if whole else number), value
+
+
+def _decoded_json(text: str) -> Iterator[Any]:
+    """The values that stand one after the other; of an array its elements."""
+    at = len(text) - len(text.lstrip(SPACE))
+    while at < len(text):
+        value, at = DECODER.raw_decode(text, at)
+        yield from value if isinstance(value, list) else [value]
+        while text[at : at + 1] and text[at] in SPACE:
+            at += 1
+
+
+def _lines(file: io.BufferedReader) -> Iterable[bytes | str]:
+    """Lines that end in LF: bytes of UTF-8, so that one that is none is told by its row; text where a mark says so."""
+    encoding = external.encoding_of(file.peek(4)[:4])
+    if encoding == "utf-8-sig":
+        file.read(3)
+    elif encoding != "utf-8":
+        return io.TextIOWrapper(file, encoding, newline="\n")
+    return file
+
+
+def _parquet_rows(file: io.BufferedReader, column: str, where: str) -> Rows:
+    with pq.ParquetFile(file) as parquet:
+        names = parquet.schema_arrow.names
+        if names.count(column) != 1:
+            raise BadInput(_no_column(where, column, names))
+        row = 0
+        for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[column]):
+            for value in batch.column(0):
+                row += 1
+                try:
+                    yield row, _text_of(value.as_py(), column)
+                except UnicodeDecodeError as error:
+                    yield row, ValueError(f"column {column!r} is not UTF-8: {error}")
+
+
+def _text_of(value: Any, column: str) -> str | ValueError | None:
+    """The value of a row as text; bytes are those of UTF-8, as Parquet files of some writers have them."""
+    if isinstance(value, bytes):
+        return value.decode()
+    if value is None or isinstance(value, str):
+        return value
+    return ValueError(f"column {column!r} holds {_kind_of(value)}, not text")
+
+
+def _kind_of(value: Any) -> str:
+    shown = repr(value)
+    return f"{type(value).__name__} ({shown[:40]}{'...' * (len(shown) > 40)})"
+
+
+def _no_column(where: str, column: str, names: list[str]) -> str:
+    return (
+        f"{where} has {'two' if column in names else 'no'} column {column!r}; its columns are "
+        f"{', '.join(sorted(names))}: set text.text_column to the one that holds the text"
+    )
+
+
+# ------------------------------------------------------------------------------------------ which reader
+
+READERS: dict[str, Reader] = {
+    **dict.fromkeys((".txt", ".md", ".rst"), _whole_text),
+    **dict.fromkeys((".jsonl", ".json"), _json_rows),
+    ".parquet": _parquet_rows,
+}
+DECOMPRESSED: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": lambda file: io.BufferedReader(pa.CompressedInputStream(file, "zstd")),
+}
+
+
+def _reader_of(path: Path) -> tuple[Reader | None, Callable[[Any], Any]]:
+    """What reads a file, by its ending, and what decompresses it before; None where nothing reads it."""
+    *before, last = ["", *(suffix.lower() for suffix in path.suffixes)]
+    if last in DECOMPRESSED and before and before[-1] != ".parquet":
+        return READERS.get(before[-1]), DECOMPRESSED[last]
+    return READERS.get(last), lambda file: file
