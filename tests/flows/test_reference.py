@@ -42,7 +42,12 @@ def test_every_key_stands_there_once_with_all_that_is_known_of_it() -> None:
 
 def test_keys_stand_below_their_group_and_the_choice_that_brings_them() -> None:
     files = PAGE.partition("With `text.source=files`:")[2].partition("With `")[0]
-    assert re.findall(r"^\| `([\w.]+)`", files, re.MULTILINE) == ["text.source", "text.paths", "text.text_column"]
+    assert re.findall(r"^\| `([\w.]+)`", files, re.MULTILINE) == [
+        "text.source",
+        "text.paths",
+        "text.text_column",
+        "text.skip_bad_rows",
+    ]
     headings = re.findall(r"^## (.*)$", PAGE, re.MULTILINE)
     assert headings[0] == "Keys of the study itself" and headings[-1] == "`execution`"
     assert headings[1:] == [f"`{group}`" for group in dict.fromkeys(name.strip("`") for name in headings[1:])]
