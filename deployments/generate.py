@@ -1,4 +1,4 @@
-"""`prefect.yaml`: what `prefect deploy --all` deploys, made from the pages and their profiles."""
+"""What `ratchet deploy` deploys, and `prefect.yaml` holds: made from the pages and their profiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from deployments.page import Page
 from deployments.sources import require_free_names
 
 HEAD = """\
-# Made by `ratchet deployments`; a test compares. `prefect deploy --all` makes these deployments, on any server.
+# Made by `ratchet deployments`; a test compares. `ratchet deploy` makes these deployments on a server in seconds, and
+# `prefect deploy --all` in minutes.
 # What stages ask for is that of the first study's cluster: what differs on yours stands in its site file
 # (deployments/sites/), what differs for one study in `execution.resources` of its profile.
 """
@@ -29,7 +30,7 @@ NEEDS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Profile:
-    """A study that can be started in the UI, by the name of its runs: two studies may both have a profile `quick`."""
+    """A study that can be started in Prefect, by the name that its profile has on the command line."""
 
     page: Page
     name: str
@@ -39,9 +40,7 @@ class Profile:
 
 def prefect_yaml(profiles: Iterable[Profile], with_stages: bool = True) -> str:
     """The text of `prefect.yaml`; without stages, what is deployed beside those that are deployed already."""
-    deployments = [_advance(), *(_stage(needs) for needs in NEEDS)] if with_stages else []
-    for profile in profiles:
-        deployments += [study_deployment(profile, "slurm"), study_deployment(profile, "local")]
+    deployments = [*(shared_deployments() if with_stages else []), *study_deployments(profiles)]
     return (HEAD if with_stages else "") + yaml.dump(
         {"name": "ratchet", "deployments": deployments}, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
     )
@@ -55,6 +54,16 @@ def description_of(profile: Path) -> str:
             break
         lines.append(line.lstrip("# "))
     return " ".join(lines)
+
+
+def shared_deployments() -> list[dict[str, Any]]:
+    """Those that every study needs on SLURM."""
+    return [_advance(), *(_stage(needs) for needs in NEEDS)]
+
+
+def study_deployments(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
+    """Each profile on SLURM, and on the worker's machine."""
+    return [study_deployment(profile, dispatch) for profile in profiles for dispatch in ("slurm", "local")]
 
 
 def _advance() -> dict[str, Any]:

@@ -15,22 +15,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.exceptions import ObjectAlreadyExists
-from prefect.flows import load_flow_from_entrypoint
+from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
-from prefect.utilities.callables import parameter_schema
 
+from deployments.deploy import STUDIES, deploy, make_pool
 from deployments.embedded import UI_FOLDER, started_server
 from deployments.generate import Profile, study_deployment
-from deployments.study_flow import flow_of
 from storage import durable, locks
 from storage.errors import BadInput, Held
 
 PORT = 4200
 PORTS_TRIED = 50
-POOL = "ratchet"
 LOOK_EVERY_SECONDS = 1.0
 SAVE_SECONDS = 120.0
 """How long studies may take to save when the command ends: the step that they are in, and the checkpoint."""
@@ -49,7 +44,7 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
     if configured := PREFECT_API_URL.value():
         raise BadInput(
             f"PREFECT_API_URL={configured} names a server, which has a UI of its own. Unset it to start one here, or "
-            "make the deployments there: `prefect deploy --all`"
+            "make the deployments there: `ratchet deploy`"
         )
     home = PREFECT_HOME.value()
     folder = home / UI_FOLDER
@@ -62,7 +57,9 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
             durable.write_bytes(folder / "address", address.encode())
             with temporary_settings({PREFECT_API_URL: address}):
                 with get_client(sync_client=True) as client:
-                    _deploy(client, profiles)
+                    make_pool(client, STUDIES)
+                    for _ in deploy(client, (study_deployment(profile, "local") for profile in profiles)):
+                        pass
                 with _worker(address, home / "ui-worker.log") as worker:
                     ready(_shown(address))
                     while worker.poll() is None:
@@ -91,40 +88,25 @@ def _free_port(wanted: int | None) -> int:
     raise BadInput(f"port {wanted or PORT} is taken: give another one with --port")
 
 
-def _deploy(client: SyncPrefectClient, profiles: Iterable[Profile]) -> None:
-    """Makes the pool, and for each profile the deployment that runs here; those that are there are brought up to date.
-
-    Runs are kept below the folder where the command was started, as those of `ratchet run` are.
-    """
-    try:
-        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-    except ObjectAlreadyExists:
-        pass
-    here = {"prefect.deployments.steps.set_working_directory": {"directory": str(Path.cwd())}}
-    for profile in profiles:
-        given = study_deployment(profile, "local")
-        flow = flow_of(profile.page) if profile.page.is_own else load_flow_from_entrypoint(given["entrypoint"])
-        client.create_deployment(
-            client.create_flow(flow),
-            given["name"],
-            parameters=given["parameters"],
-            description=given["description"],
-            tags=given["tags"],
-            work_pool_name=POOL,
-            entrypoint=given["entrypoint"],
-            job_variables=given["work_pool"]["job_variables"],
-            parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
-            pull_steps=[here],
-        )
-
-
 @contextmanager
 def _worker(address: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of the pool, which runs one study at a time: the others wait for the machine.
 
     It runs in a session of its own: Ctrl-C reaches this process alone, which then ends everything in order.
     """
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--limit", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "prefect",
+        "worker",
+        "start",
+        "--pool",
+        STUDIES,
+        "--type",
+        "process",
+        "--limit",
+        "1",
+    ]
     with log.open("wb") as file:
         worker = subprocess.Popen(
             command,

@@ -4,7 +4,9 @@
                            [--dispatch local|slurm] [--wait] [--dry-run | --status | --show-config | --keys [GROUP]]
     ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
     ratchet status robustness ...        as `run ... --status`, with --over of a sweep
+    ratchet cancel robustness ...        ends a study on SLURM, its runs in Prefect and its jobs
     ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
+    ratchet deploy [STUDY ...]           pools and deployments on a Prefect server that stays: for a cluster
     ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
     ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
     ratchet compare A B                  what differs between two runs of one stage
@@ -30,7 +32,7 @@ from typing import Any
 
 import shtab
 
-from deployments.generate import Profile, description_of, prefect_yaml
+from deployments.generate import Profile, description_of, prefect_yaml, shared_deployments, study_deployments
 from deployments.index import write_index
 from deployments.page import Page, load_page, page_names, require_flow
 from flows import run, settings
@@ -94,17 +96,20 @@ def ratchet_parser() -> argparse.ArgumentParser:
         ("run", "run a study here or on SLURM; the same command goes on where it stopped"),
         ("sweep", "run a study for each combination of values, and lay the results side by side"),
         ("status", "how each stage of a study stands (75: not all are finished)"),
+        ("cancel", "end a study on SLURM: its runs in Prefect and its jobs; a start of it goes on where it stands"),
     ):
         command = commands.add_parser(name, help=help_, description=help_, allow_abbrev=False, epilog=EXIT_CODES)
         command.add_argument(
             "study", metavar="STUDY", help=f"a study ({', '.join(page_names())}) or a file of your own (my_study.py)"
         )
-        _add_study_options(command, with_views=name != "status")
+        _add_study_options(command, with_views=name in ("run", "sweep"), with_dispatch=name != "cancel")
         if name != "run":
             _add_over(command)
         command.set_defaults(function=lambda options: _run_study(options.study, options))
         if name == "status":
             command.set_defaults(status=True)
+        if name == "cancel":
+            command.set_defaults(cancel=True, status=False, dispatch="slurm", wait=False)
         if name == "sweep":
             command.set_defaults(seeds=None)
     help_ = "the studies below a folder of run directories: what came out of each, and what is not finished"
@@ -118,6 +123,16 @@ def ratchet_parser() -> argparse.ArgumentParser:
     _add_profiles(ui)
     ui.add_argument("--port", type=int, help="of 127.0.0.1 (default: 4200, or the next one that is free)")
     ui.set_defaults(function=lambda options: run.ui(_profiles(options.study, options.profile), options.port))
+    help_ = "make pools and deployments on the Prefect server: a deployment for each profile, local and on SLURM"
+    deploys = commands.add_parser("deploy", help=help_, description=help_, allow_abbrev=False)
+    deploys.add_argument(
+        "names",
+        metavar="STUDY",
+        nargs="*",
+        help="a study, one of its deployments (robustness/quick), or a file of your own (default: all studies)",
+    )
+    _add_profile_files(deploys)
+    deploys.set_defaults(function=lambda options: _deploy(options.names, options.profile))
     help_ = "print prefect.yaml: a deployment for each profile, local and on SLURM"
     deployments = commands.add_parser("deployments", help=help_, description=help_, allow_abbrev=False)
     _add_profiles(deployments)
@@ -136,6 +151,10 @@ def _add_profiles(options: argparse.ArgumentParser) -> None:
     options.add_argument(
         "study", metavar="STUDY", nargs="?", help="a study or a file of your own (default: all studies of Ratchet)"
     )
+    _add_profile_files(options)
+
+
+def _add_profile_files(options: argparse.ArgumentParser) -> None:
     options.add_argument("--profile", action="append", default=[], help="of your own: a .yaml file")
 
 
@@ -241,7 +260,7 @@ def _add_over(options: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True) -> None:
+def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True, with_dispatch: bool = True) -> None:
     options.add_argument(
         "--profile", help="a profile of the study, or a .yaml file (default: quick, where the study has it)"
     )
@@ -255,13 +274,17 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
         help="change one value of the profile, such as budget.epochs=0.5; may be given again",
     )
     options.add_argument("--seed", type=int, help="seed of the study, where no sweep varies it")
-    options.add_argument(
-        "--dispatch",
-        choices=["local", "slurm"],
-        default="local",
-        help="where stages run: in this process, or as SLURM jobs (starts what is ready and returns with 75)",
-    )
-    options.add_argument("--wait", action="store_true", help="with --dispatch slurm: stay until the study has ended")
+    if with_dispatch:
+        options.add_argument(
+            "--dispatch",
+            choices=["local", "slurm"],
+            default="local",
+            help="where stages run: in this process, or as SLURM jobs (starts what is ready and returns with 75)",
+        )
+        options.add_argument(
+            "--wait", action="store_true", help="with --dispatch slurm: stay until the study has ended"
+        )
+    options.set_defaults(cancel=False)
     if not with_views:
         options.set_defaults(dry_run=False, keys=None, show_config=False)
         return
@@ -298,6 +321,22 @@ def _deployments(place: str | None, files: list[str]) -> str:
     return prefect_yaml(_profiles(place, files), with_stages=place is None).rstrip()
 
 
+def _deploy(names: list[str], files: list[str]) -> int:
+    """Makes what every study needs, and the named deployments; without names those of all studies."""
+    if files and len(names) != 1:
+        raise BadInput("--profile is a profile of one study: name the study, and no other")
+    wanted: dict[str, dict[str, Any]] = {}
+    for name in names or page_names():
+        place, _, profile = (name, "", "") if name.endswith(".py") else name.partition("/")
+        made = {f"{place}/{one['name']}": one for one in study_deployments(_profiles(place, files))}
+        if profile and name not in made:
+            raise BadInput(f"{place} has no deployment {profile!r}. It has {', '.join(made)}")
+        wanted |= {name: made[name]} if profile else made
+    from flows.on_slurm import deployed  # takes Prefect's client
+
+    return deployed([*shared_deployments(), *wanted.values()])
+
+
 def _profiles(place: str | None, files: list[str]) -> list[Profile]:
     """Of all studies, or of one and of files that do not lie in its folder. BadInput for one that cannot be started."""
     if place is None and files:
@@ -309,8 +348,8 @@ def _profiles(place: str | None, files: list[str]) -> list[Profile]:
             settings.read_study(page, name, [], None)
             file = settings.profile_file(page, name)
             values = settings.profile_values(page, name)
-            found.append(Profile(page, values["name"], description_of(file), values))
-        if page.is_own and not found:
+            found.append(Profile(page, file.stem, description_of(file), values))
+        if not found:
             found.append(Profile(page, page.name, page.description, {"name": page.name}))
     return found
 
@@ -328,6 +367,10 @@ def _run_study(place: str, options: argparse.Namespace) -> int:
     where = run.Where(options.root, options.dispatch)
     if options.dry_run:
         return run.dry_run(page, study, where)
+    if options.cancel:
+        from flows.on_slurm import cancel  # takes Prefect's client
+
+        return cancel(page, study, where)
     if options.status:
         return run.status(page, study, where)
     return run.run(page, study, where, options.wait)

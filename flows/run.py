@@ -60,7 +60,7 @@ class Where:
 
 def run(page: Page, study: Any, where: Where, wait: bool) -> int:
     """Runs what is not finished, then shows the result; returns the exit code."""
-    slurm = _at_site(page, study, where) if where.on_slurm else None
+    slurm = at_site(page, study, where) if where.on_slurm else None
     walk = slurm.walk if slurm else _walked(page, study, where)
     for note in notes(walk.handles):
         show(note, style="yellow")
@@ -80,7 +80,7 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
 
 def dry_run(page: Page, study: Any, where: Where) -> int:
     """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
-    slurm = _at_site(page, study, where) if where.on_slurm else None
+    slurm = at_site(page, study, where) if where.on_slurm else None
     walk = slurm.walk if slurm else _walked(page, study, where)
     for handle in walk.handles:
         show(_dry_line(handle) + _of_cell(handle, walk))
@@ -88,18 +88,23 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
     for note in [*notes(walk.handles), *finished_neighbours(walk.handles)]:
         show(note, style="yellow")
     if slurm:
-        from deployments.slurm.study.preflight import scripts
+        from deployments.slurm.study.preflight import checked
 
-        _require_server()
-        for handle, text in scripts(slurm):
+        require_server()
+        found = checked(slurm)
+        if found.problems:
+            refuse(found.refusal)
+        for handle, text in found.scripts():
             waits = f" (waits for {', '.join(handle.waits_for)})" if handle.waits_for else ""
             show(f"\n--- {handle.label}{waits}\n{text}")
+        if found.problems:
+            return refuse("the jobs could not run: what stands against them is said above their scripts")
     return 0
 
 
 def status(page: Page, study: Any, where: Where) -> int:
     """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
-    slurm = _at_site(page, study, where) if where.on_slurm else None
+    slurm = at_site(page, study, where) if where.on_slurm else None
     walk = slurm.walk if slurm else _walked(page, study, where)
     on_slurm = _stands_on_slurm(slurm) if slurm else {}
     if not slurm:
@@ -245,7 +250,7 @@ def _walked(page: Page, study: Any, where: Where) -> Walk:
     return walk
 
 
-def _at_site(page: Page, study: Any, where: Where) -> SlurmStudy:
+def at_site(page: Page, study: Any, where: Where) -> SlurmStudy:
     from deployments.slurm.study.study import SlurmStudy
 
     return SlurmStudy.at_site(page, study, where.root)
@@ -254,13 +259,17 @@ def _at_site(page: Page, study: Any, where: Where) -> SlurmStudy:
 def _run_on_slurm(slurm: SlurmStudy, wait: bool) -> int:
     """Starts what is ready, and with `wait` stays until nothing is under way; returns the exit code."""
     from deployments.slurm.study.follow import Follower, follow
+    from deployments.slurm.study.own_run import address_of
 
-    _require_server()
+    require_server()
+
+    def kept(slurm: SlurmStudy) -> None:
+        show(f"the study in Prefect: {address_of(slurm)}")
 
     def changed(handle: Handle, stand: Any) -> None:
         show(f"{handle.label:<16} {handle.run.fingerprint[:12]}  {stand.line}")
 
-    state = follow(Follower(slurm), changed, once=not wait)
+    state = follow(Follower(slurm, kept), changed, once=not wait)
     ended = outcome.state_named(state.name)
     if ended == outcome.AWAITING_RETRY and state.message != ended.words:
         show(f"unfinished: {state.message}. The same command goes on", style="yellow")
@@ -283,14 +292,14 @@ def _stands_on_slurm(slurm: SlurmStudy) -> dict[str, Any]:
     from deployments.slurm.study import follow
 
     try:
-        _require_server()
+        require_server()
         return follow.standings(slurm).standings
     except (BadInput, PrefectException, httpx.HTTPError) as error:
         show(f"Prefect is not asked ({error}); what the run directories say:", style="yellow")
         return {}
 
 
-def _require_server() -> None:
+def require_server(wanted_by: str = "--dispatch slurm") -> None:
     """Jobs outlive this command, so the server that shows them must too."""
     from prefect.settings import PREFECT_API_URL
 
@@ -298,7 +307,7 @@ def _require_server() -> None:
 
     if not (address := PREFECT_API_URL.value()):
         raise BadInput(
-            "--dispatch slurm needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: "
+            f"{wanted_by} needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: "
             "docs/cluster.md has a port and a password made (The server: port, password, database), then start "
             "`.venv/bin/prefect server start` on the login node"
         )

@@ -27,7 +27,7 @@ BASH = [block.text for block in blocks("bash") if block.page == "docs/cluster.md
 def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables that its two blocks set, with a home of their own."""
     home = tmp_path_factory.mktemp("home")
-    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "USER": "somebody"}
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "USER": "somebody", "LOGNAME": "other"}
     write = WRITE.replace("/var/tmp/$USER", f"{home}/disk")
     subprocess.run(["bash", "-euc", write], env=environment, check=True, timeout=60)
     assert stat.S_IMODE((home / ".config" / "ratchet.env").stat().st_mode) == 0o600
@@ -42,6 +42,7 @@ def test_the_file_of_settings_holds_what_its_table_describes(settings: dict[str,
     table = PAGES["docs/cluster.md"].partition("| variable | whose | what |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(settings)
     assert settings["PREFECT_API_URL"] == f"http://127.0.0.1:{settings['PREFECT_SERVER_API_PORT']}/api"
+    assert settings["PREFECT_HOME"] == "/var/tmp/somebody/prefect", "the folder that the next line makes"
     name, _, password = settings["PREFECT_API_AUTH_STRING"].partition(":")
     assert settings["PREFECT_SERVER_API_AUTH_STRING"] == f"{name}:{password}" and len(password) >= 32 and name
 

@@ -103,7 +103,7 @@ def test_every_piece_of_a_site_file_is_one(monkeypatch: pytest.MonkeyPatch) -> N
     assert pieces
     for piece in pieces:
         Site.model_validate({"root": "/scratch/me/ratchet"} | piece)
-        overrides(piece.get("resources", {}), "resources")
+        overrides({"resources": piece.get("resources") or {}}, "")
 
 
 def test_the_citation_has_what_its_format_asks_for_and_this_version() -> None:

@@ -35,8 +35,11 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.ratchet(["--help"])
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
-    of_study, of_runs = ["run", "sweep", "status"], ["list", "show", "compare", "replay", "index", "tensorboard"]
-    others = ["verify", "prune", "export", "ui", "deployments", "reference", "completion"]
+    of_study, of_runs = (
+        ["run", "sweep", "status", "cancel"],
+        ["list", "show", "compare", "replay", "index", "tensorboard"],
+    )
+    others = ["verify", "prune", "export", "ui", "deploy", "deployments", "reference", "completion"]
     assert shown == [*of_study, *of_runs, *others]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +11,7 @@ import httpx
 import pytest
 import yaml
 from prefect.flows import load_flow_from_entrypoint
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
@@ -21,16 +21,13 @@ from flows import command, settings
 from tasks.stage.run import Needs
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY
-from tests.slurm.harness import PREFECT, Server, until
+from tests.flows.test_again import SMALL
+from tests.slurm.harness import Server, until
 
 DEPLOYMENTS: list[dict[str, Any]] = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())["deployments"]
 PAGES = {f"flows.{name}.{name}": load_page(name) for name in page_names()}
 STUDIES = [one for one in DEPLOYMENTS if one["entrypoint"] in PAGES]
-PROFILES = {
-    entrypoint: {settings.profile_values(page, name)["name"]: name for name in settings.profile_names(page)}
-    for entrypoint, page in PAGES.items()
-}
-"""The profiles of each page by the name of their runs, which the deployments have too."""
+PROFILES = {entrypoint: settings.profile_names(page) for entrypoint, page in PAGES.items()}
 STAGES = [one for one in DEPLOYMENTS if one["entrypoint"] == "flows.stage.stage"]
 
 
@@ -40,12 +37,10 @@ def test_prefect_yaml_is_what_the_command_makes_of_pages_and_profiles(capsys: py
     assert capsys.readouterr().out == (REPOSITORY / "prefect.yaml").read_text()
 
 
-def test_there_is_one_for_each_profile_here_and_on_slurm_and_for_what_stages_need() -> None:
+def test_there_is_one_for_each_profile_called_as_on_the_command_line_and_for_what_stages_need() -> None:
     for entrypoint, names in PROFILES.items():
         made = [one["name"] for one in STUDIES if one["entrypoint"] == entrypoint]
         assert names and sorted(made) == sorted([*names, *(f"{name}-local" for name in names)])
-    everything = [one["name"] for one in DEPLOYMENTS]
-    assert len(set(everything)) == len(everything), "a person finds each by its name"
     assert [one["name"] for one in STAGES] == list(get_args(Needs))
 
 
@@ -53,7 +48,7 @@ def test_there_is_one_for_each_profile_here_and_on_slurm_and_for_what_stages_nee
 def test_a_study_s_parameters_are_its_profile_and_fit_the_form(deployment: dict[str, Any]) -> None:
     given, dispatch = deployment["parameters"], deployment["parameters"]["dispatch"]
     page = PAGES[deployment["entrypoint"]]
-    profile = PROFILES[deployment["entrypoint"]][deployment["name"].removesuffix("-local")]
+    profile = deployment["name"].removesuffix("-local")
     study = settings.read_study(page, profile, [], None)
     seeds = {"sweep_seeds": study.sweep_seeds}  # of the command line; a form has `over`
     assert validated(page.model, given["study"] | seeds, "prefect.yaml") == study
@@ -89,14 +84,32 @@ def test_advance_is_a_backstop_and_not_a_flood() -> None:
     assert schedule["interval"] >= 600 and advance["work_pool"]["name"] == "ratchet"
 
 
-def test_a_server_of_one_s_own_makes_the_runs_of_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another SQLAlchemy everything else of the server works, and only its log says that nothing is scheduled."""
-    server = Server(tmp_path)
+def test_one_command_deploys_what_is_asked_on_a_server_of_one_s_own_and_says_a_line_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`prefect deploy --all` printed 1,201 lines in 87 s. With another SQLAlchemy everything else of the server works,
+    and only its log says that nothing is scheduled."""
+    server, own = Server(tmp_path), tmp_path / "small.py"
+    own.write_text(SMALL)
     server.start()
     try:
-        monkeypatch.setenv("PREFECT_API_URL", server.address)
-        for command in (["work-pool", "create", "ratchet", "--type", "process"], ["deploy", "--name", "advance"]):
-            subprocess.run([*PREFECT, *command], cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
+        with temporary_settings({PREFECT_API_URL: server.address}):
+            shared = ["advance/advance", "stage/training", "stage/gpu", "stage/cpu"]
+            for _ in range(2):  # the second brings all up to date
+                assert command.ratchet(["deploy", "inversion/quick", str(own)]) == 0
+                shown = capsys.readouterr().out.splitlines()
+                assert shown == [*shared, "inversion/quick", "small/small", "small/small-local"]
+            assert command.ratchet(["deploy", "inversion/quik"]) == 2
+            assert "inversion/quick, inversion/quick-local" in capsys.readouterr().err
+            assert command.ratchet(["deploy", "--profile", "x.yaml"]) == 2
+        made = {one["name"]: one for one in httpx.post(f"{server.address}/deployments/filter", json={}).json()}
+        assert len(made) == 7 and len(made["advance"]["schedules"]) == 1
+        as_written = next(
+            one for one in STUDIES if one["entrypoint"].startswith("flows.inv") and one["name"] == "quick"
+        )
+        assert made["quick"]["parameters"] == as_written["parameters"]
+        template = httpx.get(f"{server.address}/work_pools/gpu").json()["base_job_template"]
+        assert template["variables"]["properties"]["memory_gb"]["minimum"] == 0
         scheduled = {
             "flow_runs": {"state": {"name": {"any_": ["Scheduled"]}}},
             "flows": {"name": {"any_": ["advance"]}},

@@ -28,13 +28,14 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.page import Page, load_page
+from deployments.page import Page, load_page, page_names
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.study.advance import Advance
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Handle
+from flows import command
 from storage import attempts, durable
 from tests.conftest import REPOSITORY, heed_ctrl_c
 from tests.leftovers import CLUSTERS
@@ -478,12 +479,8 @@ class Bench:
 
     def deploy(self) -> None:
         """The pools and the deployments, those of docs/cluster.md and the toy's."""
-        self.prefect("work-pool", "create", "ratchet", "--type", "process")
-        self.prefect("work-pool", "create", "gpu", "--type", "slurm")
-        self.prefect("deploy", "--all")
-        self.prefect(
-            "deploy", "--all", "--prefect-file", str(Path(__file__).parent.relative_to(REPOSITORY) / "prefect.yaml")
-        )
+        with temporary_settings({PREFECT_API_URL: self.address}):
+            assert command.ratchet(["deploy", *page_names(), "tests.slurm.toy"]) == 0
 
     def run_deployment(self, name: str, **parameters: Any) -> Run:
         """`prefect deployment run`; the flow run that it made."""

@@ -45,7 +45,7 @@ def test_the_direction_study_runs_through_the_pools_to_the_digests_of_a_run_here
     """A trial that ends in numbers that are no numbers is a job that finished."""
     here, root = icecube.finished(), tmp_path / "runs"
     bench.ensure_worker("ratchet")
-    bench.run_deployment("icecube/icecube-smoke", root=str(root)).wait("Completed", seconds=900)
+    bench.run_deployment("icecube/smoke", root=str(root)).wait("Completed", seconds=900)
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
 
 
@@ -64,7 +64,7 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
 
     bench.ensure_worker("ratchet")
     with bench.site_with({"array_tasks": 3}):
-        study = bench.run_deployment("inversion/inversion-smoke", root=str(root))
+        study = bench.run_deployment("inversion/smoke", root=str(root))
         killed, record = bench.until("a cell is at work", at_work)
         os.kill(record["pid"], signal.SIGKILL)
         stranded, record = bench.until("another one is", partial(at_work, but=killed))

@@ -9,9 +9,8 @@ import pytest
 
 from deployments.page import load_page
 from deployments.slurm.study.follow import standings
-from deployments.slurm.study.preflight import scripts
+from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.study import SlurmStudy
-from storage.errors import BadInput
 from tests.slurm.harness import Bench, toy_study
 
 pytestmark = pytest.mark.slurm_long
@@ -24,7 +23,7 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
 ) -> None:
     root = tmp_path / "runs"
     study = SlurmStudy.at_site(TOY, toy_study("texts", steps=12), str(root))
-    texts = {handle.stage.name: text for handle, text in scripts(study)}
+    texts = {handle.stage.name: text for handle, text in checked(study).scripts()}
     shown = texts["toy-training"]
     assert not list(root.rglob("jobs")), "a dry run begins nothing"
 
@@ -47,12 +46,10 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
     assert (one.folder / "COMPLETE.json").exists() and one.digest == digest
 
 
-def test_the_dry_run_ends_with_what_a_start_would_refuse(bench: Bench, tmp_path: Path) -> None:
+def test_the_dry_run_says_what_a_start_would_refuse_and_shows_the_scripts(bench: Bench, tmp_path: Path) -> None:
     study = toy_study("refused", resources={"memory_gb": 9000})
-    shown = scripts(SlurmStudy.at_site(TOY, study, str(tmp_path / "runs")))
-    assert "--mem=9216000" in next(shown)[1]
-    with pytest.raises(BadInput, match="memory_gb: 9000"):
-        list(shown)
+    found = checked(SlurmStudy.at_site(TOY, study, str(tmp_path / "runs")))
+    assert "memory_gb: 9000" in found.refusal and "--mem=9216000" in next(found.scripts())[1]
 
 
 def test_the_status_shows_what_is_under_way_and_what_stopped(

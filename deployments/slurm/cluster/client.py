@@ -37,11 +37,26 @@ NOT_NOW = re.compile(r"(Max|Grp)Submit|inactive or drain")
 """What sbatch prints when it refuses a job that it takes later: one more than a person may have, a closed partition."""
 NO_ARRAY = re.compile(r"job array")
 """What sbatch prints when it takes no array, or none so large."""
-OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_")
+CLUSTERS = "SLURM_CLUSTERS"
+"""Names the clusters that all of SLURM's commands speak to, in place of the one of this host."""
+OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", CLUSTERS)
+
+
+def other_clusters() -> list[str]:
+    """What stands against every job where a person's environment sends SLURM's commands to other clusters."""
+    if not (named := os.environ.get(CLUSTERS)):
+        return []
+    return [
+        f"{CLUSTERS}={named} is set: Ratchet serves the cluster of the host that it runs on, and no other. Unset it, "
+        "here and where the workers run; for another cluster, work on a login node of that one"
+    ]
 
 
 def require_commands() -> None:
-    """RuntimeError when SLURM's commands are missing: a worker without them would wait for ever in silence."""
+    """RuntimeError when SLURM's commands are missing, or would speak to other clusters: a worker would wait for ever in
+    silence."""
+    if elsewhere := other_clusters():
+        raise RuntimeError(elsewhere[0])
     if missing := [command for command in ("sbatch", "squeue", "scancel", "scontrol") if not shutil.which(command)]:
         raise RuntimeError(
             f"{', '.join(missing)} not on PATH ({os.environ.get('PATH', '')}): start the worker where SLURM's commands "
@@ -134,7 +149,11 @@ class SlurmCommands:
         done = self._run(["sbatch", "--parsable"], script)
         if done.returncode:
             raise _submit_error(done.stderr)
-        printed = re.search(r"^(\d+)(;\S+)?\s*\Z", done.stdout, re.M)  # with several clusters: id;cluster
+        printed = re.search(r"^(\d+)(;\S+)?\s*\Z", done.stdout, re.M)
+        if printed and printed[2]:  # its number says nothing here, or names another job
+            raise Refused(
+                f"the job went to another cluster ({printed[0].strip()}), and is not followed: cancel it there"
+            )
         if printed is None:
             raise Unreachable(f"sbatch printed no job id but {done.stdout.strip()!r}")
         return printed[1]

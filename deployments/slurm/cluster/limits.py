@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import subprocess
 from dataclasses import dataclass
 from typing import Literal
@@ -40,7 +40,7 @@ def submit_limit(account: str = "", qos: str = "", run: Run = subprocess.run) ->
     Of several associations the widest counts: a job too many is only refused, and tried again. `run` is called as
     `subprocess.run` is.
     """
-    user = getpass.getuser()
+    user = pwd.getpwuid(os.geteuid()).pw_name  # as SLURM knows who submits: LOGNAME may name somebody else
     fields = "format=account,defaultqos,maxsubmitjobs"
     found = _rows(run, 3, "sacctmgr", "-nP", "show", "associations", f"user={user}", fields)
     mine = [row for row in found if row[0] == account] or found

@@ -69,7 +69,11 @@ class Resources(BaseModel):
     )
     cpus: int = Field(1, ge=1, title="CPUs", description="CPU cores of the job.")
     memory_gb: float = Field(
-        4.0, gt=0, title="Memory (GB)", description="Main memory of the job, 1024 MB a GB as sbatch counts."
+        4.0,
+        ge=0,
+        title="Memory (GB)",
+        description="Main memory of the job, 1024 MB a GB as sbatch counts. 0: none is asked for, where SLURM does not "
+        "count memory (RealMemory 1).",
     )
     memory_cap_gb: float | None = Field(
         None,

@@ -70,6 +70,12 @@ class Site(BaseModel):
         {}, description="Resources by what stages need (training, gpu, cpu) or by stage name, where they differ here."
     )
 
+    @field_validator("resources", "stages", mode="before")
+    @classmethod
+    def _of_no_lines(cls, value: Any) -> Any:
+        """A key whose lines are all commented out holds nothing."""
+        return {} if value is None else value
+
     @field_validator("root", "cache", "results", "python")
     @classmethod
     def _absolute(cls, value: str) -> str:
@@ -118,20 +124,28 @@ def read_site(name: str | None = None) -> Site:
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
         raise BadInput(f"{file} is not a valid site:\n  " + "\n  ".join(lines)) from None
-    return site.model_copy(
-        update={
-            "resources": overrides(site.resources, f"{file}: resources"),
-            "stages": {name: overrides(some, f"{file}: stages.{name}") for name, some in site.stages.items()},
-        }
-    )
+    resources, *stages = overrides(
+        {"resources": site.resources} | {f"stages.{name}": some for name, some in site.stages.items()}, f"{file}: "
+    ).values()
+    return site.model_copy(update={"resources": resources, "stages": dict(zip(site.stages, stages, strict=True))})
 
 
-def overrides(given: dict[str, Any], where: str) -> dict[str, Any]:
-    """The resources that are set in `given`; an empty key is left out. BadInput names the key and what is valid."""
-    try:
-        return Overrides.model_validate(given).model_dump(exclude_unset=True, exclude_none=True)
-    except ValidationError as error:
-        raise BadInput(f"{where}: {explained(error)}") from None
+def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
+    """The resources that are set in each group; an empty key is left out. BadInput names each key that is wrong, after
+    `where` and its group, and what is valid."""
+    found, wrong = {}, []
+    for name, given in groups.items():
+        try:
+            some = Overrides.model_validate(given).model_dump(exclude_unset=True)
+        except ValidationError as error:
+            wrong.append(f"{where}{name}: {explained(error)}")
+            continue
+        if some.get("memory_gb", 0) is None:
+            some["memory_gb"] = 0  # `memory_gb: null` says that none is asked for
+        found[name] = {key: value for key, value in some.items() if value is not None}
+    if wrong:
+        raise BadInput("\n".join(wrong))
+    return found
 
 
 def explained(error: ValidationError) -> str:

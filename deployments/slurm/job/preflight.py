@@ -14,7 +14,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from deployments.slurm.cluster.resources import Resources
 from storage.errors import BadInput
 from tasks.stage.disk import require_disk
 
-__all__ = ["Cluster", "folder_problems", "notes", "problems", "read_cluster", "require"]
+__all__ = ["Cluster", "folder_problems", "notes", "problems", "problems_of", "read_cluster", "require"]
 
 NAMED_AT_MOST = 12
 NO_NEW_JOBS = ("DRAIN", "INACTIVE")
@@ -47,12 +47,12 @@ def require(
     strict_lead: bool = True,
     may_wait: bool = False,
 ) -> None:
-    """BadInput with all that stands against the job of `where` (a stage), so that a person corrects it in one go.
+    """BadInput with all that stands against the job of `where` (a stage), which this process submits.
 
-    `problems` and `folder_problems` describe the options.
+    `problems` describes the options.
     """
     found = [
-        *problems(resources, cluster, strict_lead=strict_lead, may_wait=may_wait),
+        *problems_of(resources, cluster, os.environ, strict_lead=strict_lead, may_wait=may_wait),
         *folder_problems(folder, several_hosts=cluster.several_hosts),
     ]
     if found:
@@ -61,6 +61,29 @@ def require(
             + "\n  ".join(found)
             + "\nResources stand in the site file and the deployment, which are read for each job, and in the study."
         )
+
+
+def problems_of(
+    resources: Resources,
+    cluster: Cluster,
+    environment: Container[str],
+    *,
+    strict_lead: bool = True,
+    may_wait: bool = False,
+) -> list[str]:
+    """What stands against a job of these resources, but for its folder. `environment` is that of the pool's worker.
+
+    `problems` describes the options.
+    """
+    return [
+        *problems(resources, cluster, strict_lead=strict_lead, may_wait=may_wait),
+        *(
+            f"pass_environment: {name} is not set where the worker of the pool runs: end the worker, set it there, and "
+            "start the worker again; or take it out of pass_environment"
+            for name in resources.pass_environment
+            if name not in environment
+        ),
+    ]
 
 
 # ---------------------------------------------------------------------------------------- what the cluster offers
@@ -243,6 +266,11 @@ def _unmet(want: _Want, resources: Resources, place: str, nodes: list[Node]) -> 
         if model and model not in known:
             names = _some(_nearest_first(model, sorted(known - {""})))
             return f"gpu_model: no node of {place} has GPUs of model {model}: name one of {names}"
+    if want.field == "memory_gb" and all(node.memory_mb == 1 for node in nodes):
+        return (
+            f"memory_gb: {want.text} asked for, but SLURM does not count the memory of {place} (RealMemory 1, its "
+            "default): set memory_gb to 0, which asks for none"
+        )
     largest = max(nodes, key=lambda node: want.had(node) or 0)
     return (
         f"{want.field}: {want.text} asked for, but no node of {place} gives a job more than "

@@ -18,6 +18,10 @@ COMMENT_LENGTH = 1000
 PLAIN = re.compile(r"[A-Za-z0-9_.,:@%+/=&|()\[\]*!-]*")
 
 
+CONTINUES = "exit 75: saved, goes on"
+"""Ends the comment of each job: SLURM's own word for that end is FAILED."""
+
+
 @dataclass(frozen=True)
 class JobText:
     """Everything that the text of a job is made of."""
@@ -57,7 +61,7 @@ def sbatch_text(job: JobText) -> str:
         lines += [
             "# Of a job array SLURM knows one comment; this is that of the task.",
             '[[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || '
-            f'scontrol update jobid="$SLURM_JOB_ID" comment={shlex.quote(job.comment)} >/dev/null 2>&1 &',
+            f'scontrol update jobid="$SLURM_JOB_ID" comment={shlex.quote(_comment(job))} >/dev/null 2>&1 &',
             "",
         ]
     if job.resources.setup_lines:
@@ -130,7 +134,7 @@ def _options(job: JobText, output: str) -> list[str]:
     lead = math.ceil(job.lead_seconds)
     options = {
         "job-name": job.name,
-        "comment": job.comment,
+        "comment": _comment(job),
         "partition": asked.partition,
         "account": asked.account,
         "qos": asked.qos,
@@ -138,7 +142,7 @@ def _options(job: JobText, output: str) -> list[str]:
         "nodes": "1",
         "ntasks": "1",
         "cpus-per-task": str(asked.cpus),
-        "mem": f"{math.ceil(asked.memory_gb * 1024)}M",
+        "mem": f"{math.ceil(asked.memory_gb * 1024)}M" if asked.memory_gb else "",
         "gres": gpus if asked.gpus else "",
         "constraint": asked.constraint,
         "exclude": ",".join(asked.exclude),
@@ -151,6 +155,10 @@ def _options(job: JobText, output: str) -> list[str]:
     }
     given = [f"--{name}={_quoted(value)}" for name, value in options.items() if value]
     return [*given, "--no-requeue", *(_extra(line) for line in asked.extra_sbatch_lines)]
+
+
+def _comment(job: JobText) -> str:
+    return "; ".join(filter(None, [job.comment, CONTINUES]))
 
 
 def _extra(line: str) -> str:

@@ -110,19 +110,16 @@ def plan_of(
 
 def own_resources(study: Any) -> dict[str, dict[str, Any]]:
     """What the study itself asks for, by stage name or `all`. BadInput when it is nothing that a job can ask for."""
-    return _resources(study.execution.resources)
+    return overrides(study.execution.resources, "execution.resources.")
 
 
 def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
     """As `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that."""
     try:
-        return _resources(yaml.safe_load(Path(study_file).read_text())["study"]["execution"]["resources"])
+        kept = yaml.safe_load(Path(study_file).read_text())["study"]["execution"]["resources"]
+        return overrides(kept, "execution.resources.")
     except (FileNotFoundError, IsADirectoryError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
         return {}
-
-
-def _resources(given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {name: overrides(some, f"execution.resources.{name}") for name, some in given.items()}
 
 
 def command(template: str, parameters: dict[str, Any]) -> list[str]:
@@ -144,9 +141,13 @@ class Deployments:
         with _known_to_the_server(name):
             return self._named.get(name) or self._named.setdefault(name, self._client.read_deployment_by_name(name))
 
+    def pool(self, name: str) -> str:
+        """The work pool of the deployment."""
+        return self.named(name).work_pool_name or ""
+
     def template(self, name: str) -> dict[str, Any]:
         """The base job template of the deployment's work pool."""
-        pool = self.named(name).work_pool_name or ""
+        pool = self.pool(name)
         with _known_to_the_server(name):
             if pool not in self._templates:
                 self._templates[pool] = self._client.read_work_pool(pool).base_job_template
@@ -159,8 +160,7 @@ def _known_to_the_server(name: str) -> Iterator[None]:
         yield
     except ObjectNotFound:
         raise BadInput(
-            f"this Prefect server has no deployment {name!r}, or not its work pool: run "
-            "`prefect work-pool create gpu --type slurm` and `prefect deploy --all`"
+            f"this Prefect server has no deployment {name!r}, or not its work pool: run `ratchet deploy`"
         ) from None
 
 

@@ -39,6 +39,7 @@ from deployments.slurm.job.origin import PREFECTS_OWN, asked_automatically
 from deployments.slurm.job.plan import Plan, asked_now, continues, time_problem
 from deployments.slurm.job.preflight import require
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
+from deployments.slurm.pool import environment
 from deployments.slurm.pool.mirror import Mirror
 from deployments.slurm.pool.places import UNDER_WAY, Alive, Places
 from deployments.slurm.pool.pool import Pool
@@ -246,8 +247,6 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
     def _require_runnable(self, plan: Plan, asked: Resources) -> None:
         """BadInput when the job could not run here; the cluster is asked at most every few minutes."""
         assert self._site is not None
-        if unset := [name for name in asked.pass_environment if name not in os.environ]:
-            raise BadInput(f"pass_environment: {', '.join(unset)} is not set where the worker of the pool runs")
         if self._cluster is None or time.monotonic() - self._cluster[0] > CLUSTER_SECONDS:
             self._cluster = (time.monotonic(), read_cluster())
         require(
@@ -318,6 +317,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
             self._standing_by = str(held)
             return False
         LOG.info("this worker serves the pool %s", self._work_pool_name)
+        await anyio.to_thread.run_sync(environment.tell, folder)
         self._standing_by = ""
         client = get_client(sync_client=True)
         self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)

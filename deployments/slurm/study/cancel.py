@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelled, Cancelling, State, StateType
 
 from deployments.page import Page
+from deployments.slurm.cluster.client import SlurmClient
+from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.cluster.site import read_site
+from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.pool.runs import NOT_ENDED, passes, patiently, runs_tagged
 from deployments.slurm.study import file as study_file
+from deployments.slurm.study import own_run
 from deployments.slurm.study.study import SlurmStudy, root_of
 from storage.errors import BadInput
 from tasks.stage.validation import validated
@@ -29,11 +34,45 @@ HOOK_SECONDS = 120.0
 
 
 def stop(slurm: SlurmStudy) -> None:
-    """Ends a study that a person cancelled: its stages under way are cancelled, and `advance` starts none."""
-    if files := _files_of(slurm):
-        for file in files:
-            study_file.stopped(file).touch()
-        _cancel(slurm, {str(file) for file in files}, spared=_wanted(slurm))
+    """Ends a study that a person cancelled: its flow runs under way are cancelled, and `advance` starts none."""
+    if files := mark_stopped(slurm):
+        cancel_runs(slurm, files)
+
+
+def mark_stopped(slurm: SlurmStudy) -> list[Path]:
+    """From now on nothing of the study is started by itself; its files, none where it was never started."""
+    files = _files_of(slurm)
+    for file in files:
+        study_file.stopped(file).touch()
+    return files
+
+
+def cancel_runs(slurm: SlurmStudy, files: Iterable[Path]) -> int:
+    """Cancels the flow runs of the study and of its stages, and says how many; the worker ends their jobs."""
+    return _cancel(slurm, {str(file) for file in files}, spared=_wanted(slurm))
+
+
+def cancel_jobs(slurm: SlurmStudy, commands: SlurmClient) -> int:
+    """Ends the jobs of the study's stages, whether a worker and a server are there or not; says how many.
+
+    Raises Unreachable.
+    """
+    spared, known = _wanted(slurm), commands.jobs()
+    entries = [
+        entry
+        for handle in slurm.handles
+        if handle.run.fingerprint not in spared
+        for entry in Journal(jobs_folder(handle.run)).all()
+    ]
+    alive = [
+        entry.job_id
+        for entry in entries
+        if entry.job_id in known
+        and (job := known[entry.job_id]).name == entry.name  # ids begin anew with a cluster's database
+        and job.state not in ENDS
+    ]
+    commands.cancel(alive)
+    return len(alive)
 
 
 def stop_cancelled(page: Page) -> Any:
@@ -72,6 +111,21 @@ def finish_cancels(root: Path) -> None:
                 LOG.warning("%s was cancelled, but not yet all its stages: it is tried again. %s", run.name, error)
                 continue
             client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
+        for file, page, study in study_file.readable(root):
+            if not study_file.stopped(file).exists() and _cancelled_unbegun(client, file, root):
+                stop(SlurmStudy(page, study, site, root))
+
+
+def _cancelled_unbegun(client: SyncPrefectClient, file: Path, root: Path) -> bool:
+    """Whether the flow run that shows a study was cancelled since the study was started, and before any process had it:
+    then Prefect calls no hook."""
+    return any(
+        run.run_count == 0
+        and run.parameters.get("root") == str(root)
+        and run.state is not None
+        and run.state.timestamp.timestamp() > file.stat().st_mtime
+        for run in runs_tagged(client, study_file.tag(file), [StateType.CANCELLED])
+    )
 
 
 def _pages_of(flow: str, root: Path) -> list[Page]:
@@ -101,23 +155,28 @@ def _wanted(slurm: SlurmStudy) -> set[str]:
     return found
 
 
-def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str]) -> None:
-    """Asks Prefect to cancel the study's flow runs under way; the worker ends their jobs.
+def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str]) -> int:
+    """Asks Prefect to cancel the study's flow runs under way, and says how many; the worker ends their jobs.
 
-    Those are the stages of its page as it is now, and what was started of one of its files, when a stage or a package
-    has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too. Raises
-    httpx.HTTPError when the server stays busy or away: some of them may go on.
+    Those are the study's own, the stages of its page as it is now, and what was started of one of its files, when a
+    stage or a package has changed since. Stages whose fingerprint is in `spared` go on: another study wants them too.
+    Raises httpx.HTTPError when the server stays busy or away: some of them may go on.
     """
     wanted = {handle.run.fingerprint for handle in slurm.handles if not handle.finished}
+    tags, cancelled = {study_file.tag(Path(file)) for file in study_files}, 0
     with get_client(sync_client=True) as client:
         for run in patiently(partial(runs_tagged, client, slurm.study.name, NOT_ENDED)):
             given, print_ = run.parameters, run.parameters.get("fingerprint")
-            ours = print_ in wanted or given.get("study_file") in study_files
-            if given.get("root") == str(slurm.root) and ours and print_ not in spared:
+            of_stage = given.get("root") == str(slurm.root) and (
+                print_ in wanted or given.get("study_file") in study_files
+            )
+            if (of_stage and print_ not in spared) or (tags & {*run.tags} and own_run.is_of(run, slurm)):
                 wish: State[Any] = Cancelling(message="its study was cancelled")
                 try:
                     patiently(partial(client.set_flow_run_state, run.id, wish))
+                    cancelled += 1
                 except httpx.HTTPError as error:
                     if passes(error):
                         raise
                     LOG.warning("%s could not be cancelled: %s", run.name, error)
+    return cancelled

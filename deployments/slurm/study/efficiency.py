@@ -31,7 +31,6 @@ class Use:
     Until its first line of Python a job counts as queued.
     """
 
-    stage: str
     jobs: int
     queued: float
     ran: float
@@ -94,7 +93,6 @@ def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | 
             cpu_asked += entry.cpus * (ended - began)
     steps = _steps(run)
     return Use(
-        run.stage,
         sum(entry.job_id is not None for entry in entries),
         queued,
         ran,
@@ -111,18 +109,20 @@ def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | 
 
 def table(handles: Sequence[Handle], accounting: Accounting = lambda ids: {}) -> str:
     """The uses of a study's stages as a Markdown table with their sum; empty when no stage had a job."""
-    uses = [use for handle in handles if (use := use_of(handle.run, accounting)) is not None]
+    used = [(handle.label, use) for handle in handles if (use := use_of(handle.run, accounting)) is not None]
+    uses = [use for _, use in used]
     if not uses:
         return ""
     lines = [
         "| stage | jobs | queued | ran | GPU hours | steps lost | CPU used | memory used | ask for |",
         "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
-    for use in uses:
+    for label, use in used:
         cpu = "" if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.asked.cpus}"
-        memory = "" if use.memory_gb is None else f"{use.memory_gb:.1f} of {use.asked.memory_gb:g} GB"
+        of_asked = f" of {use.asked.memory_gb:g}" if use.asked.memory_gb else ""
+        memory = "" if use.memory_gb is None else f"{use.memory_gb:.1f}{of_asked} GB"
         lines.append(
-            f"| {use.stage} | {use.jobs} | {_time(use.queued)} | {_time(use.ran)} | {use.gpu_hours:.2f} "
+            f"| {label} | {use.jobs} | {_time(use.queued)} | {_time(use.ran)} | {use.gpu_hours:.2f} "
             f"| {use.lost_steps:,} of {use.steps:,} | {cpu} | {memory} | {use.suggestion} |"
         )
     lines.append(

@@ -41,6 +41,11 @@ def path(root: Path, page: Page, study: Any, handles: Sequence[Handle]) -> Path:
     return root / study.name / FOLDER / name
 
 
+def tag(file: Path) -> str:
+    """What tells the study's own flow runs from others."""
+    return file.stem
+
+
 def keep(file: Path, page: Page, study: Any, source: Path) -> Path:
     """Writes the study, and which copy of the source its jobs run; it is active from now on."""
     file.parent.mkdir(parents=True, exist_ok=True)

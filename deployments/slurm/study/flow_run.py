@@ -22,6 +22,7 @@ from deployments.notes import notes
 from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
+from deployments.slurm.study import file as study_file
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
@@ -42,11 +43,11 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
 
     The flow run may die at any time: the stages go on, and started again it attaches to them.
     """
-    add_tags([study.name, "sweep" if page.over else f"seed-{study.seed}"])
     try:
         slurm = SlurmStudy.at_site(page, study, root)
     except BadInput as error:
         return prefect_state(BAD_INPUT, str(error))
+    add_tags([study.name, "sweep" if page.over else f"seed-{study.seed}", study_file.tag(slurm.file)])
     for note in notes(slurm.handles):
         get_run_logger().warning("%s", note)
     with get_client(sync_client=True) as client:

@@ -42,8 +42,9 @@ class Follower:
     Jobs run the source as it was when a person last started the study, whoever starts them.
     """
 
-    def __init__(self, slurm: SlurmStudy) -> None:
-        self._slurm = slurm
+    def __init__(self, slurm: SlurmStudy, kept: Callable[[SlurmStudy], None] = lambda slurm: None) -> None:
+        """`kept` is called when the study is kept, before any of its stages is started."""
+        self._slurm, self._when_kept = slurm, kept
         self._kept = False
         self._begun: set[str] = set()
         """Fingerprints of the stages for which the start has done what a person wants: where a busy server breaks it
@@ -58,6 +59,7 @@ class Follower:
         if not self._kept:
             require_runnable(self._slurm)
             self._slurm.keep()
+            self._when_kept(self._slurm)
             self._kept = True
         elif study_file.stopped(self._slurm.file).exists():  # while the server was busy
             return standings(self._slurm, told)

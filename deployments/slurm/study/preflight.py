@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -12,11 +13,13 @@ from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import WorkPoolStatus
 
 from deployments.page import load_page, page_names, stages_of
+from deployments.slurm.cluster.client import other_clusters
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.job.plan import preview, time_problem
-from deployments.slurm.job.preflight import notes, require
+from deployments.slurm.job.plan import Plan, preview, time_problem
+from deployments.slurm.job.preflight import folder_problems, notes, problems_of
 from deployments.slurm.job.variables import Deployments, own_resources, plan_for
+from deployments.slurm.pool.environment import of_worker
 from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Handle, Walk
 from storage.errors import BadInput
@@ -28,41 +31,74 @@ MANY_STAGES = 100
 
 
 def require_runnable(slurm: SlurmStudy) -> None:
-    """BadInput when the job of any unfinished stage could not run on this cluster; writes nothing."""
-    own = own_resources(slurm.study)
-    _require_known_stages(slurm.walk, own, slurm.site)
-    cluster, source = read_cluster(), slurm.present_source
-    noted = set()
-    left = [handle for handle in slurm.handles if not handle.finished]
-    if len(left) >= MANY_STAGES:
+    """BadInput with all that stands against the jobs of the unfinished stages on this cluster; writes nothing."""
+    found = checked(slurm)
+    if found.problems:
+        raise BadInput(found.refusal)
+    if len(found.plans) >= MANY_STAGES:
         LOG.warning(
             "%d stages: a server whose database is SQLite, the default, takes some minutes to start so many; on "
             "PostgreSQL it takes a third of that (docs/cluster.md, PostgreSQL)",
-            len(left),
+            len(found.plans),
         )
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The next jobs of a study's unfinished stages, and what stands against them."""
+
+    plans: list[tuple[Handle, Plan]]
+    """Of those stages whose job can be put together."""
+    problems: dict[str, list[str]]
+    """Each once, with the labels of the stages that it stops; none of them: it stops all."""
+
+    @property
+    def refusal(self) -> str:
+        """All of it, so that a person corrects it in one go; empty when nothing stands against the jobs."""
+        if not self.problems:
+            return ""
+        lines = [f"{', '.join(stages)}: {text}" if stages else text for text, stages in self.problems.items()]
+        return (
+            "nothing was submitted, since the jobs could not run:\n  "
+            + "\n  ".join(lines)
+            + "\nResources stand in the site file and the deployment, which are read for each job, and in the study."
+        )
+
+    def scripts(self) -> Iterator[tuple[Handle, str]]:
+        """The exact text of each job."""
+        for handle, plan in self.plans:
+            yield handle, preview(plan)
+
+
+def checked(slurm: SlurmStudy) -> Checked:
+    """The study's jobs, one and all; writes nothing. What a person should know of jobs that can run is logged."""
+    own, cluster, source = own_resources(slurm.study), read_cluster(), slurm.present_source
+    plans: list[tuple[Handle, Plan]] = []
+    problems: dict[str, list[str]] = {}
+    noted: set[str] = set()
+    of_root = folder_problems(slurm.root, several_hosts=cluster.several_hosts)
+    for text in [*other_clusters(), *_unknown_stages(slurm.walk, own, slurm.site), *of_root]:
+        problems[text] = []
     with get_client(sync_client=True) as client:
         deployments = Deployments(client)
-        for handle in left:
-            plan = plan_for(deployments, slurm.site, handle, slurm.file, source, own)
-            asked = plan.resources
-            if problem := time_problem(replace(plan, automatic=False)):
-                raise BadInput(f"{handle.label}: {problem}")
-            require(asked, cluster, handle.run.path, handle.stage.name, strict_lead=slurm.site.strict_lead)
-            noted |= set(notes(asked, cluster))
+        for handle in (handle for handle in slurm.handles if not handle.finished):
+            try:
+                plan = plan_for(deployments, slurm.site, handle, slurm.file, source, own)
+                given = of_worker(Path(slurm.site.root) / ".slurm" / deployments.pool(handle.stage.deployment))
+                against = problems_of(plan.resources, cluster, given, strict_lead=slurm.site.strict_lead)
+                if too_short := time_problem(replace(plan, automatic=False)):
+                    against.append(too_short)
+                plans.append((handle, plan))
+                noted |= {*notes(plan.resources, cluster)}
+            except BadInput as error:
+                against = [str(error)]
+            of_run = [] if of_root else folder_problems(handle.run.path, several_hosts=cluster.several_hosts)
+            for text in [*against, *of_run]:
+                problems.setdefault(text, []).append(handle.label)
         for note in sorted(noted):
             LOG.warning("%s", note)
         warn_of_idle_pools(client)
-
-
-def scripts(slurm: SlurmStudy) -> Iterator[tuple[Handle, str]]:
-    """The exact script of each unfinished stage's next job; then BadInput when one of them could not run here."""
-    source, own = slurm.present_source, own_resources(slurm.study)
-    with get_client(sync_client=True) as client:
-        deployments = Deployments(client)
-        for one in slurm.handles:
-            if not one.finished:
-                yield one, preview(plan_for(deployments, slurm.site, one, slurm.file, source, own))
-    require_runnable(slurm)
+    return Checked(plans, problems)
 
 
 def warn_of_idle_pools(client: SyncPrefectClient) -> None:
@@ -76,16 +112,18 @@ def warn_of_idle_pools(client: SyncPrefectClient) -> None:
             LOG.warning("the pool %s is paused: nothing is submitted until `prefect work-pool resume %s`", pool, pool)
 
 
-def _require_known_stages(walk: Walk, own: dict[str, Any], site: Site) -> None:
-    """BadInput for resources of a stage that does not exist: they would be given to nobody.
+def _unknown_stages(walk: Walk, own: dict[str, Any], site: Site) -> list[str]:
+    """Resources of stages that do not exist: they would be given to nobody.
 
     A site serves several studies, so the stages of any may stand in it, and what several of them need.
     """
     known = {handle.stage.name for handle in walk.handles}
     others = {stage.name for name in page_names() for stage in stages_of(load_page(name))}
-    for where, given, names in (
-        ("execution.resources", own, known | {"all"}),
-        ("site file: stages", site.stages, known | others | {*get_args(Needs)}),
-    ):
-        if unknown := sorted(set(given) - names):
-            raise BadInput(f"{where}.{unknown[0]}: no stage has this name; known: {', '.join(sorted(names))}")
+    return [
+        f"{where}.{unknown}: no stage has this name; known: {', '.join(sorted(names))}"
+        for where, given, names in (
+            ("execution.resources", own, known | {"all"}),
+            ("site file: stages", site.stages, known | others | {*get_args(Needs)}),
+        )
+        for unknown in sorted(set(given) - names)
+    ]

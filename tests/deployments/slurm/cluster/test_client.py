@@ -168,9 +168,7 @@ def test_an_accounting_that_is_absent_or_down_says_nothing(commands: Any) -> Non
 # ------------------------------------------------------------------------------------------------------------ sbatch
 
 
-@pytest.mark.parametrize(
-    ("printed", "job_id"), [("7\n", "7"), ("7;cluster\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("12 \n", "12")]
-)
+@pytest.mark.parametrize(("printed", "job_id"), [("7\n", "7"), ("Welcome to the cluster\n12\n", "12"), ("12 \n", "12")])
 def test_sbatch_is_given_the_script_and_prints_the_id(commands: Any, printed: str, job_id: str) -> None:
     commands("sbatch", printed)
     assert SlurmCommands().submit("#!/bin/bash\nexit 0\n") == job_id
@@ -262,6 +260,21 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="squeue is not installed here"):
         SlurmCommands().jobs()
+
+
+def test_a_job_that_went_to_another_cluster_is_not_taken_for_one_here(commands: Any) -> None:
+    """The number is that of another job here, or of none: it would be followed, and cancelled."""
+    commands("sbatch", "1;test\n")
+    with pytest.raises(Refused, match=r"another cluster \(1;test\).*cancel it there"):
+        SlurmCommands().submit("#!/bin/bash\n")
+
+
+def test_other_clusters_are_refused_before_anything_is_asked_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.other_clusters() == []
+    monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
+    with pytest.raises(RuntimeError, match=r"SLURM_CLUSTERS=gpus is set: .*Unset it"):
+        require_commands()
+    assert len(client.other_clusters()) == 1 and "SLURM_CLUSTERS" not in client._environment()
 
 
 def test_no_variable_of_ours_changes_a_command_behind_its_options(commands, monkeypatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 from typing import Any
 
@@ -43,6 +45,18 @@ def test_the_limit_is_the_qos_else_the_accounts(
     associations: str, account: str, qos: str, expected: SubmitLimit | None
 ) -> None:
     assert submit_limit(account, qos, cluster(associations, QOS)) == expected
+
+
+def test_it_is_asked_for_the_user_who_submits_whatever_logname_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a login sets LOGNAME to another name than the user's, the limits of another user, or none, were read."""
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    me, answer = pwd.getpwuid(os.geteuid()).pw_name, cluster("lab||7\n", "")
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[3] == "qos" or f"user={me}" in command
+        return answer(command)
+
+    assert submit_limit(run=run) == SubmitLimit(7, "account", "lab")
 
 
 @pytest.mark.parametrize("said", ["sacctmgr: error: Problem talking to the database: Connection refused", ""])

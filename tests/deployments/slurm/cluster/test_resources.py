@@ -76,7 +76,7 @@ def test_numbers_have_their_limits() -> None:
     for field, value in {
         "time_limit_minutes": 0,
         "cpus": 0,
-        "memory_gb": 0,
+        "memory_gb": -1,
         "memory_cap_gb": 0,
         "gpus": -1,
         "lead_seconds": 0,

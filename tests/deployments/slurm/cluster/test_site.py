@@ -32,7 +32,7 @@ def test_the_example_is_valid_and_is_found_by_its_name(monkeypatch: pytest.Monke
     monkeypatch.setenv("USER", "anna")
     site = read_site("example")
     assert site.root == "/scratch/anna/ratchet"
-    assert site.resources["partition"] == "gpu" and site.stages["cpu"] == {"partition": "cpu"}
+    assert (site.resources, site.stages) == ({}, {}), "what needs a person's own value is commented out"
     monkeypatch.setenv(VARIABLE, "example")
     assert read_site() == site == read_site(str(SITES / "example.yaml"))
 
@@ -100,10 +100,24 @@ def test_home_and_environment_are_filled_in(tmp_path: Path, monkeypatch: pytest.
 
 def test_every_resource_can_be_overridden_within_its_own_limits() -> None:
     assert set(Overrides.model_fields) == set(Resources.model_fields)
-    assert overrides({}, "here") == {} and overrides({"cpus": None}, "here") == {}
-    for field, value in {"cpus": 0, "memory_gb": 0, "gpus": -1, "lead_seconds": -1, "gpu_model": "a b"}.items():
+    assert overrides({"here": {}}, "") == overrides({"here": {"cpus": None}}, "") == {"here": {}}
+    wrong = {"cpus": 0, "memory_gb": -1, "gpus": -1, "lead_seconds": -1, "gpu_model": "a b"}
+    for field, value in wrong.items():
         with pytest.raises(BadInput, match=rf"here: {field}"):
-            overrides({field: value}, "here")
+            overrides({"here": {field: value}}, "")
+
+
+@pytest.mark.parametrize("none", ["0", "null"])
+def test_a_site_that_does_not_count_memory_asks_for_none(tmp_path: Path, none: str) -> None:
+    """An empty key leaves what prefect.yaml asks for: 77 GB for a training."""
+    assert read_site(written(tmp_path, f"root: /runs\nresources: {{memory_gb: {none}}}\n")).resources == {
+        "memory_gb": 0
+    }
+
+
+def test_all_resources_that_are_wrong_are_named_at_once(tmp_path: Path) -> None:
+    text = problem(tmp_path, "root: /runs\nresources: {cpu: 1}\nstages: {train: {gpus: -1}, base: {memory: 1}}")
+    assert [word in text for word in ("resources: cpu", "stages.train: gpus", "stages.base: memory")] == [True] * 3
 
 
 def test_the_example_says_every_field_that_a_cluster_must_set() -> None:

@@ -320,6 +320,14 @@ def test_memory_is_asked_for_as_the_jobs_text_asks_for_it() -> None:
     assert problems(asking(memory_gb=16000.5 / 1024), one())
 
 
+def test_where_slurm_counts_no_memory_none_is_to_be_asked_for() -> None:
+    """RealMemory is 1 where slurm.conf does not name it: every job that asks for memory is refused."""
+    uncounted = one({"Memory": "1"})
+    (told,) = problems(asking(memory_gb=32), uncounted)
+    assert re.fullmatch(r"memory_gb: 32 GB asked for, .*RealMemory 1.*: set memory_gb to 0, .*", told), told
+    assert problems(asking(memory_gb=0), uncounted) == []
+
+
 def test_a_job_without_gpus_here_is_shown_where_there_are_some() -> None:
     both = cluster(
         [partition("cpu", Default="YES"), partition("big"), partition("secret", Hidden="YES"),

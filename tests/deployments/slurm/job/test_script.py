@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.job.script import JobText, array_text, asked_for, sbatch_text
+from deployments.slurm.job.script import CONTINUES, JobText, array_text, asked_for, sbatch_text
 
 FULL = JobText(
     name="study-s42-train.3fa9c1.2",
@@ -46,6 +46,7 @@ FULL = JobText(
 
 GOLDEN = r"""#!/bin/bash
 #SBATCH --job-name=study-s42-train.3fa9c1.2
+#SBATCH --comment="exit 75: saved, goes on"
 #SBATCH --partition=gpu
 #SBATCH --account=physics
 #SBATCH --qos=long
@@ -115,7 +116,18 @@ def test_what_is_not_asked_for_is_not_there() -> None:
     assert options == [
         f"#SBATCH --{name}"
         for name in (
-            *("job-name", "time", "nodes", "ntasks", "cpus-per-task", "mem", "output", "open-mode", "signal"),
+            *(
+                "job-name",
+                "comment",
+                "time",
+                "nodes",
+                "ntasks",
+                "cpus-per-task",
+                "mem",
+                "output",
+                "open-mode",
+                "signal",
+            ),
             *("export", "no-requeue"),
         )
     ]
@@ -148,7 +160,7 @@ def test_a_log_is_where_it_was_said_to_be() -> None:
 
 ARRAY = r"""#!/bin/bash
 #SBATCH --job-name=study-train.3fa9c1.1
-#SBATCH --comment="1 study train (seed 1); 2 study train (seed 2); 4 study train (seed 4)"
+#SBATCH --comment="1 study train (seed 1); 2 study train (seed 2); 4 study train (seed 4); exit 75: saved, goes on"
 #SBATCH --partition=gpu
 #SBATCH --time=60
 #SBATCH --nodes=1
@@ -176,15 +188,24 @@ def test_the_text_of_an_array_is_this() -> None:
 def test_squeue_shows_of_each_job_study_stage_and_cell_and_a_comment_that_the_site_needs_stays(tmp_path: Path) -> None:
     """Tasks of an array share its name: which seed 19_3 is nobody could tell."""
     plain = replace(FULL, comment="mono train (seed 3) it's", resources=Resources())
-    assert '#SBATCH --comment="mono train (seed 3) it\'s"\n' in sbatch_text(plain)
+    assert '#SBATCH --comment="mono train (seed 3) it\'s; exit 75: saved, goes on"\n' in sbatch_text(plain)
     played = Played(tmp_path, "sleep 1", comment=plain.comment, resources=plain.resources)
     asked = tmp_path / "scontrol"
     asked.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
     asked.chmod(0o755)
     assert played.run()[0] == 0 and not (tmp_path / "told").exists(), "a job of its own has it from the start"
     assert played.run(SLURM_ARRAY_JOB_ID="4", SLURM_ARRAY_TASK_ID="3")[0] == 0
-    assert (tmp_path / "told").read_text().splitlines() == ["update", "jobid=7", f"comment={plain.comment}"]
+    assert (tmp_path / "told").read_text().splitlines() == [
+        "update",
+        "jobid=7",
+        f"comment={plain.comment}; {CONTINUES}",
+    ]
     assert "scontrol" not in sbatch_text(replace(FULL, comment="mono train")), "the site's own comment is kept"
+
+
+def test_a_job_that_asks_for_no_memory_has_no_mem() -> None:
+    """`--mem=0` would ask for all memory of a node."""
+    assert "--mem" not in sbatch_text(replace(FULL, resources=Resources(memory_gb=0)))
 
 
 def test_jobs_ask_for_the_same_whatever_they_are_called_and_do() -> None:

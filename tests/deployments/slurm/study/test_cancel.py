@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,9 +17,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
 from deployments.page import load_page
+from deployments.slurm.cluster.client import Job
 from deployments.slurm.cluster.site import Site
+from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.pool import runs as pool_runs
-from deployments.slurm.study import cancel
+from deployments.slurm.study import cancel, own_run
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import SlurmStudy
 from tests.slurm import toy
@@ -151,6 +155,87 @@ def test_a_busy_server_is_asked_again_and_a_study_that_was_not_cancelled_whole_s
         answers(times_busy=2)
         cancel.finish_cancels(root)
         assert [client.read_flow_run(run).state.name for run in (whole, one)] == ["Cancelled", "Cancelled"]
+
+
+def test_a_study_that_a_command_started_has_one_flow_run_which_its_cancel_ends(
+    tmp_path: Path, prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had none: nothing in the UI showed the study as a whole, and nothing could cancel it."""
+    (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
+    monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
+    study = toy_study("by-command", resources={"cpus": 2})
+    kept = kept_study(tmp_path / "runs", study)
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        first = own_run.address_of(kept)
+        assert own_run.address_of(kept) == first, "a second start finds it"
+        elsewhere = _run_at(client, own_run.address_of(kept_study(tmp_path / "other", study)))
+        run = _run_at(client, first)
+        assert client.read_deployment(run.deployment_id).entrypoint == "tests.slurm.toy.toy"
+        assert run.work_pool_name == "ratchet" and run.state.is_scheduled() and {"by-command", "study"} <= {*run.tags}
+        assert TOY.model.model_validate(run.parameters["study"]) == study and run.parameters["dispatch"] == "slurm"
+        stage = client.create_flow_run_from_deployment(
+            run.deployment_id,
+            parameters={"root": str(kept.root), "study_file": str(kept.file), "fingerprint": "f" * 64},
+            tags=["by-command"],
+        )
+        assert cancel.cancel_runs(kept, cancel.mark_stopped(kept)) == 2
+        states = [client.read_flow_run(one.id).state.name for one in (run, stage, elsewhere)]
+        assert states == ["Cancelled", "Cancelled", "Scheduled"]
+        kept.keep()
+        assert own_run.address_of(kept) != first, "started again it has a new one"
+
+
+def test_a_cancel_of_a_study_s_run_that_no_process_has_yet_is_finished_by_advance(
+    tmp_path: Path, spared: list[set[str]], prefect_server: str
+) -> None:
+    """No worker of the pool `ratchet` is free, say: Prefect sets it Cancelled, and calls no hook."""
+    kept = kept_study(tmp_path / "runs", toy_study("unbegun"))
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        run = _run_at(client, own_run.address_of(kept))
+        client.set_flow_run_state(run.id, Cancelling())
+        assert client.read_flow_run(run.id).state.name == "Cancelled"
+        cancel.finish_cancels(kept.root)
+        assert study_file.stopped(kept.file).exists() and spared == [set()]
+        os.utime(kept.keep(), (time.time() + 9, time.time() + 9))
+        cancel.finish_cancels(kept.root)
+        assert len(spared) == 1, "a start after the cancel stands"
+
+
+def test_the_jobs_of_a_cancelled_study_are_ended_without_worker_or_server(tmp_path: Path) -> None:
+    kept = kept_study(tmp_path, toy_study("jobs"))
+    journal = Journal(jobs_folder(kept.handles[0].run))
+    for number, end in ((1, End("AwaitingRetry", "the time limit")), (2, None), (3, None), (4, None)):
+        journal.write(Submission(number, f"jobs.{number}", "f", 0.0, True, 4.0, job_id=str(number), end=end))
+    slurm = Slurm(
+        {
+            "1": Job("1", "jobs.1", "TIMEOUT"),
+            "2": Job("2", "jobs.2", "RUNNING"),
+            "3": Job("3", "of somebody else", "RUNNING"),  # the cluster began its ids anew
+            "4": Job("4", "jobs.4", "COMPLETED"),
+        }
+    )
+    cancel.mark_stopped(kept)
+    assert cancel.cancel_jobs(kept, slurm) == 1 and slurm.cancelled == ["2"]  # type: ignore[arg-type]
+    kept_study(tmp_path, toy_study("jobs").model_copy(update={"seed": 4}))
+    assert cancel.cancel_jobs(kept, slurm) == 0, "another study wants the same stages"  # type: ignore[arg-type]
+
+
+@dataclass
+class Slurm:
+    """A SLURM with these jobs."""
+
+    known: dict[str, Job]
+    cancelled: list[str] = field(default_factory=list)
+
+    def jobs(self) -> dict[str, Job]:
+        return self.known
+
+    def cancel(self, ids: list[str]) -> None:
+        self.cancelled += ids
+
+
+def _run_at(client: SyncPrefectClient, address: str) -> Any:
+    return client.read_flow_run(UUID(address.rpartition("/")[2]))
 
 
 def _cancelling(client: SyncPrefectClient, flow_id: UUID, parameters: dict[str, Any]) -> UUID:

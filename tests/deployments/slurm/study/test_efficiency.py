@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from deployments.slurm.cluster.client import Used
@@ -94,6 +95,17 @@ def test_steps_that_were_computed_twice_are_lost_work(tmp_path: Path) -> None:
     assert "| first | 1 | 0 s | 1 min 00 s | 0.03 | 2 of 5 | 100% of 8 | 15.0 of 16 GB |" in shown
 
 
+def test_the_table_names_the_cell_of_each_stage_and_says_where_no_memory_was_asked_for(tmp_path: Path) -> None:
+    """Five rows that are all called `uat` say nothing."""
+    config = ToyConfig(ends="finished", cell="adversarial, seed 3")
+    handle = Walk(tmp_path, "toy")(Stage("first", ToyConfig, "tests.deployments.toy:work"), config)
+    a_job(handle.run, 1, 0, 0, 60, cpu_seconds=480.0, peak_memory_bytes=15 * 2**30)
+    assert "| first (adversarial, seed 3) | 1 |" in efficiency.table([handle])
+    (entry,) = Journal(handle.run.path / "jobs").all()
+    Journal(handle.run.path / "jobs").write(replace(entry, memory_gb=0.0))
+    assert "| 15.0 GB |" in efficiency.table([handle])
+
+
 def test_what_is_suggested_is_less_than_what_was_asked(tmp_path: Path) -> None:
     handle = a_stage(tmp_path)
     hour = 3600.0
@@ -102,7 +114,7 @@ def test_what_is_suggested_is_less_than_what_was_asked(tmp_path: Path) -> None:
     a_job(handle.run, 1, 0, 0, hour, follows="Completed", cpu_seconds=8 * hour, peak_memory_bytes=16 * 2**30)
     assert efficiency.use_of(handle.run).suggestion == "time_limit_minutes: 120"
     asked = Submission(1, "x", "f", 0.0, True, memory_gb=1.0, cpus=2, job_id="1")
-    small = Use("x", 1, 0, 0, 0, 0, 0, 0.42, 0.4, 60.0, False, asked)
+    small = Use(1, 0, 0, 0, 0, 0, 0.42, 0.4, 60.0, False, asked)
     assert small.suggestion == "", "42% of 2 is still 2"
 
 

@@ -2,25 +2,115 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.slurm.cluster.site import Site
-from deployments.slurm.study.preflight import _require_known_stages
+from deployments.deploy import JOBS, STUDIES, deploy, make_pool
+from deployments.generate import shared_deployments
+from deployments.page import load_page
+from deployments.slurm.cluster.site import VARIABLE, Site
+from deployments.slurm.pool import environment
+from deployments.slurm.study import preflight
+from deployments.slurm.study.follow import Follower
+from deployments.slurm.study.preflight import _unknown_stages, checked
+from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Walk
+from flows import command
 from storage.errors import BadInput
+from tests.deployments.slurm.job.test_preflight import one as one_node
 from tests.slurm import toy
 from tests.slurm.harness import toy_study
+
+WRONG = {
+    "toy-training": {"partition": "nope", "cpus": 99},
+    "all": {"pass_environment": ["SURELY_NOT_SET"], "memory_gb": 1},
+}
+
+
+@pytest.fixture
+def at_server(prefect_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A server with the deployments of stages, and a cluster of one node."""
+    monkeypatch.setattr(preflight, "read_cluster", one_node)
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        for pool in (STUDIES, JOBS):
+            make_pool(client, pool)
+        assert len([*deploy(client, shared_deployments())]) == 4
+        yield
+
+
+def a_study(root: Path, resources: dict[str, Any], stages: dict[str, Any] | None = None) -> SlurmStudy:
+    study = toy_study()
+    how = study.execution.model_copy(update={"resources": resources})
+    site = Site(root=str(root), stages=stages or {}, strict_lead=False)
+    return SlurmStudy(load_page("tests.slurm.toy"), study.model_copy(update={"execution": how}), site, root)
+
+
+def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_its_stages(
+    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They came one at a time: of each stage the first, after a correction the next."""
+    monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
+    with pytest.raises(BadInput) as refused:
+        Follower(a_study(tmp_path, WRONG, {"no-such-stage": {}})).start()
+    lines = str(refused.value).splitlines()
+    for problem in (
+        "toy-training: partition: nope is not a partition of this cluster",
+        "toy-training: cpus: 99 CPUs asked for",
+        "toy-training, toy-report: pass_environment: SURELY_NOT_SET is not set where the worker of the pool runs",
+        "SLURM_CLUSTERS=gpus is set",
+        "site file: stages.no-such-stage: no stage has this name",
+    ):
+        assert sum(line.strip().startswith(problem) for line in lines) == 1, (problem, lines)
+    assert len(lines) == 7 and not [*tmp_path.iterdir()], "and nothing was begun"
+
+
+def test_the_environment_that_counts_is_the_worker_s(
+    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The example's HF_TOKEN passed the dry run, and the first job failed a second after the start."""
+    study = a_study(tmp_path / "runs", {"all": {"pass_environment": ["OF_THE_WORKER"], "memory_gb": 1}})
+    assert "OF_THE_WORKER is not set" in checked(study).refusal, "no worker has told: this process's own counts"
+    monkeypatch.setenv("OF_THE_WORKER", "secret")
+    assert checked(study).refusal == ""
+    (folder := tmp_path / "runs" / ".slurm" / JOBS).mkdir(parents=True)
+    environment.tell(folder)
+    assert "secret" not in (folder / environment.FILE).read_text()
+    monkeypatch.delenv("OF_THE_WORKER")
+    assert checked(study).refusal == ""
+    environment.tell(folder)
+    monkeypatch.setenv("OF_THE_WORKER", "secret")
+    assert "OF_THE_WORKER is not set" in checked(study).refusal
+
+
+def test_the_dry_run_tells_all_refusals_above_the_scripts(
+    at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They came below 290 lines."""
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        yaml.safe_dump({"root": str(tmp_path / "runs"), "strict_lead": False, "stages": WRONG | {"all": {}}})
+    )
+    monkeypatch.setenv(VARIABLE, str(site))
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+    assert command.ratchet(["run", "tests.slurm.toy", "--dispatch", "slurm", "--dry-run"]) == 2
+    shown = capsys.readouterr().out
+    at = [shown.index(part) for part in ("stages.all: no stage", "partition: nope", "cpus: 99", "#SBATCH", "above")]
+    assert at == sorted(at), shown
 
 
 @pytest.mark.parametrize(
     ("own", "stages", "message"),
     [
-        ({"toy-trainig": {}}, {}, r"execution\.resources\.toy-trainig: no stage .*: all, toy-report, toy-training$"),
-        ({"uat": {}}, {}, r"execution\.resources\.uat: no stage has this name"),
-        ({}, {"train": {}}, r"site file: stages\.train: no stage .* toy-report, toy-training, .*uat$"),
+        ({"toy-trainig": {}}, {}, "execution.resources.toy-trainig: no stage has this name; known: all, toy-report, "),
+        ({"uat": {}}, {}, "execution.resources.uat: no stage has this name"),
+        ({}, {"train": {}}, "site file: stages.train: no stage has this name; known: aggregate, "),
     ],
 )
 def test_resources_of_a_stage_that_does_not_exist_are_refused(
@@ -29,7 +119,7 @@ def test_resources_of_a_stage_that_does_not_exist_are_refused(
     """They would be given to nobody, and the stage that was meant would run with too little."""
     walk = Walk(tmp_path, "toy")
     toy.page(toy_study(), walk)
-    with pytest.raises(BadInput, match=message):
-        _require_known_stages(walk, own, Site(root="/shared", stages=stages))
+    (told,) = _unknown_stages(walk, own, Site(root="/shared", stages=stages))
+    assert told.startswith(message)
     elsewhere = {"uat": {}, "cpu": {}}  # another study's stage, and what stages of several need
-    _require_known_stages(walk, {"all": {}, "toy-report": {}}, Site(root="/shared", stages=elsewhere))
+    assert _unknown_stages(walk, {"all": {}, "toy-report": {}}, Site(root="/shared", stages=elsewhere)) == []

@@ -1,0 +1,62 @@
+"""Makes the work pools and deployments on a Prefect server, as `prefect deploy --all` does from `prefect.yaml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from prefect import Flow
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
+from prefect.client.schemas.schedules import IntervalSchedule
+from prefect.exceptions import ObjectAlreadyExists
+from prefect.flows import load_flow_from_entrypoint
+from prefect.utilities.callables import parameter_schema
+
+STUDIES, JOBS = "ratchet", "gpu"
+"""The pools: of what runs in a process, the studies and `advance`; and of stages that are SLURM jobs."""
+
+
+def make_pool(client: SyncPrefectClient, name: str) -> None:
+    """Makes the pool; one that is there stays as it is, since a person may have changed its form."""
+    pool = WorkPoolCreate(name=name, type="process")
+    if name == JOBS:
+        from deployments.slurm.pool.worker import SlurmWorker
+
+        template = SlurmWorker.get_default_base_job_template()
+        pool = WorkPoolCreate(name=name, type=SlurmWorker.type, base_job_template=template)
+    try:
+        client.create_work_pool(pool)
+    except ObjectAlreadyExists:
+        pass
+
+
+def deploy(client: SyncPrefectClient, deployments: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Makes each deployment, given as `prefect.yaml` holds it, or brings it up to date; yields its name in Prefect.
+
+    Their pools must be there. A run of one works in the folder in which this is called.
+    """
+    here = {"prefect.deployments.steps.set_working_directory": {"directory": str(Path.cwd())}}
+    for given in deployments:
+        flow: Flow[..., Any] = load_flow_from_entrypoint(given["entrypoint"])
+        client.create_deployment(
+            client.create_flow(flow),
+            given["name"],
+            schedules=[
+                DeploymentScheduleCreate(
+                    schedule=IntervalSchedule(interval=timedelta(seconds=one["interval"])), active=one["active"]
+                )
+                for one in given.get("schedules", [])
+            ],
+            parameters=given.get("parameters", {}),
+            description=given["description"],
+            tags=given["tags"],
+            work_pool_name=given["work_pool"]["name"],
+            entrypoint=given["entrypoint"],
+            job_variables=given["work_pool"].get("job_variables", {}),
+            parameter_openapi_schema=parameter_schema(flow).model_dump_for_openapi(),
+            pull_steps=[here],
+        )
+        yield f"{flow.name}/{given['name']}"
