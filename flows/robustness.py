@@ -43,7 +43,7 @@ TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.robustness.arms:train
 CHOOSE = Stage("choose", ChooseConfig, "tasks.robustness.choose:choose", version=1, needs="cpu")
 EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
 ORDER = Stage("order", OrderConfig, "tasks.robustness.order:order", version=2, needs="gpu")
-UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=2, needs="gpu")
+UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
 TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=1, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=6, needs="cpu")

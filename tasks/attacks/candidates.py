@@ -31,6 +31,13 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.replacements)
 
+    def by_position(self) -> list[list[int]]:
+        """The numbers of the replacements at each position that has any, in the order in which positions first come."""
+        numbers: dict[int, list[int]] = {}
+        for number, (position, _) in enumerate(self.replacements):
+            numbers.setdefault(position, []).append(number)
+        return list(numbers.values())
+
 
 def estimated_effects(
     gradient_PD: torch.Tensor, present: Sequence[int], embeddings_VD: torch.Tensor, usable_V: torch.Tensor

@@ -48,7 +48,7 @@ class TriggerAttack(Search):
         5, ge=1, description="Searches from a random trigger; the best on the search text counts."
     )
     iterations: int = scientific(
-        100, ge=1, description="Gradient steps in one search; each replaces at most one token."
+        100, ge=1, description="Gradient steps in one search; each may replace a token at every position."
     )
     batch_documents: int = scientific(16, ge=1, description="Search documents on which one iteration compares them.")
     text_tokens: int = scientific(96, ge=2, description="Tokens of a document that are attacked, from its beginning.")

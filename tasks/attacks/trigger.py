@@ -1,9 +1,11 @@
 """A universal trigger: one token sequence in front of every text that makes a model predict all of them badly.
 
 Wallace et al., "Universal Adversarial Triggers for Attacking and Analyzing NLP" (2019): the gradient of the texts'
-loss ranks every token at every position of the trigger, the best of each position are evaluated exactly, and the best
-of all is kept if it raises the loss. The blind search has no gradient, spends as much, and is the same otherwise: it is
-what an attacker does who can only ask for losses, and what a gradient must beat to be worth anything.
+loss ranks every token at every position of the trigger, and position after position, the one of the best estimate
+first, the best tokens are evaluated exactly in the trigger as it is by then; the best is kept if it raises the loss. So
+one gradient may replace every token, as in their `get_best_candidates`. The blind search has no gradient, spends as
+much, and is the same otherwise: it is what an attacker does who can only ask for losses, and what a gradient must beat
+to be worth anything.
 """
 
 from __future__ import annotations
@@ -91,22 +93,41 @@ class TriggerSearch:
         return self.best()["trigger_ids"] if self.state["restarts"] else self.state["trigger"]
 
     def _improve(self, done: int) -> None:
-        """Puts the best of the candidates into the trigger if it raises the loss of this iteration's texts."""
-        trigger, chosen = self.state["trigger"], self._batch(done)
+        """Puts into the trigger, at every position, what most raises the loss of this iteration's texts."""
+        before, chosen = self.state["trigger"], self._batch(done)
         batch = [self.texts[i] for i in chosen]
-        candidates = self._candidates(trigger, batch, done)
-        tried = [trigger, *(replaced(trigger, *replacement) for replacement in candidates.replacements)]
-        prefixes = [prefix for prefix in tried for _ in batch]
-        sums = _sums(self.victim, prefixes, batch * len(tried)).reshape(len(tried), len(batch)).sum(axis=1)
-        best = int(sums.argmax())
-        if best > 0:
-            self.state |= {"trigger": tried[best], "skip": 0}
+        candidates = self._candidates(before, batch, done)
+        trigger, loss, effects = self._best_of_each_position(before, candidates, batch)
+        if trigger != before:
+            self.state |= {"trigger": trigger, "skip": 0}
         elif len(batch) == len(self.texts):
             # the next iteration would rank alike: it tries those that come after these (other texts rank anew)
             self.state["skip"] += len(candidates)
-        correlation = rank_correlation(candidates.estimates, (sums[1:] - sums[0]).tolist())
+        correlation = rank_correlation(candidates.estimates, effects)
         self.state["rank_correlations"] += [] if correlation is None else [correlation]
-        self._follow(sums[best], chosen)
+        self._follow(loss, chosen)
+
+    def _best_of_each_position(
+        self, trigger: list[int], candidates: Candidates, batch: list[Sequence[int]]
+    ) -> tuple[list[int], float, list[float]]:
+        """The trigger and its loss after the best of each position was kept, position after position.
+
+        And the effect of every candidate, on the trigger in which it was tried.
+        """
+        loss, effects = self._losses([trigger], batch)[0], [0.0] * len(candidates)
+        for numbers in candidates.by_position():
+            tried = [replaced(trigger, *candidates.replacements[number]) for number in numbers]
+            losses = self._losses(tried, batch)
+            for number, own in zip(numbers, losses, strict=True):
+                effects[number] = own - loss
+            if max(losses) > loss:
+                trigger, loss = tried[losses.index(max(losses))], max(losses)
+        return trigger, loss, effects
+
+    def _losses(self, triggers: list[list[int]], batch: list[Sequence[int]]) -> list[float]:
+        """Loss of all these texts behind each trigger, in nats."""
+        sums = _sums(self.victim, [trigger for trigger in triggers for _ in batch], batch * len(triggers))
+        return sums.reshape(len(triggers), len(batch)).sum(axis=1).tolist()
 
     def _follow(self, attacked: float, chosen: list[int]) -> None:
         """Adds a point to the curve: the increase on this iteration's texts, on top of the clean loss of all texts.

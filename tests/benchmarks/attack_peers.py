@@ -1,12 +1,12 @@
 """How others search, for tests/benchmarks/attacks.py: nanoGCG's own code, and two loops written from the papers.
 
-Each yields, after every step, what it spent in forwards (a backward counts as two, as in tasks/attacks) and the
-highest loss that it has found, in nats per scored token. Shape suffixes as in tasks/attacks.
+Each yields, after every step, what it spent in forwards (a backward counts as two, as in tasks/attacks), the highest
+loss that it has found, in nats per scored token, and the tokens that it holds. Shape suffixes as in tasks/attacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +18,7 @@ from tasks.attacks.scoring import replaced
 IGNORED = -100
 """The label of a token that is not scored."""
 
-Curve = Iterator[tuple[int, float]]
+Curve = Iterator[tuple[int, float, list[int]]]
 
 
 def nanogcg(
@@ -53,48 +53,50 @@ def nanogcg(
             losses = find_executable_batch_size(gcg._compute_candidates_loss_original, len(tried_BT))(embedded_BLD)
         ids_1L = tried_BT[losses.argmax()].unsqueeze(0)
         best, spent = max(best, float(losses.max())), spent + 3 + candidates
-        yield spent, best
+        yield spent, best, ids_1L.squeeze(0).tolist()
 
 
 def wallace(
     model: Any,
     end: int,
     trigger: list[int],
-    texts: Sequence[Sequence[int]],
+    batches: Iterable[Sequence[Sequence[int]]],
     usable_V: torch.Tensor,
     candidates: int,
 ) -> Curve:
-    """Wallace et al. (2019), in the manner of their `create_adv_token.py`; texts are of one length.
+    """Wallace et al. (2019), in the manner of their `get_best_candidates` with a beam of one.
 
-    The gradient of all texts, averaged, ranks the tokens for one position; one forward pass for each of the best; the
-    best of all is kept if it is better; the next position. The trigger is masked out of the loss.
+    One gradient over the texts of a batch ranks the tokens for every position. Position after position, behind what was
+    kept before it: one forward pass for the trigger as it is and one for each of the best; the best of these is kept.
+    Then the next batch. The trigger is masked out of the loss. It yields after every position.
     """
-    texts_BL = torch.tensor(texts, device=model.device)
-    embeddings_VD = model.get_input_embeddings().weight
-
-    def read(ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        front_BT = torch.tensor([end, *ids], device=model.device).expand(len(texts_BL), -1)
-        return torch.cat([front_BT, texts_BL], 1), torch.cat([torch.full_like(front_BT, IGNORED), texts_BL], 1)
-
-    def loss_of(ids: list[int]) -> float:
-        tokens_BL, labels_BL = read(ids)
-        with torch.no_grad():
-            return model(input_ids=tokens_BL, labels=labels_BL).loss.item()
-
-    best, spent, step = loss_of(trigger), len(texts_BL), 0
-    while True:
-        position, step = step % len(trigger), step + 1
-        tokens_BL, labels_BL = read(trigger)
+    embeddings_VD, spent = model.get_input_embeddings().weight, 0
+    for texts in batches:
+        tokens_BL, labels_BL = _behind(end, trigger, texts, model.device)
         embedded_BLD = embeddings_VD[tokens_BL].detach().requires_grad_()
         model(inputs_embeds=embedded_BLD, labels=labels_BL).loss.backward()
-        effects_V = embeddings_VD @ embedded_BLD.grad[:, 1 + position].mean(0)
-        effects_V[~usable_V.to(model.device)] = -torch.inf
-        tried = [replaced(trigger, position, token) for token in effects_V.topk(candidates).indices.tolist()]
-        losses = [loss_of(ids) for ids in tried]
-        if max(losses) > best:
-            best, trigger = max(losses), tried[int(np.argmax(losses))]
-        spent += (3 + candidates) * len(texts_BL)
-        yield spent, best
+        gradient_TD = embedded_BLD.grad[:, 1 : 1 + len(trigger)].mean(0)
+        effects_TV = (gradient_TD @ embeddings_VD.T).masked_fill(~usable_V.to(model.device), -torch.inf)
+        spent += 3 * len(texts)
+        for position, best in enumerate(effects_TV.topk(candidates).indices.tolist()):
+            tried, losses = [trigger, *(replaced(trigger, position, token) for token in best)], []
+            for ids in tried:
+                tokens_BL, labels_BL = _behind(end, ids, texts, model.device)
+                with torch.no_grad():
+                    losses.append(model(input_ids=tokens_BL, labels=labels_BL).loss.item())
+            trigger = tried[int(np.argmax(losses))]
+            spent += len(tried) * len(texts)
+            yield spent, max(losses), trigger
+
+
+def _behind(
+    end: int, trigger: list[int], texts: Sequence[Sequence[int]], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts behind a trigger, filled up on the right, and their labels: the texts' own tokens."""
+    fill, front = max(map(len, texts)), [end, *trigger]
+    tokens = [[*front, *text, *[end] * (fill - len(text))] for text in texts]
+    labels = [[*[IGNORED] * len(front), *text, *[IGNORED] * (fill - len(text))] for text in texts]
+    return torch.tensor(tokens, device=device), torch.tensor(labels, device=device)
 
 
 def textattack(
@@ -149,4 +151,4 @@ def textattack(
         if max(losses) > best:
             best, now = max(losses), tried[int(np.argmax(losses))]
         spent += 3 + candidates
-        yield spent, best
+        yield spent, best, now

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -142,9 +143,9 @@ class Bench:
         return self.followed(curve, self.steps(1))
 
     def wallace(self, seed: int) -> list[Point]:
-        texts, width = self.texts(seed, self.options.texts), self.options.candidates
-        curve = attack_peers.wallace(self.model, END, self.start(seed), texts, self.usable_V, width)
-        return self.followed(curve, self.steps(self.options.texts))
+        texts, each = self.texts(seed, self.options.texts), max(1, self.options.candidates // self.options.trigger)
+        curve = attack_peers.wallace(self.model, END, self.start(seed), repeat(texts), self.usable_V, each)
+        return self.followed(curve, self.steps(self.options.texts) * self.options.trigger)
 
     def textattack(self, seed: int) -> list[Point]:
         attack, (text,) = self.flip_attack(), self.texts(seed, 1)
@@ -162,7 +163,7 @@ class Bench:
         began, points = self.seconds(), []
         with torch.autocast(self.options.device, torch.bfloat16, enabled=self.options.precision == "bf16"):
             for _ in range(steps):
-                forwards, loss = next(curve)
+                forwards, loss, _ = next(curve)
                 points.append(Point(self.seconds() - began, forwards, loss))
         return points
 

@@ -129,6 +129,14 @@ def test_a_gradient_search_that_blind_search_beats():
     assert risen[True] > 4 * risen[False]
 
 
+def test_a_gradient_that_replaces_one_token_of_a_trigger_only():
+    """Wallace's `get_best_candidates` replaces one at every position, and found more than uat did at equal cost."""
+    attack = TriggerAttack(trigger_tokens=3, restarts=1, iterations=2, candidates=6, batch_documents=4)
+    search = TriggerSearch(planted(), texts(), usable(), attack, 5)
+    search.step()
+    assert search.victim.count.backward_sequences == 4 and search.state["trigger"] == [POISON] * 3
+
+
 def test_d14_uat_that_scores_its_trigger():
     victim, trigger = planted(), [IMPLAUSIBLE] * 5
     old = np.mean([loss_of_all(victim, [*trigger, *text]) for text in texts()])

@@ -6,9 +6,11 @@ import json
 import statistics
 
 import pytest
+import torch
 
+from tasks.attacks.candidates import estimated_effects
 from tasks.attacks.configuration import TriggerAttack
-from tasks.attacks.scoring import Victim
+from tasks.attacks.scoring import Victim, replaced
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss, random_tokens
 from tests.tasks.attacks.planted import POISON, Masked, planted, texts, usable
 from tests.tasks.tiny import tiny_model
@@ -56,6 +58,23 @@ def test_an_iteration_never_lowers_the_loss_of_the_texts_it_reads():
         search.step()
         losses.append(mean_loss(victim, search.state["trigger"], texts()))
     assert losses == sorted(losses) and losses[-1] > losses[0]
+
+
+def test_the_best_of_each_position_is_kept_and_the_next_is_tried_in_what_was_kept():
+    attack = ATTACK.model_copy(update={"batch_documents": 6, "restarts": 1, "candidates": 12})
+    victim, mask, own = Victim(tiny_model(length=40, seed=2), 0, 16), usable().new_ones(61), texts()
+    search, several = TriggerSearch(victim, own, mask, attack, 5), 0
+    for _ in range(4):
+        before = trigger = search.state["trigger"]
+        gradients = victim.gradients([before] * 6, own, [torch.ones(12, dtype=torch.bool)] * 6)
+        effects = estimated_effects(sum(gradient[:3] for gradient in gradients), before, victim.embeddings_VD, mask)
+        for position in effects.max(1).values.argsort(descending=True).tolist():
+            four = [replaced(trigger, position, token) for token in effects[position].topk(4).indices.tolist()]
+            trigger = max([trigger, *four], key=lambda tried: mean_loss(victim, tried, own))
+        search.step()
+        assert search.state["trigger"] == trigger
+        several += sum(old != new for old, new in zip(before, trigger, strict=True)) > 1
+    assert several, "one gradient replaced several tokens"
 
 
 def test_when_no_candidate_helps_the_next_ones_are_tried():
@@ -135,7 +154,7 @@ def test_the_curve_never_falls_and_ends_at_the_loss_of_all_texts_where_every_ite
     everything = ATTACK.model_copy(update={"batch_documents": 6, "restarts": 1})
     search = searched(Victim(tiny_model(length=40, seed=2), 0, 16), mask=usable().new_ones(61), attack=everything)
     curve = [point["loss_nats_per_token"] for point in search.state["curve"]]
-    assert curve == sorted(curve) and len(set(curve)) > 3
+    assert curve == sorted(curve) and len(set(curve)) > 1
     assert curve[-1] == pytest.approx(search.best()["search_loss_nats_per_token"], rel=1e-6)
 
 
