@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,31 @@ def test_a_cancel_of_a_sweep_ends_every_cell(bench: Bench, tmp_path: Path) -> No
         bench.until("its job ended", lambda job=job: [*bench.cluster.jobs(job.name).values()] == ["CANCELLED"])
         assert attempts.newest(handle.run.attempts)["end_state"] == "sigterm", "it saved before it ended"
     assert study_file.active(root) == [] and not bench.runs_of("ended sweep")
+
+
+def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_takes(
+    own_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """Tasks of one array: MaxArraySize 3 is two, numbered 1 and 2."""
+    bench, over = own_bench(extra="MaxArraySize=3"), {"training.seed": [1, 2, 3, 4]}
+
+    def squeue() -> list[tuple[str, str]]:
+        lines = bench.cluster.slurm("squeue", "-h", "--me", "--array", "-o", "%j|%k").splitlines()
+        return [(line.partition("|")[0].partition(".")[0], line.partition("|")[2]) for line in lines]
+
+    with bench.site_with({"array_tasks": 8}):
+        bench.cluster.hold()
+        Follower(swept(toy_study("arrays", steps=200, step_seconds=0.25), tmp_path / "runs", over)).start()
+        waiting = bench.until("four tasks wait", lambda: len(found := squeue()) == 4 and found)
+        assert {name for name, _ in waiting} == {"arrays-toy-training"}
+        cells = [f"arrays toy-training (training.seed {seed})" for seed in (1, 2, 3, 4)]
+        told = {part.rpartition(" ")[0] for _, comment in waiting for part in comment.split("; ")}
+        assert {part[0] for part in told} == {"1", "2"} and {part[2:] for part in told} == {*cells}, waiting
+        bench.cluster.release()
+        bench.until(
+            "each task that runs says which cell it is",
+            lambda: {comment.rpartition(" ")[0] for _, comment in squeue()} == {*cells},
+        )
 
 
 def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(bench: Bench, tmp_path: Path) -> None:

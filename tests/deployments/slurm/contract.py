@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 from deployments.slurm.cluster import diagnosis
-from deployments.slurm.cluster.client import Job, Refused, SlurmClient, Unreachable
+from deployments.slurm.cluster.client import Job, NoArray, Refused, SlurmClient, Unreachable
 from deployments.slurm.job.script import _quoted
 
 HOSTILE_NAMES = (
@@ -104,6 +104,15 @@ class Contract:
         assert _ended(bench, follows).state == "COMPLETED"
         bench.wait(lambda: set(bench.client.accounted(ids)) in (set(), set(ids)))
         assert {job.name for job in bench.client.accounted(ids).values()} <= {f"{name}[{task}]" for task in (1, 2, 5)}
+
+    def test_an_array_that_is_larger_than_the_cluster_takes_is_known_before_and_refused_as_one(
+        self, bench: Bench, name: str
+    ) -> None:
+        most = bench.client.largest_array()
+        with pytest.raises(NoArray):
+            bench.client.submit(script(name, "exit 0", array=f"{most},{most + 1}%2"))
+        array_id = bench.client.submit(script(name, "exit 0", array=f"{most}%2"))
+        assert bench.client.jobs()[f"{array_id}_{most}"].name == f"{name}[{most}]"
 
     @pytest.mark.parametrize(("code", "state"), [(0, "COMPLETED"), (1, "FAILED"), (75, "FAILED"), (71, "FAILED")])
     def test_an_ended_job_keeps_its_state_and_exit_code(self, bench: Bench, name: str, code: int, state: str) -> None:
