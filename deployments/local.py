@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +29,7 @@ from prefect.states import Completed, State, StateType
 from deployments.artifacts import StageArtifacts, StudyArtifacts, best_effort
 from deployments.estimate import estimate
 from deployments.finished import leave_for_people
+from deployments.orphan import outlive_worker
 from deployments.states import prefect_state
 from deployments.tags import add_tags
 from deployments.walk import Handle, Walk
@@ -41,7 +45,7 @@ from tasks.stage.outcome import (
     outcome_of,
     state_of_study,
 )
-from tasks.stage.progress import FOR_THE_TERMINAL
+from tasks.stage.progress import FOR_THE_TERMINAL, listening
 
 LOG = logging.getLogger("ratchet.local")
 REPORT_EVERY_SECONDS = 10.0
@@ -61,6 +65,7 @@ def run_here(
     with get_client(sync_client=True) as client:
         study = StudyArtifacts(client, walk.study, str(flow_run.id))
         tasks = _Tasks(walk, lambda: study.progress(estimate(walk.handles)))
+        outlive_worker(tasks.cancel)
         for handle in walk.handles:
             tasks.run_if_ready(handle)
         if not _stopped(walk.handles) and (rest := without_stopped()):
@@ -69,17 +74,18 @@ def run_here(
         if walk.handles[-1].finished:
             best_effort(lambda: study.results(walk.handles[-1].run))
             leave_for_people(walk.handles[-1])
-    return _final_state(walk.handles)
+    return _final_state(walk.handles, tasks.cancelled)
 
 
-def _final_state(handles: list[Handle]) -> State[Any]:
+def _final_state(handles: list[Handle], cancelled: bool = False) -> State[Any]:
     """The study's state, and what ended the stages that did not finish."""
     unfinished = [handle for handle in handles if not handle.finished]
     if not unfinished:
         return prefect_state(COMPLETED, f"all {len(handles)} stages are finished")
     tried = [handle for handle in unfinished if handle.outcome]
     causes = "\n".join(_causes(tried))
-    if any(handle.outcome and handle.outcome.end_state == "sigterm" for handle in tried) and _being_cancelled():
+    stopped = cancelled or any(handle.outcome and handle.outcome.end_state == "sigterm" for handle in tried)
+    if stopped and _being_cancelled():
         return prefect_state(CANCELLED, f"cancelled; what is done is kept, and a new start goes on\n{causes}")
     state = state_of_study([AWAITING_RETRY, *(handle.outcome.state for handle in tried if handle.outcome)])
     return prefect_state(state, causes or AWAITING_RETRY.words)
@@ -116,6 +122,15 @@ class _Tasks:
         """`show_study` shows now and then how far the whole study is."""
         self._walk, self._show_study = walk, show_study
         self._ended: dict[str, State[Any]] = {}
+        self.cancelled = False
+        """Whether a person cancelled the study when no worker was there any more to end it."""
+
+    def cancel(self) -> None:
+        """Ends the stage at work as a worker does, by SIGTERM, and begins no other."""
+        self.cancelled = True
+        while not listening():  # between two stages Prefect would take it for a crash
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def run_if_ready(self, handle: Handle) -> None:
         """Runs a stage, or shows the one that was finished before; nothing where it waits or the study was stopped."""
@@ -123,7 +138,7 @@ class _Tasks:
             handle.check_marker()  # its inputs may have finished since the walk
         if handle.finished:
             self._run(handle, lambda: _show_finished(handle))
-        elif not handle.waits_for and not _stopped(self._walk.handles):
+        elif not handle.waits_for and not self.cancelled and not _stopped(self._walk.handles):
             self._run(handle, lambda: _attempt_here(handle, self._show_study))
             if handle.outcome and handle.outcome.end_state == "finished":
                 handle.check_marker()

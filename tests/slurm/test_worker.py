@@ -41,6 +41,23 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
     assert submitted_once(ends, runs, waits), bench.told()
 
 
+def test_a_study_whose_worker_was_killed_and_replaced_is_cancelled_as_any_other(bench: Bench, tmp_path: Path) -> None:
+    """Its cancel timed out after five minutes, and its jobs went on; or the next line of its log crashed it."""
+    bench.ensure_worker("ratchet")
+    study, root = toy_study("orphan", steps=2000, step_seconds=0.25), tmp_path / "runs"
+    flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
+    (training,) = bench.until("it trains", lambda: bench.runs_of("orphan toy-training"))
+    training.wait("Running")
+    bench.until("there is something to lose", lambda: any(root.glob("*/toy-training/*/checkpoints/[0-9]*")))
+    bench.workers["ratchet"].kill()
+    bench.start_worker("ratchet")
+    flow.cancel()
+    flow.wait("Cancelled", seconds=240)  # Prefect itself calls it so after 300 s
+    assert "the job was cancelled (scancel, or Cancel in Prefect)" in flow.message
+    training.wait("Cancelled")
+    assert not {"Crashed", "Failed"} & {*flow.history(), *training.history()}
+
+
 def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_is_killed(
     bench: Bench, tmp_path: Path
 ) -> None:

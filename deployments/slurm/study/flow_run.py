@@ -19,10 +19,12 @@ from prefect.states import State
 from deployments.artifacts import StudyArtifacts, best_effort
 from deployments.estimate import estimate
 from deployments.notes import notes
+from deployments.orphan import outlive_worker
 from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
 from deployments.slurm.study import file as study_file
+from deployments.slurm.study.cancel import stop
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
@@ -54,6 +56,7 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
         shown = StudyArtifacts(client, study.name, str(flow_run.id))
         board = _Board(shown)
         try:
+            outlive_worker(lambda: stop(slurm))
             return follow(Follower(slurm), board.show, polled=board.estimate)
         except BadInput as error:
             return prefect_state(BAD_INPUT, str(error))
