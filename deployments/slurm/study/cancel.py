@@ -19,7 +19,7 @@ from prefect.states import Cancelled, Cancelling, State, StateType
 from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.diagnosis import ENDS
-from deployments.slurm.cluster.site import read_site
+from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.pool.runs import NOT_ENDED, passes, patiently, runs_tagged
 from deployments.slurm.study import file as study_file
@@ -112,16 +112,15 @@ def finish_cancels(root: Path) -> None:
                 continue
             client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
         for file, page, study in study_file.readable(root):
-            if not study_file.stopped(file).exists() and _cancelled_unbegun(client, file, root):
+            if not study_file.stopped(file).exists() and _cancelled_unheard(client, file, site, root):
                 stop(SlurmStudy(page, study, site, root))
 
 
-def _cancelled_unbegun(client: SyncPrefectClient, file: Path, root: Path) -> bool:
-    """Whether the flow run that shows a study was cancelled since the study was started, and before any process had it:
-    then Prefect calls no hook."""
+def _cancelled_unheard(client: SyncPrefectClient, file: Path, site: Site, root: Path) -> bool:
+    """Whether a flow run of the study was cancelled since the study was started, and no process ended the study: none
+    had the run yet, or it was gone with its worker, and Prefect called the run Cancelled after five minutes."""
     return any(
-        run.run_count == 0
-        and run.parameters.get("root") == str(root)
+        root_of(site, run.parameters.get("root", "")) == root
         and run.state is not None
         and run.state.timestamp.timestamp() > file.stat().st_mtime
         for run in runs_tagged(client, study_file.tag(file), [StateType.CANCELLED])

@@ -14,7 +14,7 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling
+from prefect.states import Cancelled, Cancelling, Running
 
 from deployments.page import load_page
 from deployments.slurm.cluster.client import Job
@@ -185,14 +185,20 @@ def test_a_study_that_a_command_started_has_one_flow_run_which_its_cancel_ends(
         assert own_run.address_of(kept) != first, "started again it has a new one"
 
 
-def test_a_cancel_of_a_study_s_run_that_no_process_has_yet_is_finished_by_advance(
-    tmp_path: Path, spared: list[set[str]], prefect_server: str
+@pytest.mark.parametrize("process", ["none yet", "gone"])
+def test_a_cancel_of_a_study_s_run_that_no_process_heard_of_is_finished_by_advance(
+    tmp_path: Path, spared: list[set[str]], prefect_server: str, monkeypatch: pytest.MonkeyPatch, process: str
 ) -> None:
-    """No worker of the pool `ratchet` is free, say: Prefect sets it Cancelled, and calls no hook."""
-    kept = kept_study(tmp_path / "runs", toy_study("unbegun"))
+    """Prefect sets it Cancelled, at once or after five minutes, and calls no hook: its jobs went on."""
+    monkeypatch.setattr("deployments.slurm.study.cancel.read_site", lambda: Site(root=str(tmp_path / "runs")))
+    kept = kept_study(tmp_path / "runs", toy_study("unheard-" + process[:4]))
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
         run = _run_at(client, own_run.address_of(kept))
+        if process == "gone":
+            client.set_flow_run_state(run.id, Running(), force=True)
         client.set_flow_run_state(run.id, Cancelling())
+        if process == "gone":
+            client.set_flow_run_state(run.id, Cancelled(message="Flow run cancellation timed out"), force=True)
         assert client.read_flow_run(run.id).state.name == "Cancelled"
         cancel.finish_cancels(kept.root)
         assert study_file.stopped(kept.file).exists() and spared == [set()]
