@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from deployments.index import write_index
 from deployments.listing import ended_at
@@ -10,8 +11,15 @@ from deployments.walk import Handle
 from storage import durable
 from storage.errors import BadInput
 from storage.run_directory import LATEST, RunDirectory
+from tasks.training.unlearned import unlearned
 
 LOG = logging.getLogger("ratchet.finished")
+
+
+def completed(handles: Sequence[Handle]) -> str:
+    """What the state of a finished study says: where its results are, and which of its trainings learned nothing."""
+    where = f"all {len(handles)} stages are finished; results in {handles[-1].run.path}"
+    return "\n".join(filter(None, [where, unlearned(handle.run for handle in handles)]))
 
 
 def leave_for_people(last: Handle) -> None:

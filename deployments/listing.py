@@ -19,6 +19,7 @@ from storage.lineage import Lineages
 from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
+from tasks.training.unlearned import unlearned
 
 SHOWN_KEYS = 4
 """Of those in which a result differs from the others of its study."""
@@ -70,6 +71,8 @@ class ListedStudy:
     finished: int
     results: list[ListedResult]
     work: list[ListedWork]
+    unlearned: str = ""
+    """Which of its finished trainings are no better than what needs no learning."""
 
 
 def read_root(root: Path) -> Iterator[ListedStudy]:
@@ -96,7 +99,7 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
         if not results and not work:
             results += _last(finished)
         results = [_told_apart(one, results, lineages) for one in sorted(results, key=lambda one: one.ended_at)]
-        yield ListedStudy(study, len(of_study), len(finished), results, work)
+        yield ListedStudy(study, len(of_study), len(finished), results, work, unlearned(finished))
 
 
 def standing(run: RunDirectory) -> tuple[str, str]:

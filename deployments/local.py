@@ -28,7 +28,7 @@ from prefect.states import Completed, State, StateType
 
 from deployments.artifacts import StageArtifacts, StudyArtifacts, best_effort
 from deployments.estimate import estimate
-from deployments.finished import leave_for_people
+from deployments.finished import completed, leave_for_people
 from deployments.orphan import outlive_worker
 from deployments.states import prefect_state
 from deployments.tags import add_tags
@@ -81,7 +81,7 @@ def _final_state(handles: list[Handle], cancelled: bool = False) -> State[Any]:
     """The study's state, and what ended the stages that did not finish."""
     unfinished = [handle for handle in handles if not handle.finished]
     if not unfinished:
-        return prefect_state(COMPLETED, f"all {len(handles)} stages are finished")
+        return prefect_state(COMPLETED, completed(handles))
     tried = [handle for handle in unfinished if handle.outcome]
     causes = "\n".join(_causes(tried))
     stopped = cancelled or any(handle.outcome and handle.outcome.end_state == "sigterm" for handle in tried)
@@ -173,7 +173,7 @@ def _attempt_here(handle: Handle, show_study: Callable[[], None]) -> State[Any]:
     try:
         inputs = {role: given.as_input() for role, given in handle.inputs.items()}
         with _logs_to_prefect(), _shown_while_working(handle, show_study):
-            handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_source)
+            handle.outcome = attempt(handle.stage, handle.config, handle.run, inputs, handle.own_source, handle.origin)
     except Exception as error:  # outside the attempt, so that no record has it
         LOG.exception("%s ended outside an attempt", handle.stage.name, extra=FOR_THE_TERMINAL)
         handle.outcome = outcome_of(error)

@@ -5,6 +5,7 @@ Read from the run directories alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ def notes(handles: list[Handle]) -> list[str]:
             if folder not in beside:  # a sweep has hundreds of calls of one stage
                 beside[folder] = _unfinished(folder, own)
             found.append(_begins_anew(handle, beside[folder]))
-    return [*filter(None, found), *_changed_work(handles)]
+    return [*_changed_work(handles), *filter(None, found)]
 
 
 def finished_neighbours(handles: list[Handle]) -> list[str]:
@@ -121,31 +122,29 @@ def _changed_work(handles: list[Handle]) -> list[str]:
 
     The digest is over a module and what it imports, so it cannot tell which of the stages that share it has changed.
     """
-    ran: dict[str, list[str]] = {}
+    ran: dict[str, Counter[str]] = {}
     for handle in handles:
-        if attempts := _attempts_with_other_sources(handle):
-            module = handle.stage.work.partition(":")[0]
-            ran.setdefault(module, []).append(f"{handle.label} ({', '.join(attempts)})")
+        if _made_by_other_sources(handle):
+            ran.setdefault(handle.stage.work.partition(":")[0], Counter())[handle.stage.name] += 1
     return [
-        f"{module.replace('.', '/')}.py, or what it imports, changed since attempts whose results are kept: "
-        f"{', '.join(stages)}. Raise the version of a stage whose results can differ: it begins anew"
+        f"old results of {', '.join(f'{name} x {count}' if count > 1 else name for name, count in stages.items())} are "
+        f"kept, though {module.replace('.', '/')}.py, or what it imports, changed since: `--fresh STAGE` runs one anew"
         for module, stages in ran.items()
     ]
 
 
-def _attempts_with_other_sources(handle: Handle) -> list[str]:
-    """Those that made what is finished or saved."""
+def _made_by_other_sources(handle: Handle) -> bool:
+    """Whether an attempt that made what is finished or saved came from other sources."""
     if not handle.own_source:
-        return []
+        return False
     digest = handle.own_source["own_digest"]
     records = [read(file) for file in sorted(handle.run.attempts.glob("[0-9]*.json"))]
     reached = [record.get("began_at") for record in records[1:]] + [_reached(handle)]
-    return [
-        f"attempt {record['attempt']}"
-        for record, after in zip(records, reached, strict=False)
-        if record.get("source", {}).get("own_digest", digest) != digest
+    return any(
+        record.get("source", {}).get("own_digest", digest) != digest
         and after != record.get("began_at")  # else it gained nothing
-    ]
+        for record, after in zip(records, reached, strict=False)
+    )
 
 
 def _reached(handle: Handle) -> list[int] | None:

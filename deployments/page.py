@@ -102,6 +102,9 @@ class Page:
             raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}") from error
         if not walk.handles:
             raise BadInput(f"{self.file}: the page calls no stage")
+        for cell, one in cells.items():
+            self._note_origin(walk.cells[cell], one, {})
+        self._note_origin(walk.handles, study, self.over)
         if self.is_own:
             require_usable(own_files(self, walk.handles).values(), self.file.parent)
             for handle in walk.handles:
@@ -115,6 +118,7 @@ class Page:
         if not 0 < len(missing) < len(walk.cells):
             return None
         rest = self._sweep(study, walk, missing)
+        self._note_origin([rest], study, self.over)
         self._note_sources(rest)
         return rest
 
@@ -131,6 +135,11 @@ class Page:
             return known
         cells = {sweep.name_of(cell): calls[-1] for cell, calls in walk.cells.items() if cell not in missing}
         return walk(stage, config, **cells)
+
+    def _note_origin(self, handles: list[Handle], study: StudyBase, over: sweep.Over) -> None:
+        origin = {"page": self.place, "study": study.model_dump(mode="json"), "over": over}
+        for handle in handles:
+            handle.origin = handle.origin or origin  # a stage that cells share belongs to the first
 
     def _note_sources(self, handle: Handle) -> None:
         if self.is_own:

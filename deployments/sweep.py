@@ -17,7 +17,7 @@ from tasks.sweep.configuration import SweepConfig
 
 Over = dict[str, list[Any]]
 """What is varied: the values of each key. Their combinations are the cells."""
-SWEEP = Stage("sweep", SweepConfig, "tasks.sweep.sweep:sweep", version=4, needs="cpu")
+SWEEP = Stage("sweep", SweepConfig, "tasks.sweep.sweep:sweep", version=5, needs="cpu")
 """The stage over the cells of a study that names none of its own."""
 
 

@@ -38,6 +38,8 @@ class Handle:
     verdict: markers.Verdict
     outcome: Outcome | None = None
     cells: list[Cell] = field(default_factory=list)
+    origin: dict[str, Any] = field(default_factory=dict)
+    """What its run directory keeps as study.json: `page`, `study` (every value), `over` (a sweep's): set by a page."""
     own_source: dict[str, str] = field(default_factory=dict)
     """Where its work comes from, where it is a person's own (`AttemptRecord`): set by the page."""
 

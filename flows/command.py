@@ -1,7 +1,8 @@
 """The command line, and the only room that prints.
 
     ratchet run robustness [--profile quick | FILE.yaml] [--root runs] [--set key=value ...] [--seed N]
-                           [--dispatch local|slurm] [--wait] [--dry-run | --status | --show-config | --keys [GROUP]]
+                           [--dispatch local|slurm] [--wait] [--fresh STAGE]
+                           [--dry-run | --status | --show-config | --keys [GROUP]]
     ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
     ratchet status robustness ...        as `run ... --status`, with --over of a sweep
     ratchet cancel robustness ...        ends a study on SLURM, its runs in Prefect and its jobs
@@ -286,8 +287,16 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
         )
     options.set_defaults(cancel=False)
     if not with_views:
-        options.set_defaults(dry_run=False, keys=None, show_config=False)
+        options.set_defaults(dry_run=False, keys=None, show_config=False, fresh=[])
         return
+    options.add_argument(
+        "--fresh",
+        action="append",
+        default=[],
+        metavar="STAGE",
+        help="begin a stage with nothing, finished or not: its name, or the beginning of a fingerprint; what it made "
+        "before is kept in earlier/, and what reads it runs again where bytes differ; may be given again",
+    )
     view = options.add_mutually_exclusive_group()
     view.add_argument("--dry-run", action="store_true", help="print the stages and what would run, and stop")
     view.add_argument(
@@ -365,6 +374,8 @@ def _run_study(place: str, options: argparse.Namespace) -> int:
     if options.show_config:
         return run.show_configuration(study)
     where = run.Where(options.root, options.dispatch)
+    if options.fresh and (options.dry_run or options.status):
+        raise BadInput("--fresh begins stages anew, and --dry-run and --status change nothing: leave one of both out")
     if options.dry_run:
         return run.dry_run(page, study, where)
     if options.cancel:
@@ -373,7 +384,7 @@ def _run_study(place: str, options: argparse.Namespace) -> int:
         return cancel(page, study, where)
     if options.status:
         return run.status(page, study, where)
-    return run.run(page, study, where, options.wait)
+    return run.run(page, study, where, options.wait, options.fresh)
 
 
 def _over(options: argparse.Namespace, study: Any) -> dict[str, list[Any]]:

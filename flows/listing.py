@@ -14,6 +14,8 @@ def listing(root: Path) -> Iterator[str]:
         yield f"{study.name} ({study.finished} of {study.begun} begun stages are finished)"
         for result in study.results:
             yield from _result(result)
+        if study.unlearned:
+            yield f"  {study.unlearned}"
         for work in study.work:
             yield f"  {work.state:<12} {work.line}"
 

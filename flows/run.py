@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,12 @@ from deployments.sweep import waiting_cells
 from deployments.walk import Handle, Walk
 from flows.display import Display, running, standing
 from flows.terminal import show_markdown
-from storage import attempts
+from storage import attempts, generations
 from storage.checkpoints import furthest
-from storage.errors import BadInput
+from storage.errors import BadInput, Held
 from tasks.stage import outcome
 from tasks.stage.keys import keys_of
+from tasks.training.unlearned import unlearned
 
 if TYPE_CHECKING:  # imported late: what runs here needs no SLURM
     from deployments.generate import Profile
@@ -58,12 +60,13 @@ class Where:
         return root
 
 
-def run(page: Page, study: Any, where: Where, wait: bool) -> int:
-    """Runs what is not finished, then shows the result; returns the exit code."""
+def run(page: Page, study: Any, where: Where, wait: bool, fresh: Sequence[str] = ()) -> int:
+    """Runs what is not finished, and `fresh` stages with nothing, then shows the result; returns the exit code."""
     slurm = at_site(page, study, where) if where.on_slurm else None
     walk = slurm.walk if slurm else _walked(page, study, where)
     for note in notes(walk.handles):
         show(note, style="yellow")
+    _begin_anew(walk, fresh)
     if not all(handle.finished for handle in walk.handles):
         code = _run_on_slurm(slurm, wait) if slurm else _run_here(page, study, walk)
         if code and not page.over:
@@ -76,6 +79,25 @@ def run(page: Page, study: Any, where: Where, wait: bool) -> int:
                 show(f"the table of the sweep waits for {waiting}; the same command goes on")
             return code
     return _show_result(walk)
+
+
+def _begin_anew(walk: Walk, named: Sequence[str]) -> None:
+    """Has the named stages begin with nothing. BadInput for a name that the page does not have, or work under way."""
+    for name in named:
+        of_name = [handle for handle in walk.handles if handle.stage.name == name]
+        found = of_name or [handle for handle in walk.handles if handle.run.fingerprint.startswith(name)]
+        if not found or (len(found) > 1 and not of_name):
+            known = ", ".join(dict.fromkeys(handle.stage.name for handle in walk.handles))
+            raise BadInput(f"--fresh {name} names no stage of this study: they are {known}; or give a fingerprint")
+        for handle in found:
+            try:
+                aside = generations.begin_anew(handle.run)
+            except Held as error:
+                raise BadInput(f"--fresh {name}: {error}") from None
+            if aside:
+                show(f"{handle.label} begins anew; what it had made is in {aside}. To go on later, leave --fresh out")
+    if named:
+        walk.check_markers()
 
 
 def dry_run(page: Page, study: Any, where: Where) -> int:
@@ -325,6 +347,8 @@ def _show_result(walk: Walk) -> int:
                 outcome.AWAITING_RETRY.exit_code,
             )
     _show_tables(last, "the study is finished")
+    if nothing := unlearned(handle.run for handle in walk.handles):
+        show(nothing, style="yellow")
     return 0
 
 

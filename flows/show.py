@@ -9,7 +9,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from deployments.listing import date, ended_at, shown_first, standing
-from flows.again import command_for
+from flows.again import again
 from storage import attempts, locks
 from storage.run_directory import RunDirectory, read
 from tasks.report.provenance import ATTEMPTS
@@ -19,11 +19,6 @@ from tasks.stage.progress import duration
 LAST_LINES = 10
 """Of the log of an attempt that did not finish."""
 SHOWN_SIZES = 6
-UNKNOWN = (
-    "not known: no profile gives this fingerprint, neither alone nor with what later stages kept of the study's "
-    "configuration. Its own stage.json has that of this stage alone; code, packages or text may have changed since"
-)
-"""In the place of a command."""
 
 
 def shown(run: RunDirectory) -> Iterator[str]:
@@ -38,7 +33,9 @@ def shown(run: RunDirectory) -> Iterator[str]:
     yield _line("folder", str(run.path))
     if state == "finished":
         yield from _found(run)
-    yield _line("again", command_for(run) or UNKNOWN)
+    command, *notes = again(run)
+    yield _line("again", command)
+    yield from (_line("", f"   {note}") for note in notes)
     for role, source in run.reads(about.get("inputs", {})).items():
         gone = "" if source.stage_file.exists() else "  (not there any more)"
         yield _line("reads", f"{role}: {source.stage} {source.path.name}{gone}")

@@ -73,7 +73,7 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
         )
     inputs = {role: given.as_input() for role, given in handle.inputs.items()}
     until = time.monotonic() + 60 * HELD_MINUTES
-    this = (handle.stage, handle.config, handle.run, inputs, handle.own_source)
+    this = (handle.stage, handle.config, handle.run, inputs, handle.own_source, handle.origin)
     while (outcome := attempt(*this)).end_state == "held":
         if time.monotonic() > until:
             break

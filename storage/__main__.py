@@ -19,14 +19,23 @@ from rich.filesize import decimal
 
 from storage import durable, locks, markers
 from storage.errors import BadInput
+from storage.generations import EARLIER
 from storage.run_directory import LATEST, RunDirectory, find_runs, run_in
 
-EXPORTED = ("stage.json", "result.json", "COMPLETE.json", "generation.json", "metrics.jsonl", "timing.jsonl")
+EXPORTED = (
+    "stage.json",
+    "study.json",
+    "result.json",
+    "COMPLETE.json",
+    "generation.json",
+    "metrics.jsonl",
+    "timing.jsonl",
+)
 EXPORTED_SUFFIXES = (".md", ".json", ".txt", ".html", ".parquet")
 LEFT_OUT = ("model", "initial", "text")
 """Output folders that an export does not hold: weights, and text, which may not be ours to hand on."""
 MANIFEST = "MANIFEST.json"
-PRUNED = ("checkpoints", "records")
+PRUNED = ("checkpoints", "records", EARLIER)
 
 
 def main(arguments: list[str] | None = None) -> int:

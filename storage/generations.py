@@ -7,6 +7,7 @@ verified checkpoint.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable, locks, markers
@@ -14,6 +15,9 @@ from storage.locks import Lock
 from storage.run_directory import RunDirectory
 
 STARTED_AGAIN_AFTER = ("check_failed", "numerical_failure", "not_learning", "bad_input", "interrupted", "no_progress")
+
+EARLIER = "earlier"
+NOT_OF_THE_WORK = (EARLIER, "locks", "jobs", "generation.json")
 
 
 def current(run: RunDirectory) -> dict[str, Any]:
@@ -64,7 +68,35 @@ def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str], lock
     else:
         return
     lock.check()  # reading every byte took its time
+    _raise(run, now, reason, after)
+    run.marker_file.unlink(missing_ok=True)  # only now: an attempt that dies before must find it again
+
+
+def begin_anew(run: RunDirectory) -> Path | None:
+    """Moves all that the stage made into `earlier/<generation>/`, so that its next attempt begins with nothing.
+
+    None where it made nothing. The marker goes last: whoever is killed before has finished outputs, or ones that are
+    refused by name. Raises Held when another process is at work on the stage.
+    """
+    made = [path for path in sorted(run.path.glob("*")) if path.name not in NOT_OF_THE_WORK]
+    if not made:
+        return None
+    lock = locks.acquire(run.path / "locks")
+    try:
+        now = current(run)
+        before = attempts.newest(run.attempts)
+        _raise(run, now, "a person asked for a fresh one", before["attempt"] if before else 0)
+        aside = run.path / EARLIER / str(now["generation"])
+        aside.mkdir(parents=True, exist_ok=True)
+        for path in sorted(made, key=lambda one: one == run.marker_file):
+            lock.check()
+            path.rename(aside / path.name)
+    finally:
+        lock.release()
+    return aside
+
+
+def _raise(run: RunDirectory, now: dict[str, Any], reason: str, after: int) -> None:
     number = now["generation"] + 1
     history = [*now["history"], {"generation": number, "reason": reason, "after_attempt": after}]
     durable.write_json(run.generation_file, {"generation": number, "history": history})
-    run.marker_file.unlink(missing_ok=True)  # only now: an attempt that dies before must find it again

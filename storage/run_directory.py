@@ -54,6 +54,11 @@ class RunDirectory:
         return self.path / "stage.json"
 
     @property
+    def study_file(self) -> Path:
+        """The page and the whole study that the newest attempt belongs to; outside the fingerprint."""
+        return self.path / "study.json"
+
+    @property
     def generation_file(self) -> Path:
         return self.path / "generation.json"
 

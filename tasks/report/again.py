@@ -24,7 +24,7 @@ def made_again(page: str, profile: Mapping[str, Any], dag: Dag, over: Mapping[st
     that on which the bytes of results depend, as all runs of `dag` have it; `over`: what a sweep varies.
     """
     file = f"{profile['name']}.yaml"
-    varied = [f"--over {shlex.quote(f'{key}={_listed(values)}')}" for key, values in over.items()]
+    varied = [f"--over {shlex.quote(f'{key}={listed(values)}')}" for key, values in over.items()]
     command = " ".join(["ratchet", "sweep" if over else "run", shlex.quote(page), "--profile", file, *varied])
     kept = {key: value for key in profile["execution"] if (value := _common(key, dag)) is not None and key != WHERE}
     values = {key: value for key, value in profile.items() if key != "execution"}
@@ -40,8 +40,8 @@ def _common(key: str, dag: Dag) -> Any:
     return json.loads(found.pop()) if len(found) == 1 else None
 
 
-def _listed(values: Sequence[Any]) -> str:
-    """Values as `--over` takes them: those that are no plain word as JSON, which is YAML too."""
+def listed(values: Sequence[Any]) -> str:
+    """Values as `--over` and `--set` take them: those that are no plain word as JSON, which is YAML too."""
     plain = [value if isinstance(value, str) and _is_word(value) else json.dumps(value) for value in values]
     return ",".join(plain)
 

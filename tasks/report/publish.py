@@ -9,8 +9,10 @@ from pydantic import Field
 
 from storage import durable, markers
 from storage.errors import CheckFailed
+from storage.lineage import Lineages
 from tasks.stage.result import Result, as_json
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.unlearned import unlearned
 
 
 class Published(Result):
@@ -49,10 +51,13 @@ def publish(
 ) -> Published:
     """Writes `final_results.json`, the `texts` by file name and `figures/<name>.svg`.
 
-    Returns the stage's result, which names them. `headline` is the answer in one line, for a list of studies. Raises
-    ValueError for two HTML files.
+    Returns the stage's result, which names them. `headline` is the answer in one line, for a list of studies. A table
+    of a study of one's own, whose `results` are a dictionary, ends with the trainings that learned nothing, if any.
+    Raises ValueError for two HTML files.
     """
     numbers = as_json(results)
+    if isinstance(results, dict) and (nothing := unlearned(Lineages().of(run.run).runs())):
+        texts = {name: f"{text}\n**{nothing}.**\n" if name.endswith(".md") else text for name, text in texts.items()}
     with run.publish_file("final_results.json") as file:
         durable.write_json(file, numbers)
     for name, text in texts.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 from storage import attempts, durable, generations, locks, markers
 from storage.errors import BadInput, Held, NoProgress
-from storage.run_directory import RunDirectory, fingerprint
+from storage.run_directory import RunDirectory, fingerprint, read
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
 from tasks.stage.result import Result, as_json, require_json
@@ -28,11 +28,13 @@ def attempt(
     run: RunDirectory,
     inputs: dict[str, StageInput],
     own_source: dict[str, str] | None = None,
+    origin: dict[str, Any] | None = None,
 ) -> Outcome:
     """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
 
     The inputs must be finished. `own_source` says where the work comes from, where it is a person's own; the
-    attempt's record keeps it. A marker that another process wrote in the meantime is taken as it is.
+    attempt's record keeps it. `origin` is the page and the whole study, for study.json. A marker that another process
+    wrote in the meantime is taken as it is.
     """
     try:
         run.path.mkdir(parents=True, exist_ok=True)
@@ -44,7 +46,7 @@ def attempt(
             return outcome_of(error)
         return outcome_of(BadInput(f"cannot write in the run directory {run.path}: {error.strerror or error}"))
     try:
-        return _attempt_with_lock(stage, config, run, inputs, own_source, lock)
+        return _attempt_with_lock(stage, config, run, inputs, own_source, origin, lock)
     finally:
         lock.release()
 
@@ -55,6 +57,7 @@ def _attempt_with_lock(
     run: RunDirectory,
     inputs: dict[str, StageInput],
     own_source: dict[str, str] | None,
+    origin: dict[str, Any] | None,
     lock: locks.Lock,
 ) -> Outcome:
     digests = {role: given.outputs_digest for role, given in inputs.items()}
@@ -79,6 +82,9 @@ def _attempt_with_lock(
         work.stop.started = lambda seconds: work.note(start_seconds=seconds)
         with work.stop.listening():
             _open(stage, config, work, inputs, record)
+            if origin and origin != read(run.study_file):
+                lock.check()
+                durable.write_json(run.study_file, origin)
             result = _work(stage, work, config, inputs)
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import errno
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from storage import locks
 from storage.attempts import AttemptRecord
 from storage.errors import BadInput, CheckFailed, NoProgress, NotLearning, NumericalFailure, Stop
 from tasks.stage.diagnosis import Category, Diagnosis
+
+INSTALLED = ("site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name)
+ROOMS = tuple(f"{Path(__file__).parents[2] / room}/" for room in ("flows", "deployments", "tasks", "storage"))
+SHOWN_FRAMES = 3
+"""Of a traceback, behind the line of a person's own code."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,8 @@ class Outcome:
     def text(self) -> str:
         """What happened and what to do, for a person."""
         advice = self.diagnosis.resolution if self.diagnosis else ""
-        return self.message if advice in self.message else f"{self.message}. {advice}"
+        joined = "\n" if "\n" in self.message else ". "
+        return self.message if advice in self.message else f"{self.message}{joined}{advice}"
 
     @property
     def state(self) -> PrefectState:
@@ -163,9 +171,21 @@ def outcome_of(error: BaseException) -> Outcome:
         advice = "Free space or raise the quota, then start the same command: it goes on from what is saved."
         return diagnosed("crashed", "disk full", f"could not write {error.filename or ''}: {error.strerror}", advice)
     detail = "".join(traceback.format_exception(error))
-    summary = f"{type(error).__name__}: {error}"
-    outcome = diagnosed("crashed", "crash", summary, "See the traceback in the attempt's record.", detail)
-    return Outcome("crashed", summary, outcome.diagnosis, isinstance(error, ConnectionError | TimeoutError))
+    summary, frames = f"{type(error).__name__}: {error}", _from_own_code(error)
+    if frames:
+        summary += f" ({Path(frames[0].filename).name}:{frames[0].lineno})"
+    outcome = diagnosed("crashed", "crash", summary, "The whole traceback stands in the attempt's log.", detail)
+    message = "\n".join([summary, *"".join(traceback.format_list(frames)).splitlines()])
+    return Outcome("crashed", message, outcome.diagnosis, isinstance(error, ConnectionError | TimeoutError))
+
+
+def _from_own_code(error: BaseException) -> list[traceback.FrameSummary]:
+    """The end of the traceback: from the innermost line that no installed package has, a person's before Ratchet's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [i for i, frame in enumerate(frames) if not {*Path(frame.filename).parts} & {*INSTALLED}]
+    own = [i for i in ours if not frames[i].filename.startswith(ROOMS)] or ours
+    found = frames[own[-1] :] if own else frames[-1:]
+    return [*found[:1], *found[1:][-SHOWN_FRAMES:]]
 
 
 def diagnosed(end_state: str, category: Category, summary: str, resolution: str, detail: str = "") -> Outcome:

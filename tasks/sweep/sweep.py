@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from storage.lineage import Lineages
 from tasks.report import figures
 from tasks.report.again import made_again
 from tasks.report.attempts_page import publish_attempts
@@ -18,6 +19,7 @@ from tasks.sweep.figures import drawn
 from tasks.sweep.metrics import metrics_of
 from tasks.sweep.results import found
 from tasks.sweep.tables import facts, lead, sections, title
+from tasks.training.unlearned import unlearned
 
 
 def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
@@ -28,7 +30,10 @@ def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     metrics = metrics_of(results, config.numbers)
     pictures = drawn(results, metrics)
     parts = sections(results, metrics, pictures)
-    markdown = [f"# {title(results)}", lead(results), "\n".join(f"- {fact}" for fact in facts(results))]
+    known = facts(results)
+    if nothing := unlearned(Lineages().of(run.run).runs()):
+        known.append(f"**{nothing}.**")
+    markdown = [f"# {title(results)}", lead(results), "\n".join(f"- {fact}" for fact in known)]
     for section in parts:
         markdown += [f"## {section.title}", *section.texts, *(table.markdown() for table in section.tables)]
     dag = Dag.of(run, cells.values())
@@ -38,7 +43,7 @@ def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     texts = {
         "table.md": "\n\n".join(markdown) + "\n",
         "report.html": html_page(
-            title(results), lead(results), facts(results), [*parts, origin], beside=beside(["table.md", "figures/"])
+            title(results), lead(results), known, [*parts, origin], beside=beside(["table.md", "figures/"])
         ),
     }
     publish_attempts(run, config.study, dag)

@@ -14,11 +14,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from deployments.page import Page, load_page
 from deployments.walk import Handle, Walk
 from flows import command, settings
-from flows.again import command_for
+from flows.again import NOT_KEPT, again
 from storage import durable
-from storage.run_directory import run_in
+from storage.run_directory import RunDirectory, run_in
 from tests.conftest import ROBUSTNESS
-from tests.slurm.harness import kept_study, toy_study
+from tests.slurm.harness import toy_study
 
 
 def begun(root: Path, study: Any, page: Page = ROBUSTNESS) -> list[Handle]:
@@ -40,7 +40,13 @@ def begun(root: Path, study: Any, page: Page = ROBUSTNESS) -> list[Handle]:
         }
         handle.run.path.mkdir(parents=True)
         durable.write_json(handle.run.stage_file, described)
+        durable.write_json(handle.run.study_file, handle.origin)
     return walk.handles
+
+
+def command_for(run: RunDirectory) -> str:
+    (words,) = again(run)
+    return words
 
 
 def smoke(*changes: str) -> Any:
@@ -63,22 +69,40 @@ def test_the_command_of_every_stage_of_a_changed_profile_is_found_and_gives_its_
 ) -> None:
     for handle in begun(tmp_path, smoke(*CHANGED))[::4]:
         words = command_for(handle.run)
-        assert words is not None
         assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
         assert handle.run.path.name in capsys.readouterr().out, words
     assert "--set name=mine" in words and f"--root {tmp_path}" in words
 
 
-def test_without_a_later_stage_that_kept_the_configuration_only_a_profile_and_its_seed_are_found(
-    tmp_path: Path,
-) -> None:
-    *_, transfer, aggregate = begun(tmp_path, smoke("seed=7"))
-    aggregate.run.stage_file.unlink()
-    assert command_for(transfer.run) == f"ratchet run robustness --profile smoke --set seed=7 --root {tmp_path}"
-    *_, transfer, aggregate = begun(tmp_path / "other", smoke("seed=7", "budget.epochs=0.5"))
-    assert command_for(transfer.run) is not None
-    aggregate.run.stage_file.unlink()
-    assert command_for(transfer.run) is None, "what it was is not known any more"
+def test_a_run_of_an_earlier_version_says_that_its_command_is_not_known(tmp_path: Path) -> None:
+    run = begun(tmp_path, smoke("seed=7"))[0].run
+    run.study_file.unlink()
+    assert command_for(run) == NOT_KEPT
+
+
+def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp_path: Path) -> None:
+    """It dropped every execution key: other bytes under the same fingerprint."""
+    (text := tmp_path / "text.txt").write_text("a text")
+    study = smoke(
+        "execution.micro_batch_examples=64",
+        "execution.cpu_threads=1",
+        f"text={{source: files, paths: [{text}]}}",
+        "name=yes-no",
+    )
+    words = command_for(begun(tmp_path, study)[-1].run)
+    options = command.ratchet_parser().parse_args(shlex.split(words)[1:])
+    assert settings.read_study(ROBUSTNESS, options.profile, options.changes, options.seed) == study
+    assert "--set execution.micro_batch_examples=64" in words and "--set execution.cpu_threads=1" in words
+
+
+def test_a_run_that_reads_one_with_other_numerics_says_whose_bytes_would_be_others(tmp_path: Path) -> None:
+    by_stage = {handle.stage.name: handle.run for handle in begun(tmp_path, smoke())}
+    file = by_stage["base"].stage_file
+    durable.write_json(file, durable.read_json(file) | {"numerics": {"micro_batch_examples": 3, "device": "cuda"}})
+    for stage, read_it in (("setup", False), ("base", True), ("aggregate", True)):
+        _, *notes = again(by_stage[stage])
+        assert [note for note in notes if "base" in note and "execution.micro_batch_examples=3" in note] == notes
+        assert len(notes) == read_it
 
 
 def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,16 +120,14 @@ def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys
     )
     assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
     assert table.run.path.name in capsys.readouterr().out
-    of_cell = command_for(next(one for one in cells if one.stage.name == "aggregate").run) or ""
+    of_cell = command_for(next(one for one in cells if one.stage.name == "aggregate").run)
     assert re.match("ratchet run robustness --profile smoke .*--set seed=1 ", of_cell)
 
 
-def test_a_study_of_one_s_own_is_known_where_it_was_started_on_slurm(tmp_path: Path) -> None:
+def test_the_command_of_a_page_without_profiles_names_what_differs_from_its_defaults(tmp_path: Path) -> None:
     page, study = load_page("tests.slurm.toy"), toy_study("own", steps=18)
     handles = begun(tmp_path, study, page)
-    assert command_for(handles[0].run) is None, "no run directory names its page"
-    kept_study(tmp_path, study, page)
-    words = command_for(handles[0].run) or ""
+    words = command_for(handles[0].run)
     assert words.startswith("ratchet run tests.slurm.toy --set ") and "training.budget.epochs=3.0" in words
     assert command_for(handles[1].run) == words
 
@@ -130,17 +152,17 @@ def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(
     (path,) = (path for path in root.glob("small/count/*") if not path.is_symlink())
     run = run_in(path)
     capsys.readouterr()
-    words = command_for(run) or ""
+    words = command_for(run)
     assert words == f"ratchet run {own} --set words=7 --root {root}"
     assert command.ratchet(["status", *shlex.split(words)[2:]]) == 0 and path.name in capsys.readouterr().out
     own.write_text(SMALL.replace("study.words", "1 + study.words"))
     sys.modules.pop("small")
-    assert command_for(run) is None, "what the file says now is another study"
+    assert "gives other fingerprints" in command_for(run)
     own.write_text("not python")
     sys.modules.pop("small", None)
-    assert command_for(run) is None
+    assert "not possible as things are now" in command_for(run)
     own.unlink()
-    assert command_for(run) is None
+    assert "not possible as things are now" in command_for(run)
 
 
 def test_the_command_has_its_path_where_the_shell_does_not_find_it_alone(
@@ -148,9 +170,9 @@ def test_the_command_has_its_path_where_the_shell_does_not_find_it_alone(
 ) -> None:
     handle = begun(tmp_path, smoke())[0]
     monkeypatch.chdir(tmp_path)
-    assert (command_for(handle.run) or "").startswith("ratchet run ")
+    assert command_for(handle.run).startswith("ratchet run ")
     monkeypatch.setenv("PATH", str(tmp_path))
     beside = Path(sys.executable).with_name("ratchet")
-    assert (command_for(handle.run) or "").startswith(f"{beside} run ")
+    assert command_for(handle.run).startswith(f"{beside} run ")
     monkeypatch.chdir(beside.parents[1])
-    assert (command_for(handle.run) or "").startswith(f"{beside.relative_to(Path.cwd())} run ")
+    assert command_for(handle.run).startswith(f"{beside.relative_to(Path.cwd())} run ")

@@ -25,7 +25,19 @@ def test_the_options_are_frozen() -> None:
     def options(module: str) -> set[str]:
         return {option for action in command.parser(module)._actions for option in action.option_strings}
 
-    study = {"-h", "--help", "--profile", "--root", "--set", "--seed", "--dispatch", "--wait", "--dry-run", "--status"}
+    study = {
+        "-h",
+        "--help",
+        "--profile",
+        "--root",
+        "--set",
+        "--seed",
+        "--dispatch",
+        "--wait",
+        "--fresh",
+        "--dry-run",
+        "--status",
+    }
     study |= {"--show-config", "--keys"}
     assert options("flows.robustness") == study
     assert options("flows.sweep") == study | {"--seeds"}

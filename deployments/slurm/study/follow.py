@@ -12,7 +12,7 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.states import State
 
-from deployments.finished import leave_for_people
+from deployments.finished import completed, leave_for_people
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
@@ -174,8 +174,7 @@ def final_state(found: Standings) -> State[None]:
     each = [(handle, found.standing(handle)) for handle in found.handles]
     state = state_of_study(standing.state for _, standing in each)
     if state == COMPLETED:
-        where = found.handles[-1].run.path
-        return prefect_state(state, f"all {len(found.handles)} stages are finished; results in {where}")
+        return prefect_state(state, completed(found.handles))
     stopped = [one for one in each if one[1].stand in ("failed", "cancelled")]
     message = "; ".join(f"{handle.label}: {standing.message}" for handle, standing in stopped)
     return prefect_state(state, message or "unfinished")

@@ -1,0 +1,99 @@
+"""A training no better than its own trivial method ended as finished in a study of one's own, and nothing said so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows import command
+from storage.run_directory import RunDirectory
+from tasks.training.trivial import compared
+from tasks.training.unlearned import unlearned
+
+PAGE = """
+from deployments.study_flow import study_flow
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.run import Stage
+from tasks.stage.study import StageConfiguration, StudyBase
+
+
+class TrainConfig(StageConfiguration):
+    numerics = Numerics(torch=False)
+    loss: float = scientific(description="What the training ends at.")
+
+
+class ReportConfig(StageConfiguration):
+    numerics = Numerics(torch=False)
+
+
+class Study(StudyBase):
+    pass
+
+
+TRAIN = Stage("noise-train", TrainConfig, "noise_work:train", needs="cpu")
+REPORT = Stage("noise-report", ReportConfig, "noise_work:report", needs="cpu")
+
+
+def page(study: Study, stage):
+    losses = {"good": 0.4, "bad": 1.7, "worse": 2.0}
+    trained = {name: stage(TRAIN, TrainConfig(loss=loss, cell=name)) for name, loss in losses.items()}
+    return stage(REPORT, ReportConfig(), **trained)
+
+
+noise = study_flow(page)
+"""
+WORK = """
+from tasks.report.publish import publish
+from tasks.training.trivial import compared
+
+
+def train(run, config):
+    return {"folds": [{"best_loss": config.loss, **compared(config.loss, {"uniform guess": 1.609})}]}
+
+
+def report(run, config, **trained):
+    return publish(run, {"number": len(trained)}, {"table.md": "# Folds\\n"})
+"""
+SAID = "2 of 3 trainings are no better than uniform guess, which learns nothing: noise-train "
+
+
+def test_trainings_that_learned_nothing_are_told_in_terminal_table_list_index_and_prefect(
+    tmp_path: Path, prefect_server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "noise.py").write_text(PAGE)
+    (tmp_path / "noise_work.py").write_text(WORK)
+    root = str(tmp_path / "runs")
+    with temporary_settings({PREFECT_API_URL: prefect_server}):
+        assert command.ratchet(["run", str(tmp_path / "noise.py"), "--root", root]) == 0, "the gate is the study's"
+        with get_client(sync_client=True) as client:
+            (run,) = [run for run in client.read_flow_runs() if root in str(run.parameters)]
+    shown = capsys.readouterr().out
+    assert SAID in shown.splitlines()[-1] + shown.splitlines()[-2] and "(bad)" in shown and "(worse)" in shown
+    assert run.state is not None and SAID in (run.state.message or "")
+    (table,) = Path(root).glob("noise/noise-report/*/table.md")
+    assert SAID in table.read_text() and SAID in (Path(root) / "index.html").read_text()
+    assert command.ratchet(["list", root]) == 0
+    assert SAID in capsys.readouterr().out
+
+
+def _with_result(root: Path, number: int, result: object) -> RunDirectory:
+    run = RunDirectory(root, "study", "train", f"{number:012}")
+    run.path.mkdir(parents=True)
+    run.result_file.write_text(json.dumps(result))
+    return run
+
+
+def test_only_what_the_training_ended_at_counts_and_lower_is_better_below_zero_too(tmp_path: Path) -> None:
+    accuracy = {"majority": -0.5}  # negated, so that lower is better
+    early = {"validations": [compared(3.0, {"mean": 2.0})], **compared(1.0, {"mean": 2.0})}
+    results = [early, {"one": {"deep": early}}, compared(-0.9, accuracy), {"no": "training"}, {"trivial": {}}]
+    learned = [_with_result(tmp_path, number, result) for number, result in enumerate(results)]
+    assert unlearned(learned) == ""
+    nothing = _with_result(tmp_path, 9, compared(-0.4, accuracy))
+    assert unlearned([*learned, nothing]).startswith("1 of 4 trainings is no better than majority")
+    assert unlearned([_with_result(tmp_path, 10, compared(2.0, {"mean": 2.0, "zero": 2.5}))]).startswith("1 of 1 train")
