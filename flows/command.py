@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +177,26 @@ def _add_views_of_runs(commands: Any) -> None:
     table.add_argument("--pair", default="seed", metavar="COLUMN", help="names the seed (default: seed)")
     table.add_argument("--value", default="", metavar="COLUMN", help="is compared (default: the only other column)")
     table.add_argument("--reference", default="", metavar="ARM", help="compare with it only (default: every two arms)")
-    table.add_argument("--confidence", type=_level, default=0.95, help="level of the intervals (default: 0.95)")
+    table.add_argument(
+        "--confidence",
+        dest="confidence_level",
+        type=_level,
+        default=0.95,
+        help="level of the intervals (default: 0.95)",
+    )
     table.add_argument("--min-seeds", type=_seeds, default=3, help="of fewer nothing is called better (default: 3)")
     table.add_argument("--higher-is-better", action="store_true", help="of an accuracy, say (default: lower)")
     table.add_argument(
         "--allow-equal", action="store_true", help="two arms may have equal values: they are counts, say"
     )
+    table.add_argument(
+        "--test",
+        choices=["paired", "unpaired"],
+        default="",
+        help="which test decides: paired where the same seed gave both arms the same start (default: paired where both "
+        "tests agree, and else nothing)",
+    )
+    table.add_argument("--format", choices=["table", "csv", "json"], default="table", help="of what is printed")
     compares.set_defaults(function=_compare)
     help_ = "make the step again at which a training's numbers were not finite: which examples, which module"
     replays = commands.add_parser("replay", help=help_, description=help_, allow_abbrev=False)
@@ -218,20 +232,15 @@ def _compare(options: argparse.Namespace) -> int:
     if options.a.endswith(".csv"):
         if options.b is not None:
             raise BadInput(f"{options.a} is a table, and is compared with nothing else: leave out {options.b}")
-        from flows.compare_table import compared_table  # takes scipy
+        from flows import compare_table  # takes scipy
 
-        text = compared_table(
-            Path(options.a),
-            options.by,
-            options.pair,
-            options.value,
-            options.reference,
-            options.confidence,
-            options.min_seeds,
-            options.higher_is_better,
-            options.allow_equal,
+        asked = [field.name for field in fields(compare_table.Asked)]
+        found = compare_table.compared_table(
+            Path(options.a), compare_table.Asked(**{name: getattr(options, name) for name in asked})
         )
-        show_markdown(run.OUT, text)
+        if options.format != "table":
+            return run.show(getattr(compare_table, f"as_{options.format}")(found))
+        show_markdown(run.OUT, compare_table.as_markdown(found))
         return 0
     if options.b is None:
         raise BadInput("compare wants two runs, or one table FILE.csv")

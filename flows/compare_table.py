@@ -3,31 +3,182 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
+from storage.differences import leaves
 from storage.errors import BadInput
-from tasks.report.comparison_table import arm_table, comparison_table, in_words
-from tasks.statistics.comparison import arm_mean, compare_together
+from tasks.report.comparison_table import arm_table, comparison_table, in_words, test_table
+from tasks.report.numbers import p_value
+from tasks.statistics.comparison import (
+    Comparison,
+    TTest,
+    Values,
+    arm_mean,
+    compare_together,
+    judged_unpaired,
+    t_tests,
+)
 
 
-def compared_table(
-    file: Path,
-    by: str,
-    pair: str,
-    value: str,
-    reference: str,
-    confidence_level: float,
-    min_seeds: int,
-    higher_is_better: bool,
-    allow_equal: bool,
-) -> str:
-    """Markdown. The columns `by` and `pair` name arm and seed of a row, `value` (empty: the only other one) its number.
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of a table; the columns `by` and `pair` name arm and seed of a row."""
 
-    With `reference` each other arm is compared with it, else every two. BadInput says what is wrong, and where.
-    """
+    by: str = "arm"
+    pair: str = "seed"
+    value: str = ""
+    """The column of the number; empty: the only other one."""
+    reference: str = ""
+    """Each other arm is compared with it; empty: every two."""
+    confidence_level: float = 0.95
+    min_seeds: int = 3
+    higher_is_better: bool = False
+    allow_equal: bool = False
+    test: str = ""
+    """Which test decides: paired, unpaired, or (empty) pairs where Welch's t agrees."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came out; `undecided` are those on which the two tests disagree and nobody said which is meant."""
+
+    asked: Asked
+    value: str
+    values: Values
+    comparisons: list[Comparison]
+    undecided: list[Comparison]
+    other: list[Comparison]
+    """The same comparisons by the test that does not decide."""
+    tests: dict[tuple[str, str], dict[str, TTest]]
+
+
+def compared_table(file: Path, asked: Asked) -> Found:
+    """Compares the arms of a table. BadInput says what is wrong, and where."""
+    value, values = _values(file, asked)
+    if asked.reference and asked.reference not in values:
+        raise BadInput(
+            f"{file}: there is no {asked.by} {asked.reference!r} (--reference): there are {', '.join(values)}"
+        )
+    if len(values) < 2:
+        raise BadInput(f"{file}: {len(values)} {asked.by}: two or more are compared")
+    pairs = [(arm, asked.reference) for arm in values if arm != asked.reference]
+    pairs = pairs if asked.reference else _each_two(list(values))
+    level = (asked.confidence_level, asked.min_seeds)
+    try:
+        paired = compare_together(
+            {value: values}, pairs, *level, higher_is_better=asked.higher_is_better, allow_equal=asked.allow_equal
+        )[value]
+    except ValueError as error:
+        hint = ". Where values may be equal (counts, say): --allow-equal" if "have the same value" in str(error) else ""
+        raise BadInput(f"{file}: {error}{hint}") from None
+    unpaired = judged_unpaired(paired, values, *level, higher_is_better=asked.higher_is_better)
+    decides, other = (unpaired, paired) if asked.test == "unpaired" else (paired, unpaired)
+    undecided = [
+        one
+        for one, by_other in zip(decides, other, strict=True)
+        if not asked.test and (one.better, one.worse) != (by_other.better, by_other.worse)
+    ]
+    tests = {pair: t_tests(values, *pair, asked.confidence_level) for pair in pairs}
+    return Found(asked, value, values, decides, undecided, other, tests)
+
+
+def as_markdown(found: Found) -> str:
+    """For a person."""
+    asked, level = found.asked, found.asked.confidence_level
+    arms = {name: arm_mean(of_arm, level) for name, of_arm in found.values.items()}
+    return "\n\n".join(
+        [
+            arm_table(arms, level, found.value).markdown(),
+            comparison_table(
+                found.comparisons,
+                level,
+                asked.min_seeds,
+                higher_is_better=asked.higher_is_better,
+                undecided=found.undecided,
+                unpaired=asked.test == "unpaired",
+            ).markdown(),
+            test_table(found.tests, level).markdown(),
+            "\n".join(f"- {_in_words(found, place)}" for place in range(len(found.comparisons))),
+            "Higher is better."
+            if asked.higher_is_better
+            else "Lower is taken as better; for the contrary: --higher-is-better",
+        ]
+    )
+
+
+def as_json(found: Found) -> str:
+    """For a program: everything, unrounded."""
+    asked = found.asked
+    return json.dumps(
+        {
+            "value": found.value,
+            "confidence_level": asked.confidence_level,
+            "min_seeds": asked.min_seeds,
+            "higher_is_better": asked.higher_is_better,
+            "arms": {name: arm_mean(of, asked.confidence_level).as_json() for name, of in found.values.items()},
+            "comparisons": list(_rows_of(found)),
+        },
+        indent=2,
+    )
+
+
+def as_csv(found: Found) -> str:
+    """The same comparisons, a line each; what is not known is empty."""
+    rows = [dict(_columns(row)) for row in _rows_of(found)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().rstrip("\n")
+
+
+def _rows_of(found: Found) -> Sequence[dict[str, Any]]:
+    test = found.asked.test or "paired"
+    return [
+        one.as_json()
+        | {"decided_by": test, "undecided": one in found.undecided, "better": False, "worse": False}
+        | ({} if one in found.undecided else {"better": one.better, "worse": one.worse})
+        | {name: known.as_json() for name, known in found.tests[one.arm, one.reference].items()}
+        for one in found.comparisons
+    ]
+
+
+def _columns(row: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Nested values by dotted names, an interval as its two ends."""
+    named: list[tuple[str, Any]] = []
+    for name, value in leaves(dict(row)):
+        if name.endswith("interval"):
+            low, high = value or (None, None)
+            named += [(f"{name}_low", low), (f"{name}_high", high)]
+        else:
+            named.append((name, " ".join(value) if isinstance(value, list) else value))
+    return named
+
+
+def _in_words(found: Found, place: int) -> str:
+    one, other = found.comparisons[place], found.other[place]
+    if one not in found.undecided:
+        return in_words(one, found.asked.min_seeds)
+    shows, not_ = ("the pairs show a difference", "Welch's t does not")
+    if not (one.better or one.worse):
+        shows, not_ = ("the pairs show no difference", "Welch's t does")
+    return (
+        f"**{one.arm} and {one.reference}: {shows} (p {p_value(one.p_adjusted)} after Holm), and {not_} "
+        f"(p {p_value(other.p_adjusted)}).** Which is meant? Where the same {found.asked.pair} gave both the same "
+        "start (initial weights, order of the examples): --test paired. Where it did not: --test unpaired."
+    )
+
+
+def _values(file: Path, asked: Asked) -> tuple[str, dict[str, dict[str, float]]]:
+    """Which column is compared, and its value of each seed of each arm."""
     header, rows = _rows(file)
+    by, pair, value = asked.by, asked.pair, asked.value
     others = [name for name in header if name not in (by, pair)]
     if len(header) == 1 and ";" in header[0]:
         raise BadInput(f"{file}: its columns are separated by semicolons: save it with commas")
@@ -46,31 +197,7 @@ def compared_table(
             values[arm][seed] = float(row[value])
         except ValueError:
             raise BadInput(f"{file}, line {line}: {value} is {row[value]!r}, and not a number") from None
-    if reference and reference not in values:
-        raise BadInput(f"{file}: there is no {by} {reference!r} (--reference): there are {', '.join(values)}")
-    if len(values) < 2:
-        raise BadInput(f"{file}: {len(values)} {by}: two or more are compared")
-    pairs = [(arm, reference) for arm in values if arm != reference] if reference else _each_two(list(values))
-    try:
-        found = compare_together(
-            {value: values},
-            pairs,
-            confidence_level,
-            min_seeds,
-            higher_is_better=higher_is_better,
-            allow_equal=allow_equal,
-        )[value]
-    except ValueError as error:
-        hint = ". Where values may be equal (counts, say): --allow-equal" if "have the same value" in str(error) else ""
-        raise BadInput(f"{file}: {error}{hint}") from None
-    arms = {name: arm_mean(of_arm, confidence_level) for name, of_arm in values.items()}
-    blocks = [
-        arm_table(arms, confidence_level, value).markdown(),
-        comparison_table(found, confidence_level, min_seeds, higher_is_better=higher_is_better).markdown(),
-        "\n".join(f"- {in_words(one, min_seeds)}" for one in found),
-        "Higher is better." if higher_is_better else "Lower is taken as better; for the contrary: --higher-is-better",
-    ]
-    return "\n\n".join(blocks)
+    return value, values
 
 
 def _rows(file: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:

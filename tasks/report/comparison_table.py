@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from tasks.report.numbers import p_value, percent, span
 from tasks.report.table import Table
-from tasks.statistics.comparison import ArmMean, Comparison
+from tasks.statistics.comparison import ArmMean, Comparison, TTest
 
 DIGITS = "{:.6g}".format
 SIGNED = "{:+.3g}".format
@@ -36,11 +36,18 @@ def comparison_table(
     min_seeds: int,
     together: int | None = None,
     higher_is_better: bool = False,
+    undecided: Collection[Comparison] = (),
+    unpaired: bool = False,
 ) -> Table:
-    """Every comparison with what speaks for it; `together`: so many were corrected, when there are other tables."""
+    """Every comparison with what speaks for it.
+
+    `together`: so many were corrected, when there are other tables. Of the `undecided` nothing is called better;
+    `unpaired`: `found` was judged by Welch's t.
+    """
+    by = "p and interval are of Welch's t" if unpaired else "p is of Student's t of the pairs"
     return Table(
         f"The arm minus its reference, seed by seed; {'above' if higher_is_better else 'below'} 0 the arm is better. "
-        f"p is of Student's t of the pairs, adjusted by Holm over the {together or len(found)} comparisons that are "
+        f"{by}, adjusted by Holm over the {together or len(found)} comparisons that are "
         "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
         "lowest p that so many seeds can give. Better or worse is shown where the adjusted p is at most "
         f"{1 - confidence_level:g} and there are {min_seeds} seeds or more. Seeds needed: with so many, a difference "
@@ -53,7 +60,7 @@ def comparison_table(
             [
                 one.arm,
                 one.reference,
-                shown(one),
+                "undecided" if one in undecided else shown(one),
                 one.seeds,
                 SIGNED(one.mean),
                 span(one.interval, SIGNED) if one.interval else "none (one seed)",
@@ -67,6 +74,27 @@ def comparison_table(
             for one in found
         ],
     )  # fmt: skip
+
+
+def test_table(tests: Mapping[tuple[str, str], Mapping[str, TTest]], confidence_level: float) -> Table:
+    """Both t tests of every (arm, reference), with their numbers in full."""
+    return Table(
+        f"Both t tests, with their intervals ({percent(confidence_level)}), not adjusted: of the pairs (Student), and "
+        "without pairs (Welch).",
+        ["arm", "reference", "test", "t", "degrees of freedom", "p", "interval"],
+        [
+            [
+                *pair,
+                name,
+                f"{test.t:+.4g}",
+                f"{test.degrees_of_freedom:.4g}",
+                f"{test.p:.3g}",
+                span(test.interval, SIGNED),
+            ]
+            for pair, of_pair in tests.items()
+            for name, test in of_pair.items()
+        ],
+    )
 
 
 def shown(one: Comparison) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from scipy.stats import nct, t, ttest_ind
+from scipy.stats import nct, t, ttest_ind, ttest_rel
 
 from tasks.stage.result import Result
 from tasks.statistics.holm import holm
@@ -61,6 +61,15 @@ class Comparison(Result):
     better: bool
     worse: bool
     unlearned: list[str]
+
+
+class TTest(Result):
+    """A two-sided t test of the difference of two arms, with its interval [low, high]."""
+
+    t: float
+    degrees_of_freedom: float
+    p: float
+    interval: list[float]
 
 
 def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
@@ -136,6 +145,47 @@ def require_comparable(values: Values, allow_equal: bool = False) -> None:
                 )
 
 
+def t_tests(values: Values, arm: str, reference: str, confidence_level: float) -> dict[str, TTest]:
+    """`paired`: Student's t of the pairs, where they have any spread; `unpaired`: Welch's. Neither for one seed."""
+    ours, theirs = _paired(values, arm, reference)
+    if len(ours) < 2:
+        return {}
+    spread = float((ours - theirs).std(ddof=1)) > NO_SPREAD * abs(float((ours - theirs).mean()))
+    tests = {"paired": ttest_rel(ours, theirs)} if spread else {}
+    tests |= {"unpaired": ttest_ind(ours, theirs, equal_var=False)}
+    return {
+        name: TTest(
+            t=float(test.statistic),
+            degrees_of_freedom=float(test.df),
+            p=float(test.pvalue),
+            interval=[float(limit) for limit in test.confidence_interval(confidence_level)],
+        )
+        for name, test in tests.items()
+    }
+
+
+def judged_unpaired(
+    found: Sequence[Comparison],
+    values: Values,
+    confidence_level: float,
+    min_seeds: int,
+    higher_is_better: bool = False,
+) -> list[Comparison]:
+    """The same comparisons by Welch's t alone, for arms whose seeds share nothing: p, interval, and what is shown."""
+    tests = [t_tests(values, one.arm, one.reference, confidence_level).get("unpaired") for one in found]
+    adjusted = holm({str(place): test.p for place, test in enumerate(tests) if test})
+    return [
+        _judged(
+            one.model_copy(update={"p": test.p, "interval": test.interval, "seeds_needed": None}) if test else one,
+            adjusted.get(str(place)),
+            confidence_level,
+            min_seeds,
+            higher_is_better,
+        )
+        for place, (one, test) in enumerate(zip(found, tests, strict=True))
+    ]
+
+
 def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:
     """The least number of pairs with which a two-sided paired t test finds such a difference with chance `POWER`."""
     if mean == 0:
@@ -158,10 +208,15 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
     return found if found <= MOST_SEEDS else None
 
 
+def _paired(values: Values, arm: str, reference: str) -> list[np.ndarray]:
+    """The values of both arms, float64 [seeds], paired by the name of the seed, in whatever order each arm has them."""
+    return [np.array([values[name][seed] for seed in values[reference]], float) for name in (arm, reference)]
+
+
 def _compared(
     values: Values, arm: str, reference: str, confidence_level: float, comparisons: int, unlearned: Collection[str]
 ) -> Comparison:
-    ours, theirs = (np.array([values[name][seed] for seed in values[reference]], float) for name in (arm, reference))
+    ours, theirs = _paired(values, arm, reference)
     differences, base = ours - theirs, float(theirs.mean())
     if base == 0:
         raise ValueError(f"the mean of {reference} is 0, of which no difference is so many per cent")
