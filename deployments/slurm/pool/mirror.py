@@ -6,22 +6,28 @@ Best effort and one way: nothing here is needed for the work, and a job never ta
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import LogCreate
 
-from deployments.artifacts import StageArtifacts
+from deployments.artifacts import StageArtifacts, best_effort
 from deployments.slurm.job.journal import Journal, Submission, run_of
 from deployments.slurm.pool.reconcile import Seen
 
 LOG = logging.getLogger("ratchet.slurm")
+SHOW_EVERY_SECONDS = 20.0
+"""Of a run that goes on. Each log and each bar is a write, and SQLite refuses those of two at once."""
 AT_ONCE_BYTES = 60_000
 LAST_BYTES = 1_000_000
 """When a job has ended, at most so much of what it wrote since the last poll is shown; the file has it all."""
@@ -38,15 +44,19 @@ class Mirror:
     def __init__(self, client: SyncPrefectClient) -> None:
         self._client = client
         self._artifacts: dict[str, StageArtifacts] = {}
+        self._shown_at: dict[str, float] = {}
 
     def show(self, seen: Sequence[Seen]) -> None:
-        """Shows what is new of each run with a job; an error of one hides no other."""
+        """Shows now and then what is new of each run with a job; an error of one hides no other."""
+        now = time.monotonic()
         for one in seen:
-            if one.submissions:
+            if one.submissions and now - self._shown_at.get(one.run.id, -math.inf) >= SHOW_EVERY_SECONDS:
+                self._shown_at[one.run.id] = now
                 self._best_effort(one, self._show_log, one)
                 self._best_effort(one, self._show_state, one)
         alive = {one.run.id for one in seen}
         self._artifacts = {run: shown for run, shown in self._artifacts.items() if run in alive}
+        self._shown_at = {run: at for run, at in self._shown_at.items() if run in alive}
 
     def show_end(self, seen: Seen, ended: Submission) -> None:
         """The last of a job: the rest of its log, its diagnosis, and the results when it finished the stage."""
@@ -101,6 +111,27 @@ class Mirror:
             show(*given)
         except Exception as error:
             LOG.debug("flow run %s: not shown: %s", seen.run.id, error)
+
+
+class Beside:
+    """A mirror in a thread of its own: a server that is busy, which Prefect's client waits for up to a minute at each
+    request, holds up what is shown of jobs, and no state of a run."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._due: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        Thread(target=self._work, daemon=True, name="mirror").start()
+
+    def show(self, seen: Sequence[Seen]) -> None:
+        if self._due.empty():  # else a later poll shows it
+            self._due.put(partial(self._mirror.show, seen))
+
+    def show_end(self, seen: Seen, ended: Submission) -> None:
+        self._due.put(partial(self._mirror.show_end, seen, ended))
+
+    def _work(self) -> None:
+        while True:
+            best_effort(self._due.get())
 
 
 def _mark(log: Path) -> Path:

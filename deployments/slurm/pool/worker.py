@@ -40,7 +40,7 @@ from deployments.slurm.job.plan import Plan, asked_now, continues, time_problem
 from deployments.slurm.job.preflight import require
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables, kept_resources, plan_of
 from deployments.slurm.pool import environment
-from deployments.slurm.pool.mirror import Mirror
+from deployments.slurm.pool.mirror import Beside, Mirror
 from deployments.slurm.pool.places import UNDER_WAY, Alive, Places
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Action, Finish, Limits, Run, SetState
@@ -85,7 +85,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._lock: locks.Lock | None = None
         self._jobs: Pool | None = None
         self._runs: PrefectRuns | None = None
-        self._mirror: Mirror | None = None
+        self._mirror: Beside | None = None
         self._places: Places | None = None
         self._walks = Walks()
         self._standing_by = ""
@@ -320,7 +320,8 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         await anyio.to_thread.run_sync(environment.tell, folder)
         self._standing_by = ""
         client = get_client(sync_client=True)
-        self._runs, self._mirror = PrefectRuns(self._work_pool_name, self._folder_of, client), Mirror(client)
+        self._runs = PrefectRuns(self._work_pool_name, self._folder_of, client)
+        self._mirror = Beside(Mirror(get_client(sync_client=True)))
         self._places = Places(self._runs, folder / "places.json")
         self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves, arrays=folder / "arrays")
         self._walks.ask(Path(self._site.root))  # what ended while no worker watched

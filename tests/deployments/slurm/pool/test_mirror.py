@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from datetime import UTC
 from pathlib import Path
+from threading import Event
 from uuid import uuid4
 
 import pytest
 
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool import mirror
-from deployments.slurm.pool.mirror import Mirror, jobs_markdown
+from deployments.slurm.pool.mirror import Beside, Mirror, jobs_markdown
 from deployments.slurm.pool.reconcile import Run, Seen
 from tasks.stage.diagnosis import Diagnosis
 
@@ -21,12 +23,14 @@ class Client:
 
     def __init__(self) -> None:
         self.logs: list = []
+        self.requests = 0
         self.away = False
 
     def create_logs(self, logs) -> None:
         if self.away:
             raise ConnectionError("the server is away")
         self.logs += logs
+        self.requests += 1
 
     def create_artifact(self, artifact):
         raise ConnectionError("not needed here")
@@ -74,6 +78,49 @@ def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(
         more.write("very much\nthe last\n")
     Mirror(client).show_end(seen, seen.submissions[0])
     assert [line.message for line in client.logs[20_001:]] == ["ch", "the last"]
+
+
+def test_of_jobs_that_go_on_little_is_written_and_an_end_is_shown_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 8 trainings a server on SQLite said "database is locked" ten times."""
+    client, now = Client(), [0.0]
+    monkeypatch.setattr(mirror.time, "monotonic", lambda: now[0])
+    runs = [a_run(tmp_path / f"toy/first/abc{number}/jobs") for number in range(8)]
+    shows = Mirror(client)  # type: ignore[arg-type]
+    for now[0] in range(0, 60, 5):
+        for one in runs:
+            with (Path(one.run.folder) / "0001.log").open("a") as log:
+                log.write(f"at {now[0]}\n")
+        shows.show(runs)
+    assert client.requests == 8 * 3
+    before = client.requests
+    shows.show_end(runs[0], runs[0].submissions[0])
+    assert client.requests == before + 1 and client.logs[-1].message == "at 55"
+
+
+def test_a_busy_server_holds_up_what_is_shown_and_not_the_poll() -> None:
+    """Each request of the client is tried again for a minute: a stage was shown Pending for 129 s after its end."""
+    free, began, shown = Event(), Event(), Event()
+
+    class Slow:
+        def show(self, seen: object) -> None:
+            began.set()
+            free.wait(60)
+
+        def show_end(self, seen: object, ended: object) -> None:
+            shown.set()
+
+    beside = Beside(Slow())  # type: ignore[arg-type]
+    at = time.monotonic()
+    beside.show([])
+    assert began.wait(10)
+    for _ in range(3):
+        beside.show([])
+    beside.show_end(None, None)  # type: ignore[arg-type]
+    assert not shown.is_set() and time.monotonic() - at < 30, "the poll goes on meanwhile"
+    free.set()
+    assert shown.wait(10)
 
 
 def test_a_server_that_is_away_loses_no_line(tmp_path: Path) -> None:
