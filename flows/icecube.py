@@ -31,12 +31,12 @@ from tasks.stage.run import Stage
 from tasks.sweep.configuration import SweepConfig
 
 PULSES = Stage("icecube-pulses", PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
-LOOK = Stage("icecube-look", LookConfig, "tasks.icecube.look:look", needs="cpu")
-RATES = Stage("icecube-rates", RatesConfig, "tasks.icecube.rates:rates", version=2, needs="gpu")
+LOOK = Stage("icecube-look", LookConfig, "tasks.icecube.look:look", version=2, needs="cpu")
+RATES = Stage("icecube-rates", RatesConfig, "tasks.icecube.rates:rates", version=3, needs="gpu")
 OVERFIT = Stage("icecube-overfit", OverfitConfig, "tasks.icecube.overfit:overfit", needs="gpu")
-TRIAL = Stage("icecube-trial", TrialConfig, "tasks.icecube.trials:trial", version=2)
+TRIAL = Stage("icecube-trial", TrialConfig, "tasks.icecube.trials:trial", version=3)
 TRAIN = Stage("icecube-train", TrainConfig, "tasks.icecube.train:train")
-REPORT = Stage("icecube-report", ReportConfig, "tasks.icecube.report:report", version=2, needs="cpu")
+REPORT = Stage("icecube-report", ReportConfig, "tasks.icecube.report:report", version=3, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

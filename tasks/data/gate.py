@@ -12,7 +12,7 @@ from tasks.data.statistics import Column
 
 
 def require_inputs(columns: Sequence[Column], normaliser: Normaliser, max_absolute_z: float | None) -> None:
-    """CheckFailed names every column that is not finite, is constant, or is too large after `normaliser`.
+    """CheckFailed names every column that is not finite, is constant (in fp32 too), or is too large after `normaliser`.
 
     `columns` are those of the raw values of train. Without a limit values may be as large as they are.
     """
@@ -34,6 +34,11 @@ def _faults(column: Column, normaliser: Normaliser, max_absolute_z: float | None
         return
     if column.constant:
         yield f"{column.name}: always {column.minimum:g}"
+    if column.rounded_away:
+        yield (
+            f"{column.name}: {column.minimum:.12g} to {column.maximum:.12g}, where fp32, which the network gets, keeps "
+            "no difference: subtract an offset in the files"
+        )
     low, high = ends(column, normaliser)
     if not -float("inf") < low <= high < float("inf"):
         yield f"{column.name}: {column.minimum:g} to {column.maximum:g} has no finite value after normalising"

@@ -31,7 +31,8 @@ QUANTILES = (0.001, 0.01, 0.25, 0.5, 0.75, 0.99, 0.999)
 class Column(Result):
     """What a column is like. All but `count` and `not_finite` are of its finite values, None where there is none.
 
-    `deviation` is the sample standard deviation (n - 1). `quantiles`, by probability, are right to within 0.4 %.
+    The extremes are those of the file; the rest is of the values as fp32, which is what a network gets. `deviation` is
+    the sample standard deviation (n - 1). `quantiles`, by probability, are right to within 0.4 %.
     """
 
     name: str
@@ -46,6 +47,13 @@ class Column(Result):
     @property
     def constant(self) -> bool:
         return self.minimum is not None and self.minimum == self.maximum
+
+    @property
+    def rounded_away(self) -> bool:
+        """Whether fp32 at this size has steps wider than the values' spread: 64 at 1e9."""
+        if self.minimum is None or self.maximum is None or self.deviation is None or self.constant:
+            return False
+        return self.deviation < float(np.spacing(np.float32(max(-self.minimum, self.maximum))))
 
 
 @dataclass
@@ -63,20 +71,23 @@ class ColumnSums:
     bins: np.ndarray = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
 
     def add(self, values: np.ndarray) -> None:
-        """`values` are float32 [rows], of any number."""
-        if values.dtype != np.float32 or values.ndim != 1:
-            raise ValueError(f"a column is float32 [rows], and this is {values.dtype} {list(values.shape)}")
+        """`values` are float64 or float32 [rows], of any number."""
+        if values.dtype not in (np.float32, np.float64) or values.ndim != 1:
+            raise ValueError(f"a column is float64 or float32 [rows], and this is {values.dtype} {list(values.shape)}")
         for start in range(0, len(values), ROWS_AT_ONCE):
             self._add(values[start : start + ROWS_AT_ONCE])
 
     def _add(self, values: np.ndarray) -> None:
-        finite = values[np.isfinite(values)] + np.float32(0)  # makes -0 the same as 0
+        with np.errstate(over="ignore"):
+            rounded = values.astype(np.float32)
+        sound = np.isfinite(rounded)
+        finite = rounded[sound] + np.float32(0)  # makes -0 the same as 0
         self.count += len(values)
         self.not_finite += len(values) - len(finite)
         if not len(finite):
             return
-        self.minimum = min(self.minimum, float(finite.min()))
-        self.maximum = max(self.maximum, float(finite.max()))
+        self.minimum = min(self.minimum, float(values[sound].min()) + 0.0)
+        self.maximum = max(self.maximum, float(values[sound].max()) + 0.0)
         total, squares = _exact_sums(finite)
         self.total += total
         self.squares += squares
@@ -118,7 +129,7 @@ class ColumnSums:
 
 
 def column_statistics(chunks: Iterable[np.ndarray], names: Sequence[str]) -> list[Column]:
-    """The columns of all rows of `chunks`, float32 [rows, columns] each, in one pass.
+    """The columns of all rows of `chunks`, float64 or float32 [rows, columns] each, in one pass.
 
     Raises ValueError where a chunk has another form.
     """

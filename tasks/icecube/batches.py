@@ -41,14 +41,14 @@ class Batch:
 
 
 def raw_features(pulses: Pulses, places: np.ndarray, limit: int) -> np.ndarray:
-    """The features of an event's pulses as they stand in the files, float32 [pulses, 7]; at most `limit` of them.
+    """The features of an event's pulses as they stand in the files, float64 [pulses, 7]; at most `limit` of them.
 
     Of more, those that are not likely noise are taken first, then those with most light; they stay in their order.
     """
     chosen = np.sort(np.lexsort((-pulses.charge, pulses.auxiliary))[:limit])
     sensor = pulses.sensor_id[chosen]
     of_pulse = (pulses.time[chosen], pulses.charge[chosen], sensor, pulses.auxiliary[chosen])
-    return np.column_stack([*of_pulse, places[sensor]]).astype(np.float32)
+    return np.column_stack([*of_pulse, places[sensor]]).astype(np.float64)
 
 
 def feature_chunks(files: EventFiles, indices: np.ndarray, places: np.ndarray, limit: int) -> Iterator[np.ndarray]:

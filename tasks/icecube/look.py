@@ -39,9 +39,9 @@ def look(run: StageRun, config: LookConfig, events: StageInput) -> LookResult:
     """Publishes `normaliser/`, which every later stage reads. CheckFailed names inputs that are not fit to train on."""
     data = Data.open(events, config)
     columns = column_statistics(_chunks(run, data, config.pulses_per_event), FEATURES)
+    require_inputs(columns, Normaliser.none(FEATURES), None)  # the trials get raw inputs, as large as they are
     normaliser = _normaliser(config.scaling, columns)
     require_inputs(columns, normaliser, config.max_absolute_z)
-    require_inputs(columns, Normaliser.none(FEATURES), None)  # the trials get raw inputs, as large as they are
     with run.publish("normaliser") as folder:
         normaliser.save(folder)
     return LookResult(

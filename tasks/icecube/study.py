@@ -43,7 +43,7 @@ SUSPICIONS = [
     Trial(name="shuffle", shuffle=True),
     Trial(name="normalise", inputs="normalised"),
     Trial(name="batch-norm", batch_norm=True),
-    Trial(name="warm-up", learning_rate=3e-5, warmup_ratio=0.1),
+    Trial(name="warm-up", warmup_ratio=0.1),
     Trial(name="config-fixed", learning_rate=1e-4, dropout=0.1),
     Trial(name="all-fixes", inputs="normalised", learning_rate=1e-4, dropout=0.1, shuffle=True),
 ]

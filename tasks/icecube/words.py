@@ -21,9 +21,9 @@ LIMITS = [
     "The network is one transformer over the pulses of an event, not the two-level one of the recorded study, whose "
     "clipping, order of events, post-norm layers and raw inputs it shares. Rate, batch and size are those of the "
     "profile.",
-    "A training ends here at a step whose loss, gradients, or norm of all gradients are not finite in fp32. The norm "
-    "overflows above 1.8e+19, where its square is too large, while each gradient may still be finite: clipping by such "
-    "a norm, as in the recorded study, makes all gradients 0 and goes on.",
+    "A training ends here at a step whose loss or gradients are not finite in fp32. A norm of all gradients beyond "
+    "fp32 (its square overflows above 1.8e+19) is computed in fp64 and clipped like any other; clipping as in the "
+    "recorded study made all gradients 0 there.",
     "Scaling takes a logarithm of the charge, shifts and divides, all at once: which of these heals is not asked.",
     "Validation chooses the best step of the training, and its angle is reported on the same events: there is no third "
     "split. A trial is judged by its last step.",
@@ -84,7 +84,26 @@ def answer(results: FinalResults) -> list[str]:
             said.append(f"Not healed by {_each(unscaled, rest)}.")
         if slow:
             said.append(f"Nor by {_each(slow, rest)}, although the inputs are scaled there too.")
-    return said
+    bundles = [name for name, trial in results.trials.items() if found and len(_differences(trial, found)) > 1]
+    if bundles:
+        said.append(f"Of one change alone {_listed(bundles)} say nothing: several are made there at once.")
+    return [*said, *_with_dropout(results)]
+
+
+def _with_dropout(results: FinalResults) -> list[str]:
+    """How many trainings on raw inputs ended in numbers that are not finite, with dropout and without."""
+    raw = [trial for trial in results.trials.values() if not trial.scales_inputs]
+    counts = []
+    for given in (True, False):
+        some = [trial for trial in raw if bool(trial.trained.dropout) == given]
+        counts.append((sum(trial.count("numerical_failure") for trial in some), sum(len(one.seeds) for one in some)))
+    (failed, with_it), (failed_without, without) = counts
+    if not with_it or not without or failed * without == failed_without * with_it:
+        return []
+    return [
+        f"On raw inputs {failed} of {with_it} trainings with dropout ended in numbers that are not finite, and "
+        f"{failed_without} of {without} without it."
+    ]
 
 
 def _cause(results: FinalResults) -> str:
@@ -111,12 +130,16 @@ def _cause(results: FinalResults) -> str:
 
 def _only_scales(trial: TrialFacts, found: TrialFacts | None) -> bool:
     """Whether the trial differs from the one as found in how its inputs are scaled, and in nothing else."""
-    same = ("learning_rate", "warmup_ratio")
-    return (
-        found is not None
-        and all(getattr(trial, name) == getattr(found, name) for name in same)
-        and (trial.trained.dropout, trial.trained.shuffle) == (found.trained.dropout, found.trained.shuffle)
+    return found is not None and _differences(trial, found) in (["inputs"], ["batch_norm"])
+
+
+def _differences(trial: TrialFacts, found: TrialFacts) -> list[str]:
+    """What the trial was given otherwise than the one as found."""
+    given, before = (
+        one.trained.model_dump() | {"learning_rate": one.learning_rate, "warmup_ratio": one.warmup_ratio}
+        for one in (trial, found)
     )
+    return [name for name, value in given.items() if value != before[name]]
 
 
 def about_rates(results: FinalResults) -> list[str]:

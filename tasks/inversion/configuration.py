@@ -68,6 +68,9 @@ class Arm(Mining):
     decay: Literal["linear", "constant", "cosine"] | None = scientific(
         None, description="The learning rate after the warm-up; empty: that of the budget."
     )
+    max_gradient_norm: float | None = scientific(
+        None, gt=0, description="Clips the gradients of this arm; empty: that of the budget. 1e9 takes clipping away."
+    )
     against: str | None = execution(
         None, description="Another arm that this one is compared with, beside the reference; empty: none."
     )

@@ -191,7 +191,8 @@ class Study(StudyBase):
         return [pair for pair in found if first[frozenset(pair)] is pair]
 
     def _budget_of(self, arm: Arm) -> Budget:
-        return self.budget if arm.decay is None else self.budget.model_copy(update={"decay": arm.decay})
+        given = {name: getattr(arm, name) for name in ("decay", "max_gradient_norm")}
+        return self.budget.model_copy(update={name: one for name, one in given.items() if one is not None})
 
     def _trains(self) -> dict[str, Any]:
         return {"matrices": self.matrices, "network": self.network, "execution": self.execution}

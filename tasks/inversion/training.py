@@ -6,8 +6,8 @@ matrices, times and noise, in the same order, and their difference is that of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from storage.errors import CheckFailed
 from tasks.inversion.configuration import Matrices, Mining
 from tasks.inversion.descent import Descended, descend
 from tasks.inversion.diffusion import CLAMP, Diffusion
@@ -53,7 +54,7 @@ class Batch:
     share: torch.Tensor
 
     def to(self, where: torch.device) -> Batch:
-        return Batch(*(getattr(self, field.name).to(where) for field in fields(self)))
+        return Batch(*(getattr(self, one.name).to(where) for one in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,14 @@ class Batches:
     diffusion_steps: int
     device: torch.device
     mining: Mining
+    judged: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Split -> x of the matrices that trainings are judged on."""
 
     def __call__(self, indices: np.ndarray, epoch: int) -> Batch:
         shape, strategy = (self.matrices.entries,), self.mining.strategy
         made = pairs(drawn(self.seed, "train", indices, self.matrices.rank, self.matrices.diagonal_in))
+        for split, x in self.judged.items():
+            require_apart(made.x, x, split)
         contrasts, of_random = strategy != "none", strategy in ("random", "mixed")
         times = uniform_at(self.seed, "time", epoch, indices)
         batch = Batch(
@@ -81,6 +86,18 @@ class Batches:
             uniform_at(self.seed, "share", epoch, indices) if strategy == "mixed" else torch.empty(0),
         )
         return batch.to(self.device)
+
+
+def require_apart(trained: torch.Tensor, judged: torch.Tensor, split: str) -> None:
+    """CheckFailed where a matrix is trained on and judged; both [N, d]."""
+    alike = torch.isin(trained[:, 0], judged[:, 0])  # nearly none: the rest is compared for these alone
+    if shared := sum(bool((judged == one).all(1).any()) for one in trained[alike]):
+        raise CheckFailed(
+            f"no matrix is in both train and {split}",
+            f"{shared} of the {len(trained)} of a batch are",
+            "none",
+            "What a network was trained on says nothing about what it has learned",
+        )
 
 
 @dataclass(frozen=True)
@@ -132,10 +149,11 @@ def problem(config: TrainsEnergy, mining: Mining, data: StageInput, touch: Calla
     mean, deviation = (torch.tensor(values) for values in (found.input_mean, found.input_deviation))
     network = EnergyNetwork(config.matrices.entries, shape.width, shape.diffusion_steps, mean, deviation).to(where)
     diffusion = Diffusion.cosine(config.network.diffusion_steps, where)
+    judged = {split: fixed_pairs(data, split).x for split in ("validation", "out_of_distribution")}
     return Problem(
         network,
         adamw(network, config.budget),
-        Batches(config.seed, config.matrices, config.network.diffusion_steps, where, mining),
+        Batches(config.seed, config.matrices, config.network.diffusion_steps, where, mining, judged),
         partial(losses, diffusion=diffusion, mining=mining),
         Judge.of(config, fixed_pairs(data, "validation"), "validation", touch),
         decides=MSE,

@@ -209,19 +209,14 @@ def _of_losses(
     if _sound(whole):
         return None
     spoilt = [name for name, gradient in whole.items() if not gradient.isfinite().all()]
-    if spoilt:  # backwards the last tensor is made first
-        tensor, where = f"the gradient of {spoilt[-1]}", spoilt[-1].rpartition(".")[0] or spoilt[-1]
-    else:
-        largest = max(whole, key=lambda name: float(whole[name].double().norm()))
-        tensor, where = f"the norm of all gradients (most in {largest})", ""
+    tensor, where = f"the gradient of {spoilt[-1]}", spoilt[-1].rpartition(".")[0] or spoilt[-1]  # the first made
     alone = _narrowed(problem, indices, step)
     together = alone == []
     return Found(alone or indices.tolist(), tensor, where, together, modules, complete=alone is not None)
 
 
 def _sound(gradients: Gradients) -> bool:
-    """As a step asks it: whether the norm of all is a finite number."""
-    return not gradients or bool(nn.utils.get_total_norm(list(gradients.values())).isfinite())
+    return all(bool(gradient.isfinite().all()) for gradient in gradients.values())
 
 
 def _losses(problem: Problem, batch: Any, step: Step) -> torch.Tensor:

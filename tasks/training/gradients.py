@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+import torch
 
 BINS_PER_DECADE = 20
 LOWEST, DECADES = 1e-8, 16
 TYPICAL_SHARE = 0.9
 """A clip value should leave this share of the steps as they are: it is there for the rest."""
+
+
+def norm_in_fp64(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The 2-norm of all gradients, fp64 []: finite wherever they are.
+
+    In fp32 the square of a norm above 1.8e19 overflows, while every gradient may be finite.
+    """
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms))
 
 
 @dataclass

@@ -24,7 +24,7 @@ from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
 from tasks.training.culprits import FailedStep, Step, located
-from tasks.training.gradients import GradientNorms, advice, measured
+from tasks.training.gradients import GradientNorms, advice, measured, norm_in_fp64
 from tasks.training.loader import MicroBatches, examples_of, micro_batches
 from tasks.training.memory import out_of_memory_explained
 from tasks.training.problem import Problem
@@ -186,8 +186,11 @@ def optimizer_step(
         (micro_sum / weight).backward()
         sums.append(micro_sum.detach())
         examples.append(indices)
-    total = nn.utils.get_total_norm([p.grad for p in problem.model.parameters() if p.grad is not None])
+    gradients = [p.grad for p in problem.model.parameters() if p.grad is not None]
+    total = nn.utils.get_total_norm(gradients)
     *loss_sums, norm = torch.stack([*sums, total]).tolist()  # the only moment of a step that waits for a GPU
+    if not math.isfinite(norm):
+        norm = float(total := norm_in_fp64(gradients))
     made = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
     _require_finite(problem.model, made, loss_sums, norm)  # before clipping spreads what is not finite
     see(norm)
@@ -209,10 +212,9 @@ def _require_finite(model: nn.Module, made: Step, loss_sums: list[float], norm: 
             raise FailedStep(made, indices.tolist(), "the loss")
     if not math.isfinite(norm):
         culprit = next(
-            (name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()), None
+            name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
         )
-        tensor = f"the gradient of {culprit}" if culprit else "the norm of all gradients"
-        raise FailedStep(made, np.concatenate(made.examples).tolist(), tensor)
+        raise FailedStep(made, np.concatenate(made.examples).tolist(), f"the gradient of {culprit}")
 
 
 def _after_step(run: StageRun, problem: Problem, schedule: Schedule, state: State) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from storage.errors import NumericalFailure
 from tasks.stage.execution import Execution
 from tasks.training.findings import Tried
+from tasks.training.gradients import norm_in_fp64
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
 from tasks.training.short import make_steps, probed
@@ -43,5 +44,5 @@ def try_rate(problem: Problem, schedule: Schedule, seed: int, execution: Executi
 
 
 def _largest_gradient(model: nn.Module) -> str:
-    norms = {name: p.grad.norm() for name, p in model.named_parameters() if p.grad is not None}
+    norms = {name: norm_in_fp64([p.grad]) for name, p in model.named_parameters() if p.grad is not None}
     return max(norms, key=lambda name: float(norms[name]))

@@ -77,6 +77,13 @@ def test_a_constant_column_is_refused():
     assert faults_of(planted, Normaliser(steps=LOGARITHMS)) == "time: always 9000"
 
 
+def test_a_spread_that_fp32_rounds_away_is_told_from_a_constant_column():
+    """Seen: a column of 1e9 +- 1 was called constant."""
+    planted = rows().astype(np.float64)
+    planted[:, 0] = 1e9 + np.arange(len(planted)) % 3 - 1
+    assert faults_of(planted, Normaliser.none(NAMES), None).startswith("time: 999999999 to 1000000001, where fp32")
+
+
 def test_the_limit_is_what_the_network_gets():
     assert faults_of(rows(), Normaliser(steps=LOGARITHMS), 2.0).startswith("time: 5714 to 77785, -0.1429 to 2.26 ")
 

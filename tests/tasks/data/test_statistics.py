@@ -86,6 +86,11 @@ def test_quantiles_are_right_to_within_half_a_percent_also_of_long_tails(sign: i
         assert quantile == pytest.approx(np.quantile(values, float(share), method="inverted_cdf"), rel=0.004)
 
 
+def test_extremes_are_the_file_s_and_the_rest_is_of_what_fp32_keeps():
+    found = of_one(np.array([1e9 - 1, 1e9, 1e9 + 1, 1e300]))
+    assert (found.minimum, found.maximum, found.mean, found.not_finite) == (1e9 - 1, 1e9 + 1, 1e9, 1)
+
+
 def test_minus_zero_is_zero_wherever_it_stands():
     """Their order would else be seen in the bytes of a result."""
     one, other = (of_one(np.array(values, dtype=np.float32)) for values in ([0.0, -0.0], [-0.0, 0.0]))
@@ -99,9 +104,9 @@ def test_quantiles_cross_zero_in_order():
     assert abs(quantiles[3]) < 1e-3
 
 
-@pytest.mark.parametrize("chunk", [np.zeros((3, 1), np.float32), np.zeros(3, np.float32), np.zeros((3, 2))])
+@pytest.mark.parametrize("chunk", [np.zeros((3, 1), np.float32), np.zeros(3, np.float32), np.zeros((3, 2), np.int64)])
 def test_a_chunk_of_another_form_is_refused(chunk: np.ndarray):
-    with pytest.raises(ValueError, match=r"chunk of the columns time, charge|a column is float32"):
+    with pytest.raises(ValueError, match=r"chunk of the columns time, charge|a column is float64"):
         column_statistics([chunk], NAMES)
 
 

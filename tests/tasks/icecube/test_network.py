@@ -110,7 +110,7 @@ def test_a_batch_holds_the_normalised_features_and_the_truth_of_its_events():
     batch = make(EVENTS)
     assert batch.features.abs().max() < 20 and batch.features[~batch.there].eq(0).all()
     for row, index in enumerate(EVENTS):
-        raw = torch.from_numpy(raw_features(make.files.pulses_of(int(index)), make.places, 48))
+        raw = torch.from_numpy(raw_features(make.files.pulses_of(int(index)), make.places, 48)).float()
         assert torch.equal(batch.features[row][batch.there[row]], FIXED(raw))
         zenith = make.files.zenith[index]
         assert float(batch.directions[row, 2]) == pytest.approx(np.cos(zenith), abs=1e-6)

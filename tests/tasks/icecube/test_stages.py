@@ -212,6 +212,21 @@ def test_the_results_have_the_fields_that_others_read():
     assert largest["raw"] > 0 and 0 < largest["normalised"] < 100, "how far raw ones go depends on the processor"
 
 
+def test_statistics_and_normaliser_are_of_train_alone(tmp_path: Path, folder: Path):
+    """A statistic over train and validation together tells a training of what it is judged by."""
+    handles = run_until(
+        "icecube-look",
+        tmp_path / "runs",
+        of_files(folder, "scaling=measured", "limits.max_absolute_z=100.0", "pulses_per_event=1000"),
+    )
+    files = folder / "train"
+    train = np.concatenate([pq.read_table(files / f"batch_{number}.parquet")["time"] for number in (1, 2)])
+    look = handles["icecube-look"].run.path
+    time = durable.read_json(look / "result.json")["columns"][0]
+    assert (time["count"], time["mean"]) == (len(train), pytest.approx(train.mean(), rel=1e-12))
+    assert Normaliser.load(look / "normaliser").steps[0].offset == time["mean"]
+
+
 def test_events_are_named_as_the_files_name_them():
     study = finished()
     trial = study.result("icecube-trial (exploding-rate, seed 1)")

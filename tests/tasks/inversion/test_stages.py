@@ -11,7 +11,9 @@ import pytest
 from storage import durable
 from storage.run_directory import RunDirectory
 from tasks.inversion import train as train_module
+from tasks.inversion import training as training_module
 from tasks.inversion.final_results import FinalResults
+from tasks.inversion.matrices import drawn, pairs
 from tasks.inversion.results import MatricesResult, TrainResult
 from tasks.stage.attempt import attempt
 from tests.tasks.inversion.tiny import finished, run, run_until, smoke
@@ -42,6 +44,17 @@ def test_a_pilot_that_is_hardly_better_than_predicting_the_mean_ends_the_study(t
     assert outcome is not None and outcome.end_state == "not_learning"
     assert "required at most" in outcome.text and "predicting the mean" in outcome.text
     assert not any(handle.run.path.exists() for label, handle in handles.items() if "train" in label)
+
+
+def test_a_training_never_sees_a_matrix_that_it_is_judged_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted defect survived all tests: validation on the first matrices of the training row of seed 0."""
+    handle = finished().handles[MINED]
+    asked = handle.config.matrices
+    trained = pairs(drawn(0, "train", np.arange(64), asked.rank, asked.diagonal_in))
+    monkeypatch.setattr(training_module, "fixed_pairs", lambda data, split: trained)
+    given = {role: source.as_input() for role, source in handle.inputs.items()}
+    outcome = attempt(handle.stage, handle.config, RunDirectory(tmp_path, "x", handle.run.stage, "0" * 64), given)
+    assert outcome.end_state == "check_failed" and "no matrix is in both train and validation" in outcome.text
 
 
 def test_a_cell_that_fails_leaves_the_others_alone_and_only_it_runs_again(

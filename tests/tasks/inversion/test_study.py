@@ -81,6 +81,12 @@ def test_everything_that_the_document_planned_is_a_profile_at_its_own_size(profi
     assert study.budget.validations_per_epoch == 20
 
 
+def test_an_arm_may_go_without_clipping() -> None:
+    study = Study(name="s", arms=[{"name": "none"}, {"name": "free", "max_gradient_norm": 1e9, "against": "none"}])
+    norms = {role: cell.budget.max_gradient_norm for role, cell in study.for_cells().items()}
+    assert (norms["none-0"], norms["free-0"]) == (study.budget.max_gradient_norm, 1e9)
+
+
 def test_an_arm_may_be_against_another_one_and_no_two_are_compared_twice() -> None:
     """Whether cosine helps mining is not answered by each against the reference."""
     cosine = [

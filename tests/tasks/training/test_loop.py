@@ -392,6 +392,28 @@ def test_gradients_are_clipped_to_their_global_norm(tmp_path):
     assert squared == pytest.approx((1 - 0.999) * 1e-6, rel=1e-3)
 
 
+def test_a_norm_beyond_fp32_of_finite_gradients_is_clipped_and_the_training_goes_on(tmp_path, monkeypatch):
+    """Seen: three icecube trials ended as "not finite" at a norm of 1e25, whose square alone is too large for fp32."""
+    from tests.tasks import tiny
+
+    def second_moments(scale):
+        root, made = tmp_path / str(scale), toy_problem
+
+        def scaled(config):
+            problem = made(config)
+            losses = problem.losses
+            problem.losses = lambda model, batch: scale * losses(model, batch)
+            return problem
+
+        monkeypatch.setattr(tiny, "toy_problem", scaled)
+        clipped = TOY.model_copy(update={"budget": BUDGET.model_copy(update={"max_gradient_norm": 1e-3})})
+        assert toy_attempt(root, clipped, max_steps_per_run=1).end_state == "out_of_time"
+        kept = load_file(toy_directory(root, clipped).checkpoints / "1" / "optimizer.safetensors")
+        return {name: tensor for name, tensor in kept.items() if name.endswith("exp_avg_sq")}
+
+    torch.testing.assert_close(second_moments(1e25), second_moments(1.0), rtol=1e-4, atol=1e-14)
+
+
 def test_a_training_begun_by_the_version_before_goes_on_to_the_same_bytes(tmp_path, undisturbed, monkeypatch):
     """Its checkpoints called the best value best_loss."""
     described = State.described
