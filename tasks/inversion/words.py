@@ -61,7 +61,7 @@ def descent(part: DescentPart, reference: str) -> str:
         f"{part.descent:+.2f}%"
     )
     if not part.shown:
-        return f"{said}, which the seeds do not show to be any."
+        return f"{said}, which is not shown to differ from none."
     share = f", {part.descent / part.whole:.0%} of the difference" if 0 < part.descent / part.whole <= 1 else ""
     return f"{said}{share}, which the seeds show."
 

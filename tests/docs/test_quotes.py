@@ -1,0 +1,31 @@
+"""What the docs quote of a study's output is what the code makes of the quoted run today."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.pages import PAGES
+from tests.docs.quotes import QUOTED, table_of
+
+RUNS = sorted(file.stem for file in QUOTED.glob("*.json"))
+NOT_MADE_AGAIN = "not made again since"
+"""A quote below a paragraph that says this is of the commit that it names."""
+
+
+def quotes(text: str) -> list[str]:
+    """Quoted lines, without those that a page says to be of an earlier commit."""
+    blocks, before, found = text.split("\n\n"), "", []
+    for block in blocks:
+        if block.startswith("> "):
+            found += [] if NOT_MADE_AGAIN in before else [line[2:] for line in block.splitlines() if line.strip(">")]
+        else:
+            before = block
+    return found
+
+
+@pytest.mark.parametrize("study", sorted({name.partition("-")[0] for name in RUNS}))
+def test_every_quoted_line_of_a_study_is_what_the_code_prints_of_the_run(study: str) -> None:
+    """Seen: docs/study-inversion.md quoted p .251 where the code printed .775 of the same run."""
+    printed = {line for name in RUNS if name.startswith(f"{study}-") for line in table_of(name).splitlines()}
+    shown = quotes(PAGES[f"docs/study-{study}.md"])
+    assert shown and not [line for line in shown if line not in printed]
