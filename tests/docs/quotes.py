@@ -18,7 +18,7 @@ LEFT_OUT = ("provenance", "configuration")
 
 
 def keep(name: str, file: Path) -> None:
-    results = json.loads(file.read_text()) | dict.fromkeys(LEFT_OUT, {})
+    results = json.loads(file.read_text()) | {key: {} for key in LEFT_OUT}
     (QUOTED / f"{name}.json").write_text(json.dumps(results, separators=(",", ":")) + "\n")
 
 

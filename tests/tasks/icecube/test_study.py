@@ -131,7 +131,7 @@ def test_every_suspicion_of_the_recorded_study_is_a_trial_with_its_one_change(na
         changed = {key for key, value in trial.model_dump().items() if key != "name" and value != plain[key]}
         expected = {"as-found": 0, "config-fixed": 2, "all-fixes": 4}.get(trial.name, 1)
         assert len(changed) == expected, trial.name
-    assert found["learning-rate"].learning_rate < rate and found["warm-up"].learning_rate < rate / 5
+    assert found["learning-rate"].learning_rate < rate
 
 
 def test_what_a_trial_gives_reaches_its_stage():

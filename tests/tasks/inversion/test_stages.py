@@ -53,7 +53,8 @@ def test_a_training_never_sees_a_matrix_that_it_is_judged_on(tmp_path: Path, mon
     trained = pairs(drawn(0, "train", np.arange(64), asked.rank, asked.diagonal_in))
     monkeypatch.setattr(training_module, "fixed_pairs", lambda data, split: trained)
     given = {role: source.as_input() for role, source in handle.inputs.items()}
-    outcome = attempt(handle.stage, handle.config, RunDirectory(tmp_path, "x", handle.run.stage, "0" * 64), given)
+    copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
+    outcome = attempt(handle.stage, handle.config, copy, given)
     assert outcome.end_state == "check_failed" and "no matrix is in both train and validation" in outcome.text
 
 
