@@ -64,7 +64,9 @@ def test_events_of_another_source_are_wanted_whole():
     with pytest.raises(BadInput) as error:
         smoke("events.source=files")
     assert "events.train_events: a key of another events.source" in str(error.value)
-    assert "--set 'events={folder: ..., source: ..., train: ..., validation: ...}'" in str(error.value)
+    assert "--set 'events={folder: ..., skip_bad_events: ..., source: ..., train: ..., validation: ...}'" in str(
+        error.value
+    )
 
 
 @pytest.mark.parametrize(
