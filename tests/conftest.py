@@ -63,7 +63,7 @@ def prefect_server(_own_prefect_home: None) -> Iterator[str]:
         cwd=REPOSITORY,
     )
     assert process.stdin and process.stdout
-    too_long = threading.Timer(120, process.kill)
+    too_long = threading.Timer(600, process.kill)
     too_long.start()
     port = process.stdout.readline().strip()
     too_long.cancel()
@@ -72,14 +72,14 @@ def prefect_server(_own_prefect_home: None) -> Iterator[str]:
     yield f"http://127.0.0.1:{int(port)}/api"
     send_what_waits()
     process.stdin.close()
-    process.wait(30)
+    process.wait(300)
 
 
 @pytest.fixture(scope="session")
 def run_study(prefect_server: str) -> Command:
     """Runs `python -m flows.robustness ...` as a person would, against the shared server."""
 
-    def run(*arguments: str | Path, timeout: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str | Path, timeout: float = 900, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "flows.robustness", *map(str, arguments)],
             cwd=REPOSITORY,

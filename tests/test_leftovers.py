@@ -54,7 +54,7 @@ def ended(mark: str, proc: Path = Path("/proc"), first: str = "0") -> subprocess
     command = [sys.executable, "-c", END.format(first=first), str(proc)]
     given = os.environ | {leftovers.MARK: mark}
     return subprocess.run(
-        command, cwd=REPOSITORY, env=given, input="", capture_output=True, text=True, timeout=60, check=False
+        command, cwd=REPOSITORY, env=given, input="", capture_output=True, text=True, timeout=300, check=False
     )
 
 

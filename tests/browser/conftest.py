@@ -60,7 +60,7 @@ def open_page(_browser: Browser) -> Iterator[OpenPage]:
             viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
         )
         contexts.append(context)
-        context.set_default_timeout(180_000)
+        context.set_default_timeout(600_000)
         page = context.new_page()
 
         def note(error: str) -> None:

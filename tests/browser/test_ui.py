@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from deployments.page import page_names
+from storage import attempts
 from tests.browser.conftest import NARROW, WIDE, OpenPage
 from tests.conftest import REPOSITORY, heed_ctrl_c
 
@@ -40,7 +41,7 @@ class Ui:
         return self.folder / "runs"
 
     def asked(self, what: str, **of: Any) -> Any:
-        return httpx.post(f"{self.address}/api/{what}/filter", json=of, timeout=60).raise_for_status().json()
+        return httpx.post(f"{self.address}/api/{what}/filter", json=of, timeout=300).raise_for_status().json()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def ui(smoke_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[U
         yield Ui(next(match[1] for match in said if match), folder)
     finally:
         kept.send_signal(signal.SIGINT)
-        kept.communicate(timeout=180)
+        kept.communicate(timeout=600)
 
 
 def test_a_browser_begins_in_the_ui_that_our_pages_describe(ui: Ui, open_page: OpenPage):
@@ -117,13 +118,17 @@ def test_what_was_cancelled_goes_on_after_retry(ui: Ui, open_page: OpenPage):
     _field(page, "Epochs (Optional)").fill("3")
     page.get_by_role("button", name="Submit").click()
     run = _newest_run(ui, page)
-    progress = _wait(lambda: _progress(ui.runs, "stopped/train-baseline"), "the training began")
-    watched = open_page(f"{ui.address}/runs/flow-run/{run}")
-    watched.get_by_role("button", name="Cancel").click()
-    watched.get_by_role("button", name="Confirm").click()
+    pid = _wait(lambda: _frozen(ui.runs, "stopped/train-baseline"), "the training began")
+    try:
+        watched = open_page(f"{ui.address}/runs/flow-run/{run}")
+        watched.get_by_role("button", name="Cancel").click()
+        watched.get_by_role("button", name="Confirm").click()
+        _wait(lambda: _signalled(pid), "the worker's signal")
+    finally:
+        os.kill(pid, signal.SIGCONT)
     _state(watched, "Cancelled")
     (stage,) = ui.runs.glob("stopped/train-baseline/*")
-    assert not (stage / "COMPLETE.json").exists() and progress["step"] > 0
+    assert not (stage / "COMPLETE.json").exists()
     worker_log = ui.folder / "home" / "ui-worker.log"
     _wait(lambda: "Cancelled flow run" in worker_log.read_text(), "the worker's end of the run")
     assert "Traceback" not in worker_log.read_text()
@@ -196,12 +201,21 @@ def _look_at(page: Page, address: str, key: str) -> None:
     }""")
 
 
-def _progress(runs: Path, stage: str) -> dict[str, Any] | None:
-    """What a stage says of itself, once it has taken a step."""
-    for file in runs.glob(f"{stage}/*/progress.json"):
-        progress: dict[str, Any] = json.loads(file.read_text())
-        return progress if progress.get("step") else None
+def _frozen(runs: Path, stage: str) -> int | None:
+    """Stops the process of a stage that has taken a step, so that it is not over before the browser has come to it."""
+    for folder in runs.glob(f"{stage}/*"):
+        progress, record = folder / "progress.json", attempts.newest(folder / "attempts")
+        if record and progress.exists() and json.loads(progress.read_text()).get("step"):
+            os.kill(record["pid"], signal.SIGSTOP)
+            assert not (attempts.newest(folder / "attempts") or {})["end_state"], "it was over before it was seen"
+            return int(record["pid"])
     return None
+
+
+def _signalled(pid: int) -> bool:
+    """Whether a SIGTERM waits for a stopped process."""
+    waiting = re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return any(int(signals, 16) >> (signal.SIGTERM - 1) & 1 for signals in waiting)
 
 
 def _wait(seen: Callable[[], Any], what: str) -> Any:

@@ -228,7 +228,7 @@ def _eventually(look: Callable[[], Any]) -> Any:
     """Task runs reach the server through a queue."""
     import time
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(0.2)
     return found

@@ -44,8 +44,8 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
     try:
         assert kept.stdout and any(line == f"Prefect UI: http://127.0.0.1:{port}\n" for line in kept.stdout)
         address = f"http://127.0.0.1:{port}"
-        assert "<html" in httpx.get(address, follow_redirects=True, timeout=30).text.lower()
-        found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=30).json()
+        assert "<html" in httpx.get(address, follow_redirects=True, timeout=300).text.lower()
+        found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=300).json()
         profiles = {file.stem for file in (REPOSITORY / "flows/profiles/robustness").glob("*.yaml")}
         assert {one["name"] for one in found} >= {f"{profile}-local" for profile in profiles}
         assert all(one["pull_steps"] and one["work_pool_name"] == "ratchet" for one in found)
@@ -71,7 +71,7 @@ def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(
     kept = _command(home, str(own))
     assert kept.stdout
     address = next(line.split()[-1] for line in kept.stdout if line.startswith("Prefect UI: "))
-    found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=30).json()
+    found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=300).json()
     assert [(one["name"], one["entrypoint"]) for one in found] == [("small-local", "small.small")]
     (worker,) = (one for one in psutil.Process(kept.pid).children() if "worker" in one.cmdline())
     worker.kill()

@@ -29,11 +29,11 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     home = tmp_path_factory.mktemp("home")
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "USER": "somebody", "LOGNAME": "other"}
     write = WRITE.replace("/var/tmp/$USER", f"{home}/disk")
-    subprocess.run(["bash", "-euc", write], env=environment, check=True, timeout=60)
+    subprocess.run(["bash", "-euc", write], env=environment, check=True, timeout=300)
     assert stat.S_IMODE((home / ".config" / "ratchet.env").stat().st_mode) == 0o600
     assert stat.S_IMODE((home / "disk" / "prefect").stat().st_mode) == 0o700
     shown = subprocess.run(
-        ["bash", "-euc", f"{READ}\nenv"], env=environment, check=True, capture_output=True, text=True, timeout=60
+        ["bash", "-euc", f"{READ}\nenv"], env=environment, check=True, capture_output=True, text=True, timeout=300
     ).stdout
     return {name: value for name, value in re.findall(r"^(PREFECT_\w+)=(.*)$", shown, re.MULTILINE)}
 
@@ -66,11 +66,11 @@ def test_without_the_password_a_client_reads_and_starts_nothing(
 ) -> None:
     auth = tuple(settings["PREFECT_API_AUTH_STRING"].split(":"))
     for method, path in (("POST", "/deployments/filter"), ("POST", "/work_pools/filter"), ("GET", "/version")):
-        without = httpx.request(method, guarded.address + path, json={} if method == "POST" else None, timeout=60)
+        without = httpx.request(method, guarded.address + path, json={} if method == "POST" else None, timeout=300)
         assert (without.status_code, without.json()) == (401, {"exception_message": "Unauthorized"})
-        wrong = httpx.request(method, guarded.address + path, auth=(auth[0], "guess"), timeout=60)
+        wrong = httpx.request(method, guarded.address + path, auth=(auth[0], "guess"), timeout=300)
         assert wrong.status_code == 401
-    assert httpx.post(f"{guarded.address}/deployments/filter", json={}, auth=auth, timeout=60).status_code == 200
+    assert httpx.post(f"{guarded.address}/deployments/filter", json={}, auth=auth, timeout=300).status_code == 200
 
     create, password = ["work-pool", "create", "ratchet", "--type", "process"], settings["PREFECT_API_AUTH_STRING"]
     code, said = prefect(create, guarded)

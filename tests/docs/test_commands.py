@@ -32,7 +32,7 @@ def lines(block: Block) -> list[str]:
 
 @pytest.mark.parametrize("block", BASH, ids=str)
 def test_bash_reads_every_block(block: Block) -> None:
-    done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 

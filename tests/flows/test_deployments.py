@@ -116,7 +116,7 @@ def test_one_command_deploys_what_is_asked_on_a_server_of_one_s_own_and_says_a_l
         }
 
         def runs() -> list[dict[str, Any]]:
-            return httpx.post(f"{server.address}/flow_runs/filter", json=scheduled, timeout=30).json()
+            return httpx.post(f"{server.address}/flow_runs/filter", json=scheduled, timeout=300).json()
 
         found = until("runs of advance are scheduled", runs, 90)
     finally:

@@ -126,7 +126,7 @@ def test_a_finished_study_says_so_and_runs_nothing(smoke_root: Path) -> None:
     command = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)]
     attempts = sorted(smoke_root.rglob("attempts/*"))
     environment = os.environ | {"PREFECT_API_URL": "http://127.0.0.1:9/api"}  # nobody answers: nobody is asked
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "the study is finished" in done.stdout, done.stderr
     assert sorted(smoke_root.rglob("attempts/*")) == attempts
     done = subprocess.run([*command, "--status"], cwd=REPOSITORY, env=environment, capture_output=True, text=True)

@@ -49,7 +49,7 @@ def in_window(columns: int, *arguments: str, status: int = 0) -> list[str]:
             break
         found += part
     os.close(outer)
-    assert process.wait(60) == status, found.decode()[-2000:]
+    assert process.wait(300) == status, found.decode()[-2000:]
     return ESCAPES.sub("", found.decode()).replace("\r\n", "\n").split("\n")
 
 

@@ -26,7 +26,7 @@ from tests.kill.toy import TRAINED, trained
 from tests.side_by_side import COUNTED
 
 POLL_SECONDS = 0.0005
-TOO_LONG_SECONDS = 90.0
+TOO_LONG_SECONDS = 600.0
 
 
 def _temporary(folder: Path) -> set[Any]:
@@ -80,7 +80,7 @@ class Victims:
         )
 
     def close(self) -> None:
-        self._server.communicate("", timeout=30)
+        self._server.communicate("", timeout=TOO_LONG_SECONDS)
 
     def run(self, run: Path, strike: Strike | None = None, fresh: bool = False) -> int:
         """The command's exit code, or minus the signal that ended it."""

@@ -204,7 +204,7 @@ def test_it_is_a_command(root):
         cwd=runs.REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0 and done.stdout.count("verified") == 2, done.stderr

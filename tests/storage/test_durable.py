@@ -126,7 +126,7 @@ with durable.new_file(root / "a") as file, durable.new_directory(root / "folder"
     (folder / "half").write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 """
-    done = subprocess.run([sys.executable, "-c", killed, str(tmp_path)], cwd=runs.REPOSITORY, timeout=20, check=False)
+    done = subprocess.run([sys.executable, "-c", killed, str(tmp_path)], cwd=runs.REPOSITORY, timeout=300, check=False)
     assert done.returncode == -9
     assert runs.temporaries(tmp_path)
     assert (tmp_path / "a").read_bytes() == b"old" and not (tmp_path / "folder").exists()
@@ -205,7 +205,7 @@ def test_a_file_size_limit_leaves_the_old_content_and_names_the_file(tmp_path):
         cwd=runs.REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=300,
         check=True,
     )
     lines = done.stdout.splitlines()

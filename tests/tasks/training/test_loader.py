@@ -35,7 +35,7 @@ def test_a_continuation_reads_what_would_have_come_next():
 
 
 def test_workers_read_ahead_and_at_the_same_time():
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=300)
 
     def batch(indices, _):
         both.wait()  # returns only when two are being made at once

@@ -51,7 +51,7 @@ for micro_batch in sys.argv[2:]:
 
 def test_a_micro_batch_that_does_not_fit_ends_with_the_setting_and_what_fits(tmp_path):
     command = [sys.executable, "-c", TOO_LARGE, str(tmp_path), "16", "1"]
-    done = subprocess.run(command, cwd=REPOSITORY, timeout=90, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=REPOSITORY, timeout=300, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     message, as_it_says = done.stdout.splitlines()
     assert message.startswith("check_failed 1 check failed: a micro-batch fits in memory: measured ")

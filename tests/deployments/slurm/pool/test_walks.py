@@ -26,7 +26,7 @@ class Begun:
         return self.processes[-1]
 
     def end(self, code: int = 0) -> None:
-        self.processes[-1].communicate(f"{code}\n".encode(), timeout=60)
+        self.processes[-1].communicate(f"{code}\n".encode(), timeout=300)
 
 
 @pytest.fixture
