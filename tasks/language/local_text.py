@@ -66,7 +66,10 @@ def local_documents(text: LocalFiles, skipped: Counter[str]) -> Iterator[Documen
         known = f"{', '.join(READERS)}, and all but Parquet also as {', '.join(DECOMPRESSED)}"
         if not read:
             told = f" (passed over: {others})" if passed_over else ""
-            raise BadInput(f"text.paths: {given} holds no text that can be read{told}: give files in {known}")
+            raise BadInput(
+                f"text.paths: {given} holds no text that can be read{told}: give files in {known}, with text in column "
+                f"{text.text_column!r}"
+            )
         if passed_over:
             log.warning("text.paths: %s: passed over %s. Read are %s", given, others, known)
     log.info("text.paths: every file that was read has the sha256 of the fingerprint")
@@ -103,10 +106,9 @@ def _documents(
         log.warning("%s has no rows", where)
     if skipped[name]:
         log.warning("%s: %d of %d rows cannot be read and were left out", where, skipped[name], rows)
-    if without and not read:
-        raise BadInput(f"{where} has no text in column {text.text_column!r}: fill it or take it off the list")
     if without:
-        log.warning("%s: %d rows have no text in column %r and were skipped", where, without, text.text_column)
+        column = text.text_column
+        log.warning("%s: %d of %d rows have no text in column %r and were skipped", where, without, rows, column)
 
 
 def _require_skipped(where: str, row: int, error: ValueError, text: LocalFiles, read: int, skipped: int) -> None:

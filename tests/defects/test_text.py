@@ -266,12 +266,20 @@ def test_what_is_passed_over_is_named_as_a_warning_and_in_the_error(tmp_path, ca
     ]
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.parquet", parquet(kind=pa.string())), ("a.jsonl", b"")])
-def test_a_part_of_a_table_without_rows(tmp_path, caplog, name, content):
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.parquet", parquet(kind=pa.string()), "has no rows"),
+        ("a.jsonl", b"", "has no rows"),
+        ("a.parquet", parquet(None, None, kind=pa.null()), "2 of 2 rows have no text in column 'text'"),
+        ("a.jsonl", lines(None, " "), "2 of 2 rows have no text in column 'text'"),
+    ],
+)
+def test_a_part_of_a_table_without_rows_or_without_text(tmp_path, caplog, name, content, said):
     """Seen: "is not valid .parquet: BatchSize must be greater than 0"."""
     (tmp_path / name).write_bytes(content)
     (tmp_path / "b.jsonl").write_bytes(lines("one"))
-    assert read(tmp_path) == ["one"] and f"{name} has no rows" in caplog.text
+    assert read(tmp_path) == ["one"] and name in caplog.text and said in caplog.text
     with pytest.raises(BadInput, match=f"{name} holds no text that can be read"):
         read(tmp_path / name)
 
