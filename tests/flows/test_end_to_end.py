@@ -239,7 +239,7 @@ def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(
 
 
 def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:
-    """The real loading code on a local copy: tokenizer and model by `from_pretrained`, text by `load_dataset`."""
+    """The real loading code on a local copy: tokenizer and model by `from_pretrained`, text of one file."""
     model = shutil.copytree(_handles(smoke_root)["base"].run.path / "model", tmp_path / "model")
     parquets = (_handles(smoke_root)["setup"].run.path / "text").glob("*.parquet")
     rows = [row for file in parquets for row in pq.read_table(file).to_pylist()]
