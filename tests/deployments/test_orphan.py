@@ -77,7 +77,7 @@ def _lines(file: Path) -> int:
 
 
 def _until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.05)
