@@ -30,8 +30,8 @@ def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     metrics = metrics_of(results, config.numbers)
     pictures = drawn(results, metrics)
     parts = sections(results, metrics, pictures)
-    known = facts(results)
-    if nothing := unlearned(Lineages().of(run.run).runs()):
+    known, lineages = facts(results), Lineages()
+    if nothing := unlearned(one for cell in cells.values() for one in lineages.of(cell.run).runs()):
         known.append(f"**{nothing}.**")
     markdown = [f"# {title(results)}", lead(results), "\n".join(f"- {fact}" for fact in known)]
     for section in parts:

@@ -164,3 +164,16 @@ def test_numbers_that_one_pattern_names_are_one_metric() -> None:
     assert [(metric.title, list(metric.numbers)) for metric in found] == [
         ("loss", ["a", "b"]), ("attacks", ["x, a"]), ("steps", ["steps"]), ("limits", ["steps"])
     ]  # fmt: skip
+
+
+def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path: Path) -> None:
+    learned, nothing = ({"trivial": {"mean": 1.0}, "ratio_to_trivial": ratio} for ratio in (0.9, 1.0))
+    inputs = {
+        name: finished(tmp_path / "runs", name, {"loss": float(number), **(nothing if number == 2 else learned)})
+        for number, name in enumerate(CELLS)
+    }
+    run = stage_run(tmp_path / "out")
+    run.run = SimpleNamespace(root=tmp_path / "runs")
+    sweep(run, SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, **MADE_BY), **inputs)
+    for file in ("table.md", "report.html"):
+        assert "1 of 4 trainings is no better than mean" in (run.directory / file).read_text()
