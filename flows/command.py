@@ -12,6 +12,7 @@
     ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
     ratchet compare A B                  what differs between two runs of one stage
     ratchet compare FILE.csv             which differences between arms their seeds show
+    ratchet audit RUN                    recorded numbers of a finished study computed again, by a plain path
     ratchet replay RUN                   the step again at which a training's numbers were not finite
     ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
     ratchet tensorboard [ROOT]           what trainings measure, as files for TensorBoard
@@ -44,8 +45,8 @@ from flows.show import shown
 from flows.terminal import show_markdown
 from storage import __main__ as kept
 from storage import attempts
-from storage.errors import BadInput
-from storage.run_directory import find_run
+from storage.errors import BadInput, CheckFailed
+from storage.run_directory import RunDirectory, find_run
 from tasks.stage import outcome
 
 EXIT_CODES = "Exit codes: " + ", ".join(
@@ -160,7 +161,7 @@ def _add_profile_files(options: argparse.ArgumentParser) -> None:
 
 
 def _add_views_of_runs(commands: Any) -> None:
-    """`show`, `compare`, `replay`, `index` and `tensorboard`."""
+    """`show`, `compare`, `audit`, `replay`, `index` and `tensorboard`."""
     run_help = "a run directory, or the beginning of its fingerprint as tables print it"
     root_help = "folder of the run directories (default: runs)"
     help_ = "all about one run: what came out, the command that makes it again, its attempts, logs and sizes"
@@ -198,11 +199,16 @@ def _add_views_of_runs(commands: Any) -> None:
     )
     table.add_argument("--format", choices=["table", "csv", "json"], default="table", help="of what is printed")
     compares.set_defaults(function=_compare)
+    help_ = "compute recorded numbers of a finished study again, by a plain path; 1 and a name where one does not agree"
+    audits = commands.add_parser("audit", help=help_, description=help_, allow_abbrev=False)
+    audits.add_argument("run", metavar="RUN", help=f"of a study's report, such as runs/quick/latest: {run_help}")
+    audits.add_argument("--seed", type=int, help="draws other examples (default: those of the study's audit)")
+    audits.set_defaults(function=_audit)
     help_ = "make the step again at which a training's numbers were not finite: which examples, which module"
     replays = commands.add_parser("replay", help=help_, description=help_, allow_abbrev=False)
     replays.add_argument("run", metavar="RUN", help=run_help)
     replays.set_defaults(function=_replay)
-    for command in (shows, compares, replays):
+    for command in (shows, compares, audits, replays):
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
     help_ = "write index.html: all studies below a folder of run directories, with links to their reports"
     index = commands.add_parser("index", help=help_, description=help_, allow_abbrev=False)
@@ -248,15 +254,30 @@ def _compare(options: argparse.Namespace) -> int:
     return run.show("\n".join(compared(one, other, options.all)))
 
 
+def _audit(options: argparse.Namespace) -> int:
+    from tasks.report.audit import audited_again  # takes torch
+
+    try:
+        return run.show(audited_again(_work_of(options), options.seed).in_words)
+    except CheckFailed as error:
+        run.show(str(error))
+        return outcome.FAILED.exit_code
+
+
 def _replay(options: argparse.Namespace) -> int:
     from tasks.training.replay import replay  # takes torch
 
+    for line in replay(_work_of(options).path):
+        run.show(line)
+    return 0
+
+
+def _work_of(options: argparse.Namespace) -> RunDirectory:
+    """The run that is named, whose work can be imported."""
     found = find_run(options.root, options.run)
     if own := ((attempts.newest(found.attempts) or {}).get("source") or {}).get("own_page"):
         load_page(own)  # whose folder its work is imported from
-    for line in replay(found.path):
-        run.show(line)
-    return 0
+    return found
 
 
 def _add_over(options: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """The direction study: why did a network on raw detector pulses learn nothing for hours, and what heals it?
 
-    pulses -> look -> {rates raw, rates normalised, overfit, trials} -> train -> report
+    pulses -> look -> {rates raw, rates normalised, overfit, trials} -> train -> audit -> report
 
 Each suspicion of the recorded failure is a trial with one change, whose own failure is a result; before the training
 stand the gates that the recorded one lacked. The page below is the only description of the DAG.
@@ -18,6 +18,7 @@ from deployments.walk import Dispatcher, Handle
 from flows import command
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.stages import (
+    AuditConfig,
     LookConfig,
     OverfitConfig,
     PulsesConfig,
@@ -36,7 +37,8 @@ RATES = Stage("icecube-rates", RatesConfig, "tasks.icecube.rates:rates", version
 OVERFIT = Stage("icecube-overfit", OverfitConfig, "tasks.icecube.overfit:overfit", needs="gpu")
 TRIAL = Stage("icecube-trial", TrialConfig, "tasks.icecube.trials:trial", version=3)
 TRAIN = Stage("icecube-train", TrainConfig, "tasks.icecube.train:train")
-REPORT = Stage("icecube-report", ReportConfig, "tasks.icecube.report:report", version=3, needs="cpu")
+AUDIT = Stage("icecube-audit", AuditConfig, "tasks.icecube.audit:audit", needs="gpu")
+REPORT = Stage("icecube-report", ReportConfig, "tasks.icecube.report:report", version=4, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -51,6 +53,8 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     taken = {"rates": rates["normalised"]} if study.take_recommended_rate else {}
     trained = stage(TRAIN, study.for_training(), **seen, **taken, overfit=overfit)
 
+    audit = stage(AUDIT, study.for_audit(), **seen, trained=trained)
+
     return stage(
         REPORT,
         study.for_report(),
@@ -59,6 +63,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
         overfit=overfit,
         **trials,
         trained=trained,
+        audit=audit,
     )
 
 

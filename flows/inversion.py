@@ -1,6 +1,6 @@
 """The inversion study: does mining adversarial negatives help an energy network that learns to invert matrices?
 
-    matrices -> pilot -> arms x seeds -> probe -> report
+    matrices -> pilot -> arms x seeds -> {probe, audit} -> report
 
 Every arm is trained with every seed, with equal draws for equal seeds. The page below is the only description of the
 DAG.
@@ -14,7 +14,7 @@ from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
 from flows import command
-from tasks.inversion.stages import MatricesConfig, PilotConfig, ProbeConfig, ReportConfig, TrainConfig
+from tasks.inversion.stages import AuditConfig, MatricesConfig, PilotConfig, ProbeConfig, ReportConfig, TrainConfig
 from tasks.inversion.study import Study
 from tasks.stage.run import Stage
 from tasks.sweep.configuration import SweepConfig
@@ -23,7 +23,8 @@ MATRICES = Stage("inversion-matrices", MatricesConfig, "tasks.inversion.fixed:ma
 PILOT = Stage("inversion-pilot", PilotConfig, "tasks.inversion.train:pilot")
 TRAIN = Stage("inversion-train", TrainConfig, "tasks.inversion.train:train")
 PROBE = Stage("inversion-probe", ProbeConfig, "tasks.inversion.probe:probe", needs="cpu")
-REPORT = Stage("inversion-report", ReportConfig, "tasks.inversion.report:report", needs="cpu")
+AUDIT = Stage("inversion-audit", AuditConfig, "tasks.inversion.audit:audit", needs="cpu")
+REPORT = Stage("inversion-report", ReportConfig, "tasks.inversion.report:report", version=2, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -35,7 +36,9 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     looked_at = {arm: cells[role] for arm, role in study.first_cells().items()}
     probe = stage(PROBE, study.for_probe(), data=data, **looked_at)
 
-    return stage(REPORT, study.for_report(), data=data, pilot=pilot, probe=probe, **cells)
+    audit = stage(AUDIT, study.for_audit(), data=data, **cells)
+
+    return stage(REPORT, study.for_report(), data=data, pilot=pilot, probe=probe, audit=audit, **cells)
 
 
 NUMBERS_OF_A_SWEEP = ["trivial.*", "arms.*.mean", "differences.*.percent", "differences.*.p_adjusted"]

@@ -1,7 +1,7 @@
 """The robustness study: does forcing feed-forward weights to be non-negative make a language model harder to attack?
 
     setup -> base -> {train-baseline, constrain -> {train-monotonic, train-placebo ...}}
-          -> {evaluate, order, uat and hotflip of each model -> transfer} -> aggregate
+          -> {evaluate, order, uat and hotflip of each model -> transfer} -> audit -> aggregate
 
 The page below is the only description of the DAG. Each call gives a stage its own configuration and the handles of
 the stages that it reads, and returns a handle; what a call does (run here, or only say what would run) is the
@@ -19,6 +19,7 @@ from flows import command
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.stages import (
     AggregateConfig,
+    AuditConfig,
     BaseConfig,
     ChooseConfig,
     ConstrainConfig,
@@ -47,7 +48,8 @@ UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu"
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
 TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=1, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=6, needs="cpu")
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=7, needs="cpu")
+AUDIT = Stage("audit", AuditConfig, "tasks.robustness.audit:audit", needs="gpu")
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=8, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 
@@ -83,18 +85,10 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
     transfer = stage(TRANSFER, study.for_transfer(), text=text, **victims, **uat, **hotflip)
 
-    return stage(
-        AGGREGATE,
-        study.for_aggregate(),
-        text=text,
-        **{f"start-{name}": start for name, start in starts.items()},
-        **models,
-        evaluation=evaluation,
-        order=order,
-        **uat,
-        **hotflip,
-        transfer=transfer,
-    )
+    began = {f"start-{name}": start for name, start in starts.items()}
+    read = {"text": text, **began, **models, "evaluation": evaluation, **uat, **hotflip, "transfer": transfer}
+    audit = stage(AUDIT, study.for_audit(), **read)
+    return stage(AGGREGATE, study.for_aggregate(), **read, order=order, audit=audit)
 
 
 NUMBERS_OF_A_SWEEP = [

@@ -26,6 +26,18 @@ class CheckFailed(Exception):
         )
 
 
+def require_equal(check: str, measured: object, required: object, advice: str = "") -> None:
+    """CheckFailed where the two differ."""
+    if measured != required:
+        raise CheckFailed(check, measured, required, advice)
+
+
+def require_close(check: str, measured: float, required: float, rounding: float, advice: str = "") -> None:
+    """CheckFailed where the two differ by more than this, also where one is no number."""
+    if not abs(measured - required) <= rounding:
+        raise CheckFailed(check, measured, f"{required}, give or take {rounding:.2g}", advice)
+
+
 class NumericalFailure(Exception):
     """A loss, gradient or weight is not finite: exit code 1, the checkpoint before it is kept.
 

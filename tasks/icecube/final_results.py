@@ -9,6 +9,7 @@ from pydantic import Field
 from tasks.data.statistics import Column
 from tasks.icecube.configuration import Inputs, Trained
 from tasks.icecube.results import Constant, OverfitResult, SplitFacts, TrialResult
+from tasks.report.audit import AuditResult
 from tasks.report.provenance import Provenance
 from tasks.stage.result import Result
 from tasks.training.findings import Ended, Outputs, RateRow
@@ -98,6 +99,7 @@ class FinalResults(Result):
     recommended_because: dict[Inputs, str]
     overfit: OverfitResult
     training: TrainingFacts
+    audit: AuditResult
     numerics_changes: dict[str, Any] = Field(default_factory=dict)
     runs: dict[str, str]
     provenance: dict[str, Provenance]

@@ -23,6 +23,7 @@ from tasks.icecube.words import headline
 from tasks.report import figures as drawing
 from tasks.report.again import made_again
 from tasks.report.attempts_page import publish_attempts
+from tasks.report.audit import AuditResult
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
@@ -96,6 +97,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
             ratio_to_trivial=trained.mean_degrees / trivial,
             **{name: getattr(trained, name) for name in TRAINED},
         ),
+        audit=AuditResult.read(given["audit"]),
         numerics_changes={name: one.numerics_changes for name, one in given.items() if one.numerics_changes},
         runs=run_directories(given, run.run.root),
         provenance=provenance(given),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tasks.icecube.configuration import Events, Inputs, Network, RateLimits, RateTries, Scaling, SingleBatch, Trained
+from tasks.report.configuration import Audit
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
@@ -73,6 +74,17 @@ class TrainConfig(TrainsNetwork):
     min_spread_ratio: float = scientific(ge=0, description="Of outputs, as a share of the truth's.")
     max_dead_share: float = scientific(ge=0, le=1, description="Of the units of a layer.")
     seed: int = scientific(ge=0, description="Initial weights, order of the events, dropout.")
+
+
+class AuditConfig(StageConfiguration):
+    """icecube-audit: recorded angles computed again by a plain path."""
+
+    numerics: ClassVar = Numerics()
+
+    folder: LocalPath = execution("", description="Where files lie that the study did not write; empty: it did.")
+    pulses_per_event: int = scientific(ge=1, description="Most pulses of an event that the network gets.")
+    seed: int = scientific(ge=0, description="What draws the examples.")
+    audit: Audit = scientific(description="How much is computed again.")
 
 
 class ReportConfig(StageConfiguration):

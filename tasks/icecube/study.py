@@ -21,6 +21,7 @@ from tasks.icecube.configuration import (
     Trial,
 )
 from tasks.icecube.stages import (
+    AuditConfig,
     LookConfig,
     OverfitConfig,
     PulsesConfig,
@@ -29,6 +30,7 @@ from tasks.icecube.stages import (
     TrainConfig,
     TrialConfig,
 )
+from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
@@ -106,6 +108,7 @@ class Study(StudyBase):
         0.3, ge=0, description="A trained network whose outputs spread less, as a share of the truth's, has collapsed."
     )
     max_dead_share: float = scientific(0.9, ge=0, le=1, description="And so has one with more dead units in a layer.")
+    audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
@@ -250,6 +253,11 @@ class Study(StudyBase):
             seed=self.seed,
             **self._trains(),
         )
+
+    def for_audit(self) -> AuditConfig:
+        reads = self._reads()
+        del reads["open_files"]
+        return AuditConfig(seed=self.seed, audit=self.audit, **reads)
 
     def for_report(self) -> ReportConfig:
         return ReportConfig(

@@ -173,6 +173,7 @@ def about_training(results: FinalResults) -> list[str]:
         f"units: {dead}.",
         "The same event alone, among others, padded and in chunks: predictions differ by at most "
         f"{found.largest_difference:.1g} of a unit vector.",
+        results.audit.in_words,
         f"One batch of {results.overfit.fit.examples} events was fitted first, to "
         f"{degrees(results.overfit.fit.after)} degrees (required: {degrees(results.overfit.required_degrees)}); as the "
         "recorded study saw, that shows little: its raw inputs passed it too.",

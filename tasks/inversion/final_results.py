@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tasks.inversion.configuration import Mining
 from tasks.inversion.results import PilotResult, ProbeResult, SplitFacts, Trivial
+from tasks.report.audit import AuditResult
 from tasks.report.provenance import Provenance
 from tasks.stage.result import Result
 from tasks.statistics.comparison import ArmMean, Comparison
@@ -96,6 +97,7 @@ class FinalResults(Result):
     largest_difference: float
     """Between predictions of a matrix however it comes, over all cells; in fp64."""
     probes: Probes
+    audit: AuditResult
     numerics_changes: dict[str, Any] = Field(default_factory=dict)
     runs: dict[str, str]
     provenance: dict[str, Provenance]

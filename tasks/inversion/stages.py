@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from tasks.inversion.configuration import Matrices, Mining, Network, Probe
+from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
@@ -45,6 +46,16 @@ class ProbeConfig(StageConfiguration):
     network: Network = scientific(description="The networks and their diffusion.")
     probe: Probe = scientific(description="What is asked.")
     seed: int = scientific(ge=0, description="The noise that negatives begin with.")
+
+
+class AuditConfig(StageConfiguration):
+    """inversion-audit: recorded errors computed again by a plain path."""
+
+    numerics: ClassVar = Numerics()
+
+    network: Network = scientific(description="The networks and their diffusion.")
+    seed: int = scientific(ge=0, description="What draws the examples.")
+    audit: Audit = scientific(description="How much is computed again.")
 
 
 class ReportConfig(StageConfiguration):

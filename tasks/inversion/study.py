@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, model_validator
 
 from tasks.inversion.configuration import Arm, Matrices, Network, Pilot, Probe
-from tasks.inversion.stages import MatricesConfig, PilotConfig, ProbeConfig, ReportConfig, TrainConfig
+from tasks.inversion.stages import AuditConfig, MatricesConfig, PilotConfig, ProbeConfig, ReportConfig, TrainConfig
+from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
@@ -60,6 +61,7 @@ class Study(StudyBase):
     learned_ratio: float = scientific(
         0.9, gt=0, le=1, description="An arm whose error is above this share of the better trivial one has not learned."
     )
+    audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
@@ -160,6 +162,9 @@ class Study(StudyBase):
             seed=self.seed,
             execution=self.execution,
         )
+
+    def for_audit(self) -> AuditConfig:
+        return AuditConfig(network=self.network, seed=self.seed, audit=self.audit, execution=self.execution)
 
     def for_report(self) -> ReportConfig:
         return ReportConfig(

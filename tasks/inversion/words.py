@@ -97,6 +97,7 @@ def about_training(results: FinalResults) -> list[str]:
         f"{standing(pilot.validation_mse, results.trivial)}; {number(pilot.required_mse)} was required.",
         "A matrix alone, among others, and in another order: predictions differ by at most "
         f"{results.largest_difference:.1g} (in fp64).",
+        results.audit.in_words,
     ]
     for name, arm in results.arms.items():
         if arm.descent_difference is None:

@@ -13,6 +13,7 @@ from storage.records import read_records
 from tasks.report import figures as drawing
 from tasks.report.again import made_again
 from tasks.report.attempts_page import publish_attempts
+from tasks.report.audit import AuditResult
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
@@ -35,7 +36,7 @@ from tasks.robustness.results import (
     TransferResult,
     UatResult,
 )
-from tasks.robustness.search_checks import require_read, require_search
+from tasks.robustness.search_checks import require_flips_searched, require_read, require_search
 from tasks.robustness.stages import JUDGED, SEARCHED, AggregateConfig
 from tasks.robustness.strongest import Tried
 from tasks.robustness.summary import summary
@@ -56,6 +57,7 @@ def aggregate(
     evaluation: StageInput,
     order: StageInput,
     transfer: StageInput,
+    audit: StageInput,
     **given: StageInput,
 ) -> Published:
     """Verifies every byte that it reads, and writes what the study found, as numbers, words and pictures.
@@ -67,7 +69,7 @@ def aggregate(
     arms = {arm: given.pop(arm) for arm in config.arms}
     trained = {f"train-{arm}": handle for arm, handle in arms.items()}
     stages = {"setup": text, "base": base} | given | trained
-    stages |= {"evaluate": evaluation, "order": order, "transfer": transfer}
+    stages |= {"evaluate": evaluation, "order": order, "transfer": transfer, "audit": audit}
     stages = {name: stages[name] for name in sorted(stages, key=_place)}
     require_verified(stages)
     study = Read.of(config, stages)
@@ -93,7 +95,7 @@ def aggregate(
     return publish(run, results, texts, svgs, headline(answered(results)))
 
 
-ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer")
+ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")
 
 
 def _place(stage: str) -> int:
@@ -126,7 +128,9 @@ class Read:
         checks.require_equal_budgets(arms, unequal=config.unequal_budgets is not None)
         for name, arm in arms.items():
             checks.require_constrained(name, arm, config.constraint)
+            checks.require_best_validation(name, arm.training)
             checks.require_best_trial(name, arm)
+            checks.require_liveness(name, arm)
         checks.require_same_layers(arms)
 
         evaluation, rows = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
@@ -145,16 +149,20 @@ class Read:
             checks.require_comparable(attack, found, records[attack])
             for model, result in found.items():
                 require_search(attack, model, result, settings, text.splits[SEARCHED].documents)
+                if isinstance(result, HotFlipResult):
+                    require_flips_searched(model, result, records[attack][model])
             require_read(attack, records[attack])
         transfer, transferred = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
         searched = checks.documents(stages["setup"], SEARCHED)
         require_transfer(transfer, transferred, records, uat, list(searched.values()))
         tried = {name: Tried.of(name, records.pop(name), transferred, transfer) for name in ATTACKS}
-        order = OrderResult.read(stages["order"])
+        base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
+        if base.training:
+            checks.require_best_validation(BASE, base.training)
         checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
         return cls(
             text,
-            BaseResult.read(stages["base"]),
+            base,
             arms,
             evaluation,
             order,
@@ -187,6 +195,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         attacks=attacks,
         transfer=read.transfer,
         order=read.order,
+        audit=AuditResult.read(stages["audit"]),
         secondary=secondary(found, differences, attacks),
         unequal_budgets_reason=config.unequal_budgets.reason if config.unequal_budgets else None,
         base=BaseFacts(

@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from storage.errors import CheckFailed
+from storage.errors import CheckFailed, require_close, require_equal
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES
 from tasks.language import foreign
+from tasks.language.result import Training
 from tasks.language.tokenizer import encode
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.arm import ARMS, BASELINE
@@ -33,6 +34,10 @@ from tasks.statistics.effects import succeeded
 from tasks.statistics.losses import summary
 
 Rows = list[dict[str, Any]]
+ROUNDING = 1e-4
+"""Relative: a loss in another batch differs by less."""
+ROUNDING_OF = {"fp32": ROUNDING, "tf32": 0.02, "bf16": 0.02}
+"""The same of a loss that was seen in this precision, beside its value in fp32."""
 
 
 @dataclass(frozen=True)
@@ -96,23 +101,39 @@ def require_best_trial(name: str, arm: ArmResult) -> None:
         raise CheckFailed(f"{name} kept the best of its trials", f"rate {rate}, loss {loss}", arm.trials)
 
 
+def require_best_validation(name: str, training: Training) -> None:
+    """The kept weights are those of the lowest validation in the list, of equals the earlier."""
+    best = min(training.validations, key=lambda one: one.validation_loss_nats_per_token)
+    require_equal(
+        f"the best validation of {name} is the lowest of its validations",
+        (training.best_step, training.best_validation_loss_nats_per_token),
+        (best.step, best.validation_loss_nats_per_token),
+    )
+
+
+def require_liveness(name: str, arm: ArmResult) -> None:
+    """Liveness was measured on the weights that were kept, whose validation loss is known, and its rise follows."""
+    live, loss = arm.sublayers, arm.training.best_validation_loss_nats_per_token
+    tf32 = arm.training.budget.get("precision") == "tf32"  # which validations are made in too; bf16 is not
+    rounding = ROUNDING_OF["tf32" if tf32 else "fp32"] * loss
+    what = f"the liveness of {name} was measured at its best validation loss"
+    require_close(what, live.loss_nats_per_token, loss, rounding)
+    rise = live.loss_with_means_nats_per_token - live.loss_nats_per_token
+    require_close(f"the rise of {name} follows from its two losses", live.rise_nats_per_token, rise, 1e-9)
+
+
 def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> None:
     """The arm kept the signs that its name says, in layers that the study names, and these were looked at."""
     kept = ARMS[name].kept(constraint)
-    if arm.by != kept:
-        raise CheckFailed(f"{name} was trained as its name says", f"by {arm.by}", f"by {kept}")
+    require_equal(f"{name} was trained as its name says", f"by {arm.by}", f"by {kept}")
     found = arm.constraint
     if kept == "free":
-        if found is not None:
-            raise CheckFailed(f"{name} was trained without constraint", found.signs, "none")
+        require_equal(f"{name} was trained without constraint", found and found.signs, None)
         return
-    if found is None or (found.variant, found.signs) != (constraint.variant, ARMS[name].signs):
-        measured = "nothing" if found is None else f"{found.variant}, {found.signs}"
-        raise CheckFailed(
-            f"the weights that {name} constrains are those of the study",
-            measured,
-            f"{constraint.variant}, {ARMS[name].signs}",
-        )
+    measured = "nothing" if found is None else f"{found.variant}, {found.signs}"
+    required = f"{constraint.variant}, {ARMS[name].signs}"
+    require_equal(f"the weights that {name} constrains are those of the study", measured, required)
+    assert found is not None
     if not found.layers_checked == len(found.layers) > 0 or found.weights_checked < found.layers_checked:
         measured = f"{found.layers_checked} layers, {found.weights_checked} weights, {len(found.layers)} names"
         raise CheckFailed(f"constrained weights of {name} were looked at", measured, "every layer by name, and weights")
@@ -129,11 +150,6 @@ def require_same_layers(arms: Mapping[str, ArmResult]) -> None:
         first = next(iter(found))
         if different := [name for name, names in found.items() if names != found[first]]:
             raise CheckFailed(f"all arms have the same {what}", f"{different[0]}: {found[different[0]]}", found[first])
-    for name, arm in arms.items():
-        live = arm.sublayers
-        rise = live.loss_with_means_nats_per_token - live.loss_nats_per_token
-        if not math.isclose(rise, live.rise_nats_per_token, abs_tol=1e-9):
-            raise CheckFailed(f"the rise of {name} follows from its two losses", live.rise_nats_per_token, rise)
 
 
 def require_evaluation(
@@ -145,11 +161,8 @@ def require_evaluation(
     """
     if missing := sorted(set(models) - found.models.keys()):
         raise CheckFailed("evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
-    if (found.split, found.documents) != ("test", len(test)):
-        raise CheckFailed(
-            "evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test"
-        )
-    require_finite("evaluate", rows)
+    require_equal("evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test")
+    require_losses("evaluate", rows)
     for name, stated in found.models.items():
         own = [row for row in rows if row["model"] == name]
         scored = {(row["example_id"], row["source"], row["tokens_scored"]) for row in own}
@@ -161,20 +174,15 @@ def require_evaluation(
                 f"{len(own)} records; document {different} differs",
                 f"the {len(test)} documents of setup, each once and whole",
             )
-        if (computed := summary(rows, name)) != stated:
-            raise CheckFailed(f"what evaluate says of {name} follows from its records", stated, computed)
+        require_equal(f"what evaluate says of {name} follows from its records", stated, summary(rows, name))
     if unknown := {row["model"] for row in rows} - found.models.keys():
         raise CheckFailed("evaluate's records are of its models", sorted(unknown)[0], sorted(found.models))
 
 
 def require_order(found: OrderResult, rows: Rows, models: list[str], variant: str) -> None:
     """Every model was asked about the sublayers that the study names, and the result says what its records say."""
-    if (list(found.models), found.variant) != (models, variant):
-        raise CheckFailed(
-            "order examined every model of the study",
-            f"{', '.join(found.models)}, {found.variant}",
-            f"{', '.join(models)}, {variant}",
-        )
+    measured = f"{', '.join(found.models)}, {found.variant}"
+    require_equal("order examined every model of the study", measured, f"{', '.join(models)}, {variant}")
     if {row["model"]: ModelOrder.model_validate_json(row["order"]) for row in rows} != found.models:
         raise CheckFailed("what order says follows from its records", "another answer", "that of the records")
     for name, order in found.models.items():
@@ -202,9 +210,8 @@ def require_attack(
             f"{found.model} on {found.split}, records of {', '.join(sorted({row['model'] for row in rows}))}",
             f"{model} on {JUDGED}",
         )
-    if found.attack.scientific() != given.scientific():
-        raise CheckFailed(f"{what} attacked as this study is configured", found.attack.scientific(), given.scientific())
-    require_finite(what, rows)
+    require_equal(f"{what} attacked as this study is configured", found.attack.scientific(), given.scientific())
+    require_losses(what, rows)
     expected = list(judged.values())[: given.documents if isinstance(found, HotFlipResult) else None]
     attacked = sorted((row["example_id"], row["source"]) for row in rows)
     if attacked != sorted((document.example_id, document.source) for document in expected) or (
@@ -224,8 +231,7 @@ def require_attack(
         _require_triggers(what, found)
         _require_control(what, rows, given.control_triggers)
     forwards, backwards, blind = cost_of(found)
-    if blind != (allowed := forwards + BACKWARD_FORWARDS * backwards):
-        raise CheckFailed(f"blind search spent as much as {what}", f"{blind} forwards", f"{allowed}")
+    require_equal(f"blind search spent as much as {what}", blind, forwards + BACKWARD_FORWARDS * backwards)
 
 
 def _require_own_tokens(what: str, row: dict[str, Any], tokens: int) -> None:
@@ -256,10 +262,8 @@ def _require_own_tokens(what: str, row: dict[str, Any], tokens: int) -> None:
 
 def _require_triggers(what: str, found: UatResult) -> None:
     for trigger in (found.gradient, found.blind):
-        if len(trigger.trigger_ids) != found.attack.trigger_tokens:
-            raise CheckFailed(
-                f"the trigger of {what} is as long as configured", len(trigger.trigger_ids), found.attack.trigger_tokens
-            )
+        length = len(trigger.trigger_ids)
+        require_equal(f"the trigger of {what} is as long as configured", length, found.attack.trigger_tokens)
         if not trigger.curve or trigger.curve[-1].loss_nats_per_token < trigger.curve[0].loss_nats_per_token:
             raise CheckFailed(
                 f"the search of {what} kept its curve", f"{len(trigger.curve)} points", "one an iteration"
@@ -283,27 +287,19 @@ def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
                 raise CheckFailed(f"{what} wrote where it may write", f"{where}: {kind} {outside}", "none outside")
             if len(row[kind]) > min(found.attack.flips, tokens // 2):
                 raise CheckFailed(f"{what} wrote as much as it may", f"{where}: {len(row[kind])}", found.attack.flips)
-        if row["flips"] != len(row["positions"]):
-            raise CheckFailed(f"the flips of {what} are counted", f"{where}: {row['flips']}", len(row["positions"]))
-        if row["success"] != succeeded(row, found.attack.success_relative_increase):
-            raise CheckFailed(
-                f"successes of {what} follow from the losses in its records",
-                f"{where}: success is {row['success']}",
-                not row["success"],
-            )
+        require_equal(f"the flips of {what} are counted in {where}", row["flips"], len(row["positions"]))
+        success = succeeded(row, found.attack.success_relative_increase)
+        follows = f"successes of {what} follow from the losses in its records, {where}"
+        require_equal(follows, row["success"], success)
     for column in ("forward_sequences", "backward_sequences", "blind_forward_sequences", "flips", "round_trips"):
-        if (total := sum(row[column] for row in rows)) != getattr(found, column):
-            raise CheckFailed(f"{column} of {what} is the sum of its records'", getattr(found, column), total)
+        total = sum(row[column] for row in rows)
+        require_equal(f"{column} of {what} is the sum of its records'", getattr(found, column), total)
 
 
 def _require_control(what: str, rows: Rows, draws: int) -> None:
     for row in rows:
-        if len(row["control_losses_sum_nats"]) != draws:
-            raise CheckFailed(
-                f"every draw of the control of {what} is kept",
-                f"document {row['example_id']}: {len(row['control_losses_sum_nats'])}",
-                draws,
-            )
+        kept = f"every draw of the control of {what} is kept, document {row['example_id']}"
+        require_equal(kept, len(row["control_losses_sum_nats"]), draws)
 
 
 def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[str, Rows]) -> None:
@@ -312,12 +308,8 @@ def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[s
     costs = {model: cost_of(result) for model, result in found.items()}
     tokens = {model: {row["example_id"]: _scored(row) for row in rows} for model, rows in records.items()}
     for model in found:
-        if costs[model] != costs[reference]:
-            raise CheckFailed(
-                f"{attack} spent the same on every model",
-                f"{model}: {costs[model]}",
-                f"as on {reference}: {costs[reference]}",
-            )
+        what = f"{attack} spent the same on every model, {model} as {reference}"
+        require_equal(what, costs[model], costs[reference])
         if differing := [id_ for id_, scored in tokens[model].items() if scored != tokens[reference][id_]]:
             raise CheckFailed(
                 f"{attack} scored the same tokens for every model",
@@ -338,15 +330,20 @@ def _scored(row: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
     return row["tokens_scored"], tuple(row.get("writable", ()))
 
 
-def require_finite(what: str, rows: Rows) -> None:
+def require_losses(what: str, rows: Rows) -> None:
+    """Every loss is a finite number and not below 0; that of some tokens of a text is not above that of all."""
     for row in rows:
+        of = f"of {row['model']}, document {row['example_id']}"
         for column, value in row.items():
-            numbers = value if isinstance(value, list) else [value]
-            if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-                raise CheckFailed(
-                    f"every loss of {what} is a finite number",
-                    f"{column} of {row['model']}, document {row['example_id']}: {value}",
-                    "finite",
-                )
+            numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, float)]
+            if not all(math.isfinite(number) for number in numbers):
+                raise CheckFailed(f"every loss of {what} is a finite number", f"{column} {of}: {value}", "finite")
+            if "loss" in column and any(number < 0 for number in numbers):
+                raise CheckFailed(f"no loss of {what} is below 0", f"{column} {of}: {value}", "0 or more")
         if row["tokens_scored"] < 1:
             raise CheckFailed(f"{what} scored something of every document", f"document {row['example_id']}: 0", "1")
+        part, whole = (row.get(f"{name}clean_loss_sum_nats", 0.0) for name in ("", "text_"))
+        if part > whole * (1 + ROUNDING):
+            raise CheckFailed(
+                f"in {what} the scored part of a text costs no more than the whole", f"{part} {of}", f"at most {whole}"
+            )

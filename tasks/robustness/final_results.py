@@ -13,6 +13,7 @@ from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.language.result import SplitSummary, TrainedCheck
 from tasks.monotonic.configuration import By
 from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
+from tasks.report.audit import AuditResult
 from tasks.report.provenance import Provenance
 from tasks.robustness.results import OrderResult, SearchPoint, TransferResult, Trigger
 from tasks.stage.result import Result
@@ -188,6 +189,7 @@ class FinalResults(Result):
     attacks: Attacks
     transfer: TransferResult
     order: OrderResult
+    audit: AuditResult
     secondary: dict[str, Tested]
     unequal_budgets_reason: str | None
     base: BaseFacts

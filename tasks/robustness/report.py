@@ -148,6 +148,7 @@ def _checks_section(results: FinalResults) -> Section:
             "all arms had distinct weights, that each model was attacked at the same counted cost on the same tokens "
             "of documents which no search had seen, and that losses, costs and successes follow from the records was "
             "computed again before this page was written.",
+            results.audit.in_words,
         ],
         tables=[
             Table(

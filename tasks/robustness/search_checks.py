@@ -5,11 +5,13 @@ What a search costs, and how many restarts and iterations it has, follows from t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from storage.errors import CheckFailed
+from storage.errors import CheckFailed, require_close, require_equal
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
+from tasks.robustness.checks import ROUNDING_OF
 from tasks.robustness.results import HotFlipResult, Trigger, UatResult
 
 Rows = list[dict[str, Any]]
@@ -73,6 +75,22 @@ def _require_best_restart(what: str, found: Trigger, attack: TriggerAttack) -> N
             f"{kept[0]} at {kept[1]} nats per token, {kept[2]} of the whole budget",
             f"{best.trigger_ids} at {best.search_loss_nats_per_token}",
         )
+
+
+def require_flips_searched(model: str, found: HotFlipResult, rows: Rows) -> None:
+    """What a search saw before its first and after its last round is what was judged, and the curve says the same."""
+    rounding = ROUNDING_OF[found.attack.search_precision]
+    for row in rows:
+        for column, seen in (("clean_loss_sum_nats", 0), ("loss_sum_nats", -1)):
+            what = f"{column} of document {row['example_id']} is what the search of hotflip on {model} saw"
+            require_close(what, row[column], (saw := row["search_losses_sum_nats"][seen]), rounding * saw)
+    tokens, rounds = sum(row["tokens_scored"] for row in rows), len(found.curve)
+    lengths = {len(row["search_losses_sum_nats"]) for row in rows}
+    require_equal(f"hotflip on {model} kept what it saw in every round", lengths, {rounds})
+    for number, point in enumerate(found.curve):
+        risen = math.fsum(row["search_losses_sum_nats"][number] - row["search_losses_sum_nats"][0] for row in rows)
+        what = f"the curve of hotflip on {model} after round {number} follows from its records"
+        require_close(what, point.loss_nats_per_token, risen / tokens, 1e-9)
 
 
 def require_read(attack: str, records: Mapping[str, Rows]) -> None:

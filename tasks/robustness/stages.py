@@ -17,6 +17,7 @@ from tasks.language.configuration import (
     TrainedTokenizer,
 )
 from tasks.monotonic.configuration import By, Constraint, Signs, Start, Variant
+from tasks.report.configuration import Audit
 from tasks.stage.configuration import Configuration, execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics
@@ -166,6 +167,20 @@ class OrderConfig(StageConfiguration):
     models: list[str] = scientific(description="Names of the models.")
     variant: Variant = scientific(description="Which sublayers are looked at.")
     execution: RobustnessExecution = execution(description="How the work is done.")
+
+
+class AuditConfig(StageConfiguration):
+    """audit: recorded numbers of every model computed again by a plain path."""
+
+    numerics: ClassVar = TRAINING
+
+    models: dict[str, str] = scientific(description="Name of each model, and where it lies: role of its stage/folder.")
+    arms: list[str] = scientific(description="Those of them that are arms.")
+    attacked: list[str] = scientific(description="Those of them that were attacked.")
+    starts: dict[str, str] = scientific(description="Arm with constrained weights, and the role of its start.")
+    hotflip: FlipAttack = scientific(description="How flips were found.")
+    seed: int = scientific(ge=0, description="What draws the examples.")
+    audit: Audit = scientific(description="How much is computed again.")
 
 
 class AggregateConfig(StageConfiguration):

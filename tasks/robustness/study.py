@@ -26,10 +26,12 @@ from tasks.language.configuration import (
     TrainedTokenizer,
 )
 from tasks.monotonic.configuration import VARIANTS, Constraint
+from tasks.report.configuration import Audit
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
 from tasks.robustness.stages import (
     REQUIRED_MOVEMENT,
     AggregateConfig,
+    AuditConfig,
     BaseConfig,
     ChooseConfig,
     ConstrainConfig,
@@ -84,6 +86,7 @@ class Study(StudyBase):
     hotflip: FlipAttack = scientific(FlipAttack(), description="The token flip attack.")
     primary: Primary = scientific(Primary(), description="The one comparison that answers the study's question.")
     evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
+    audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
     execution: RobustnessExecution = execution(
         RobustnessExecution(), description="How the work is done on this machine."
     )
@@ -320,6 +323,21 @@ class Study(StudyBase):
 
     def for_order(self) -> OrderConfig:
         return OrderConfig(models=self._compared(), variant=self.constraint.variant, execution=self.execution)
+
+    def for_audit(self) -> AuditConfig:
+        starts: dict[str, str] = {arm: f"start-{self.start_of(arm)}" for arm in self.arms if ARMS[arm].signs}
+        models = {name: "/".join(kept) for name, kept in self.attacked().items()}
+        models |= {"untrained": f"{BASE}/initial"} if isinstance(self.model, FromScratch) else {}
+        return AuditConfig(
+            models=models | {"constrained-untrained": f"{starts[MONOTONIC]}/model"},
+            arms=list(self.arms),
+            attacked=list(self.attacked()),
+            starts=starts,
+            hotflip=self.hotflip,
+            seed=self.seed,
+            audit=self.audit,
+            execution=self.execution,
+        )
 
     def for_aggregate(self) -> AggregateConfig:
         return AggregateConfig(

@@ -71,7 +71,14 @@ def tables(results: FinalResults) -> str:
         cost_table(results).markdown(),
         "## How to read it",
         "\n".join(
-            f"- {line}" for line in [*cautions(results), verified(results), *attack_cautions(results), EARLIER_SYSTEM]
+            f"- {line}"
+            for line in [
+                *cautions(results),
+                verified(results),
+                results.audit.in_words,
+                *attack_cautions(results),
+                EARLIER_SYSTEM,
+            ]
         ),
         run_table(results.runs).markdown(),
     ]

@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from storage.errors import CheckFailed
-from tasks.robustness.checks import Document, require_finite
+from tasks.robustness.checks import ROUNDING, ROUNDING_OF, Document, require_losses
 from tasks.robustness.results import Transferred, TransferResult, UatResult
 from tasks.robustness.stages import JUDGED, SEARCHED
 
@@ -21,10 +21,6 @@ LOSS_OF = {"gradient": "loss_sum_nats", "blind": "blind_loss_sum_nats"}
 """Search -> where a record of an attack keeps the loss that it led to."""
 WRITTEN_BY = {"gradient": "positions", "blind": "blind_positions"}
 """Search -> where a record of hotflip keeps what it replaced."""
-ROUNDING = 1e-4
-"""Relative: a loss in another batch differs by less."""
-ROUNDING_OF_SEARCH = {"fp32": ROUNDING, "tf32": 0.02, "bf16": 0.02}
-"""The same of a loss that a search saw, by its precision."""
 
 
 def require_transfer(
@@ -35,7 +31,7 @@ def require_transfer(
     searched: Sequence[Document],
 ) -> None:
     """`own` are the records of each attack and model; `searched` the documents of attack-search."""
-    require_finite("transfer", rows)
+    require_losses("transfer", rows)
     tried: dict[tuple[str, ...], Rows] = defaultdict(list)
     for row in rows:
         tried[row["attack"], row["split"], row["search"], row["found_for"], row["model"]].append(row)
@@ -118,7 +114,7 @@ def _require_as_searched(search: str, model: str, found: UatResult, said: float)
     """A trigger does on attack-search to its own model what its search saw there: by this the strongest is chosen."""
     trigger = found.gradient if search == "gradient" else found.blind
     seen = trigger.search_loss_nats_per_token - trigger.search_loss_clean_nats_per_token
-    rounding = ROUNDING_OF_SEARCH[found.attack.search_precision] * trigger.search_loss_nats_per_token
+    rounding = ROUNDING_OF[found.attack.search_precision] * trigger.search_loss_nats_per_token
     if not math.isclose(said, seen, rel_tol=0, abs_tol=rounding):
         raise CheckFailed(f"the trigger of the {search} search on {model} does on {SEARCHED} what it saw", said, seen)
 

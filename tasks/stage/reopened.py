@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from storage import durable, markers
+from storage import durable, locks, markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory
-from tasks.stage.run import Stage, StageInput
+from tasks.stage.run import Stage, StageInput, StageRun, cache_folder
 from tasks.stage.study import StageConfiguration
 
 
@@ -23,6 +26,20 @@ class Reopened:
     config: StageConfiguration
     run: RunDirectory
     inputs: dict[str, StageInput]
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[StageRun]:
+        """What its work is given, in a temporary folder: the run directory stays as it is."""
+        of = self.run
+        with tempfile.TemporaryDirectory(prefix="ratchet-again-") as temporary:
+            run = RunDirectory(Path(temporary), of.study, of.stage, of.fingerprint)
+            run.path.mkdir(parents=True)
+            lock = locks.acquire(run.path / "locks")
+            cache = cache_folder(of.root, self.config.execution)
+            try:
+                yield StageRun(run, {}, lock, cache, self.config.scientific())
+            finally:
+                lock.release()
 
 
 def reopened(path: Path) -> Reopened:

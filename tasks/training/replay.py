@@ -6,7 +6,6 @@ the function writes meanwhile goes to a temporary folder: the run directory stay
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,9 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import nn
 
-from storage import locks
 from storage.errors import BadInput
-from storage.run_directory import RunDirectory
 from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopened
-from tasks.stage.run import StageRun, cache_folder
 from tasks.training.culprits import FILE, FOLDER, Found, culprits, kept, tensors_of
 from tasks.training.problem import Problem
 from tasks.training.state import untied
@@ -119,17 +115,10 @@ def _problem(given: Reopened) -> Problem:
         raise _Ready(problem)
 
     numerics.prepare(given.config.numerics, given.config.execution, given.config.own_seed or 0)
-    with tempfile.TemporaryDirectory(prefix="ratchet-replay-") as temporary:
-        of = given.run
-        run = RunDirectory(Path(temporary), of.study, of.stage, of.fingerprint)
-        run.path.mkdir(parents=True)
-        lock = locks.acquire(run.path / "locks")
-        work = StageRun(run, {}, lock, cache_folder(of.root, given.config.execution), given.config.scientific())
+    with given.elsewhere() as work:
         work.take_over = take
         try:
             given.stage.function()(work, given.config, **given.inputs)
         except _Ready as ready:
             return ready.problem
-        finally:
-            lock.release()
     raise BadInput(f"{given.run.path} trains nothing that could be made again")

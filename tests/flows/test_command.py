@@ -49,7 +49,7 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     shown = re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE)
     of_study, of_runs = (
         ["run", "sweep", "status", "cancel"],
-        ["list", "show", "compare", "replay", "index", "tensorboard"],
+        ["list", "show", "compare", "audit", "replay", "index", "tensorboard"],
     )
     others = ["verify", "prune", "export", "ui", "deploy", "deployments", "reference", "completion"]
     assert shown == [*of_study, *of_runs, *others]
@@ -114,7 +114,7 @@ def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[st
 
 def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:
     code, printed = run_here("--root", tmp_path / "runs", "--dry-run")
-    assert code == 0 and printed.count("would run") == 15 and not (tmp_path / "runs").exists()
+    assert code == 0 and printed.count("would run") == 16 and not (tmp_path / "runs").exists()
 
 
 def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_dry_run_says_what_would_go_on(run_here: RunHere, tmp_path: Path) -> Non
     checkpoint.mkdir(parents=True)
     durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
     _, printed = run_here("--root", tmp_path, "--dry-run")
-    assert printed.count("would run") == 14 and f"{print_}  would go on (step 40 is saved)" in printed
+    assert printed.count("would run") == 15 and f"{print_}  would go on (step 40 is saved)" in printed
 
 
 def test_status_of_a_study_that_was_never_started(run_here: RunHere, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ ATTACKED = ["base", "baseline", "monotonic"]
 ATTACKS = [f"{attack} ({model})" for attack in ("uat", "hotflip") for model in ATTACKED]
 CONSTRAIN = "constrain (non-negative-positive-part)"
 TRAINED = ["base", "train-baseline", "train-monotonic"]
-STAGES = ["setup", "base", CONSTRAIN, *TRAINED[1:], "evaluate", "order", *ATTACKS, "transfer", "aggregate"]
+STAGES = ["setup", "base", CONSTRAIN, *TRAINED[1:], "evaluate", "order", *ATTACKS, "transfer", "audit", "aggregate"]
 
 
 def _handles(root: Path) -> dict[str, Handle]:

@@ -50,6 +50,7 @@ EXECUTION_FIELDS = {
     "UatConfig": {"cell", "execution"},
     "HotFlipConfig": {"cell", "execution"},
     "TransferConfig": {"cell", "execution"},
+    "AuditConfig": {"cell", "execution"},
     "AggregateConfig": {"cell", "execution", "study", "configuration", "profile"},
 }
 SEARCH = {"candidates", "candidate_rule", "search_precision"}
@@ -72,9 +73,11 @@ SCIENTIFIC_FIELDS = {
         "hotflip",
         "primary",
         "evaluation",
+        "audit",
     },
+    "Audit": {"examples"},
     "PackageDocs": {"source", "packages", "max_characters"},
-    "LocalFiles": {"source", "text_column"},
+    "LocalFiles": {"source", "text_column", "skip_bad_rows"},
     "HubStream": {"dataset", "revision", "split", "text_column", "max_documents"},
     "HubDataset": {"source", "dataset", "revision", "split", "text_column", "max_documents", "held_out"},
     "Splits": {
@@ -154,6 +157,7 @@ SCIENTIFIC_FIELDS = {
     "UatConfig": {"model", "folder", "seed", "attack"},
     "HotFlipConfig": {"model", "folder", "seed", "attack"},
     "TransferConfig": {"models", "uat", "hotflip"},
+    "AuditConfig": {"models", "arms", "attacked", "starts", "hotflip", "seed", "audit"},
     "AggregateConfig": {
         "seed",
         "arms",
@@ -340,8 +344,9 @@ EXAMINED = MODELS | {"evaluate", "order"}
         ("constraint.start", "absolute", {"setup", "base", "train-baseline", *BASE_AND_BASELINE}),
         ("arms", "[baseline, monotonic, own-signs]", MODELS | UAT | HOTFLIP),
         ("snapshots", "[0.5]", {"setup"}),
-        ("evaluation.bootstrap_resamples", 300, EXAMINED | UAT | HOTFLIP | {"transfer"}),
-        ("primary.margin_nats_per_token", 0.1, EXAMINED | UAT | HOTFLIP | {"transfer"}),
+        ("evaluation.bootstrap_resamples", 300, EXAMINED | UAT | HOTFLIP | {"transfer", "audit"}),
+        ("primary.margin_nats_per_token", 0.1, EXAMINED | UAT | HOTFLIP | {"transfer", "audit"}),
+        ("audit.examples", 3, EXAMINED | UAT | HOTFLIP | {"transfer"}),
         ("uat.iterations", 4, EXAMINED | HOTFLIP),
         ("hotflip.flips", 1, EXAMINED | UAT),
         ("model.layers", 3, {"setup"}),
@@ -409,7 +414,7 @@ def test_an_unknown_key_is_named_with_what_would_be_valid() -> None:
         _smoke(**{"budget.learning_rat": 1})
     with pytest.raises(BadInput, match=r"model\.hiden_size.*did you mean 'hidden_size'"):
         _smoke(**{"model.hiden_size": 8})
-    with pytest.raises(BadInput, match=r"atacks: unknown key.*valid keys here: arms, base_checks, budget"):
+    with pytest.raises(BadInput, match=r"atacks: unknown key.*valid keys here: arms, audit, base_checks, budget"):
         _smoke(atacks=1)
 
 

@@ -237,7 +237,7 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in stages}
     assert runs == {
         "setup": 1, "base": 1, "constrain": 1, "train-baseline": 2, "train-monotonic": 2, "evaluate": 2, "order": 2,
-        "uat": 6, "hotflip": 6, "transfer": 2, "aggregate": 2, "sweep": 1,
+        "uat": 6, "hotflip": 6, "transfer": 2, "audit": 2, "aggregate": 2, "sweep": 1,
     }  # fmt: skip
     (sweep,) = root.glob("smoke/sweep/*")
     assert (root / "smoke" / LATEST).resolve() == sweep.resolve()
@@ -256,7 +256,7 @@ def test_a_dry_run_says_which_seed_each_stage_belongs_to(
     code, printed = run_here("--root", tmp_path, "--seeds", "42", "7", "--dry-run", module="flows.sweep")
     *lines, total = printed.splitlines()
     told = [line.rpartition("  ")[2].rpartition(", ")[2].strip("()") for line in lines]
-    assert code == 0 and total == "finished: 0 of 28 stages"
+    assert code == 0 and total == "finished: 0 of 30 stages"
     made_once = {"all cells": 3, "non-negative-positive-part": 1}
     assert Counter(told) == {"seed 42": 12, "seed 7": 12, **made_once}, printed
     code, again = run_sweep("robustness", "--profile", "smoke", "--root", tmp_path, "--over", "seed=42,7", "--dry-run")

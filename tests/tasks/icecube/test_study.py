@@ -73,11 +73,14 @@ def test_events_of_another_source_are_wanted_whole():
     ("change", "again"),
     [
         ("raw_inputs_reason=said in other words", {"icecube-report"}),
-        ("rates.min_gain_degrees=0.002", {"icecube-train", "icecube-report"}),
-        ("rates.max_gradient_norm=50", {"icecube-train", "icecube-report"}),
-        ("rates.steps=9", {"icecube-rates", "icecube-train", "icecube-report"}),
-        ("budget.weight_decay=0.5", {"icecube-rates", "icecube-overfit", "icecube-train", "icecube-report"}),
-        ("dropout=0.25", {"icecube-rates", "icecube-train", "icecube-report"}),
+        ("rates.min_gain_degrees=0.002", {"icecube-train", "icecube-audit", "icecube-report"}),
+        ("rates.max_gradient_norm=50", {"icecube-train", "icecube-audit", "icecube-report"}),
+        ("rates.steps=9", {"icecube-rates", "icecube-train", "icecube-audit", "icecube-report"}),
+        (
+            "budget.weight_decay=0.5",
+            {"icecube-rates", "icecube-overfit", "icecube-train", "icecube-audit", "icecube-report"},
+        ),
+        ("dropout=0.25", {"icecube-rates", "icecube-train", "icecube-audit", "icecube-report"}),
     ],
 )
 def test_only_what_computes_with_a_key_runs_again(tmp_path: Path, change: str, again: set[str]):

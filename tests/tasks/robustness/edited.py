@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +21,10 @@ import pyarrow.parquet as pq
 from storage import durable, markers
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
+from tasks.report.audit import AuditResult
 from tasks.report.publish import Published
 from tasks.robustness.aggregate import aggregate
+from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.stages import JUDGED
 from tasks.robustness.study import Study
@@ -50,9 +53,14 @@ def _contents() -> Stages:
     return found
 
 
+def as_measured() -> Stages:
+    """A copy to edit."""
+    return copy.deepcopy(_contents())
+
+
 def contents() -> Stages:
-    """A copy to edit, in which the sublayers of the arms live: those of the tiny study learn nothing."""
-    found = copy.deepcopy(_contents())
+    """The same, in which the sublayers of the arms live: those of the tiny study learn nothing."""
+    found = as_measured()
     for arm in finished_study().study.arms:
         set_rise(found, arm, 1.0)
     return found
@@ -89,10 +97,30 @@ def transfer_again(stages: Stages, attack: str) -> None:
             row |= {name: theirs[name] for name in ("clean_loss_sum_nats", "text_clean_loss_sum_nats")}
             row["loss_sum_nats"] = theirs["loss_sum_nats" if row["search"] == "gradient" else "blind_loss_sum_nats"]
     stages["transfer"]["result"][attack] = increases_of(rows)[attack, JUDGED]
+    if attack == "hotflip":
+        searched_again(stages)
 
 
-def written(folder: Path, stages: Stages) -> dict[str, StageInput]:
-    """Role -> finished stage, below `folder`/runs, as `stages` says and sealed again."""
+def searched_again(stages: Stages) -> None:
+    """The search for flips saw what was judged, before its first round and after its last."""
+    for role, stage in stages.items():
+        if role.startswith("hotflip-"):
+            tokens = sum(row["tokens_scored"] for row in stage["rows"])
+            for row in stage["rows"]:
+                saw = row["search_losses_sum_nats"]
+                saw[0], saw[-1] = row["clean_loss_sum_nats"], row["loss_sum_nats"]
+            for number, point in enumerate(stage["result"]["curve"]):
+                saw = [row["search_losses_sum_nats"] for row in stage["rows"]]
+                point["loss_nats_per_token"] = sum(own[number] - own[0] for own in saw) / tokens
+
+
+def written(
+    folder: Path, stages: Stages, change: Callable[[str, Path], None] = lambda role, path: None
+) -> dict[str, StageInput]:
+    """Role -> finished stage, below `folder`/runs, as `stages` says and sealed again.
+
+    `change` is given the role and the run directory of each before that, to edit other files.
+    """
     real, inputs = finished_study().handles["aggregate"].inputs, {}
     for role, values in stages.items():
         theirs = real[role].run
@@ -105,6 +133,7 @@ def written(folder: Path, stages: Stages) -> dict[str, StageInput]:
             pq.write_table(pa.Table.from_pylist(values["rows"]), run.path / "records.parquet")
         if "metrics" in values:
             run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in values["metrics"]))
+        change(role, run.path)
         listed = durable.read_json(run.path / "COMPLETE.json")
         (run.path / "COMPLETE.json").unlink()
         lock = acquire(run.path / "locks")
@@ -112,6 +141,13 @@ def written(folder: Path, stages: Stages) -> dict[str, StageInput]:
         inputs[role] = StageInput(run, marker.outputs_digest)
         lock.release()
     return inputs
+
+
+def audited(folder: Path, inputs: dict[str, StageInput], configured: Study) -> AuditResult:
+    """What the audit says of these inputs of aggregate."""
+    folder.mkdir(parents=True, exist_ok=True)
+    given = {role: inputs[role] for role in finished_study().handles["audit"].inputs}
+    return audit(stage_run(folder), configured.for_audit(), **given)
 
 
 def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -> tuple[Published, Path]:

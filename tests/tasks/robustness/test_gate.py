@@ -280,7 +280,7 @@ def test_a_transfer_that_left_out_a_model(tmp_path: Path):
     [
         ("tokens_scored", 1, "scored the same tokens as the attack"),
         ("example_id", "0" * 64, "scored the same tokens as the attack"),
-        ("clean_loss_sum_nats", 99.0, "measured what the attack measured"),
+        ("clean_loss_sum_nats", 1.0, "measured what the attack measured"),
         ("text_clean_loss_sum_nats", 99.0, "measured what the attack measured"),
         ("loss_sum_nats", 99.0, "measured what the attack measured"),
         ("loss_sum_nats", math.nan, "every loss of transfer is a finite number"),
@@ -360,7 +360,8 @@ def test_clean_losses_that_differ_from_trigger_to_trigger(tmp_path: Path):
     def moved(stages: Stages) -> None:
         for row in rows_of_transfer(stages, "uat", "attack-search"):
             if (row["model"], row["found_for"], row["search"]) == ("monotonic", "base", "blind"):
-                row["clean_loss_sum_nats"] += 0.5 * row["tokens_scored"]
+                for column in ("clean_loss_sum_nats", "text_clean_loss_sum_nats"):
+                    row[column] += 0.5 * row["tokens_scored"]
         computed_again(stages)
 
     refused(tmp_path, moved, "from base to monotonic on attack-search compares with one clean loss of each text")

@@ -1,0 +1,102 @@
+"""icecube-audit: some events of validation from their files to an angle again, one by one, in plain numpy and torch.
+
+Neither the reader of events nor the maker of batches is used: pulses come out of the Parquet files as they lie there.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from safetensors.torch import load_file
+
+from storage import durable
+from storage.errors import require_equal
+from tasks.icecube.batches import Batch
+from tasks.icecube.layout import GEOMETRY, META, batch_file
+from tasks.icecube.network import DirectionNetwork
+from tasks.icecube.pulses import WRITTEN
+from tasks.icecube.results import LookResult, TrainResult
+from tasks.icecube.stages import AuditConfig
+from tasks.report.audit import Audited, AuditResult, sample
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput, StageRun
+from tasks.training.weights import weights_digest
+
+TOLERANCE = 0.01
+"""Degrees. The same event alone and among others differs by some 1e-4 in fp32; a step of a training by far more."""
+
+
+def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInput, trained: StageInput) -> AuditResult:
+    """CheckFailed names the first event whose angle is another one than that of its record."""
+    where = device(config.execution)
+    audited = Audited(f"numpy and torch, event by event, in fp32 on {where.type}", "degrees", TOLERANCE)
+    folder = Path(config.folder) if config.folder else events.path / WRITTEN
+    said, digest = TrainResult.read(trained), weights_digest(trained.path / "model")
+    require_equal(f"model/ in {trained.path} holds the weights that its training left", digest, said.weights_digest)
+    rows = pq.read_table(trained.path / "records.parquet").to_pylist()
+    batches = sorted({row["batch_id"] for row in rows})
+    meta = {
+        row["event_id"]: row for row in pq.read_table(folder / META, filters=[("batch_id", "in", batches)]).to_pylist()
+    }
+    network, places = _network(trained.path / "model").to(where), _places(folder)
+    for number in sample(config.seed, "events", len(rows), config.audit.examples):
+        run.stop.check()
+        row = rows[number]
+        event = meta[row["event_id"]]
+        features = _features(folder, event, places, trained.path / "model", config.pulses_per_event).to(where)
+        there = torch.ones(features.shape[:2], dtype=torch.bool, device=where)
+        with torch.no_grad():
+            found = network(Batch(features, there, features.new_zeros(1, 3)))[0].cpu().double().numpy()
+        computed = _degrees(found, _unit(event["azimuth"], event["zenith"]))
+        audited.compare("angles", f"the angle of event {row['event_id']}", row["angle_degrees"], float(computed))
+    trivial = LookResult.read(look).trivial
+    constant = _unit(math.radians(trivial.azimuth_degrees), math.radians(trivial.zenith_degrees))
+    truth = np.array([_unit(meta[row["event_id"]]["azimuth"], meta[row["event_id"]]["zenith"]) for row in rows])
+    computed = _degrees(truth, constant).mean()
+    audited.compare("trivial angle", "the best constant direction", trivial.best_constant_degrees, float(computed))
+    return audited.result()
+
+
+def _network(model: Path) -> DirectionNetwork:
+    shape = durable.read_json(model / "config.json")
+    network = DirectionNetwork(shape["width"], shape["layers"], shape["heads"], 0.0, shape["batch_norm"])
+    network.load_state_dict(load_file(model / "model.safetensors"))
+    return network.eval()
+
+
+def _places(folder: Path) -> np.ndarray:
+    with (folder / GEOMETRY).open(newline="", encoding="utf-8-sig") as file:
+        return np.array([[float(row[axis]) for axis in "xyz"] for row in csv.DictReader(file)])
+
+
+def _features(folder: Path, event: dict[str, Any], places: np.ndarray, model: Path, limit: int) -> torch.Tensor:
+    """[1, pulses, 7], normalised by the file beside the weights; of too many pulses those that are likely no noise
+    first, then those with most light."""
+    here = slice(event["first_pulse_index"], event["last_pulse_index"] + 1)
+    table = pq.read_table(batch_file(folder, event["batch_id"]))
+    names = ("time", "charge", "sensor_id", "auxiliary")
+    columns = {name: table[name].to_numpy()[here].astype(np.float64) for name in names}
+    first = sorted(range(len(columns["time"])), key=lambda one: (columns["auxiliary"][one], -columns["charge"][one]))
+    columns = {name: column[sorted(first[:limit])] for name, column in columns.items()}
+    columns |= dict(zip("xyz", places[columns["sensor_id"].astype(int)].T, strict=True))
+    values = []
+    for step in durable.read_json(model / "normaliser.json")["steps"]:
+        of, added = columns[step["name"]], step["logarithm_of_plus"]
+        values.append(((of if added is None else np.log10(of + added)) - step["offset"]) / step["scale"])
+    return torch.tensor(np.stack(values, axis=1)[None], dtype=torch.float32)
+
+
+def _unit(azimuth: float, zenith: float) -> np.ndarray:
+    across = math.sin(zenith)
+    return np.array([across * math.cos(azimuth), across * math.sin(azimuth), math.cos(zenith)])
+
+
+def _degrees(ones: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Angles between unit vectors [..., 3] and one."""
+    return np.degrees(np.arccos(np.clip(ones @ other, -1, 1)))

@@ -1,0 +1,229 @@
+"""What a second reviewer edited in a finished study, every marker sealed again: each is refused by name.
+
+N1 to N18 are his; beside each stands who refuses it: the audit, which asks `model/` again, or the last gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from storage import durable
+from storage.errors import CheckFailed
+from tasks.robustness.transfer import increases_of
+from tasks.statistics.losses import summary
+from tasks.training.weights import weights_digest
+from tests.tasks.robustness.edited import Stages, aggregated, as_measured, audited, searched_again, written
+from tests.tasks.tiny import finished_study
+
+Row = dict[str, Any]
+
+
+def refused(
+    folder: Path, edit: Callable[[Stages], None], change: Callable[[str, Path], None] = lambda role, path: None
+) -> str:
+    """What the audit, or else the last gate, says of a study that was edited."""
+    stages = as_measured()
+    edit(stages)
+    inputs, study = written(folder, stages, change), finished_study().study
+    with pytest.raises(CheckFailed) as found:
+        audited(folder / "audit", inputs, study)
+        aggregated(folder / "out", inputs, study)
+    return str(found.value)
+
+
+def nothing(stages: Stages) -> None:
+    pass
+
+
+def test_what_was_not_edited_agrees(tmp_path: Path):
+    inputs, study = written(tmp_path, as_measured()), finished_study().study
+    found = audited(tmp_path / "audit", inputs, study)
+    assert found.as_json() == finished_study().result("audit")
+    other = audited(tmp_path / "other", inputs, study.model_copy(update={"seed": 1}))
+    assert sum(found.numbers.values()) > 300 and other.numbers == found.numbers
+    assert 0 < found.largest_difference < 1e-6 and 0 < other.largest_difference < 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ N1, N2: model/
+
+
+def negated(role: str, path: Path) -> None:
+    if role == "monotonic":
+        file = path / "model" / "model.safetensors"
+        names = durable.read_json(path / "result.json")["constraint"]["layers"]
+        tensors = load_file(file)
+        save_file(tensors | {f"{name}.weight": -tensors[f"{name}.weight"] for name in names}, file, {"format": "pt"})
+
+
+def negated_and_told(role: str, path: Path) -> None:
+    negated(role, path)
+    if role == "monotonic":
+        told = durable.read_json(path / "result.json") | {"weights_digest": weights_digest(path / "model")}
+        durable.write_json(path / "result.json", told)
+
+
+def another_arm_s(role: str, path: Path) -> None:
+    if role == "monotonic":
+        theirs = finished_study().path("train-baseline") / "model" / "model.safetensors"
+        (path / "model" / "model.safetensors").write_bytes(theirs.read_bytes())
+
+
+@pytest.mark.parametrize("change", [negated, another_arm_s])
+def test_n1_and_n2_weights_that_the_training_did_not_leave(tmp_path: Path, change: Callable[[str, Path], None]):
+    assert "model/ of monotonic in" in refused(tmp_path, nothing, change)
+
+
+def test_n1_negated_weights_whose_digest_was_computed_anew(tmp_path: Path):
+    said = refused(tmp_path, nothing, negated_and_told)
+    assert "in model/ of monotonic have the signs they may have: measured" in said and "signs non-negative" in said
+
+
+# ------------------------------------------------------------------------------------- what only forwards show
+
+
+def of_transfer(stages: Stages, **wanted: str) -> Iterable[Row]:
+    return (row for row in stages["transfer"]["rows"] if wanted.items() <= row.items())
+
+
+def computed_again(stages: Stages) -> None:
+    found = increases_of(stages["transfer"]["rows"])
+    names = {"uat_on_search": ("uat", "attack-search")} | {n: (n, "attack-evaluation") for n in ("uat", "hotflip")}
+    stages["transfer"]["result"] |= {name: found[key] for name, key in names.items()}
+
+
+def transferred(stages: Stages) -> None:
+    """N3: from -.030 to +.038, "differs"."""
+    for row in of_transfer(stages, attack="hotflip", found_for="random-signs", model="monotonic"):
+        row["loss_sum_nats"] += 0.1 * row["tokens_scored"]
+    computed_again(stages)
+
+
+def alive(stages: Stages) -> None:
+    """N4: a dead arm declared alive."""
+    live = stages["monotonic"]["result"]["sublayers"]
+    live |= {
+        "loss_with_means_nats_per_token": live["loss_nats_per_token"] + 2.5,
+        "rise_nats_per_token": live["loss_nats_per_token"] + 2.5 - live["loss_nats_per_token"],
+    }
+
+
+def evaluated(stages: Stages) -> None:
+    """N7: 10 % better in records and result."""
+    found = stages["evaluation"]
+    for row in found["rows"]:
+        row["loss_sum_nats"] *= 0.9 if row["model"] == "monotonic" else 1
+    found["result"]["models"]["monotonic"] = summary(found["rows"], "monotonic").as_json()
+
+
+def triggered(stages: Stages) -> None:
+    """N11: other ids than those that were judged, wherever they stand."""
+    found, other = stages["uat-monotonic"]["result"]["gradient"], [5, 6, 7]
+    was, found["trigger_ids"] = found["trigger_ids"], other
+    found["budgets"] = {share: other if ids == was else ids for share, ids in found["budgets"].items()}
+    for restart in found["restarts"]:
+        restart["trigger_ids"] = other if restart["trigger_ids"] == was else restart["trigger_ids"]
+
+
+def flipped(stages: Stages) -> None:
+    """N12."""
+    for row in stages["hotflip-monotonic"]["rows"]:
+        row["replacements"] = [token - 1 for token in row["replacements"]]
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (transferred, "transfer of hotflip (gradient search) from random-signs to monotonic on attack-evaluation"),
+        (alive, "validation loss of monotonic with its sublayers replaced by their means"),
+        (evaluated, "evaluate, monotonic, document"),
+        (triggered, "transfer of uat (gradient search) from monotonic to base on attack-search"),
+        (flipped, "transfer of hotflip (gradient search) from monotonic to base on attack-evaluation"),
+    ],
+    ids=["N3", "N4", "N7", "N11", "N12"],
+)
+def test_numbers_that_the_models_do_not_give(tmp_path: Path, edit: Callable[[Stages], None], said: str):
+    found = refused(tmp_path, edit)
+    assert (
+        f"{said}" in found
+        and "is what the audit computes: measured" in found
+        and "give or take 0.0001 nats per token" in found
+    )
+
+
+# ------------------------------------------------------------------------ what contradicts a file that is read
+
+
+def better_than_its_best(stages: Stages) -> None:
+    """N5."""
+    live = stages["monotonic"]["result"]["sublayers"]
+    for name in ("loss_nats_per_token", "loss_with_means_nats_per_token"):
+        live[name] -= 1
+
+
+def best_of_another_list(stages: Stages) -> None:
+    """N16."""
+    stages["monotonic"]["result"]["training"]["best_validation_loss_nats_per_token"] = 1.0
+
+
+def best_of_base(stages: Stages) -> None:
+    stages["base"]["result"]["training"]["best_validation_loss_nats_per_token"] = 1.0
+
+
+def halved(stages: Stages) -> None:
+    """N8: in losses, blind, controls and transfer; what the search saw stays."""
+    for row in [*stages["hotflip-monotonic"]["rows"], *of_transfer(stages, attack="hotflip", model="monotonic")]:
+        clean = row["clean_loss_sum_nats"]
+        for column in row.keys() & {"loss_sum_nats", "blind_loss_sum_nats"}:
+            row[column] = clean + (row[column] - clean) / 2
+        for column in row.keys() & {"budget_losses_sum_nats", "control_losses_sum_nats"}:
+            row[column] = [clean + (loss - clean) / 2 for loss in row[column]]
+    computed_again(stages)
+
+
+def halved_but_for_the_curve(stages: Stages) -> None:
+    curve = [dict(point) for point in stages["hotflip-monotonic"]["result"]["curve"]]
+    halved(stages)
+    searched_again(stages)
+    stages["hotflip-monotonic"]["result"]["curve"] = curve
+
+
+def dearer_than_the_whole(stages: Stages) -> None:
+    """N9: the clean loss of the scored part is that of the text + 30."""
+    for row in [*stages["hotflip-monotonic"]["rows"], *of_transfer(stages, attack="hotflip", model="monotonic")]:
+        row["clean_loss_sum_nats"] = row["text_clean_loss_sum_nats"] + 30
+    computed_again(stages)
+
+
+def below_nothing(stages: Stages) -> None:
+    """N10."""
+    found = stages["evaluation"]
+    next(row for row in found["rows"] if row["model"] == "monotonic")["loss_sum_nats"] = -500.0
+    found["result"]["models"]["monotonic"] = summary(found["rows"], "monotonic").as_json()
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (better_than_its_best, "the liveness of monotonic was measured at its best validation loss: measured"),
+        (best_of_another_list, "the best validation of monotonic is the lowest of its validations: measured"),
+        (best_of_base, "the best validation of base is the lowest of its validations: measured"),
+        (halved, "is what the search of hotflip on monotonic saw: measured"),
+        (halved_but_for_the_curve, "the curve of hotflip on monotonic after round"),
+        (dearer_than_the_whole, "in hotflip on monotonic the scored part of a text costs no more than the whole"),
+        (below_nothing, "no loss of evaluate is below 0: measured loss_sum_nats of monotonic, document"),
+    ],
+    ids=["N5", "N16", "N16 of base", "N8", "N8, told to the search", "N9", "N10"],
+)
+def test_the_last_gate_alone_refuses_what_contradicts_another_file(
+    tmp_path: Path, edit: Callable[[Stages], None], said: str
+):
+    stages = as_measured()
+    edit(stages)
+    with pytest.raises(CheckFailed) as found:
+        aggregated(tmp_path / "out", written(tmp_path, stages), finished_study().study)
+    assert said in str(found.value) and "required" in str(found.value)
