@@ -77,7 +77,7 @@ def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys
 
 def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["run", "robustness", "--keys", "bugdet"]) == 2
-    assert "no such key or group; it has arms, base_checks, budget, " in capsys.readouterr().err
+    assert "no such key or group; it has arms, audit, base_checks, budget, " in capsys.readouterr().err
 
 
 def test_the_configuration_that_is_shown_is_the_study_as_a_profile(
