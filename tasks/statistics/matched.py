@@ -15,7 +15,7 @@ import numpy as np
 
 from tasks.stage.result import Result
 from tasks.statistics.effects import effect_sums, increase, records_of, require_same_tokens
-from tasks.statistics.resampling import Estimate, percentile
+from tasks.statistics.resampling import Estimate, interval
 
 SHARED = ("tokens_scored", "text_tokens")
 OF_MODEL = ("loss", "clean", "text_clean")
@@ -68,7 +68,7 @@ def matched_difference(
     columns += [sums[name][column] for name in (model, *ordered) for column in OF_MODEL]
     estimate = Estimate(
         value=float(_above_curve(*(column.sum() for column in columns))),
-        interval=percentile(_above_curve, columns, resamples, confidence_level),
+        interval=interval(_above_curve, columns, resamples, confidence_level, smooth=False),
     )
     return MatchedDifference(
         model=model,

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import bootstrap, t
 
 from tasks.statistics import resampling
-from tasks.statistics.resampling import bca, interval, standard_error, sums_by_source
+from tasks.statistics.resampling import bca, bootstrap_t, interval, standard_error, sums_by_source
 
 TAILS = np.array([0.025, 0.975])
 
@@ -134,7 +134,8 @@ def test_nominal_95_percent_cover_nearly_as_often_of_few_skewed_sources(sources:
 def test_where_resamples_have_no_spread_student_s_t_stands(values: list[float]):
     array = np.array(values)
     half = t.ppf(0.975, len(array) - 1) * array.std(ddof=1) / len(array) ** 0.5
-    found = interval(ratio, [array, np.ones(len(array))], 500, 0.95)
+    columns = [array, np.ones(len(array))]
+    found = bootstrap_t(ratio, columns, float(array.mean()), left_out(columns), 500, TAILS)
     assert found == pytest.approx([array.mean() - half, array.mean() + half])
 
 
