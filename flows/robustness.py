@@ -46,10 +46,10 @@ EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate
 ORDER = Stage("order", OrderConfig, "tasks.robustness.order:order", version=2, needs="gpu")
 UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
-TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=1, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=6, needs="cpu")
+TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=7, needs="cpu")
 AUDIT = Stage("audit", AuditConfig, "tasks.robustness.audit:audit", needs="gpu")
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=8, needs="cpu")
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=9, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 

@@ -128,17 +128,19 @@ def save(
             copy.write(file.read_bytes())
 
 
-def block_losses(model: nn.Module, tokens_BL: torch.Tensor) -> torch.Tensor:
+def block_losses(model: nn.Module, tokens_BL: torch.Tensor, read_BL: torch.Tensor | None = None) -> torch.Tensor:
     """Mean loss of each block in nats per predicted token, [B]; L - 1 tokens are predicted in each."""
-    return token_losses(model, tokens_BL).mean(dim=1)
+    return token_losses(model, tokens_BL, read_BL).mean(dim=1)
 
 
-def token_losses(model: nn.Module, tokens_BL: torch.Tensor) -> torch.Tensor:
+def token_losses(model: nn.Module, tokens_BL: torch.Tensor, read_BL: torch.Tensor | None = None) -> torch.Tensor:
     """-log p(token | tokens before it) of every token but the first, in nats, fp32, [B, L - 1].
 
-    Positions are counted from the left and attention is causal, so padding on the right changes nothing.
+    With `read_BL` the model reads these in place of the tokens before. Positions are counted from the left and
+    attention is causal, so padding on the right changes nothing.
     """
-    logits_BLV = model(input_ids=tokens_BL[:, :-1]).logits.float()
+    read_BL = tokens_BL if read_BL is None else read_BL
+    logits_BLV = model(input_ids=read_BL[:, :-1]).logits.float()
     losses = nn.functional.cross_entropy(logits_BLV.flatten(0, 1), tokens_BL[:, 1:].flatten(), reduction="none")
     return losses.view(tokens_BL.shape[0], -1)
 

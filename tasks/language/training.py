@@ -17,6 +17,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training import result
 from tasks.training.budget import Budget
+from tasks.training.draws import uniform_at
 from tasks.training.loop import train
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
@@ -37,8 +38,12 @@ def train_language_model(
         model, schedule.budget
     ),
     make_checks: Callable[[Schedule], Checks] = lambda _: {},
+    replaced: float = 0.0,
 ) -> Training:
-    """Trains `model` in place on the train blocks and leaves it with the weights of its best step."""
+    """Trains `model` in place on the train blocks and leaves it with the weights of its best step.
+
+    `replaced` is the share of the tokens that it reads at random ones' place; what it predicts is the text's own.
+    """
     train_blocks, validation_blocks = (Blocks(text.path / "text", split) for split in ("train", "validation"))
     where = device(execution)
     model.to(where)
@@ -49,14 +54,21 @@ def train_language_model(
     def evaluate(network: nn.Module) -> float:
         return language.validation_loss(network, validation_blocks, execution.micro_batch_examples, run.progress.touch)
 
-    def batch(indices: np.ndarray, _epoch: int) -> torch.Tensor:
-        return train_blocks[indices].to(where)
+    def batch(indices: np.ndarray, epoch: int) -> torch.Tensor:
+        tokens_BL = train_blocks[indices]
+        if replaced:
+            read_BL = with_replaced(tokens_BL, replaced, model.config.vocab_size, seed, epoch, indices)
+            return torch.stack([tokens_BL, read_BL], dim=1).to(where)
+        return tokens_BL.to(where)
+
+    def losses_of_replaced(network: nn.Module, both_B2L: torch.Tensor) -> torch.Tensor:
+        return language.block_losses(network, *both_B2L.unbind(dim=1))
 
     problem = Problem(
         model,
         make_optimizer(model, schedule),
         batch,
-        language.block_losses,
+        losses_of_replaced if replaced else language.block_losses,
         evaluate,
         make_checks(schedule),
         trivial=_trivial(text, validation_blocks) if budget.not_learning else {},
@@ -64,6 +76,14 @@ def train_language_model(
     position = train(run, problem, schedule, seed, execution)
     model.cpu().eval()
     return _described(schedule, problem, position, train_blocks)
+
+
+def with_replaced(
+    tokens_BL: torch.Tensor, share: float, vocabulary: int, seed: int, epoch: int, indices: np.ndarray
+) -> torch.Tensor:
+    """The blocks `indices` with this share of their tokens drawn anew, each token of the vocabulary alike likely."""
+    where_BL, which_BL = uniform_at(seed, "replaced tokens", epoch, indices, (2, tokens_BL.shape[1])).unbind(dim=1)
+    return torch.where(where_BL < share, (which_BL.double() * vocabulary).long(), tokens_BL)
 
 
 def _trivial(text: StageInput, validation: Blocks) -> dict[str, float]:

@@ -51,10 +51,11 @@ def comparison_table(
         "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
         "lowest p that so many seeds can give. Better or worse is shown where the adjusted p is at most "
         f"{1 - confidence_level:g} and there are {min_seeds} seeds or more. Seeds needed: with so many, a difference "
-        "like this would be found among these with a chance of 80%.",
+        "like this would be found among these with a chance of 80%. Could show: the smallest true difference that "
+        "these seeds show with that chance.",
         [
             "arm", "reference", "shown", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
-            "p exchange (lowest)", "seeds needed",
+            "p exchange (lowest)", "seeds needed", "could show",
         ],
         [
             [
@@ -70,6 +71,7 @@ def comparison_table(
                 p_value(one.p_welch),
                 f"{p_value(one.p_exchange)} ({p_value(one.least_p_exchange)})",
                 "-" if one.seeds_needed is None else f"{one.seeds_needed:,}",
+                "-" if one.smallest_shown is None else f"{one.smallest_shown:.3g}",
             ]
             for one in found
         ],
@@ -119,4 +121,6 @@ def in_words(one: Comparison, min_seeds: int) -> str:
     if one.seeds < min_seeds:
         return f"{one.arm} and {one.reference}: {one.seeds} seeds are too few to call anything better ({facts})."
     needed = f"; a difference like this needs {one.seeds_needed:,} seeds" if one.seeds_needed else ""
-    return f"No difference between {one.arm} and {one.reference} is shown: {facts}{needed}."
+    least = one.smallest_shown
+    could = f"; these seeds show one of {least:.3g} or more with a chance of 80%" if least else ""
+    return f"No difference between {one.arm} and {one.reference} is shown: {facts}{could}{needed}."

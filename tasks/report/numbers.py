@@ -49,6 +49,11 @@ def p_value(value: float | None) -> str:
     return f"{value:.4f}" if 0.0495 <= value < 0.0505 and value != 0.05 else f"{value:.3f}"
 
 
+def smallest(found: Estimate) -> str:
+    """The smallest difference that could have been shown, as a cell of a table."""
+    return "-" if found.smallest_shown is None else f"{found.smallest_shown:.4f}"
+
+
 def percent(share: float) -> str:
     """A level as it was configured: 95%, 97.5%."""
     return f"{100 * share:g}%"

@@ -155,7 +155,10 @@ class Read:
         transfer, transferred = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
         searched = checks.documents(stages["setup"], SEARCHED)
         require_transfer(transfer, transferred, records, uat, list(searched.values()))
-        tried = {name: Tried.of(name, records.pop(name), transferred, transfer) for name in ATTACKS}
+        tried = {
+            name: Tried.of(name, records.pop(name), transferred, transfer, uat if name == "uat" else None)
+            for name in ATTACKS
+        }
         base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
         if base.training:
             checks.require_best_validation(BASE, base.training)

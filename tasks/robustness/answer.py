@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tasks.report.numbers import NATS, holds_zero, p_value, percent, span, texts_of
 from tasks.robustness.final_results import PrimaryAnswer
 from tasks.statistics.equivalence import Answer
+from tasks.statistics.power import POWER
 from tasks.statistics.resampling import Estimate
 
 ARM = "the model whose feed-forward weights are kept non-negative (monotonic)"
@@ -92,7 +93,14 @@ def _numbers(found: PrimaryAnswer) -> list[str]:
     assert found.answer is not None and found.difference is not None, "answered"
     tested = "not tested by exchanges" if (p := found.difference.p_value) is None else f"p {p_value(p)}"
     interval = f"{percent(found.answer.confidence_level)} interval {span(found.difference.interval, NATS)}"
-    return [interval, tested, texts_of(found.documents, found.sources)]
+    return [interval, tested, texts_of(found.documents, found.sources), *_could_show(found.answer)]
+
+
+def _could_show(answer: Answer) -> list[str]:
+    """The smallest difference that would have been seen, where anything could be."""
+    if answer.smallest_shown is None or answer.too_few_sources:
+        return []
+    return [f"{answer.smallest_shown:.4f} or more would be shown with a chance of {percent(POWER)}"]
 
 
 def two_one_sided_tests(answer: Answer) -> str:
@@ -199,6 +207,13 @@ def _ways_without(given: Answered) -> str:
 
 def _without(given: Answered) -> list[str]:
     return without_it(given.primary, given.ways)
+
+
+def shows_the_control(found: PrimaryAnswer) -> bool:
+    """Whether the arm that is expected to be harder to attack is shown to be."""
+    row = found.control
+    below = row is not None and row.interval is not None and row.interval[1] < 0
+    return below and (found.answer is None or (row.p_value or 0.0) <= found.answer.alpha)
 
 
 def without_it(found: PrimaryAnswer, rows: Mapping[str, Estimate | None]) -> list[str]:

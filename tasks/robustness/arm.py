@@ -21,10 +21,13 @@ ArmName = Literal[
     "feed-forward-off",
     "earlier-system",
     "shifted",
+    "random-replacements",
 ]
 BASE: Final = "base"
 BASELINE: Final = "baseline"
 MONOTONIC: Final = "monotonic"
+CONTROL: Final = "random-replacements"
+"""Expected to be harder to attack than the baseline: where not even this is shown, "not shown" says little."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Arm:
     placebo: bool = False
     """Whether an effect on monotonic must exceed the one on it: it does the same damage without the constraint, or
     has the constraint without restricting anything."""
+    replaced: float = 0.0
+    """Share of the tokens that it reads in training that are drawn at random."""
 
     def started(self, constraint: Constraint) -> Start:
         if self.start is None and constraint.start == "shifted" and self.signs != "non-negative":
@@ -84,6 +89,12 @@ ARMS: dict[str, Arm] = {
         "non-negative",
         "absolute",
         "softplus",
+    ),
+    CONTROL: Arm(
+        "positive control: as baseline, but a tenth of the tokens that it reads in training are drawn at random",
+        None,
+        by="free",
+        replaced=0.1,
     ),
 }
 

@@ -59,7 +59,15 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
         return found
 
     training = train_language_model(
-        run, model, text, config.budget, config.seed, config.execution, make_optimizer=optimizer, make_checks=checks
+        run,
+        model,
+        text,
+        config.budget,
+        config.seed,
+        config.execution,
+        make_optimizer=optimizer,
+        make_checks=checks,
+        replaced=config.replaced,
     )
     verified = verify(model, config.variant, allowed) if allowed else None
     keep.bake(model, config.variant)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.report.numbers import NATS, RATE, SHARE, rate_points, value_and_span
+from tasks.report.numbers import NATS, RATE, SHARE, percent, rate_points, smallest, value_and_span
 from tasks.report.provenance import run_name
 from tasks.report.table import Table
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
@@ -13,6 +13,7 @@ from tasks.robustness.results import Restart, Transferred, Trigger
 from tasks.robustness.words import label, pair
 from tasks.statistics.effects import EffectDifferenceWithSuccess
 from tasks.statistics.matched import MatchedDifference
+from tasks.statistics.power import POWER
 
 
 def attack_tables(name: str, results: FinalResults) -> list[Table]:
@@ -44,7 +45,8 @@ def _effect_table(name: str, results: FinalResults, findings: Findings) -> Table
     level = f"{next(iter(findings.effects.values())).confidence_level:.0%}"
     return Table(
         "The attack: clean loss of the whole texts in nats per token, its increase where nothing was written under "
-        f"the strongest attack, also as a share of the clean loss; {level} intervals. Attacked = clean + increase. "
+        f"the strongest attack, also as a share of the clean loss; {level} intervals over sources. Attacked = clean + "
+        "increase. "
         f"{FOUND_FOR[name]}",
         ["model", "clean", "attacked", "increase", "interval", "relative", "interval", "found for", "run"],
         [
@@ -105,8 +107,9 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
     return Table(
         "Differences between models of the increase under the strongest attack, in nats per token"
         + (", and of the success rate in percentage points" if rates else "")
-        + "; paired by document, sources resampled, one seed.",
-        ["difference", "increase", "interval", *(["success", "interval"] if rates else []), "run"],
+        + f"; paired by document, {sampled(findings)}, one seed. Last, the smallest true difference of the increase "
+        f"that is shown with a chance of {percent(POWER)}.",
+        ["difference", "increase", "interval", *(["success", "interval"] if rates else []), "could show", "run"],
         [
             [
                 pair(results, row.model, row.reference),
@@ -116,6 +119,7 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
                     if isinstance(row, EffectDifferenceWithSuccess)
                     else []
                 ),
+                smallest(row.increase_nats_per_token),
                 run_of(results, "transfer"),
             ]
             for row in findings.differences
@@ -123,12 +127,25 @@ def _difference_table(results: FinalResults, findings: Findings) -> Table:
     )
 
 
+def sampled(findings: Findings) -> str:
+    """Of what the intervals of differences know."""
+    if isinstance(findings, HotFlipFindings):
+        return "sources resampled"
+    if findings.attack.restarts < 2:
+        return "sources resampled under one trigger, which says nothing about another: no p"
+    return (
+        f"mean over the {findings.attack.restarts} searches (restarts), by the strongest trigger of each on each "
+        "model, and so not the difference of two rows above, which are under the strongest of all; intervals and p "
+        "know of other searches and other sources (Student's t)"
+    )
+
+
 def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
     return Table(
         "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
-        "same clean loss, read off the line between two moments of its training, in nats per token; last, with the "
-        "search on each model alone. Where the two disagree, the difference is one between searches. Every loss that "
-        "this is made from stands in the run's records.",
+        "same clean loss, read off the line between two moments of its training, in nats per token "
+        f"({sampled(findings)}); last, with the search on each model alone. Where the two disagree, the difference is "
+        "one between searches. Every loss that this is made from stands in the run's records.",
         ["arm", "clean", "increase", "between", "difference", "interval", "own search", "interval", "run"],
         [
             [

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
-from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, CONTROL, MONOTONIC, placebos
 from tasks.robustness.final_results import (
     ArmFacts,
     Attacks,
@@ -20,7 +20,14 @@ from tasks.robustness.final_results import (
 from tasks.robustness.results import HotFlipResult, UatResult
 from tasks.robustness.strongest import Tried
 from tasks.statistics.configuration import Evaluation, Primary
-from tasks.statistics.effects import Effect, attack_effect, paired_effects
+from tasks.statistics.effects import (
+    MEASURES,
+    Effect,
+    EffectDifference,
+    attack_effect,
+    paired_effects,
+    paired_effects_over_searches,
+)
 from tasks.statistics.equivalence import answer
 from tasks.statistics.holm import holm
 from tasks.statistics.losses import LossDifference, paired_difference
@@ -58,7 +65,7 @@ def attack_findings(
 ) -> UatFindings | HotFlipFindings:
     """What an attack did to each model, the differences between models, and what it cost."""
     records, settings = tried.strongest(), (how.bootstrap_resamples, how.confidence_level)
-    rows, alone = flat(records), flat(tried.alone())
+    rows, searches, alone = flat(records), tried.over_searches(Tried.strongest), tried.over_searches(Tried.alone)
     first = next(iter(found.values()))
     threshold = first.attack.success_relative_increase if isinstance(first, HotFlipResult) else None
     arms = [model for model in found if "@" not in model and model not in (BASE, BASELINE)]
@@ -68,8 +75,8 @@ def attack_findings(
         "attack": first.attack,
         "attacked_by": {model: _attacked_by(records[model]) for model in found},
         "effects": {model: attack_effect(rows, model, *settings, threshold) for model in found},
-        "differences": [paired_effects(rows, *pair, *settings, threshold) for pair in pairs],
-        "at_equal_loss": [matched_difference(rows, arm, line_of_training(found), *settings) for arm in arms],
+        "differences": [difference_of(searches, *pair, how, threshold) for pair in pairs],
+        "at_equal_loss": [matched_difference(searches, arm, line_of_training(found), *settings) for arm in arms],
         "at_equal_loss_alone": [matched_difference(alone, arm, line_of_training(found), *settings) for arm in arms],
         "rank_correlation": {model: result.rank_correlation for model, result in found.items()},
         "records_digests": {model: result.records_digest for model, result in found.items()},
@@ -96,6 +103,24 @@ def attack_findings(
         flips={model: _flips_made(tried.own[model]) for model in found},
         round_trips_documents={model: result.round_trips for model, result in found.items()},
     )
+
+
+def difference_of(
+    searches: Sequence[Rows], model: str, reference: str, how: Evaluation, threshold: float | None = None
+) -> EffectDifference:
+    """The effect on `model` minus that on `reference`; `threshold` of success where each text is attacked by itself.
+
+    Of triggers it is over searches. One trigger has an interval over texts, and no p-value: none of it would say that
+    another search finds the same.
+    """
+    if len(searches) > 1:
+        return paired_effects_over_searches(searches, model, reference, how.confidence_level)
+    settings = (how.bootstrap_resamples, how.confidence_level)
+    if threshold is not None:
+        return paired_effects(searches[0], model, reference, *settings, threshold)
+    found = paired_effects(searches[0], model, reference, *settings)
+    untested = {name: getattr(found, name).model_copy(update={"p_value": None}) for name in MEASURES}
+    return found.model_copy(update=untested)
 
 
 def line_of_training(models: Mapping[str, Any]) -> list[str]:
@@ -132,14 +157,18 @@ def primary(
     how: Evaluation,
 ) -> PrimaryFinding:
     """The answer to the study's question, from the one comparison that was named before the study ran."""
-    everything, line = flat(tried.strongest()), line_of_training(tried.own)
+    everything, line = tried.over_searches(Tried.strongest), line_of_training(tried.own)
     compared = [MONOTONIC, *([BASELINE] if asked.measure == "increase" else line)]
 
-    def difference(reference: str, level: float, rows: Rows = everything) -> Estimate | None:
+    threshold = None if asked.attack == "uat" else attacks.hotflip.attack.success_relative_increase
+
+    def difference(
+        reference: str, level: float, searches: Sequence[Rows] = everything, model: str = MONOTONIC
+    ) -> Estimate | None:
+        at = how.model_copy(update={"confidence_level": level})
         if asked.measure == "increase":
-            found = paired_effects(rows, MONOTONIC, reference, how.bootstrap_resamples, level)
-            return found.increase_nats_per_token
-        return matched_difference(rows, MONOTONIC, line, how.bootstrap_resamples, level).increase_nats_per_token
+            return difference_of(searches, model, reference, at, threshold).increase_nats_per_token
+        return matched_difference(searches, model, line, how.bootstrap_resamples, level).increase_nats_per_token
 
     found = difference(BASELINE, how.confidence_level)
     unanswered = unanswerable(asked, found, attacks, arms)
@@ -156,16 +185,17 @@ def primary(
             lambda level: _known(difference(BASELINE, level)),
             asked.margin_nats_per_token,
             how.confidence_level,
-            least_p_value(sources),
+            least_p_value(sources) if len(everything) == 1 else 0.0,  # else it is no p-value of exchanges
         ),
         unanswered=unanswered,
         by_fewer_attacks={
-            name: difference(BASELINE, how.confidence_level, flat(rows))
-            for name, rows in {
-                "with what was found for these models alone": tried.strongest(compared),
-                "with the search on each model alone": tried.alone(),
+            name: difference(BASELINE, how.confidence_level, tried.over_searches(chosen))
+            for name, chosen in {
+                "with what was found for these models alone": lambda one: one.strongest(compared),
+                "with the search on each model alone": Tried.alone,
             }.items()
         },
+        control=difference(BASELINE, how.confidence_level, model=CONTROL) if CONTROL in arms else None,
         from_placebos={
             arm: _known(difference(arm, how.confidence_level))
             for arm in placebos(list(arms))
@@ -200,7 +230,10 @@ def unanswerable(
             "no moment of the unconstrained model's training that was kept has a clean loss as high, or as low, as the "
             "monotonic arm's: more snapshots are needed"
         )
-    effects = attacks.by_name()[asked.attack].effects
+    judged = attacks.by_name()[asked.attack]
+    if isinstance(judged, UatFindings) and judged.attack.restarts < 2:
+        return "one search for a trigger does not say what another would find (give uat.restarts 2 or more)"
+    effects = judged.effects
     if masked := [model for model in beaten_by_blind_search(effects) if model in (BASELINE, MONOTONIC)]:
         return f"{asked.attack}'s gradient search finds no more than blind search on {' and '.join(masked)}"
     return None

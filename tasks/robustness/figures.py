@@ -176,7 +176,8 @@ def _attack_differences(attack: str, findings: Findings) -> Figure:
         (_pair(row), row.increase_nats_per_token.value, row.increase_nats_per_token.interval)
         for row in findings.differences
     ]
-    caption = f"{attack}: differences of the increase (strongest attack), with intervals over sources; one seed."
+    over = "sources" if attack == "hotflip" else "searches and sources"
+    caption = f"{attack}: differences of the increase (strongest attack), with intervals over {over}; one seed."
     return _forest(f"differences-{attack}", caption, rows, "difference (nats per token)")
 
 

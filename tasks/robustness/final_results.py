@@ -44,6 +44,7 @@ class UatFindings(Result):
     """What the triggers did to each model, the differences between models, and what they cost.
 
     Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
+    differences are means over the searches, by the strongest trigger of each;
     `at_equal_loss_alone`: by the gradient search on each model alone.
     """
 
@@ -129,8 +130,9 @@ class PrimaryAnswer(Result):
     """The answer to the study's question, or why there is none: of one study, or over the cells of a sweep.
 
     `difference` is that of the primary measure, monotonic - baseline; `from_placebos` against each placebo whose
-    constrained layers live. It is judged on `documents` of `sources`. Over cells, the interval and the p-value know of
-    seeds and sources together.
+    constrained layers live, `control` of the positive control from baseline (None: no arm is one, or it is not known).
+    It is judged on `documents` of `sources`. Over cells, the interval and the p-value know of seeds and sources
+    together.
     """
 
     primary: Primary
@@ -140,6 +142,7 @@ class PrimaryAnswer(Result):
     answer: Answer | None
     unanswered: str | None
     from_placebos: dict[str, OverSeeds | Estimate]
+    control: OverSeeds | Estimate | None = None
 
 
 class PrimaryFinding(PrimaryAnswer):
@@ -148,7 +151,7 @@ class PrimaryFinding(PrimaryAnswer):
     `by_fewer_attacks`: the same difference under less, which shows how far it hangs on what the other arms found.
     """
 
-    by_fewer_attacks: dict[str, Estimate | None]
+    by_fewer_attacks: dict[str, OverSeeds | Estimate | None]
 
 
 class Tested(Result):

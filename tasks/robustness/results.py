@@ -126,6 +126,20 @@ class Trigger(Result):
     forward_sequences: int
     backward_sequences: int
 
+    def named(self) -> dict[str, list[int]]:
+        """The trigger of every restart by its name in the records of transfer: uat for the one that was kept."""
+        losses = [restart.search_loss_nats_per_token for restart in self.restarts]
+        kept = losses.index(max(losses))
+        return {
+            "uat" if place == kept else of_restart("uat", place + 1): restart.trigger_ids
+            for place, restart in enumerate(self.restarts)
+        }
+
+
+def of_restart(attack: str, number: int) -> str:
+    """What a restart found that was not kept, in the records of transfer; `number` from 1."""
+    return f"{attack}, restart {number}"
+
 
 class UatResult(Result):
     """uat: a universal trigger for one model, found with gradients, and one found by blind search at equal cost.

@@ -8,16 +8,18 @@ was found for any of them, the same for all, and what does most counts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tasks.robustness.results import Transferred, TransferResult
-from tasks.robustness.stages import JUDGED
+from tasks.robustness.results import Transferred, TransferResult, UatResult
+from tasks.robustness.stages import JUDGED, SEARCHED
 
 Rows = list[dict[str, Any]]
 By = tuple[str, str]
 """Whose an attack is: the search (gradient, blind), and the model that it was run on."""
+KEY_COLUMNS = ("attack", "split", "search", "found_for", "model", "example_id")
+"""There is one record for each attack, split, search, model that it was run on, model that is tried, and document."""
 KEPT = (
     "model",
     "example_id",
@@ -38,20 +40,55 @@ class Tried:
     """What everything that was found does to every text of every model, for one attack.
 
     `own` are the records of the attack, model by model; `losses`, by model and document, those of every attack;
-    `on_search` what every trigger does on attack-search, None where each text is attacked by itself.
+    `on_search` what every trigger does on attack-search, None where each text is attacked by itself. `restarts`: the
+    same of what the first restart of every search found, the second, ...: each is a search with another seed.
     """
 
     own: Mapping[str, Rows]
     losses: Mapping[tuple[str, str], Mapping[By, float]]
     on_search: Transferred | None
+    restarts: Sequence[Tried] = ()
 
     @classmethod
-    def of(cls, attack: str, own: Mapping[str, Rows], transferred: Rows, matrix: TransferResult) -> Self:
-        losses: dict[tuple[str, str], dict[By, float]] = defaultdict(dict)
-        for row in transferred:
-            if (row["attack"], row["split"]) == (attack, JUDGED):
-                losses[row["model"], row["example_id"]][row["search"], row["found_for"]] = row["loss_sum_nats"]
-        return cls(own, losses, matrix.uat_on_search if attack == "uat" else None)
+    def of(
+        cls,
+        attack: str,
+        own: Mapping[str, Rows],
+        transferred: Rows,
+        matrix: TransferResult,
+        uat: Mapping[str, UatResult] | None = None,
+    ) -> Self:
+        """`uat` are the searches for triggers, where these are the attack."""
+        restarts = range(1, next(iter(uat.values())).attack.restarts + 1) if uat else ()
+        found = tuple(cls._of_restart(number, own, transferred, uat or {}) for number in restarts)
+        rows = [row for row in transferred if row["attack"] == attack]
+        return cls(own, _judged(rows), matrix.uat_on_search if attack == "uat" else None, found)
+
+    @classmethod
+    def _of_restart(cls, number: int, own: Mapping[str, Rows], transferred: Rows, uat: Mapping[str, UatResult]) -> Self:
+        names = {
+            (search, model): list(getattr(found, search).named())[number - 1]
+            for model, found in uat.items()
+            for search in ("gradient", "blind")
+        }
+        rows = [
+            row | {"attack": "uat"}
+            for row in transferred
+            if row["attack"] == names.get((row["search"], row["found_for"]))
+        ]
+        losses = _judged(rows)
+        theirs = {
+            model: [row | {"loss_sum_nats": losses[model, row["example_id"]]["gradient", model]} for row in of_model]
+            for model, of_model in own.items()
+        }
+        return cls(theirs, losses, increases_of(rows)["uat", SEARCHED])
+
+    def over_searches(self, chosen: Callable[[Tried], Mapping[str, Rows]]) -> list[Rows]:
+        """The records of all models as `chosen` gives them, for each search by itself; of hotflip there is one.
+
+        It searches each text anew, so that its searches vary with the texts.
+        """
+        return [[row for own in chosen(one).values() for row in own] for one in self.restarts or (self,)]
 
     def strongest(self, among: Collection[str] = ()) -> dict[str, Rows]:
         """The records of each model under the strongest attack that was found for any, or for any of `among`.
@@ -83,6 +120,30 @@ class Tried:
             for search, of_search in (self.on_search or {}).items()
             for found_for, tried_on in of_search.items()
         }
+
+
+def increases_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Transferred]:
+    """(attack, split) -> increases of the loss, in nats per scored token, of these records."""
+    tokens: dict[tuple[str, ...], int] = defaultdict(int)
+    risen: dict[tuple[str, ...], float] = defaultdict(float)
+    for row in rows:
+        key = tuple(row[column] for column in KEY_COLUMNS[:-1])
+        tokens[key] += row["tokens_scored"]
+        risen[key] += row["loss_sum_nats"] - row["clean_loss_sum_nats"]
+    found: dict[tuple[str, str], Transferred] = {}
+    for (attack, split, search, found_for, model), count in tokens.items():
+        of_search = found.setdefault((attack, split), {}).setdefault(search, {})
+        of_search.setdefault(found_for, {})[model] = risen[attack, split, search, found_for, model] / count
+    return found
+
+
+def _judged(rows: Rows) -> dict[tuple[str, str], dict[By, float]]:
+    """By model and document, the loss under each attack."""
+    losses: dict[tuple[str, str], dict[By, float]] = defaultdict(dict)
+    for row in rows:
+        if row["split"] == JUDGED:
+            losses[row["model"], row["example_id"]][row["search"], row["found_for"]] = row["loss_sum_nats"]
+    return losses
 
 
 def _most(losses: Mapping[By, float], model: str, among: Collection[str]) -> By:

@@ -293,6 +293,7 @@ class Study(StudyBase):
                 seed=self.seed,
                 variant=self.constraint.variant,
                 by=ARMS[arm].kept(self.constraint),
+                replaced=ARMS[arm].replaced,
                 required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
                 snapshots=self.snapshots if arm == self._snapshots_of else [],
                 execution=self.execution,

@@ -18,16 +18,17 @@ from tasks.report.dag_figure import dag_figure
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
 from tasks.report.publish import Published, publish, require_verified
 from tasks.robustness.answer import headline
-from tasks.robustness.arm import BASELINE, MONOTONIC
+from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.final_results import FinalResults, PrimaryAnswer, SweepResults
 from tasks.robustness.sweep_report import answered_over_cells, clean_difference, differences_figure, report, table
 from tasks.robustness.words import (
     in_other_ways,
 )
 from tasks.stage.run import StageInput, StageRun
+from tasks.statistics.effects import difference_over_seeds
 from tasks.statistics.equivalence import answer
 from tasks.statistics.resampling import Estimate
-from tasks.statistics.seeds import MeanOverSeeds, OverSeeds, difference_over_seeds, mean_over_seeds
+from tasks.statistics.seeds import MeanOverSeeds, OverSeeds, mean_over_seeds
 from tasks.sweep.configuration import SweepConfig
 
 ATTACKS = ("uat", "hotflip")
@@ -108,8 +109,8 @@ def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
         nothing: dict[str, Any] = {"difference": None, "answer": None, "from_placebos": {}}
         return PrimaryAnswer(primary=asked, **judged, **nothing, unanswered=unanswered[0])
 
-    def difference(reference: str, at: float) -> Estimate:
-        return _increase(cells, asked.attack, MONOTONIC, reference, at)
+    def difference(reference: str, at: float, arm: str = MONOTONIC) -> OverSeeds:
+        return _increase(cells, asked.attack, arm, reference, at)
 
     return PrimaryAnswer(
         primary=asked,
@@ -122,6 +123,7 @@ def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
             for arm in found[0].from_placebos
             if all(arm in one.from_placebos for one in found)
         },
+        control=difference(BASELINE, level, CONTROL) if CONTROL in cells[0].results.arms else None,
     )
 
 

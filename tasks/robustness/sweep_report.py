@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tasks.report.figures import Dots, dots
-from tasks.report.numbers import NATS, RATE, estimate, p_value, perplexity, span, value_and_span
+from tasks.report.numbers import NATS, RATE, estimate, p_value, percent, perplexity, smallest, span, value_and_span
 from tasks.report.page import Figure, Section, html_page
 from tasks.report.provenance import beside, run_name
 from tasks.report.table import Table
 from tasks.robustness.answer import Answered, two_sentences
-from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, MONOTONIC, placebos
+from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, CONTROL, MONOTONIC, placebos
 from tasks.robustness.attack_words import LAST_PART, MORE_WOULD_BE_FOUND, how_attacked, still_growing
 from tasks.robustness.final_results import FinalResults, SweepResults
 from tasks.robustness.words import (
@@ -17,6 +17,7 @@ from tasks.robustness.words import (
     alive,
     cautions,
     claim,
+    could_be_seen,
     in_other_ways,
     label,
     model_and_text,
@@ -26,6 +27,7 @@ from tasks.robustness.words import (
     ways_in_words,
 )
 from tasks.statistics.effects import EffectWithSuccess
+from tasks.statistics.power import POWER
 
 
 def table(results: SweepResults) -> str:
@@ -36,6 +38,7 @@ def table(results: SweepResults) -> str:
         _what_was_studied(results),
         *_first_lines(results),
         "\n".join(f"- {line}" for line in [*_alive(results), *_answer_in_words(results)]),
+        *(table.markdown() for table in _primary_tables(results)),
         _mean_table(results).markdown(),
         _equal_loss_table(results).markdown(),
         "\n".join(f"- {line}" for line in models(_first(results))),
@@ -60,7 +63,7 @@ def report(results: SweepResults, drawn: Figure, origins: Section) -> str:
             "The arms compared",
             points=models(_first(results)),
             figures=[drawn],
-            tables=[_mean_table(results), _equal_loss_table(results)],
+            tables=[*_primary_tables(results), _mean_table(results), _equal_loss_table(results)],
         ),
         Section(
             "Every cell",
@@ -130,8 +133,13 @@ def _has_one_base(results: SweepResults) -> bool:
 def _answer_in_words(results: SweepResults) -> list[str]:
     found, asked = results.primary, results.primary.primary
     measured = f"The primary comparison ({asked.attack}: {MEASURES[asked.measure]}), monotonic - baseline"
+    increases = [
+        cell.attacks.by_name()[asked.attack].effects[BASELINE].increase_nats_per_token.value
+        for cell in results.of_cell.values()
+    ]
+    seen = could_be_seen(found, sum(increases) / len(increases))
     if found.difference is None or found.answer is None:
-        return [f"**{measured}, is not answered:** {found.unanswered}."]
+        return [f"**{measured}, is not answered:** {found.unanswered}.", *seen]
     said = (
         f"**{measured}: {estimate(found.difference, NATS)} nats per token over {len(results.cells)} cells: "
         f"{verdict(found.answer)}.**"
@@ -140,7 +148,7 @@ def _answer_in_words(results: SweepResults) -> list[str]:
     p = found.difference.p_value
     tested = f" p {p_value(p)} is of Student's t, over cells and sources together." if p is not None else ""
     given = answered_over_cells(results)
-    return [f"{said}{tested}", claim(given), ways_in_words(given), *one_base]
+    return [f"{said}{tested}", claim(given), ways_in_words(given), *seen, *one_base]
 
 
 ONE_BASE = "All cells train from one base model: another one may answer otherwise (vary model.init_seed)."
@@ -206,6 +214,27 @@ def _alive(results: SweepResults) -> list[str]:
 def _label(results: SweepResults, arm: str) -> str:
     """The name of an arm in a table, in bold where its constrained layers are dead in the mean."""
     return f"**{arm} (dead)**" if results.alive_share[arm].mean < ALIVE_SHARE else arm
+
+
+def _primary_tables(results: SweepResults) -> list[Table]:
+    """The comparison that answers, and those on which it rests that this is an answer; none without an answer."""
+    found = results.primary
+    if found.difference is None:
+        return []
+    rows = {f"{MONOTONIC} - {BASELINE}": found.difference}
+    rows |= {f"{MONOTONIC} - {placebo}": row for placebo, row in found.from_placebos.items()}
+    if found.control is not None:
+        rows[f"{CONTROL} - {BASELINE}, the positive control"] = found.control
+    return [
+        Table(
+            f"What {found.primary.attack} adds, in nats per token: the primary comparison, and the same against every "
+            "placebo whose layers live in all cells. Interval and p of Student's t, over cells and sources together, "
+            "each for one comparison. Last, the smallest true difference that is shown with a chance of "
+            f"{percent(POWER)}.",
+            ["difference", "value", "interval", "p", "could show"],
+            [[name, *value_and_span(row, NATS), p_value(row.p_value), smallest(row)] for name, row in rows.items()],
+        )
+    ]
 
 
 def _mean_table(results: SweepResults) -> Table:

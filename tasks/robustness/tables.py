@@ -5,11 +5,11 @@ Every row ends with the name of the run directory that its numbers came from; th
 
 from __future__ import annotations
 
-from tasks.report.numbers import NATS, p_value, perplexity, span, value_and_span
+from tasks.report.numbers import NATS, p_value, percent, perplexity, smallest, span, value_and_span
 from tasks.report.provenance import run_table
 from tasks.report.table import Table, markdown_text, quoted
 from tasks.robustness.answer import AT
-from tasks.robustness.arm import BASELINE, MONOTONIC
+from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
 from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
 from tasks.robustness.final_results import FinalResults
@@ -30,6 +30,7 @@ from tasks.robustness.words import (
     verified,
     what_was_studied,
 )
+from tasks.statistics.power import POWER
 
 
 def tables(results: FinalResults) -> str:
@@ -119,15 +120,25 @@ def primary_table(results: FinalResults) -> Table:
     rows = {same: found.difference}
     rows |= {f"{same}, {how}": row for how, row in found.by_fewer_attacks.items()}
     rows |= {pair(results, MONOTONIC, placebo): row for placebo, row in found.from_placebos.items()}
+    if found.control is not None:
+        rows |= {f"{pair(results, CONTROL, BASELINE)}, the positive control": found.control}
+    how = "by exchanges within sources (of n sources never below 2 / 2^n)"
+    if asked.attack == "uat":
+        how = "of Student's t, over searches and sources"
     return Table(
         f"The primary comparison ({asked.attack}, {asked.measure.replace('_', ' ')}), nats per token; margin "
         f"{asked.margin_nats_per_token:g}. Below it the same by fewer attacks, and against every placebo whose layers "
-        "live. p by exchanges within sources (of n sources never below 2 / 2^n), for one comparison.",
-        ["difference", "value", "interval", "p", "run"],
+        f"live. p {how}, for one comparison. Last, the smallest true difference that is shown with a chance of "
+        f"{percent(POWER)}.",
+        ["difference", "value", "interval", "p", "could show", "run"],
         [
             [
                 name,
-                *(["unknown", "-", "-"] if row is None else [*value_and_span(row, NATS), p_value(row.p_value)]),
+                *(
+                    ["unknown", "-", "-", "-"]
+                    if row is None
+                    else [*value_and_span(row, NATS), p_value(row.p_value), smallest(row)]
+                ),
                 run_of(results, "transfer"),
             ]
             for name, row in rows.items()
@@ -172,10 +183,11 @@ def perplexity_tables(results: FinalResults) -> list[Table]:
 def secondary_table(results: FinalResults) -> Table:
     """Every other comparison that a table shows with a p-value, adjusted for how many there are."""
     return Table(
-        f"The {len(results.secondary)} secondary comparisons: p by exchanges within sources, and adjusted for their "
-        "number (Holm 1979). They are no answer to the study's question. Intervals come from resampled sources: at the "
-        "border they may disagree with p. What has an interval and no p (such as a difference at equal clean loss, or "
-        "the effect on one model) is not tested: each such interval is for itself, not adjusted.",
+        f"The {len(results.secondary)} secondary comparisons: p by exchanges within sources, under uat of Student's t "
+        "over searches and sources, and adjusted for their number (Holm 1979). They are no answer to the study's "
+        "question. Intervals come from resampled sources: at the border they may disagree with p. What has an interval "
+        "and no p (such as a difference at equal clean loss, or the effect on one model) is not tested: each such "
+        "interval is for itself, not adjusted.",
         ["comparison", "p", "adjusted", "run"],
         [
             [

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +13,19 @@ from storage.records import read_records
 from tasks.attacks.flips import scored_tokens
 from tasks.attacks.scoring import Victim
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
-from tasks.robustness.results import SetupResult, Transferred, TransferResult, UatResult
+from tasks.robustness.results import SetupResult, TransferResult, UatResult
 from tasks.robustness.stages import JUDGED, SEARCHED, TransferConfig
+from tasks.robustness.strongest import KEY_COLUMNS, increases_of
 from tasks.stage.run import StageInput, StageRun
 
-KEY_COLUMNS = ("attack", "split", "search", "found_for", "model", "example_id")
-"""There is one record for each attack, split, search, model that it was run on, model that is tried, and document."""
 SEARCHES = ("gradient", "blind")
 
 
 def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: StageInput) -> TransferResult:
     """Judges the triggers and the flips of each model on each model, on the texts and tokens of the attacks, in fp32.
 
-    Triggers are tried on attack-search too, where the strongest for a model may be chosen. `given` are the stages of
+    Triggers are tried on attack-search too, where the strongest for a model may be chosen; those of every restart, each
+    a search of its own, which says what another search would find. `given` are the stages of
     every model `<name>` as `model-<name>`, `uat-<name>` and `hotflip-<name>`. Writes one record for each attack, pair
     of models and document; a continuation loses at most one pair.
     """
@@ -82,8 +81,9 @@ def _triggers(config: TransferConfig, text: StageInput, given: dict[str, StageIn
         scored = [scored_tokens(own, []) for own in tokens]
         for search in SEARCHES:
             for model in config.models:
-                trigger = getattr(UatResult.read(given[f"uat-{model}"]), search).trigger_ids
-                yield _Found("uat", split, search, model, texts, trigger, tokens, scored)
+                found = getattr(UatResult.read(given[f"uat-{model}"]), search)
+                for name, trigger in found.named().items():
+                    yield _Found(name, split, search, model, texts, trigger, tokens, scored)
 
 
 def _flips(config: TransferConfig, text: StageInput, given: dict[str, StageInput]) -> Iterator[_Found]:
@@ -128,18 +128,3 @@ def _rows(model: str, judge: Victim, clean: list[torch.Tensor], found: _Found) -
         }
         for text, scored_L, clean_L, attacked_L in zip(found.texts, found.scored, clean, attacked, strict=True)
     ]
-
-
-def increases_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Transferred]:
-    """(attack, split) -> increases of the loss, in nats per scored token, of these records."""
-    tokens: dict[tuple[str, ...], int] = defaultdict(int)
-    risen: dict[tuple[str, ...], float] = defaultdict(float)
-    for row in rows:
-        key = tuple(row[column] for column in KEY_COLUMNS[:-1])
-        tokens[key] += row["tokens_scored"]
-        risen[key] += row["loss_sum_nats"] - row["clean_loss_sum_nats"]
-    found: dict[tuple[str, str], Transferred] = {}
-    for (attack, split, search, found_for, model), count in tokens.items():
-        of_search = found.setdefault((attack, split), {}).setdefault(search, {})
-        of_search.setdefault(found_for, {})[model] = risen[attack, split, search, found_for, model] / count
-    return found

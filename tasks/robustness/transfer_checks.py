@@ -13,7 +13,7 @@ from typing import Any
 
 from storage.errors import CheckFailed
 from tasks.robustness.checks import ROUNDING, ROUNDING_OF, Document, require_losses
-from tasks.robustness.results import Transferred, TransferResult, UatResult
+from tasks.robustness.results import Transferred, TransferResult, Trigger, UatResult
 from tasks.robustness.stages import JUDGED, SEARCHED
 
 Rows = list[dict[str, Any]]
@@ -65,8 +65,38 @@ def require_transfer(
             written = attack == "uat" or any(row[WRITTEN_BY[search]] for row in own[attack][found_for])
             if written:
                 _require_read(f"{attack} ({search} search) on {found_for}", found_for, of_models)
+    for model, result in uat.items():
+        for search in LOSS_OF:
+            _require_restarts(search, model, result, tried, own["uat"], of_search)
     if tried:
         raise CheckFailed("transfer tried the attacks of the study", f"also {', '.join(map(str, tried))}", "no others")
+
+
+def _require_restarts(
+    search: str,
+    found_for: str,
+    found: UatResult,
+    tried: dict[tuple[str, ...], Rows],
+    own: Mapping[str, Rows],
+    of_search: Mapping[str, tuple[str, int]],
+) -> None:
+    """What was not kept was tried as what was; takes its rows out of `tried`."""
+    trigger: Trigger = getattr(found, search)
+    for name, restart in zip(trigger.named(), trigger.restarts, strict=True):
+        for model, split in product(own if name != "uat" else (), (SEARCHED, JUDGED)):
+            what = f"transfer of {name} ({search} search) from {found_for} to {model} on {split}"
+            rows = tried.pop((name, split, search, found_for, model), [])
+            if split == JUDGED:
+                attacked = {row["example_id"]: row for row in own[model]}
+                scored = {id_: (row["source"], row["tokens_scored"]) for id_, row in attacked.items()}
+                _require_documents(what, rows, scored)
+                _require_own(what, rows, attacked, None)
+                continue
+            _require_documents(what, rows, of_search)
+            if model == found_for:
+                seen = restart.search_loss_nats_per_token - trigger.search_loss_clean_nats_per_token
+                rounding = ROUNDING_OF[found.attack.search_precision] * restart.search_loss_nats_per_token
+                _require_increase(what, seen, rows, rounding)
 
 
 def _shape(matrix: Transferred) -> dict[str, dict[str, list[str]]]:
@@ -131,8 +161,8 @@ def _require_read(what: str, found_for: str, of_models: Mapping[str, Rows]) -> N
         )
 
 
-def _require_increase(what: str, said: float, rows: Rows) -> None:
+def _require_increase(what: str, said: float, rows: Rows, rounding: float = 1e-9) -> None:
     risen = math.fsum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
     computed = risen / sum(row["tokens_scored"] for row in rows)
-    if not math.isclose(said, computed, rel_tol=ROUNDING, abs_tol=1e-9):
+    if not math.isclose(said, computed, rel_tol=ROUNDING, abs_tol=rounding):
         raise CheckFailed(f"{what} follows from the records", said, computed)

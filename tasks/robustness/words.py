@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
-from tasks.report.numbers import NATS, estimate, perplexity
-from tasks.robustness.answer import Answered, not_told_apart, two_one_sided_tests, two_sentences, without_it
-from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, MONOTONIC
+from tasks.report.numbers import NATS, estimate, percent, perplexity
+from tasks.robustness.answer import (
+    Answered,
+    not_told_apart,
+    shows_the_control,
+    two_one_sided_tests,
+    two_sentences,
+    without_it,
+)
+from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.attack_words import attack_facts, masked, unconverged
-from tasks.robustness.final_results import FinalResults
+from tasks.robustness.final_results import FinalResults, PrimaryAnswer
 from tasks.statistics.equivalence import Answer
+from tasks.statistics.power import POWER
 from tasks.statistics.resampling import Estimate
 
 TOY_PARAMETERS = 50_000_000
@@ -88,8 +97,9 @@ def primary_answer(results: FinalResults) -> list[str]:
     """The answer to the study's question, and what may be claimed from it."""
     found, asked = results.primary, results.primary.primary
     measured = f"The primary comparison ({asked.attack}: {MEASURES[asked.measure]}), monotonic - baseline"
+    added = results.attacks.by_name()[asked.attack].effects[BASELINE].increase_nats_per_token.value
     if found.unanswered:
-        return [f"**{measured}, is not answered:** {found.unanswered}."]
+        return [f"**{measured}, is not answered:** {found.unanswered}.", *could_be_seen(found, added)]
     assert found.answer is not None and found.difference is not None, "answered"
     said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict(found.answer)}.**"
     again = " This is one seed: several of the base model must show it again before it is a finding."
@@ -97,12 +107,48 @@ def primary_answer(results: FinalResults) -> list[str]:
         said,
         claim(answered(results)) + (again if found.answer.answer.startswith("differs") else ""),
         ways_in_words(answered(results)),
+        *could_be_seen(found, added),
     ]
 
 
 def first_lines(results: FinalResults) -> list[str]:
     """What is read before all else: the answer, and that an attack has not converged."""
     return [*two_sentences(answered(results)), *unconverged(results.attacks.by_name())]
+
+
+def could_be_seen(found: PrimaryAnswer, added: float) -> list[str]:
+    """What the study could have shown, beside its margin and what the attack adds to the baseline; and its control."""
+    said, margin = [], found.primary.margin_nats_per_token
+    if found.answer and found.answer.smallest_shown is not None and not found.answer.too_few_sources:
+        least = found.answer.smallest_shown
+        said.append(
+            f"What could be seen: a true difference of {least:.4f} nats per token is shown with a chance of "
+            f"{percent(POWER)}, a smaller one more seldom. {_of_what_is_added(least, margin, added)}"
+            + (" So a difference of the margin's size would mostly be missed." if least > margin else "")
+        )
+    if found.control is None:
+        said.append(
+            f"No positive control was compared (the arm {CONTROL}): nothing shows that an arm that is harder to attack "
+            "would be seen here."
+        )
+    else:
+        shown, row = shows_the_control(found), f"{CONTROL} - baseline {estimate(found.control, NATS)}"
+        said.append(
+            f"The positive control is shown to be harder to attack ({row}): such a difference is seen here."
+            if shown
+            else f"**The positive control is not shown to be harder to attack** ({row}): that nothing is shown of "
+            "another arm says little."
+        )
+    return said
+
+
+def _of_what_is_added(least: float, margin: float, added: float) -> str:
+    """The margin is one of the loss: a factor e^margin of the perplexity under attack, whatever the attack adds."""
+    of = f"{least / added:.1%} and {margin / added:.1%} of the {NATS(added)} that" if added > 0 else "beside what"
+    return (
+        f"It and the margin of {margin:g}, which is {math.expm1(margin):.1%} of a perplexity, are {of} the attack adds "
+        "to the baseline."
+    )
 
 
 def answered(results: FinalResults) -> Answered:
@@ -315,7 +361,9 @@ LIMITS = (
     "The strongest attack is the strongest of two searches on every model. What was found for a model helps against "
     "those that are like it, so one that has few of its kind (an early snapshot) gains less from the others, and its "
     "effect is rather too small beside theirs. Random tokens stand beside as one mean draw, not as the best of many.",
-    "Intervals resample the sources of the documents. They do not hold the variation between trainings, or between "
-    "searches for an attack, which needs several seeds; nor that between draws of the random control.",
+    "Intervals know of other sources of documents; differences under uat of other searches for a trigger too, each "
+    "restart being one. hotflip searches each text anew, so that its searches vary with the texts. None knows of other "
+    "trainings, which needs several seeds, nor of other draws of the random control; what uat does to one model is "
+    "what one trigger does. Where few sources hold most tokens, an interval covers less than it says.",
     "Every text is read behind the tokenizer's end-of-text token, in all models and before every trigger.",
 )

@@ -16,12 +16,12 @@ from scipy.stats import nct, t, ttest_ind, ttest_rel
 from tasks.stage.result import Result
 from tasks.statistics.holm import holm
 from tasks.statistics.permutation import exchange_p_value, least_p_value
+from tasks.statistics.power import POWER, smallest_shown
 from tasks.statistics.resampling import NO_SPREAD
 from tasks.statistics.seeds import mean_over_seeds
 
 Values = Mapping[str, Mapping[str, float]]
 """Value of each seed of each arm, by names."""
-POWER = 0.8
 MOST_SEEDS = 10_000
 
 
@@ -40,7 +40,8 @@ class Comparison(Result):
     `p` is None where the differences have no spread, or there is one seed; `p_adjusted` is Holm's over all
     comparisons. `least_p_exchange` is the lowest that so many seeds can give. `seeds_needed`: with so many a difference
     like this one (mean and spread as seen) would be found with a chance of 80 % among as many comparisons, by
-    Bonferroni's correction, which is no milder than Holm's; None where it takes more than 10,000. `better` and
+    Bonferroni's correction, which is no milder than Holm's; None where it takes more than 10,000. `smallest_shown`:
+    what these seeds could have shown, a true difference that is found with that chance among as many. `better` and
     `worse`: shown, at the confidence level and with the least number of seeds; lower values are better unless it is
     said otherwise. `unlearned`: which of both are not shown to learn; then neither is better or worse.
     """
@@ -58,6 +59,7 @@ class Comparison(Result):
     p_exchange: float
     least_p_exchange: float
     seeds_needed: int | None
+    smallest_shown: float | None
     better: bool
     worse: bool
     unlearned: list[str]
@@ -222,14 +224,16 @@ def _compared(
         raise ValueError(f"the mean of {reference} is 0, of which no difference is so many per cent")
     seeds, mean = len(differences), float(differences.mean())
     deviation = float(differences.std(ddof=1)) if seeds > 1 else None
-    interval = p = p_welch = needed = None
+    interval = p = p_welch = needed = shown = None
     if deviation is not None:
         p_welch = float(ttest_ind(ours, theirs, equal_var=False).pvalue)
         half = float(t.ppf((1 + confidence_level) / 2, seeds - 1)) * deviation / seeds**0.5
         interval = [mean - half, mean + half]
         if deviation > NO_SPREAD * abs(mean):
             p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
-            needed = seeds_needed(mean, deviation, 1 - (1 - confidence_level) / comparisons)
+            among = 1 - (1 - confidence_level) / comparisons
+            needed = seeds_needed(mean, deviation, among)
+            shown = smallest_shown(deviation / seeds**0.5, seeds - 1, among)
     return Comparison(
         arm=arm,
         reference=reference,
@@ -244,6 +248,7 @@ def _compared(
         p_exchange=exchange_p_value(lambda total: total, [ours], [theirs]),
         least_p_exchange=least_p_value(seeds),
         seeds_needed=needed,
+        smallest_shown=shown,
         better=False,
         worse=False,
         unlearned=[name for name in (arm, reference) if name in unlearned],

@@ -25,5 +25,9 @@ class Primary(Configuration):
         "(needs snapshots).",
     )
     margin_nats_per_token: float = scientific(
-        0.02, gt=0, description="A difference smaller than this counts as none: equivalent within the margin."
+        0.02,
+        gt=0,
+        description="A difference smaller than this counts as none: equivalent within the margin. As a difference of "
+        "losses it is a factor of the perplexity under attack (0.02: 2 %); reports say what share it is of what the "
+        "attack adds.",
     )

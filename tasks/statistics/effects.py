@@ -23,7 +23,8 @@ import numpy as np
 from tasks.stage.result import Result
 from tasks.statistics.permutation import exchange_p_value
 from tasks.statistics.rates import rate, rate_difference
-from tasks.statistics.resampling import Estimate, Statistic, interval, sums_by_source
+from tasks.statistics.resampling import Estimate, Statistic, estimate, sums_by_source
+from tasks.statistics.seeds import OverSeeds, over_seeds
 
 LISTS = ("control_losses_sum_nats", "budget_losses_sum_nats")
 
@@ -66,16 +67,16 @@ class EffectWithSuccess(Effect):
 class EffectDifference(Result):
     """The effect on `model` minus that on `reference`, on the same tokens of the same documents.
 
-    Each with its interval and the p-value of the two models exchanged.
+    Each with its interval and the p-value of the two models exchanged; over several searches it is the mean over these.
     """
 
     model: str
     reference: str
     documents: int
     sources: int
-    increase_nats_per_token: Estimate
-    relative_increase: Estimate
-    attack_minus_control_nats_per_token: Estimate
+    increase_nats_per_token: OverSeeds | Estimate
+    relative_increase: OverSeeds | Estimate
+    attack_minus_control_nats_per_token: OverSeeds | Estimate
     confidence_level: float
 
 
@@ -143,12 +144,10 @@ def attack_effect(
     sums = effect_sums(chosen, success_threshold=success_threshold)
     total = {column: float(values.sum()) for column, values in sums.items()}
 
-    def estimate(statistic: Statistic, columns: Sequence[str]) -> Estimate:
-        values = [sums[column] for column in columns]
-        bounds = interval(statistic, values, resamples, confidence_level)
-        return Estimate(value=float(statistic(*(total[column] for column in columns))), interval=bounds)
+    def estimated(statistic: Statistic, columns: Sequence[str]) -> Estimate:
+        return estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
 
-    found = {name: estimate(*measure) for name, measure in (MEASURES | CONTROLS).items()}
+    found = {name: estimated(*measure) for name, measure in (MEASURES | CONTROLS).items()}
     budgets = [column for column in sums if column.startswith("budget ")]
     clean = total["text_clean"] / total["text_tokens"]
     effect = Effect(
@@ -159,7 +158,7 @@ def attack_effect(
         clean_loss_nats_per_token=clean,
         attacked_loss_nats_per_token=clean + found["increase_nats_per_token"].value,
         control_loss_nats_per_token=clean + found["control_increase_nats_per_token"].value,
-        budget_increases=[estimate(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
+        budget_increases=[estimated(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
         confidence_level=confidence_level,
         **found,
     )
@@ -212,14 +211,11 @@ def paired_effects(
     require_same_tokens(ours, theirs)
     a, b = (effect_sums(chosen, success_threshold=success_threshold) for chosen in (ours, theirs))
 
-    def estimate(statistic: Statistic, columns: Sequence[str]) -> Estimate:
+    def tested(statistic: Statistic, columns: Sequence[str]) -> Estimate:
         mine, other = ([sums[column] for column in columns] for sums in (a, b))
-        difference = minus(statistic, len(columns))
-        return Estimate(
-            value=float(difference(*(column.sum() for column in (*mine, *other)))),
-            interval=(bounds := interval(difference, [*mine, *other], resamples, confidence_level)),
-            p_value=None if bounds is None else exchange_p_value(statistic, mine, other),
-        )
+        found = estimate(minus(statistic, len(columns)), [*mine, *other], resamples, confidence_level)
+        p_value = None if found.interval is None else exchange_p_value(statistic, mine, other)
+        return found.model_copy(update={"p_value": p_value})
 
     found = EffectDifference(
         model=model,
@@ -227,12 +223,51 @@ def paired_effects(
         documents=len(ours),
         sources=len(a["tokens_scored"]),
         confidence_level=confidence_level,
-        **{name: estimate(*measure) for name, measure in MEASURES.items()},
+        **{name: tested(*measure) for name, measure in MEASURES.items()},
     )
     if success_threshold is None:
         return found
     rates = rate_difference(a["success"], b["success"], a["documents"], confidence_level)
     return EffectDifferenceWithSuccess(**dict(found), success_rate=rates)
+
+
+def paired_effects_over_searches(
+    searches: Sequence[list[dict[str, Any]]], model: str, reference: str, confidence_level: float
+) -> EffectDifference:
+    """As `paired_effects`, of an attack that is one for all texts: mean over its searches, `searches` their records.
+
+    What one search found says nothing about another's: a difference under one trigger holds for this trigger, however
+    many texts are read. So searches are a unit beside sources, crossed with them, as each is judged on the same texts;
+    intervals and p-values are those of `over_seeds`.
+    """
+    ours = records_of(searches[0], model)
+    return EffectDifference(
+        model=model,
+        reference=reference,
+        documents=len(ours),
+        sources=len({row["source"] for row in ours}),
+        confidence_level=confidence_level,
+        **{name: difference_over_seeds(searches, model, reference, name, confidence_level) for name in MEASURES},
+    )
+
+
+def difference_over_seeds(
+    rows_of_seeds: Sequence[list[dict[str, Any]]], model: str, reference: str, measure: str, confidence_level: float
+) -> OverSeeds:
+    """`measure` (a key of MEASURES) on `model` minus that on `reference`, mean over seeds; see `over_seeds`.
+
+    `rows_of_seeds` are the records of each seed; both models of a seed must have been scored on the same tokens.
+    """
+    statistic, names = MEASURES[measure]
+    pairs = [(records_of(rows, model), records_of(rows, reference)) for rows in rows_of_seeds]
+    for ours, theirs in pairs:
+        require_same_tokens(ours, theirs)
+    sources = sorted({row["source"] for ours, _ in pairs for row in ours})
+    columns = [
+        [sums[name] for sums in (effect_sums(ours, sources), effect_sums(theirs, sources)) for name in names]
+        for ours, theirs in pairs
+    ]
+    return over_seeds(minus(statistic, len(names)), columns, confidence_level)
 
 
 def succeeded(row: dict[str, Any], relative_threshold: float, loss_sum_nats: float | None = None) -> bool:

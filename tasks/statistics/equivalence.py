@@ -17,6 +17,7 @@ class Answer(Result):
     at 1 - confidence level (Schuirmann 1987); a sure difference that is smaller than the margin differs within it. An
     interval is None where documents of one source give none. Where `least_p_value`, the lowest that so many sources
     can give, is above that level, nothing is decided: an interval from so few cannot be trusted either.
+    `smallest_shown`: what could have been seen, see `Estimate`.
     """
 
     answer: Literal["differs", "equivalent", "differs within the margin", "undecided"]
@@ -27,6 +28,7 @@ class Answer(Result):
     p_value: float | None
     least_p_value: float
     confidence_level: float
+    smallest_shown: float | None = None
 
     @property
     def alpha(self) -> float:
@@ -60,6 +62,7 @@ def answer(
         p_value=outer.p_value,
         least_p_value=least_p_value,
         confidence_level=confidence_level,
+        smallest_shown=outer.smallest_shown,
     )
     if found.too_few_sources or outer.interval is None or inner.interval is None:
         return found

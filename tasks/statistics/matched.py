@@ -15,7 +15,8 @@ import numpy as np
 
 from tasks.stage.result import Result
 from tasks.statistics.effects import effect_sums, increase, records_of, require_same_tokens
-from tasks.statistics.resampling import Estimate, interval
+from tasks.statistics.resampling import Estimate, estimate
+from tasks.statistics.seeds import OverSeeds, over_seeds
 
 SHARED = ("tokens_scored", "text_tokens")
 OF_MODEL = ("loss", "clean", "text_clean")
@@ -26,7 +27,7 @@ class MatchedDifference(Result):
 
     `covered`: whether the model's clean loss lies between those of two models of the path, its neighbours there, which
     `between` names with the lower loss first. If not, `between` is the nearest end of the path and there is no
-    difference: a curve says nothing beyond its ends. The difference has no p-value: two models of the curve and their
+    difference: a curve says nothing beyond its ends. It has no p-value by exchanges: two models of the curve and their
     weights stand against one model, which cannot be exchanged.
     """
 
@@ -38,15 +39,17 @@ class MatchedDifference(Result):
     path_clean_losses_nats_per_token: list[float]
     covered: bool
     between: list[str]
-    increase_nats_per_token: Estimate | None
+    increase_nats_per_token: OverSeeds | Estimate | None
     confidence_level: float
 
 
 def matched_difference(
-    rows: list[dict[str, Any]], model: str, path: Sequence[str], resamples: int, confidence_level: float
+    searches: Sequence[list[dict[str, Any]]], model: str, path: Sequence[str], resamples: int, confidence_level: float
 ) -> MatchedDifference:
     """The increase on `model` minus that of the models of `path` at the same clean loss, with its interval.
 
+    `searches` are the records of each search for the attack, of which there is more than one where an attack is one for
+    all texts: then the mean over them, as in `effects.paired_effects_over_searches`. Clean losses are the same in all.
     The path is sorted by clean loss (whole attacked texts) in the records, and keeps that order in every resample of
     sources, in which the curve, the place on it and both increases are all computed anew. Where two of its models
     change places in a resample, the better counts as no better than the one before; where the model leaves the path,
@@ -55,33 +58,42 @@ def matched_difference(
     """
     if not path or model in path or len(set(path)) < len(path):
         raise ValueError(f"the path {list(path)} must hold models other than {model}, each once")
-    ours = records_of(rows, model)
-    others = {name: records_of(rows, name) for name in path}
-    for theirs in others.values():
-        require_same_tokens(ours, theirs)
-    sums = {name: effect_sums(chosen) for name, chosen in {model: ours, **others}.items()}
+    of_searches = [_sums(rows, model, path) for rows in searches]
+    sums = of_searches[0]
     text_tokens = sums[model]["text_tokens"].sum()
     clean = {name: float(columns["text_clean"].sum() / text_tokens) for name, columns in sums.items()}
     ordered = sorted(path, key=lambda name: (clean[name], name))
     covered = clean[ordered[0]] <= clean[model] <= clean[ordered[-1]]
-    columns = [sums[model][column] for column in SHARED]
-    columns += [sums[name][column] for name in (model, *ordered) for column in OF_MODEL]
-    estimate = Estimate(
-        value=float(_above_curve(*(column.sum() for column in columns))),
-        interval=interval(_above_curve, columns, resamples, confidence_level, smooth=False),
+    columns = [
+        [of[model][column] for column in SHARED]
+        + [of[name][column] for name in (model, *ordered) for column in OF_MODEL]
+        for of in of_searches
+    ]
+    found = (
+        over_seeds(_above_curve, columns, confidence_level)
+        if len(columns) > 1
+        else estimate(_above_curve, columns[0], resamples, confidence_level, smooth=False)
     )
     return MatchedDifference(
         model=model,
         path=ordered,
-        documents=len(ours),
-        sources=len(columns[0]),
+        documents=len(records_of(searches[0], model)),
+        sources=len(columns[0][0]),
         clean_loss_nats_per_token=clean[model],
         path_clean_losses_nats_per_token=[clean[name] for name in ordered],
         covered=covered,
         between=_neighbours(clean, model, ordered),
-        increase_nats_per_token=estimate if covered else None,
+        increase_nats_per_token=found if covered else None,
         confidence_level=confidence_level,
     )
+
+
+def _sums(rows: list[dict[str, Any]], model: str, path: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+    """The columns of each model, summed by source."""
+    chosen = {name: records_of(rows, name) for name in (model, *path)}
+    for name in path:
+        require_same_tokens(chosen[model], chosen[name])
+    return {name: effect_sums(own) for name, own in chosen.items()}
 
 
 def on_curve(place: Any, clean: Sequence[Any], risen: Sequence[Any]) -> Any:

@@ -19,6 +19,7 @@ import numpy as np
 from scipy.stats import norm, t
 
 from tasks.stage.result import Result
+from tasks.statistics.power import smallest_shown
 
 RESAMPLING_SEED = 0
 """Resampling is part of the result, so its seed is fixed; the interval is a function of the records."""
@@ -43,12 +44,14 @@ Statistic = Callable[..., Any]
 class Estimate(Result):
     """A number with its interval [low, high], which documents of a single source do not give.
 
-    `p_value` is two-sided, of the hypothesis that the number is 0; None where it was not tested.
+    `p_value` is two-sided, of the hypothesis that the number is 0; None where it was not tested. `smallest_shown`: from
+    0 a number as far as this is told apart with a chance of 80 % (`power.smallest_shown`).
     """
 
     value: float
     interval: list[float] | None
     p_value: float | None = None
+    smallest_shown: float | None = None
 
 
 def sums_by_source(
@@ -68,6 +71,26 @@ def sums_by_source(
     return sums
 
 
+def estimate(
+    statistic: Statistic,
+    columns: Sequence[np.ndarray],
+    resamples: int,
+    confidence_level: float,
+    *,
+    smooth: bool = True,
+) -> Estimate:
+    """`statistic(*totals)` with its `interval`, and what such an interval could show."""
+    bounds = interval(statistic, columns, resamples, confidence_level, smooth=smooth)
+    sources = len(columns[0])
+    return Estimate(
+        value=float(statistic(*(column.sum() for column in columns))),
+        interval=bounds,
+        smallest_shown=None
+        if bounds is None or bounds[0] == bounds[1]
+        else smallest_shown(standard_error(_left_out(statistic, columns)), sources - 1, confidence_level),
+    )
+
+
 def interval(
     statistic: Statistic,
     columns: Sequence[np.ndarray],
@@ -84,9 +107,8 @@ def interval(
     sources = len(columns[0])
     if sources < 2:
         return None
-    totals = [column.sum() for column in columns]
-    value = float(statistic(*totals))
-    left_out = statistic(*(total - column for total, column in zip(totals, columns, strict=True)))
+    value = float(statistic(*(column.sum() for column in columns)))
+    left_out = _left_out(statistic, columns)
     if np.ptp(left_out) <= NO_SPREAD * max(1.0, abs(value)):
         return [value, value]  # no resample differs either
     tails = np.array([1 - confidence_level, 1 + confidence_level]) / 2
@@ -108,6 +130,11 @@ def expanded_percentile(
     sources = len(columns[0])
     further = norm.cdf((sources / (sources - 1)) ** 0.5 * t.ppf(tails, sources - 1))
     return np.quantile(_resampled(statistic, columns, resamples), further)
+
+
+def _left_out(statistic: Statistic, columns: Sequence[np.ndarray]) -> np.ndarray:
+    """The statistic without one source each, float64 [sources]."""
+    return np.asarray(statistic(*(column.sum() - column for column in columns)))
 
 
 def standard_error(left_out: np.ndarray) -> float:

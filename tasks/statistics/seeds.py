@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import t
 
 from tasks.stage.result import Result
-from tasks.statistics.effects import MEASURES, effect_sums, minus, records_of, require_same_tokens
+from tasks.statistics.power import smallest_shown
 from tasks.statistics.resampling import NO_SPREAD, Estimate, Statistic, standard_error
 
 
@@ -24,7 +24,7 @@ class MeanOverSeeds(Result):
 
 
 class OverSeeds(Estimate):
-    """A mean over seeds whose interval knows of both: other seeds and other sources."""
+    """A mean over seeds, of a training or of a search, whose interval knows of both: other seeds and other sources."""
 
     of_seeds: list[float]
     sources: int
@@ -51,25 +51,6 @@ def mean_over_seeds(values: Sequence[float], confidence_level: float) -> MeanOve
         confidence_level=confidence_level,
         seeds=len(array),
     )
-
-
-def difference_over_seeds(
-    rows_of_seeds: Sequence[list[dict[str, Any]]], model: str, reference: str, measure: str, confidence_level: float
-) -> OverSeeds:
-    """`measure` (a key of effects.MEASURES) on `model` minus that on `reference`, mean over seeds; see `over_seeds`.
-
-    `rows_of_seeds` are the records of each seed; both models of a seed must have been scored on the same tokens.
-    """
-    statistic, names = MEASURES[measure]
-    pairs = [(records_of(rows, model), records_of(rows, reference)) for rows in rows_of_seeds]
-    for ours, theirs in pairs:
-        require_same_tokens(ours, theirs)
-    sources = sorted({row["source"] for ours, _ in pairs for row in ours})
-    columns = [
-        [sums[name] for sums in (effect_sums(ours, sources), effect_sums(theirs, sources)) for name in names]
-        for ours, theirs in pairs
-    ]
-    return over_seeds(minus(statistic, len(names)), columns, confidence_level)
 
 
 def over_seeds(statistic: Statistic, columns: Sequence[Sequence[np.ndarray]], confidence_level: float) -> OverSeeds:
@@ -114,6 +95,7 @@ def over_seeds(statistic: Statistic, columns: Sequence[Sequence[np.ndarray]], co
         **known,
         interval=[mean - half, mean + half],
         p_value=2 * float(t.sf(abs(mean) / error, freedom)),
+        smallest_shown=smallest_shown(error, freedom, confidence_level),
         standard_error_of_sources=source_error,
         degrees_of_freedom=freedom,
     )

@@ -27,8 +27,8 @@ from tasks.robustness.aggregate import aggregate
 from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.stages import JUDGED
+from tasks.robustness.strongest import increases_of
 from tasks.robustness.study import Study
-from tasks.robustness.transfer import increases_of
 from tasks.stage.run import StageInput
 from tests.tasks.tiny import finished_study, stage_run
 

@@ -13,8 +13,8 @@ from storage import durable
 from storage.errors import CheckFailed
 from tasks.report.numbers import NATS, estimate
 from tasks.robustness.attack_words import attack_cautions
+from tasks.robustness.strongest import increases_of
 from tasks.robustness.tables import tables
-from tasks.robustness.transfer import increases_of
 from tasks.robustness.words import cautions, facts, primary_answer, verdict, worse_than_frequencies
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.equivalence import Answer

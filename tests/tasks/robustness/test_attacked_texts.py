@@ -18,7 +18,7 @@ from tasks.report.table import visible
 from tasks.robustness import attacked_texts
 from tasks.robustness.attacked_texts import MOST_TOKENS, _chosen, _kept, _Read
 from tasks.robustness.stages import JUDGED
-from tasks.robustness.transfer import increases_of
+from tasks.robustness.strongest import increases_of
 from tests.tasks.robustness.edited import aggregated, contents, set_rise, written
 from tests.tasks.tiny import finished_study
 

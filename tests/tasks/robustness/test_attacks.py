@@ -31,7 +31,7 @@ from tasks.language.model import load, save
 from tasks.robustness import transfer
 from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
 from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig
-from tasks.robustness.strongest import Tried
+from tasks.robustness.strongest import KEY_COLUMNS, Tried, increases_of
 from tasks.robustness.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageInput, StageRun
@@ -315,16 +315,18 @@ def test_transfer_tries_what_was_found_for_each_model_on_each(study):
     texts["uat", "attack-search"] = study.texts(12, split="attack-search")
     assert (
         len(rows)
-        == 2 * 4 * (len(texts["uat", "attack-search"]) + 5 + 4)
-        == len({tuple(row[column] for column in transfer.KEY_COLUMNS) for row in rows})
+        == 2 * 4 * (2 * (len(texts["uat", "attack-search"]) + 5) + 4)  # a trigger of each of two restarts
+        == len({tuple(row[column] for column in KEY_COLUMNS) for row in rows})
     )
-    assert result.records_digest == plain_digest(rows, transfer.KEY_COLUMNS)
+    assert result.records_digest == plain_digest(rows, KEY_COLUMNS)
     flips = {(r["model"], r["example_id"]): r for model in MODELS for r in study.rows(f"hotflip-{model}")}
     for row in rows:
-        own = texts[row["attack"], row["split"]][row["example_id"]]
+        own = texts[row["attack"].split(",")[0], row["split"]][row["example_id"]]
         prefix, tokens, kept = [], list(own), list(range(len(own)))
-        if row["attack"] == "uat":
-            prefix = getattr(study.uat(row["found_for"]), row["search"]).trigger_ids
+        if row["attack"] != "hotflip":
+            trigger = getattr(study.uat(row["found_for"]), row["search"])
+            prefix = trigger.named()[row["attack"]]
+            assert (prefix == trigger.trigger_ids) == (row["attack"] == "uat")
         else:
             made = flips[row["found_for"], row["example_id"]]
             of = {"gradient": "", "blind": "blind_"}[row["search"]]
@@ -386,6 +388,31 @@ def test_each_model_is_judged_by_the_strongest_attack_that_was_found_for_any(stu
             else:  # one trigger for all texts, chosen where it was learned
                 on_search = {one: matrix.uat_on_search[one[0]][one[1]][model] for one in everything}
                 assert on_search[by] == max(on_search.values())
+
+
+def test_each_restart_is_a_search_by_itself_with_the_strongest_trigger_of_all_models(study):
+    own = {model: study.rows(f"uat-{model}") for model in MODELS}
+    rows, uat = study.rows("transfer"), {model: study.uat(model) for model in MODELS}
+    tried = Tried.of("uat", own, rows, TransferResult.read(study.input("transfer")), uat)
+    found = {search: tried.over_searches(search) for search in (Tried.strongest, Tried.alone)}
+    for number in range(2):
+        names = {(s, m): list(getattr(uat[m], s).named())[number] for s in ("gradient", "blind") for m in MODELS}
+        theirs = [row for row in rows if row["attack"] == names.get((row["search"], row["found_for"]))]
+        on_search = increases_of([row | {"attack": "uat"} for row in theirs])["uat", "attack-search"]
+        for way, of_searches in found.items():
+            for row in of_searches[number]:
+                model, by = row["model"], ("gradient", row["model"])
+                if way is Tried.strongest:
+                    by = max(names, key=lambda one: on_search[one[0]][one[1]][model])
+                (tried_on,) = [
+                    one["loss_sum_nats"]
+                    for one in theirs
+                    if (one["search"], one["found_for"]) == by
+                    and (one["split"], one["model"], one["example_id"])
+                    == ("attack-evaluation", model, row["example_id"])
+                ]
+                assert row["loss_sum_nats"] == tried_on and tuple(row["attacked_by"]) == by
+    assert all(len(searches) == 2 for searches in found.values())
 
 
 def test_of_equal_attacks_the_model_s_own_counts(study):

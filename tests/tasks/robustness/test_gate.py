@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from storage.errors import CheckFailed
-from tasks.robustness.transfer import increases_of
+from tasks.robustness.strongest import increases_of
 from tests.tasks.robustness.edited import Stages, aggregated, contents, written
 from tests.tasks.tiny import finished_study
 
@@ -377,6 +377,31 @@ def test_r4_what_was_found_for_a_model_and_never_written_for_the_others(tmp_path
         computed_again(stages)
 
     refused(tmp_path, left_out, rf"other models read what {attack} \({search} search\) on base wrote")
+
+
+@pytest.mark.parametrize("change", ["lacks", "loss on search", "clean loss"])
+def test_what_a_restart_found_and_did_not_keep_is_tried_as_what_it_kept(tmp_path: Path, change: str):
+    def changed(stages: Stages) -> None:
+        rows = stages["transfer"]["rows"]
+        split = "attack-search" if change == "loss on search" else "attack-evaluation"
+        (name,) = {row["attack"] for row in rows if row["found_for"] == "monotonic" and row["search"] == "gradient"} - {
+            "uat",
+            "hotflip",
+        }
+        of_restart = [
+            row
+            for row in rows
+            if (row["attack"], row["split"], row["search"]) == (name, split, "gradient")
+            and row["found_for"] == row["model"] == "monotonic"
+        ]
+        if change == "lacks":
+            rows.remove(of_restart[0])
+        for row in of_restart:
+            row["clean_loss_sum_nats" if change == "clean loss" else "loss_sum_nats"] += 0.5 * row["tokens_scored"]
+
+    refused(
+        tmp_path, changed, r"transfer of uat, restart \d \(gradient search\) from monotonic to monotonic on attack-"
+    )
 
 
 def test_a_transfer_of_something_else(tmp_path: Path):

@@ -78,6 +78,13 @@ def test_the_seeds_needed_are_those_of_the_known_tables(effect: float, seeds: in
     assert seeds_needed(-effect, 1.0, 0.95) == seeds
 
 
+def test_what_these_seeds_could_have_shown_is_what_needs_as_many(recorded) -> None:
+    for one in compare(recorded, PAIRS, 0.95, 3):
+        among = 1 - 0.05 / len(PAIRS)
+        assert seeds_needed(one.smallest_shown * 1.001, one.standard_deviation, among) == one.seeds
+        assert seeds_needed(one.smallest_shown * 0.999, one.standard_deviation, among) == one.seeds + 1
+
+
 def test_for_an_effect_that_is_hardly_there_no_number_of_seeds_is_named() -> None:
     assert seeds_needed(0.001, 1.0, 0.95) is None and seeds_needed(0.0, 1.0, 0.95) is None
 

@@ -28,7 +28,7 @@ def records(models: dict[str, tuple[float, float]], sources: int = 20, noise: fl
 
 def matched(clean: float, rise: float, noise: float = 0.0, path: list[str] | None = None, **given) -> MatchedDifference:
     rows = records({**PATH, "monotonic": (clean, rise)}, noise=noise, **given)
-    return matched_difference(rows, "monotonic", path or list(PATH), 300, 0.95)
+    return matched_difference([rows], "monotonic", path or list(PATH), 300, 0.95)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_what_looks_like_robustness_at_another_clean_loss_is_none_at_the_same():
 def test_the_order_of_path_and_records_changes_nothing():
     rows = records({**PATH, "monotonic": (4.3, 0.5)}, noise=0.1)
     shuffled = random.Random(0).sample(rows, len(rows))
-    one = matched_difference(rows, "monotonic", list(PATH), 300, 0.95)
-    assert matched_difference(shuffled, "monotonic", list(PATH)[::-1], 300, 0.95) == one
+    one = matched_difference([rows], "monotonic", list(PATH), 300, 0.95)
+    assert matched_difference([shuffled], "monotonic", list(PATH)[::-1], 300, 0.95) == one
 
 
 @pytest.mark.parametrize("clean", [3.82, 3.9, 4.3])
@@ -97,7 +97,7 @@ def test_points_that_changed_places_stand_at_the_same():
 @pytest.mark.parametrize("path", [[], ["base", "monotonic"], ["base", "base"]])
 def test_a_path_that_is_none_is_refused(path: list[str]):
     with pytest.raises(ValueError, match="must hold models other than monotonic, each once"):
-        matched_difference(records({**PATH, "monotonic": (4.3, 0.5)}), "monotonic", path, 300, 0.95)
+        matched_difference([records({**PATH, "monotonic": (4.3, 0.5)})], "monotonic", path, 300, 0.95)
 
 
 def test_other_tokens_in_a_model_of_the_path_are_refused():
@@ -106,4 +106,4 @@ def test_other_tokens_in_a_model_of_the_path_are_refused():
     with pytest.raises(
         ValueError, match=r"monotonic and base@0.5 were not attacked on the same tokens of document 003"
     ):
-        matched_difference(rows, "monotonic", list(PATH), 300, 0.95)
+        matched_difference([rows], "monotonic", list(PATH), 300, 0.95)

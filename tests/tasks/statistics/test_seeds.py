@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from tasks.statistics.effects import paired_effects
-from tasks.statistics.seeds import difference_over_seeds, mean_over_seeds, over_seeds
+from tasks.statistics.effects import difference_over_seeds, paired_effects
+from tasks.statistics.seeds import mean_over_seeds, over_seeds
 from tests.tasks.statistics.records import row, some
 
 
