@@ -64,8 +64,9 @@ class Study(StudyBase):
     arms: list[ArmName] = scientific(
         [BASELINE, MONOTONIC, "random-signs", "earlier-system"],
         description="The trainings that are compared, baseline and monotonic among them; beside them placebos "
-        "(own-signs, random-signs, unconstrained-start, feed-forward-off, shifted) and other ways to constrain "
-        "(per-unit-signs, earlier-system).",
+        "(own-signs, random-signs, unconstrained-start, feed-forward-off, shifted), other ways to constrain "
+        "(per-unit-signs, earlier-system), and a positive control, which should be harder to attack "
+        "(random-replacements).",
     )
     constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
     budget: Budget = scientific(description="Training budget, shared by all arms.")
