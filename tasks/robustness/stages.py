@@ -108,7 +108,9 @@ class TrainConfig(StageConfiguration):
         description="How far the constrained weights must move, as a share of how far the free matrices do."
     )
     snapshots: list[float] = scientific([], description="Shares of the training after which the model is kept too.")
-    replaced: float = scientific(0.0, description="Share of the tokens read in training that are drawn at random.")
+    replaced: float = scientific(
+        0.0, added_later=True, description="Share of the tokens read in training that are drawn at random."
+    )
 
 
 class ChooseConfig(StageConfiguration):

@@ -233,7 +233,7 @@ def _compared(
             p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
             among = 1 - (1 - confidence_level) / comparisons
             needed = seeds_needed(mean, deviation, among)
-            shown = smallest_shown(deviation / seeds**0.5, seeds - 1, among)
+            shown = smallest_shown([(deviation / seeds**0.5, seeds - 1)], among)
     return Comparison(
         arm=arm,
         reference=reference,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincinv, ndtr, stdtrit
@@ -9,16 +11,19 @@ from scipy.special import gammaincinv, ndtr, stdtrit
 POWER = 0.8
 """The chance with which a difference is to be found, as is usual (Cohen 1988)."""
 
-QUANTILES = (np.arange(200) + 0.5) / 200
+QUANTILES = (np.arange(40) + 0.5) / 40
 
 
-def smallest_shown(standard_error: float, degrees_of_freedom: float, confidence_level: float) -> float:
-    """The smallest true difference that a two-sided t test at 1 - `confidence_level` finds with the chance `POWER`.
+def smallest_shown(parts: Sequence[tuple[float, float]], confidence_level: float) -> float:
+    """The smallest true difference that is found at 1 - `confidence_level` (two-sided) with the chance `POWER`.
 
-    The standard error is one that was estimated, so the test's t is not central: a normal divided by a chi, over whose
-    quantiles the chance is averaged. It says what such a study finds, and nothing about the difference that was seen.
+    `parts` are standard errors and their degrees of freedom, as of `seeds.half_width`: one is Student's t. They were
+    estimated, so the limit itself varies: over the quantiles of its chi-squares the chance is averaged. It says what
+    such a study finds, and nothing about the difference that was seen.
     """
-    limit = stdtrit(degrees_of_freedom, (1 + confidence_level) / 2)
-    limits = limit * np.sqrt(2 * gammaincinv(degrees_of_freedom / 2, QUANTILES) / degrees_of_freedom)
-    effect = brentq(lambda effect: ndtr(effect - limits).mean() - POWER, 0.0, limits[-1] + 10)
-    return float(effect * standard_error)
+    squares, error = np.zeros(()), float(np.hypot.reduce([of for of, _ in parts]))
+    for of, freedom in parts:
+        limit = stdtrit(freedom, (1 + confidence_level) / 2) * of
+        squares = np.add.outer(squares, limit**2 * 2 * gammaincinv(freedom / 2, QUANTILES) / freedom)
+    limits = np.sqrt(squares)
+    return float(brentq(lambda effect: ndtr((effect - limits) / error).mean() - POWER, 0.0, limits.max() + 10 * error))

@@ -87,7 +87,7 @@ def estimate(
         interval=bounds,
         smallest_shown=None
         if bounds is None or bounds[0] == bounds[1]
-        else smallest_shown(standard_error(_left_out(statistic, columns)), sources - 1, confidence_level),
+        else smallest_shown([(standard_error(_left_out(statistic, columns)), sources - 1)], confidence_level),
     )
 
 

@@ -193,6 +193,15 @@ def test_the_headline_has_the_number_and_what_it_lacks():
     )
 
 
+def test_what_could_have_been_seen_stands_in_sentence_and_headline_unless_nothing_could():
+    for sources, shown in ((15, True), (4, False)):
+        found = given("undecided", NOTHING, sources=sources)
+        answer = found.primary.answer.model_copy(update={"smallest_shown": 0.0214})
+        could = replace(found, primary=found.primary.model_copy(update={"answer": answer}))
+        for text in (two_sentences(could)[0], headline(could)):
+            assert ("0.0214 or more would be shown with a chance of 80%" in text) == shown
+
+
 def test_an_equivalence_beside_an_interval_without_zero_says_what_p_says():
     seen, _ = two_sentences(given("equivalent", LESS, p_value=0.0504))
     assert "p 0.0504, " in seen and seen.endswith("); p is above 0.05, though the interval leaves out 0.**")
