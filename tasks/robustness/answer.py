@@ -212,8 +212,9 @@ def _without(given: Answered) -> list[str]:
 def shows_the_control(found: PrimaryAnswer) -> bool:
     """Whether the arm that is expected to be harder to attack is shown to be."""
     row = found.control
-    below = row is not None and row.interval is not None and row.interval[1] < 0
-    return below and (found.answer is None or (row.p_value or 0.0) <= found.answer.alpha)
+    if row is None or row.interval is None or row.interval[1] >= 0:
+        return False
+    return found.answer is None or (row.p_value or 0.0) <= found.answer.alpha
 
 
 def without_it(found: PrimaryAnswer, rows: Mapping[str, Estimate | None]) -> list[str]:

@@ -109,7 +109,7 @@ def half_width(parts: Sequence[tuple[float, float]], alpha: float) -> float:
 
 def _p_value(size: float, parts: Sequence[tuple[float, float]]) -> float:
     """At which alpha half the interval is as wide as the mean is far from 0."""
-    low = -600.0  # of the logarithm
+    low = -200.0  # of the logarithm; far beyond it the quantiles of t are not finite
     if half_width(parts, np.exp(low)) <= size:
         return float(np.exp(low))
     return float(np.exp(brentq(lambda log: half_width(parts, np.exp(log)) - size, low, 0.0))) if size else 1.0

@@ -92,7 +92,7 @@ def transfer_again(stages: Stages, attack: str) -> None:
     }
     rows = stages["transfer"]["rows"]
     for row in rows:
-        if (row["attack"], row["split"]) == (attack, JUDGED):
+        if (row["attack"].split(",")[0], row["split"]) == (attack, JUDGED):  # of every restart
             theirs = own[row["model"], row["example_id"]]
             row |= {name: theirs[name] for name in ("clean_loss_sum_nats", "text_clean_loss_sum_nats")}
             row["loss_sum_nats"] = theirs["loss_sum_nats" if row["search"] == "gradient" else "blind_loss_sum_nats"]

@@ -89,6 +89,15 @@ def test_two_seeds_that_happen_to_agree_show_nothing_surely(seeds: int):
     assert low <= 1
 
 
+@pytest.mark.filterwarnings("error")
+def test_sources_that_are_all_alike_leave_student_s_t_of_the_seeds():
+    tokens = np.full(4, 10.0)
+    found = over_seeds(ratio, [[tokens * value, tokens] for value in (-0.300, -0.301, -0.302)], 0.95)
+    error = 0.001 / math.sqrt(3)
+    assert found.p_value == pytest.approx(2 * t.sf(0.301 / error, 2), rel=1e-6)
+    assert found.interval == pytest.approx([-0.301 - t.ppf(0.975, 2) * error, -0.301 + t.ppf(0.975, 2) * error])
+
+
 def test_differences_of_models_are_those_of_each_seed():
     studies = [some("a", 0.5, 12, seed=seed) + some("b", 0.2, 12, seed=seed + 10) for seed in range(3)]
     found = difference_over_seeds(studies, "b", "a", "relative_increase", 0.95)
