@@ -59,7 +59,7 @@ class Comparison(Result):
     p_exchange: float
     least_p_exchange: float
     seeds_needed: int | None
-    smallest_shown: float | None
+    smallest_shown: float | None = None
     better: bool
     worse: bool
     unlearned: list[str]
