@@ -113,7 +113,7 @@ class Drawn:
             found.uat[name] = UatResult.read(uat), _records(uat, judged)
             found.hotflip[name] = HotFlipResult.read(hotflip), rows
         for row in _records(given["transfer"], judged | searched | flipped):
-            if row["example_id"] in wanted[row["attack"], row["split"]]:
+            if row["example_id"] in wanted[row["attack"].split(",")[0], row["split"]]:  # of every restart
                 found.transfer.append(row)
         return found
 
@@ -169,10 +169,11 @@ def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) 
         attack, search, by = row["attack"], row["search"], row["found_for"]
         what = f"transfer of {attack} ({search} search) from {by} to {name} on {row['split']}"
         compare = partial(_compare, audited, "transfers", what, row)
-        prefix = getattr(drawn.uat[by][0], search).trigger_ids if attack == "uat" else ()
-        flips = drawn.hotflip[by][1][row["example_id"]] if attack == "hotflip" else None
-        compare(row["loss_sum_nats"], total(attack, row, prefix, flips, search))
-        compare(row["clean_loss_sum_nats"], total(attack, row, flips=flips))
+        kind = attack.split(",")[0]
+        prefix = getattr(drawn.uat[by][0], search).named()[attack] if kind == "uat" else ()
+        flips = drawn.hotflip[by][1][row["example_id"]] if kind == "hotflip" else None
+        compare(row["loss_sum_nats"], total(kind, row, prefix, flips, search))
+        compare(row["clean_loss_sum_nats"], total(kind, row, flips=flips))
 
 
 def _compare(audited: Audited, kind: str, what: str, row: Row, recorded: float, computed: float) -> None:
