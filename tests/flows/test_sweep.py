@@ -258,7 +258,7 @@ def test_a_dry_run_says_which_seed_each_stage_belongs_to(
     told = [line.rpartition("  ")[2].rpartition(", ")[2].strip("()") for line in lines]
     assert code == 0 and total == "finished: 0 of 30 stages"
     made_once = {"all cells": 3, "non-negative-positive-part": 1}
-    assert Counter(told) == {"seed 42": 12, "seed 7": 12, **made_once}, printed
+    assert Counter(told) == {"seed 42": 13, "seed 7": 13, **made_once}, printed
     code, again = run_sweep("robustness", "--profile", "smoke", "--root", tmp_path, "--over", "seed=42,7", "--dry-run")
     assert code == 0 and again == printed, "the command of before is the same sweep"
 
