@@ -137,11 +137,11 @@ SlurmdDebug=verbose
 MailProg=/bin/true
 PropagateResourceLimits=NONE
 SlurmctldTimeout=30
-SlurmdTimeout=10
-KillWait=5
+SlurmdTimeout=300
+KillWait=30
 MinJobAge=300
 MessageTimeout=10
-UnkillableStepTimeout=30
+UnkillableStepTimeout=120
 ReturnToService=2
 JobRequeue=1
 # without these a job waits 1 to 3 s for the scheduler's next pass
@@ -235,7 +235,7 @@ start_munge() {
     alive munged || rm -f "$RUN/munge.socket" "$RUN/munge.socket.lock"
     launch munged munged --foreground --key-file="$ETC/munge.key" --socket="$RUN/munge.socket" \
         --pid-file="$RUN/munged.pid" --log-file="$LOG/munged.log" --seed-file="$ROOT/state/munge.seed" --num-threads=4
-    within 10 bash -c "munge -S '$RUN/munge.socket' -n | unmunge -S '$RUN/munge.socket'" ||
+    within 120 bash -c "munge -S '$RUN/munge.socket' -n | unmunge -S '$RUN/munge.socket'" ||
         die "munged does not answer: $(tail -n 2 "$LOG/munged.out" "$LOG/munged.log" 2>/dev/null)"
 }
 
@@ -247,21 +247,21 @@ start_accounting() {
     launch mariadbd mariadbd --no-defaults --user="$ME" --datadir="$ROOT/mysql" --socket="$RUN/mysql.sock" \
         --pid-file="$RUN/mariadbd.pid" --bind-address=127.0.0.1 --port="$DB_PORT" --innodb-buffer-pool-size=64M \
         --innodb-log-file-size=16M --innodb-lock-wait-timeout=900 --innodb-flush-log-at-trx-commit=0 --skip-log-bin
-    within 30 "${db[@]}" -e 'select 1' || die "the database does not answer: $(tail -n 4 "$LOG/mariadbd.out")"
+    within 120 "${db[@]}" -e 'select 1' || die "the database does not answer: $(tail -n 4 "$LOG/mariadbd.out")"
     "${db[@]}" -e "create database if not exists slurm_acct_db;
         create user if not exists slurm@'127.0.0.1' identified by 'slurm';
         create user if not exists slurm@localhost identified by 'slurm';
         grant all on slurm_acct_db.* to slurm@'127.0.0.1'; grant all on slurm_acct_db.* to slurm@localhost;" ||
         die "the database cannot be prepared"
     launch slurmdbd slurmdbd -D
-    within 30 sacctmgr -n list cluster || die "slurmdbd does not answer: $(tail -n 4 "$LOG/slurmdbd.log")"
+    within 120 sacctmgr -n list cluster || die "slurmdbd does not answer: $(tail -n 4 "$LOG/slurmdbd.log")"
     [ -n "$(sacctmgr -n list cluster format=cluster)" ] || sacctmgr -i add cluster test >/dev/null
 }
 
 start_controller() {
     launch slurmctld slurmctld -D -f "$SLURM_CONF"
     # it can hang after a fatal error, SIGTERM ignored: so its log is looked at too
-    within 20 bash -c "scontrol ping || grep -q 'fatal: ' '$LOG/slurmctld.out'"
+    within 120 bash -c "scontrol ping || grep -q 'fatal: ' '$LOG/slurmctld.out'"
     scontrol ping >/dev/null 2>&1 || die "slurmctld does not answer: $(errors_of slurmctld)"
 }
 start_node() { launch "slurmd-$1" slurmd -D -N "$1" -f "$SLURM_CONF"; }
@@ -293,7 +293,7 @@ up() {
     for node in $(nodes); do start_node "$node"; done
     if ! within 3 all_ready; then  # a node that was down or drained before stays so: the controller kept its state
         for node in $(nodes); do scontrol update nodename="$node" state=resume 2>/dev/null; done
-        within 30 all_ready || die "not all nodes are ready: $(sinfo -h -N -o '%N %T' | tr '\n' ';') $(errors_of slurmctld)"
+        within 120 all_ready || die "not all nodes are ready: $(sinfo -h -N -o '%N %T' | tr '\n' ';') $(errors_of slurmctld)"
     fi
     say "is up: $NODES nodes, $SLURM_CONF"
 }
@@ -336,7 +336,7 @@ down() {
     if alive slurmctld && jobs=$(squeue -h -a -r -o %A) && [ -n "$jobs" ]; then
         # shellcheck disable=SC2086
         scancel $jobs
-        within 10 bash -c '[ -z "$(squeue -h -a -t running,completing -o %A)" ]' || say "jobs still complete"
+        within 60 bash -c '[ -z "$(squeue -h -a -t running,completing -o %A)" ]' || say "jobs still complete"
     fi
     for name in "$RUN"/slurmd-*.ours; do [ -e "$name" ] && end "$(basename "$name" .ours)" 5; done
     for pid in $(job_processes); do

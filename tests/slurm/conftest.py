@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,12 @@ REQUIRED = "RATCHET_SLURM_REQUIRED"
 
 
 def cluster_or_skip(**settings: Any) -> Cluster:
-    """A cluster; without SLURM the test is skipped, or fails where SLURM is required."""
+    """A cluster; without SLURM the test is skipped, or fails where SLURM is required.
+
+    A start that fails is tried once more, with other ports: it would be the end of all tests of this worker.
+    """
+    with suppress(NoCluster):
+        return Cluster(**settings)
     try:
         return Cluster(**settings)
     except NoCluster as error:

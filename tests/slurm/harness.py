@@ -46,8 +46,12 @@ from tests.slurm.order import SUBMITTED
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
 POLL_SECONDS = 0.3
+READING, ASKED_AGAIN_SECONDS = ("squeue", "sinfo", "sstat"), 120.0
+"""Commands that change nothing, beside `scontrol show`."""
 PATIENT_SECONDS = 600.0
 """A wait for what comes soon on an idle machine, and is not promised by when. A test names what is promised."""
+PROMISED_SECONDS = 300.0
+"""For what takes a minute at most where nothing else runs, such as a cancel."""
 PORTS_OF_ONE = 20
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 Found = TypeVar("Found")
@@ -80,12 +84,16 @@ class Cluster:
         return done.stdout.strip()
 
     def slurm(self, *command: str) -> str:
-        """One of SLURM's commands, which must work."""
-        done = subprocess.run(
-            command, env=os.environ | self.environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        return done.stdout.strip()
+        """One of SLURM's commands, which must work; one that only reads is asked again, as of a busy controller."""
+        end = time.monotonic() + (ASKED_AGAIN_SECONDS if command[0] in READING or command[1:2] == ("show",) else 0)
+        while True:
+            done = subprocess.run(
+                command, env=os.environ | self.environment, capture_output=True, text=True, timeout=300, check=False
+            )
+            if done.returncode == 0:
+                return done.stdout.strip()
+            assert time.monotonic() < end, f"{command}: {done.stderr}"
+            time.sleep(POLL_SECONDS)
 
     def jobs(self, name: str = "") -> dict[str, str]:
         """State by id of every job that SLURM remembers whose name begins with `name`."""
@@ -133,7 +141,12 @@ class Cluster:
 
     def _script(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [SCRIPT, *arguments], env=os.environ | self._asked, capture_output=True, text=True, timeout=120, check=False
+            [SCRIPT, *arguments],
+            env=os.environ | self._asked,
+            capture_output=True,
+            text=True,
+            timeout=PATIENT_SECONDS,
+            check=False,
         )
 
 
@@ -177,9 +190,11 @@ class Server:
                 | self._database,
                 start_new_session=True,
             )
-        end = time.monotonic() + 90
+        end = time.monotonic() + PATIENT_SECONDS
         while not self._answers():
-            assert time.monotonic() < end, (self._home / "server.log").read_text(errors="replace")[-3000:]
+            assert self._process.poll() is None and time.monotonic() < end, (self._home / "server.log").read_text(
+                errors="replace"
+            )[-3000:]
             time.sleep(POLL_SECONDS)
 
     @property
@@ -207,7 +222,7 @@ class Server:
 
     def _answers(self) -> bool:
         try:
-            return httpx.get(f"{self.address}/health", timeout=5).is_success
+            return httpx.get(f"{self.address}/health", timeout=60).is_success
         except httpx.HTTPError:
             return False
 
@@ -258,7 +273,7 @@ class Worker:
         below = _below(self._process.pid)
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.wait(120)
         except subprocess.TimeoutExpired:
             self.kill()
         _end_all(below)
@@ -370,6 +385,11 @@ class Dispatched:
     root: Path
     training: Handle
     run: Run
+    pause: Path
+
+    def go_on(self) -> None:
+        """Ends the pause that it was dispatched with."""
+        self.pause.unlink()
 
     @property
     def folder(self) -> Path:
@@ -471,7 +491,7 @@ class Bench:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=PATIENT_SECONDS,
             check=False,
         )
         assert done.returncode == 0, f"prefect {' '.join(arguments)}: {done.stdout}{done.stderr}"
@@ -526,15 +546,22 @@ class Bench:
     # --------------------------------------------------------------------------------------------------- toys
 
     def dispatch(
-        self, root: Path, name: str = "", resources: dict[str, Any] | None = None, **fields: Any
+        self, root: Path, name: str = "", resources: dict[str, Any] | None = None, pauses: bool = False, **fields: Any
     ) -> Dispatched:
-        """Starts a toy study below `root`; `fields` are those of its training, `resources` what its jobs ask for."""
+        """Starts a toy study below `root`; `fields` are those of its training, `resources` what its jobs ask for.
+
+        With `pauses` each job takes one step and rests, until `go_on`: however slow this machine is, it still trains.
+        """
+        pause = root.with_name(f"{root.name}.pauses")
+        if pauses:
+            pause.touch()
+            fields["pauses_while"] = str(pause)
         study = toy_study(name or f"toy-{uuid4().hex[:6]}", resources, **fields)  # benches share clusters and servers
         walk = Follower(SlurmStudy.at_site(load_page("tests.slurm.toy"), study, str(root))).start()
         training = walk.handles[0]
         run = walk.standing(training).flow_run
         assert run, walk.standing(training)
-        self.dispatched.append(Dispatched(self, study, root, training, Run(self, run)))
+        self.dispatched.append(Dispatched(self, study, root, training, Run(self, run), pause))
         return self.dispatched[-1]
 
     # -------------------------------------------------------------------------------------------------- waiting

@@ -11,16 +11,20 @@ from tests.slurm import toy
 from tests.slurm.harness import Bench, toy_study
 from tests.tasks.tiny import Here
 
+STEPS = 24
+
 
 @pytest.mark.slurm_long
 def test_a_training_with_a_limit_of_two_minutes_goes_on_over_three_jobs_to_the_weights_of_a_run_here(
     bench: Bench, tmp_path: Path
 ) -> None:
-    # USR1 comes 60 s before the limit, up to 30 s earlier since the controller looks every 30 s: a job trains for
-    # about half a minute, and 120 s of steps take at least three
-    resources = {"time_limit_minutes": 2, "lead_seconds": 60}
-    one = bench.dispatch(tmp_path / "runs", resources=resources, steps=240, step_seconds=0.5)
-    bench.until("it is finished", lambda: one.run.state in ("Completed", "Failed"), seconds=540)
+    # USR1 comes 30 s before the limit, up to 30 s earlier since the controller looks every 30 s. Until there are three
+    # jobs each takes a step and rests until then, however many more a quick machine could take
+    resources = {"time_limit_minutes": 2, "lead_seconds": 30}
+    one = bench.dispatch(tmp_path / "runs", resources=resources, steps=STEPS, pauses=True)
+    one.job(number=3)
+    one.go_on()
+    bench.until("it is finished", lambda: one.run.state in ("Completed", "Failed"))
     assert one.run.state == "Completed", bench.told()
 
     history = one.run.history()
@@ -32,7 +36,7 @@ def test_a_training_with_a_limit_of_two_minutes_goes_on_over_three_jobs_to_the_w
     assert [record["began_at"] for record in records] == sorted(record["began_at"] for record in records)
     assert all(entry.automatic for entry in one.submissions()[1:]), "no person came in between"
 
-    assert one.digest == digest_of_a_run_here(tmp_path / "here", steps=240)
+    assert one.digest == digest_of_a_run_here(tmp_path / "here", steps=STEPS)
 
 
 def digest_of_a_run_here(root: Path, **fields: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from deployments.slurm.cluster.client import SlurmCommands
 from tests.slurm.harness import Bench
 
 pytestmark = pytest.mark.slurm_long
-SAMPLED_EVERY_SECONDS = 2.0
-"""As cluster.sh has it: what a job uses is looked at so often."""
 
 
 def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench: Bench, tmp_path: Path) -> None:
@@ -32,12 +29,13 @@ def test_a_submit_that_a_frozen_controller_did_not_answer_is_not_repeated(bench:
 
 
 def test_a_controller_that_restarts_disturbs_no_job(bench: Bench, tmp_path: Path) -> None:
-    runs = bench.dispatch(tmp_path / "runs", steps=120, step_seconds=0.25)
+    runs = bench.dispatch(tmp_path / "runs", pauses=True)
     runs.job("RUNNING")
     bench.cluster.hold()
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
     bench.cluster.script("restart-ctld")
+    runs.go_on()
     bench.cluster.release()
     for one in (runs, waits):
         one.run.wait("Completed")
@@ -50,11 +48,12 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_t
 ) -> None:
     """No accounting here: `sacct` answers that there is none."""
     bench = own_bench(nodes=1, extra="MinJobAge=2")
-    finishes = bench.dispatch(tmp_path / "finishes", steps=40, step_seconds=0.25)
+    finishes = bench.dispatch(tmp_path / "finishes", pauses=True)
     fails = bench.dispatch(tmp_path / "fails", steps=40, check_fails_while="/dev/null")
     for one in (finishes, fails):
         one.job()
     bench.workers["gpu"].kill()
+    finishes.go_on()
     bench.until("SLURM forgot both", lambda: not (finishes.jobs() or fails.jobs()))
     bench.start_worker()
     finishes.run.wait("Completed")
@@ -68,17 +67,19 @@ def test_a_controller_that_starts_without_its_state_cancels_no_stage(
 ) -> None:
     """The accounting has its jobs as CANCELLED by nobody; one that somebody cancelled before stays so."""
     bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")
-    cancelled = bench.dispatch(tmp_path / "cancelled", steps=600, step_seconds=0.25)
+    cancelled = bench.dispatch(tmp_path / "cancelled", pauses=True)
     bench.cluster.slurm("scancel", cancelled.job("RUNNING"))
     cancelled.run.wait("Cancelled")
-    running = bench.dispatch(tmp_path / "running", steps=120, step_seconds=0.25)
+    running = bench.dispatch(tmp_path / "running", pauses=True)
     running.training_began()
     bench.cluster.hold()
     waiting = bench.dispatch(tmp_path / "waiting")
     waiting.job("PENDING")
     bench.cluster.script("lose-state")
+    running.job(number=2)
+    running.go_on()
     for one in (running, waiting):
-        one.run.wait("Completed", seconds=400)
+        one.run.wait("Completed")
         first, *others = one.submissions()
         assert first.end and first.end.diagnosis and first.end.diagnosis.category == "lost", bench.told()
         assert len(others) == 1 and "Cancelled" not in one.run.history(), bench.told()
@@ -88,22 +89,31 @@ def test_a_controller_that_starts_without_its_state_cancels_no_stage(
 def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callable[..., Bench], tmp_path: Path) -> None:
     """A job that the controller forgot is asked of the accounting, which does not answer; then of its run directory."""
     bench = own_bench(nodes=1, dbd=1, extra="MinJobAge=2")
-    forgotten = bench.dispatch(tmp_path / "forgotten", steps=40, step_seconds=0.25)
+    forgotten = bench.dispatch(tmp_path / "forgotten", pauses=True)
     forgotten.job("RUNNING")
     bench.cluster.script("stop-dbd")
     bench.workers["gpu"].kill()
+    forgotten.go_on()
     bench.until("SLURM forgot it", lambda: not forgotten.jobs())
     bench.start_worker()
     meanwhile = bench.dispatch(tmp_path / "meanwhile")
     for one in (forgotten, meanwhile):
         one.run.wait("Completed")
     bench.cluster.script("start-dbd")
-    killed = bench.dispatch(tmp_path / "killed", steps=60, step_seconds=0.25)
+    killed = bench.dispatch(tmp_path / "killed", pauses=True)
     killed.training_began()
-    time.sleep(2 * SAMPLED_EVERY_SECONDS)
+    bench.until("what it uses was looked at", lambda: sampled(bench, killed.job()))
     os.kill(killed.record()["pid"], signal.SIGKILL)
+    killed.go_on()
     killed.run.wait("Completed")
     first = killed.submissions()[0]
     (used,) = bench.until("it was measured", lambda: SlurmCommands().used([first.job_id or ""]).values())
     assert used.name == first.name and used.peak_memory_bytes > 100 * 2**20 and used.cpu_seconds > 1
     assert bench.cluster.submitted() == 4
+
+
+def sampled(bench: Bench, job: str) -> bool:
+    """SLURM has seen it use more than 100 MB and a second of CPU."""
+    told = bench.cluster.slurm("sstat", "-n", "-P", "-j", f"{job}.batch", "-o", "MaxRSS,AveCPU")
+    memory, cpu = told.split("|") if told else ("", "")
+    return memory.endswith("K") and float(memory[:-1]) > 100 * 2**10 and cpu > "00:00:01"

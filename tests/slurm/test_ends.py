@@ -14,17 +14,17 @@ import pytest
 from deployments.slurm.cluster.client import SlurmCommands
 from tasks.stage.outcome import END_STATES
 from tests.slurm import toy
-from tests.slurm.harness import Bench, Dispatched, parent
+from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, parent
 from tests.storage.runs import small_disk
 
 pytestmark = pytest.mark.slurm_long
 
 
 @pytest.mark.parametrize("how", ["scancel", "Cancel in Prefect"])
-def test_a_cancel_ends_running_and_queued_jobs_within_a_minute_and_nothing_starts_them_again(
+def test_a_cancel_ends_running_and_queued_jobs_soon_and_nothing_starts_them_again(
     how: str, bench: Bench, tmp_path: Path
 ) -> None:
-    runs = bench.dispatch(tmp_path / "runs", steps=600, step_seconds=0.25)
+    runs = bench.dispatch(tmp_path / "runs", pauses=True)
     runs.run.wait("Running")
     runs.training_began()
     bench.cluster.hold()
@@ -36,8 +36,8 @@ def test_a_cancel_ends_running_and_queued_jobs_within_a_minute_and_nothing_start
             bench.cluster.slurm("scancel", one.job())
         else:
             one.run.cancel()
-        one.run.wait("Cancelled", seconds=60)
-        one.job("CANCELLED", seconds=60)
+        one.run.wait("Cancelled", seconds=PROMISED_SECONDS)
+        one.job("CANCELLED", seconds=PROMISED_SECONDS)
         assert "cancelled" in one.run.message and "Retry" in one.run.message
     bench.cluster.release()
     assert runs.record()["end_state"] == "sigterm", "it saved before it ended"
@@ -98,13 +98,14 @@ def test_record_job_marker_and_prefect_agree_on_every_end_of_a_stage(bench: Benc
 
 
 def test_a_job_whose_processes_are_killed_goes_on_from_its_checkpoint(bench: Bench, tmp_path: Path) -> None:
-    one = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
+    one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
     os.kill(one.record()["pid"], signal.SIGKILL)
     one.job("RUNNING", number=2)
     bench.until("the second job trains", lambda: len(one.records()) == 2 and one.step() > reached(one))
     for pid in (one.record()["pid"], parent(one.record()["pid"])):  # the batch shell too
         os.kill(pid, signal.SIGKILL)
+    one.go_on()
     one.run.wait("Completed")
     assert len(one.submissions()) == 3
     began_at = [record["began_at"][0] for record in one.records()]
@@ -118,8 +119,11 @@ def reached(one: Dispatched) -> int:
 
 
 @pytest.mark.parametrize("how", ["operator", "dies"])
-def test_a_node_that_fails_is_avoided_by_the_next_job(how: str, bench: Bench, tmp_path: Path) -> None:
-    one = bench.dispatch(tmp_path / "runs", steps=80, step_seconds=0.25)
+def test_a_node_that_fails_is_avoided_by_the_next_job(
+    how: str, own_bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    bench = own_bench(extra="SlurmdTimeout=30" if how == "dies" else "")  # after which a node counts as dead
+    one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
     job, pid = one.job("RUNNING"), one.record()["pid"]
     node = bench.cluster.slurm("squeue", "-h", "-j", job, "-o", "%N")
@@ -130,7 +134,8 @@ def test_a_node_that_fails_is_avoided_by_the_next_job(how: str, bench: Bench, tm
         bench.cluster.script("kill-node", node)
         for victim in (parent(parent(pid)), parent(pid), pid):
             os.kill(victim, signal.SIGKILL)
-    one.job("RUNNING", "COMPLETED", number=2)
+    one.job("RUNNING", number=2)
+    one.go_on()
     one.run.wait("Completed")
     first, second = one.submissions()
     assert first.end and first.end.diagnosis.category == "node failure", first
@@ -141,12 +146,13 @@ def test_a_node_that_fails_is_avoided_by_the_next_job(how: str, bench: Bench, tm
 
 def test_a_preempted_job_goes_on(bench: Bench, tmp_path: Path) -> None:
     resources = {"partition": "low", "cpus": 8, "exclude": ["n2"]}
-    one = bench.dispatch(tmp_path / "runs", resources=resources, steps=60, step_seconds=0.25)
+    one = bench.dispatch(tmp_path / "runs", resources=resources, pauses=True)
     one.training_began()
     bench.cluster.slurm(
         "sbatch", "-p", "high", "-w", "n1", "-c", "8", "-t", "1", "-o", "/dev/null", "--wrap", "sleep 5"
     )
     one.job("PREEMPTED")
+    one.go_on()
     one.run.wait("Completed")
     assert len(one.submissions()) == 2
     assert "AwaitingRetry" in one.run.history() and "Crashed" not in one.run.history()
@@ -155,10 +161,11 @@ def test_a_preempted_job_goes_on(bench: Bench, tmp_path: Path) -> None:
 
 def test_a_job_that_is_requeued_by_hand_is_refused_by_slurm(bench: Bench, tmp_path: Path) -> None:
     """A requeue would run the same job twice beside the continuation that follows."""
-    one = bench.dispatch(tmp_path / "runs", steps=40, step_seconds=0.25)
+    one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
     with pytest.raises(AssertionError, match="disabled"):
         bench.cluster.slurm("scontrol", "requeue", one.job())
+    one.go_on()
     one.run.wait("Completed")
     assert len(one.records()) == 1
 
@@ -183,8 +190,9 @@ def test_a_job_that_needs_more_memory_than_it_asked_for_is_given_more_once(
 ) -> None:
     """With cgroups SLURM says OUT_OF_MEMORY; without, FAILED, and only the log tells why."""
     bench = own_bench(nodes=1, cgroup=cgroup)
-    one = bench.dispatch(tmp_path / "runs", resources={"memory_gb": 1}, steps=40, step_seconds=0.25, memory_mb=900)
+    one = bench.dispatch(tmp_path / "runs", resources={"memory_gb": 1}, pauses=True, memory_mb=900)
     one.job("OUT_OF_MEMORY" if cgroup else "FAILED")
+    one.go_on()
     one.run.wait("Completed")
     first, second = one.submissions()
     assert first.end and first.end.diagnosis.category == "out of memory"

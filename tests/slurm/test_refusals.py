@@ -107,11 +107,12 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(
     wrong.run.wait("Failed")
     assert "Invalid account" in wrong.run.message and "Correct the site file" in wrong.run.message
     slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
-    runs = bench.dispatch(tmp_path / "runs", steps=60, step_seconds=0.25)
+    runs = bench.dispatch(tmp_path / "runs", pauses=True)
     runs.job("RUNNING")
     waits = bench.dispatch(tmp_path / "waits")
     waits.run.wait("AwaitingRetry")
     assert "MaxSubmit" in waits.run.message and "tried again" in waits.run.message
+    runs.go_on()
     runs.run.wait("Completed")
     waits.run.set_state("SCHEDULED", "AwaitingRetry", force=True)  # five minutes have passed
     waits.run.wait("Completed")
@@ -124,9 +125,11 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(
     request.addfinalizer(leave_the_pool_as_it_was)
     bench.stop_workers("gpu")
     bench.start_worker()
-    three = [bench.dispatch(tmp_path / f"of-three-{number}", steps=20, step_seconds=0.25) for number in range(3)]
+    three = [bench.dispatch(tmp_path / f"of-three-{number}", pauses=True) for number in range(3)]
     three[2].run.wait("AwaitingConcurrencySlot")
     assert three[2].run.message == "waits for a place: at most 1 jobs of yours at once (the QOS normal)"
     for one in three:
-        one.run.wait("Completed", seconds=300)
+        one.go_on()
+    for one in three:
+        one.run.wait("Completed")
         assert len(one.submissions()) == 1, "none was refused"

@@ -56,10 +56,11 @@ def test_on_postgresql_a_study_runs_and_a_server_that_dies_is_no_loss(
         ends.enter_context(bench.at_hand(monkeypatch))
         ends.callback(bench.stop_workers)
         bench.ensure_worker()
-        one = bench.dispatch(tmp_path / "runs", steps=80, step_seconds=0.25)
+        one = bench.dispatch(tmp_path / "runs", pauses=True)
         one.training_began()
         with server.away():
             pass
+        one.go_on()
         one.run.wait("Completed")
         assert len(one.submissions()) == 1 and not list(home.glob("prefect.db*")), bench.told()
 
@@ -73,10 +74,12 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     bench.ensure_worker("ratchet")
     bench.environment["PREFECT_WORKER_QUERY_SECONDS"] = often
     bench.ensure_worker()
-    study = toy_study("watched", steps=700, step_seconds=0.25)
+    pause = tmp_path / "pause"
+    pause.touch()
+    study = toy_study("watched", pauses_while=str(pause))
     flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(tmp_path / "watched"))
     (training,) = bench.until("the study's training runs", lambda: running(bench, "watched toy-training"))
-    ends = bench.dispatch(tmp_path / "ends", steps=100, step_seconds=0.25)
+    ends = bench.dispatch(tmp_path / "ends", pauses=True)
     ends.training_began()
     ends.run.wait("Running")
     bench.cluster.hold()
@@ -87,9 +90,11 @@ def test_two_minutes_without_a_server_disturb_no_job_and_afterwards_the_states_a
     with server.away():
         bench.cluster.release()
         starts.job("COMPLETED")
+        ends.go_on()
         ends.job("COMPLETED")
         time.sleep(max(0.0, AWAY_SECONDS - (time.monotonic() - began)))
         assert "RUNNING" in bench.cluster.jobs("watched-s3-toy-training.").values(), bench.told()
+    pause.unlink()
     for one in (starts, ends):
         one.run.wait("Completed")
         assert len(one.submissions()) == len(one.jobs()) == 1
@@ -108,14 +113,10 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     bench: Bench, server: Server, tmp_path: Path
 ) -> None:
     bench.ensure_worker()
-    pause = tmp_path / "pause"
-    runs = bench.dispatch(tmp_path / "runs", steps=100, step_seconds=0.25, pauses_while=str(pause))
-    runs.training_began()
-    pause.touch()  # however slow this machine is, it runs until `advance` has looked at it
-    lives = tmp_path / "lives"
-    dies = bench.dispatch(tmp_path / "dies", steps=100, step_seconds=0.25, pauses_while=str(lives))
-    dies.training_began()
-    lives.touch()  # nor does it end before it is killed, nor the job that follows before `advance` has looked
+    runs = bench.dispatch(tmp_path / "runs", pauses=True)
+    dies = bench.dispatch(tmp_path / "dies", pauses=True)
+    for one in (runs, dies):
+        one.training_began()
     bench.cluster.hold()
     waits = bench.dispatch(tmp_path / "waits")
     waits.job("PENDING")
@@ -134,8 +135,8 @@ def test_with_a_new_database_advance_starts_nothing_twice_and_the_study_goes_on(
     for _ in range(3):
         assert [stand(one) for one in (runs, waits, dies)] == ["under way"] * 3
     assert [len(one.submissions()) for one in (runs, waits)] == [1, 1], "their jobs are the old ones"
-    pause.unlink()
-    lives.unlink()
+    runs.go_on()
+    dies.go_on()
     bench.cluster.release()
     bench.until("each is finished", lambda: {stand(one) for one in (runs, waits, dies)} == {"finished"})
     assert [len(one.jobs()) for one in (runs, waits, dies)] == [1, 1, 2], bench.told()

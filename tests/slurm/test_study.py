@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,14 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
     places = {label: root / handle.run.path.relative_to(here.root) for label, handle in cells.items()}
 
     def at_work(but: str = "") -> tuple[str, dict[str, Any]] | None:
-        found = [(label, attempts.newest(place / "attempts")) for label, place in places.items() if label != but]
-        return next(((label, record) for label, record in found if record and not record.get("end_state")), None)
+        found = ((label, frozen(place / "attempts")) for label, place in places.items() if label != but)
+        return next(((label, record) for label, record in found if record), None)
 
     bench.ensure_worker("ratchet")
     with bench.site_with({"array_tasks": 3}):
         study = bench.run_deployment("inversion/smoke", root=str(root))
         killed, record = bench.until("a cell is at work", at_work)
-        os.kill(record["pid"], signal.SIGKILL)
+        os.kill(record["pid"], signal.SIGKILL)  # it is frozen, so that it is not over before
         stranded, record = bench.until("another one is", partial(at_work, but=killed))
         node = bench.cluster.slurm("squeue", "-h", "-j", record["slurm_job_id"], "-o", "%N")
         bench.cluster.slurm("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
@@ -84,6 +85,19 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
     for label, categories in why.items():
         assert categories[-1] == "finished" and {*categories[:-1]} <= {"node failure", "killed", "crash"}, why
         assert label == killed or {*categories} <= {"node failure", "finished"}, why
+
+
+def frozen(folder: Path) -> dict[str, Any] | None:
+    """The record of the attempt that is at work there, whose process goes no further; None where none is."""
+    record = attempts.newest(folder)
+    if not record or record.get("end_state"):
+        return None
+    with suppress(ProcessLookupError):
+        os.kill(record["pid"], signal.SIGSTOP)
+        if not (attempts.newest(folder) or {}).get("end_state"):
+            return record
+        os.kill(record["pid"], signal.SIGCONT)
+    return None
 
 
 def _require_jobs_of_equal_digests(bench: Bench, here: Path, there: Path, stages: int) -> None:

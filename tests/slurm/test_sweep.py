@@ -37,7 +37,9 @@ def started(bench: Bench, study: Any, root: Path) -> Run:
 
 
 def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(bench: Bench, tmp_path: Path) -> None:
-    root, study = tmp_path / "runs", toy_study("swept", steps=30, step_seconds=0.25)
+    root, pause = tmp_path / "runs", tmp_path / "pause"
+    pause.touch()
+    study = toy_study("swept", pauses_while=str(pause))
     flow = started(bench, study, root)
     trainings = bench.until("both cells train", lambda: two(bench.runs_of("swept toy-training")))
     for run in trainings:
@@ -45,6 +47,7 @@ def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(benc
     names = {run.read()["name"].split(" ", 1)[1].rsplit(" ", 1)[0] for run in trainings}
     assert names == {"toy-training (training.seed 1)", "toy-training (training.seed 2)"}
     os.kill(flow_process(bench, flow), signal.SIGKILL)
+    pause.unlink()
 
     (file,) = study_file.active(root)
     slurm = swept(study, root)
@@ -65,8 +68,9 @@ def test_a_sweep_goes_on_to_its_table_when_its_flow_run_s_process_is_killed(benc
 
 
 def test_a_cancel_of_a_sweep_ends_every_cell(bench: Bench, tmp_path: Path) -> None:
-    root = tmp_path / "runs"
-    study = toy_study("ended", steps=2000, step_seconds=0.25)
+    root, pause = tmp_path / "runs", tmp_path / "pause"
+    pause.touch()
+    study = toy_study("ended", pauses_while=str(pause))
     flow = started(bench, study, root)
     trainings = bench.until("both cells train", lambda: two(bench.runs_of("ended toy-training")))
     for run in trainings:

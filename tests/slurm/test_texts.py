@@ -41,7 +41,7 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
     assert tells.read_text() == texts["toy-report"], "what waits is shown as it will be"
 
     (one.folder / "COMPLETE.json").unlink()
-    done = subprocess.run(["sbatch", "--wait", str(kept)], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(["sbatch", "--wait", str(kept)], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr + kept.with_suffix(".log").read_text()
     assert (one.folder / "COMPLETE.json").exists() and one.digest == digest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deployments.walk import Handle
-from tests.slurm.harness import Bench, Dispatched, Run, toy_study
+from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, Run, toy_study
 
 pytestmark = pytest.mark.slurm_long
 
@@ -22,8 +22,8 @@ def submitted_once(*toys: Dispatched) -> bool:
 def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwhile(
     bench: Bench, tmp_path: Path
 ) -> None:
-    ends = bench.dispatch(tmp_path / "ends", steps=120, step_seconds=0.25)
-    runs = bench.dispatch(tmp_path / "runs", steps=260, step_seconds=0.25)
+    ends = bench.dispatch(tmp_path / "ends", pauses=True)
+    runs = bench.dispatch(tmp_path / "runs", pauses=True)
     ends.run.wait("Running")
     runs.run.wait("Running")
     bench.cluster.hold()
@@ -31,11 +31,13 @@ def test_a_worker_that_comes_back_finds_jobs_that_ran_on_waited_and_ended_meanwh
     waits.job("PENDING")
 
     bench.workers["gpu"].kill()
+    ends.go_on()
     ends.job("COMPLETED")
     assert [one.run.state for one in (ends, runs)] == ["Running", "Running"], "nobody is there to say otherwise"
     bench.start_worker()
     ends.run.wait("Completed")
     bench.cluster.release()
+    runs.go_on()
     for one in (runs, waits):
         one.run.wait("Completed")
     assert submitted_once(ends, runs, waits), bench.told()
@@ -77,7 +79,9 @@ def test_of_two_workers_of_a_pool_one_submits_and_the_other_takes_over_when_it_i
 
 
 def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench, tmp_path: Path) -> None:
-    study, root = toy_study("attaches", steps=240, step_seconds=0.25), tmp_path / "runs"
+    root, pause = tmp_path / "runs", tmp_path / "pause"
+    pause.touch()
+    study = toy_study("attaches", pauses_while=str(pause))
     bench.ensure_worker("ratchet")
     flow = bench.run_deployment("toy/toy", study=study.model_dump(mode="json"), root=str(root))
 
@@ -97,6 +101,8 @@ def test_a_killed_study_flow_that_is_retried_attaches_to_what_runs(bench: Bench,
 
     bench.until("the worker told of it", told)
     flow.retry()
+    flow.wait("Running")
+    pause.unlink()
     flow.wait("Completed")
     for stage, job in {"toy-training": "attaches-s3-toy-training.", "toy-report": "attaches-s3-toy-report."}.items():
         (run,) = of_stage(stage)
@@ -129,7 +135,7 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
 ) -> None:
     obstacle = tmp_path / "obstacle"
     obstacle.touch()
-    one = bench.dispatch(tmp_path / "runs", steps=160, step_seconds=0.1, check_fails_while=str(obstacle))
+    one = bench.dispatch(tmp_path / "runs", pauses=True, check_fails_while=str(obstacle))
     one.run.wait("Failed")
     assert all(part in one.run.message for part in ("the way is free", str(obstacle))), one.run.message
 
@@ -138,7 +144,7 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     one.job("RUNNING", number=2)
     one.training_began()
     one.run.cancel()
-    one.run.wait("Cancelled", seconds=60)
+    one.run.wait("Cancelled", seconds=PROMISED_SECONDS)
 
     reached = one.step()
     one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
@@ -147,8 +153,9 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
     bench.until("it goes on", lambda: one.step() > reached)
     assert one.records()[-1]["began_at"][0] >= reached > 0
     bench.cluster.slurm("scancel", one.job(number=3))
-    one.run.wait("Cancelled", seconds=60)
+    one.run.wait("Cancelled", seconds=PROMISED_SECONDS)
 
+    one.go_on()
     one.run.retry()  # from Cancelled
     one.run.wait("Completed")
     marker = (one.folder / "COMPLETE.json").stat()
@@ -161,11 +168,12 @@ def test_flow_run_retry_works_from_failed_cancelled_crashed_and_completed_and_re
 
 def test_a_retry_is_not_lost_to_the_end_of_the_job_before_it_that_nobody_had_seen(bench: Bench, tmp_path: Path) -> None:
     """Prefect's own worker tells of an end when it finds it, over whatever was asked for meanwhile."""
-    one = bench.dispatch(tmp_path / "runs", steps=80, step_seconds=0.25)
+    one = bench.dispatch(tmp_path / "runs", pauses=True)
     one.training_began()
     one.run.wait("Running")
     with bench.workers["gpu"].frozen():
         os.kill(one.record()["pid"], signal.SIGKILL)
+        one.go_on()
         one.job("FAILED")
         one.run.set_state("CRASHED", "Crashed", force=True)  # as Prefect's own services do
         one.run.retry()

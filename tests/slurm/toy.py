@@ -7,6 +7,7 @@ there, so that a run here without any delay says what a run through many jobs mu
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -36,11 +37,14 @@ class TrainingConfig(ToyConfig):
     """The toy training of tests/tasks/tiny.py, slower."""
 
     step_seconds: float = execution(0.0, description="How long each step rests.")
-    pauses_while: str = execution("", description="A file; while it is there no further step begins.")
+    pauses_while: str = execution(
+        "", description="A file; while it is there an attempt takes one step, and then rests."
+    )
     check_fails_while: str = execution("", description="A file; while it is there a check of the first step fails.")
     bad_input_while: str = execution("", description="A file; while it is there the stage refuses to begin.")
     said_in: str = execution("", description="A file whose text the result repeats, as if the work were not certain.")
     memory_mb: int = execution(0, description="Memory that it takes beside what it needs.")
+    execution: Execution = execution(HOW, description="How it runs: a checkpoint after each step.")
 
 
 class TellConfig(StageConfiguration):
@@ -71,7 +75,8 @@ def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
         raise BadInput(f"{config.bad_input_while} is in the way")
     ballast = b"x" * (config.memory_mb << 20)
     problem = toy_problem(config)
-    problem.optimizer.register_step_post_hook(lambda *_: _rest(config))
+    steps = itertools.count(1)
+    problem.optimizer.register_step_post_hook(lambda *_: _rest(run, config, next(steps)))
     if config.check_fails_while:
         problem.checks = {1: [lambda model: _check(model, Path(config.check_fails_while))]}
     position = train(run, problem, Schedule(config.budget, config.examples), config.seed, config.execution)
@@ -83,9 +88,10 @@ def train_toy(run: StageRun, config: TrainingConfig) -> dict[str, Any]:
     return {"weights_digest": hashlib.sha256(weights).hexdigest(), "said": said, **asdict(position)}
 
 
-def _rest(config: TrainingConfig) -> None:
+def _rest(run: StageRun, config: TrainingConfig, step: int) -> None:
+    """The first step's checkpoint can be seen; a signal that asks for the end is heeded."""
     time.sleep(config.step_seconds)
-    while config.pauses_while and Path(config.pauses_while).exists():
+    while step > 1 and config.pauses_while and Path(config.pauses_while).exists() and not run.stop.requested:
         time.sleep(0.1)
 
 

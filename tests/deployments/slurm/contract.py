@@ -45,8 +45,8 @@ class Bench(Protocol):
 
 
 def script(name: str, last_line: str, **options: str) -> str:
-    """A script whose last line says what the job does: `exit 3` or `sleep 60`."""
-    given = {"job-name": name, "output": "/dev/null", "time": "5", "no-requeue": ""} | options
+    """A script whose last line says what the job does: `exit 3` or `sleep 600`."""
+    given = {"job-name": name, "output": "/dev/null", "time": "20", "no-requeue": ""} | options
     lines = [f"#SBATCH --{key}={_quoted(value)}" if value else f"#SBATCH --{key}" for key, value in given.items()]
     return "\n".join(["#!/bin/bash", *lines, last_line, ""])
 
@@ -61,7 +61,7 @@ class Contract:
         return f"contract.{uuid.uuid4().hex[:6]}.{next(self._numbers)}"
 
     def test_a_submitted_job_is_there_at_once_under_its_name(self, bench: Bench, name: str) -> None:
-        job_id = bench.client.submit(script(name, "sleep 60"))
+        job_id = bench.client.submit(script(name, "sleep 600"))
         job = bench.client.jobs()[job_id]
         assert (job.id, job.name) == (job_id, name)
         assert job.state in diagnosis.QUEUED | diagnosis.STARTED
@@ -80,7 +80,7 @@ class Contract:
 
     def test_tasks_of_an_array_are_jobs(self, bench: Bench, name: str) -> None:
         """Each has an id and a name of its own, is ended alone, and waits while as many run as may."""
-        array_id = bench.client.submit(script(name, "sleep 60", array="1,2,5%2"))
+        array_id = bench.client.submit(script(name, "sleep 600", array="1,2,5%2"))
         ids = [f"{array_id}_{task}" for task in (1, 2, 5)]
 
         def states() -> list[str]:
@@ -127,7 +127,7 @@ class Contract:
 
     def test_a_queued_job_is_ended_and_never_starts(self, bench: Bench, name: str) -> None:
         before = _running(bench, f"{name}.before")
-        job_id = bench.client.submit(script(name, "sleep 60", dependency=f"afterany:{before}"))
+        job_id = bench.client.submit(script(name, "sleep 600", dependency=f"afterany:{before}"))
         waits = bench.client.jobs()[job_id]
         assert waits.state in diagnosis.QUEUED
         bench.client.cancel([job_id])
@@ -138,14 +138,14 @@ class Contract:
     def test_several_are_ended_at_once_and_what_is_gone_is_no_error(self, bench: Bench, name: str) -> None:
         ended = bench.client.submit(script(f"{name}.ended", "exit 0"))
         _ended(bench, ended)
-        lives = bench.client.submit(script(f"{name}.lives", "sleep 60"))
+        lives = bench.client.submit(script(f"{name}.lives", "sleep 600"))
         bench.client.cancel([ended, "9999999", lives])
         assert _ended(bench, lives).state == "CANCELLED"
         assert bench.client.jobs()[ended].state == "COMPLETED"
         bench.client.cancel(["9999999"])
         bench.client.cancel([])
 
-    @pytest.mark.parametrize("end", ["exit 0", "exit 1", "sleep 60"])
+    @pytest.mark.parametrize("end", ["exit 0", "exit 1", "sleep 600"])
     def test_a_dependency_waits_for_the_end_however_it_is(self, bench: Bench, name: str, end: str) -> None:
         before = bench.client.submit(script(f"{name}.before", end))
         job_id = bench.client.submit(script(name, "exit 0", dependency=f"afterany:{before}"))
@@ -200,7 +200,7 @@ class Contract:
 
 
 def _running(bench: Bench, name: str) -> str:
-    job_id = bench.client.submit(script(name, "sleep 60"))
+    job_id = bench.client.submit(script(name, "sleep 600"))
     bench.wait(lambda: bench.client.jobs()[job_id].state == "RUNNING")
     return job_id
 
