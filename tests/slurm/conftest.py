@@ -65,7 +65,8 @@ def own_bench(_bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             cluster = cluster_or_skip(**settings)
             ends.callback(cluster.wipe)
             bench = Bench(cluster, _bench.address, tmp_path / "own", resources or {})
-            _bench.stop_workers("gpu")  # it serves the same pool
+            _bench.stop_workers("gpu")  # it serves the same pool, and may have started something after the last test
+            _bench.put_right()
             ends.callback(bench.stop_workers)
             ends.enter_context(bench.at_hand(monkeypatch))
             bench.ensure_worker()

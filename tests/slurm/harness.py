@@ -31,6 +31,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from deployments.page import Page, load_page, page_names
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
+from deployments.slurm.study import file as study_file
 from deployments.slurm.study.advance import Advance
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.study import SlurmStudy
@@ -46,7 +47,7 @@ from tests.slurm.order import SUBMITTED
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
 POLL_SECONDS = 0.3
-READING, ASKED_AGAIN_SECONDS = ("squeue", "sinfo", "sstat"), 120.0
+READING, ASKED_AGAIN_SECONDS = ("squeue", "sinfo", "sstat", "sacct"), 120.0
 """Commands that change nothing, beside `scontrol show`."""
 PATIENT_SECONDS = 600.0
 """A wait for what comes soon on an idle machine, and is not promised by when. A test names what is promised."""
@@ -599,7 +600,9 @@ class Bench:
                 self.put_right()
 
     def put_right(self) -> None:
-        """After a test, however it ended: no run goes on, no job is left, all nodes are there."""
+        """After a test, however it ended: no study or run goes on, no job is left, all nodes are there."""
+        for file in {file for one in self.dispatched for file in study_file.active(one.root)}:
+            study_file.stopped(file).touch()  # or the worker starts what the last stage's end made ready
         wanted = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED", "PENDING", "RUNNING", "CANCELLING"]}}}}
         for run in self.api("POST", "/flow_runs/filter", wanted | {"work_pools": {"name": {"any_": ["gpu"]}}}):
             Run(self, run["id"]).set_state("CANCELLED", "Cancelled", force=True)

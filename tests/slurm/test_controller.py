@@ -59,7 +59,7 @@ def test_jobs_that_ended_and_were_forgotten_while_no_worker_polled_end_as_what_t
     finishes.run.wait("Completed")
     fails.run.wait("Failed")
     assert "the way is free" in fails.run.message
-    assert bench.cluster.submitted() == 2
+    assert [len(one.submissions()) for one in (finishes, fails)] == [1, 1]
 
 
 def test_a_controller_that_starts_without_its_state_cancels_no_stage(
@@ -109,7 +109,8 @@ def test_accounting_that_goes_down_in_the_middle_costs_nothing(own_bench: Callab
     first = killed.submissions()[0]
     (used,) = bench.until("it was measured", lambda: SlurmCommands().used([first.job_id or ""]).values())
     assert used.name == first.name and used.peak_memory_bytes > 100 * 2**20 and used.cpu_seconds > 1
-    assert bench.cluster.submitted() == 4
+    names = bench.cluster.slurm("sacct", "-n", "-X", "-P", "-o", "JobName").splitlines()
+    assert sum("toy-training" in name for name in names) == 4, names
 
 
 def sampled(bench: Bench, job: str) -> bool:
