@@ -150,7 +150,7 @@ SCIENTIFIC_FIELDS = {
     "SetupConfig": {"text", "splits", "sequence_length", "tokenizer"},
     "BaseConfig": {"model", "checks", "snapshots"},
     "ConstrainConfig": {"variant", "signs", "start", "seeds"},
-    "TrainConfig": {"budget", "seed", "variant", "by", "required_movement", "snapshots"},
+    "TrainConfig": {"budget", "seed", "variant", "by", "required_movement", "snapshots", "replaced"},
     "EvaluateConfig": {"snapshots"},
     "OrderConfig": {"models", "variant"},
     "AttackConfig": {"model", "folder", "seed"},
