@@ -271,7 +271,7 @@ def test_a_study_ends_as_bad_input_when_a_stage_had_it(world: World, category: C
 
 def as_study(world: World, version: int = 1) -> SlurmStudy:
     page = Page("toy", lambda study, walk: walk(replace(FIRST, version=version), world.config), type(world.config))  # type: ignore[type-var]
-    study = SimpleNamespace(name=world.study, execution=None, seed=0)
+    study = SimpleNamespace(name=world.study, execution=None, seed=0, model_dump=lambda mode: {"name": world.study})
     return SlurmStudy(page, study, Site(root=str(world.root)), world.root)
 
 
