@@ -54,6 +54,13 @@ def tokenizer(place: str | Path, what: str = "", **options: Any) -> PreTrainedTo
     return loaded
 
 
+def kept_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer that a stage has written; of this class no code can be asked, and it needs no torch."""
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
 def rows(name: str, **options: Any) -> Any:
     """The rows of a data set as a stream; `datasets` runs no script that comes with one, and cannot be made to."""
     from datasets import load_dataset

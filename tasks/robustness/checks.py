@@ -51,7 +51,7 @@ class Document:
 
 def documents(text: StageInput, split: str) -> dict[str, Document]:
     """The documents of a split by example id, in its order, with their lengths in tokens."""
-    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
     rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()
     lengths = map(len, encode(tokenizer, (row["text"] for row in rows)))
     return {
