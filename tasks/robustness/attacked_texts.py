@@ -86,7 +86,7 @@ class _Read:
     def __init__(self, results: FinalResults, stages: Mapping[str, StageInput]) -> None:
         self._results, self._stages = results, stages
         folder = stages["setup"].path / "text"
-        self._tokenizer = foreign.tokenizer(folder / "tokenizer", local_files_only=True)
+        self._tokenizer = foreign.kept_tokenizer(folder / "tokenizer")
         self._texts = {
             row["example_id"]: row["text"] for row in pq.read_table(folder / f"{JUDGED}.parquet").to_pylist()
         }
