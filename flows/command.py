@@ -120,6 +120,19 @@ def ratchet_parser() -> argparse.ArgumentParser:
     listed.set_defaults(function=lambda options: run.show("\n".join(listing(options.root))))
     _add_views_of_runs(commands)
     kept.add_commands(commands)
+    _add_deployments(commands)
+    help_ = "print docs/reference.md: every key of a study, as Markdown"
+    keys = commands.add_parser("reference", help=help_, description=help_, allow_abbrev=False)
+    keys.add_argument("study", metavar="STUDY", help="a study or a file of your own")
+    keys.set_defaults(function=lambda options: run.show(reference(load_page(options.study))))
+    completion = commands.add_parser("completion", help="print what makes the shell complete these commands")
+    completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
+    completion.set_defaults(function=lambda options: run.show(shtab.complete(ratchet, options.shell)))
+    return ratchet
+
+
+def _add_deployments(commands: Any) -> None:
+    """What makes deployments: on a server of this command, on a running one, and as a file."""
     help_ = "open Prefect's UI on this machine: a server, a worker, and a deployment for each profile (Ctrl-C ends it)"
     ui = commands.add_parser("ui", help=help_, description=help_, allow_abbrev=False)
     _add_profiles(ui)
@@ -139,14 +152,6 @@ def ratchet_parser() -> argparse.ArgumentParser:
     deployments = commands.add_parser("deployments", help=help_, description=help_, allow_abbrev=False)
     _add_profiles(deployments)
     deployments.set_defaults(function=lambda options: run.show(_deployments(options.study, options.profile)))
-    help_ = "print docs/reference.md: every key of a study, as Markdown"
-    keys = commands.add_parser("reference", help=help_, description=help_, allow_abbrev=False)
-    keys.add_argument("study", metavar="STUDY", help="a study or a file of your own")
-    keys.set_defaults(function=lambda options: run.show(reference(load_page(options.study))))
-    completion = commands.add_parser("completion", help="print what makes the shell complete these commands")
-    completion.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
-    completion.set_defaults(function=lambda options: run.show(shtab.complete(ratchet, options.shell)))
-    return ratchet
 
 
 def _add_profiles(options: argparse.ArgumentParser) -> None:

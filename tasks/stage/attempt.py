@@ -82,9 +82,7 @@ def _attempt_with_lock(
         work.stop.started = lambda seconds: work.note(start_seconds=seconds)
         with work.stop.listening():
             _open(stage, config, work, inputs, record)
-            if origin and origin != read(run.study_file):
-                lock.check()
-                durable.write_json(run.study_file, origin)
+            _keep_origin(run, origin, lock)
             result = _work(stage, work, config, inputs)
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
@@ -115,6 +113,13 @@ def _attempt_with_lock(
         except OSError as error:
             work.log.error("the attempt record could not be written: %s", error)
     return outcome
+
+
+def _keep_origin(run: RunDirectory, origin: dict[str, Any] | None, lock: locks.Lock) -> None:
+    """study.json: the study that this attempt is of, for whoever asks how the run is made again."""
+    if origin and origin != read(run.study_file):
+        lock.check()
+        durable.write_json(run.study_file, origin)
 
 
 def _in_vain(work: StageRun, outcome: Outcome) -> Outcome:
