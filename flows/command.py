@@ -250,7 +250,7 @@ def _compare(options: argparse.Namespace) -> int:
             Path(options.a), compare_table.Asked(**{name: getattr(options, name) for name in asked})
         )
         if options.format != "table":
-            return run.show(getattr(compare_table, f"as_{options.format}")(found))
+            return run.show({"csv": compare_table.as_csv, "json": compare_table.as_json}[options.format](found))
         show_markdown(run.OUT, compare_table.as_markdown(found))
         return 0
     if options.b is None:

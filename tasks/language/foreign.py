@@ -9,7 +9,6 @@ tokenizer with code of its own: one of the library's would load, and might cut t
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,7 +57,7 @@ def kept_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """The tokenizer that a stage has written; of this class no code can be asked, and it needs no torch."""
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def rows(name: str, **options: Any) -> Any:
@@ -72,12 +71,14 @@ def rows(name: str, **options: Any) -> Any:
 def _without_its_code(what: str) -> Iterator[None]:
     try:
         yield
-    except pickle.UnpicklingError as error:  # torch's reader of pickled weights runs nothing, and stops at what would
-        raise _needs_code(what, "a pickle") from error
     except ValueError as error:
         if "trust_remote_code" not in str(error):  # which is how transformers says that it would have to run code
             raise
         raise _needs_code(what, "auto_map") from error
+    except Exception as error:
+        if type(error).__name__ != "UnpicklingError":  # torch's reader of pickled weights stops at what would run
+            raise
+        raise _needs_code(what, "pickled weights") from error
 
 
 def _needs_code(what: str, code: Any) -> BadInput:

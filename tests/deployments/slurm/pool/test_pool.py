@@ -971,7 +971,8 @@ def test_an_array_is_of_one_stage_of_one_study_and_tells_both_and_each_cell(worl
     assert {job.name.partition(".")[0] for job in world.slurm.all} == {"mono-train", "mono-base", "inv-train"}
     for job in world.slurm.all:
         study, stage = job.name.partition(".")[0].split("-")
-        assert job.options["comment"] == f"1 {study} {stage} (seed 1); 2 {study} {stage} (seed 2)"
+        cells = f"1 {study} {stage} (seed 1); 2 {study} {stage} (seed 2)"
+        assert job.options["comment"] == f"{cells}; exit 75: saved, goes on"
 
 
 @pytest.mark.parametrize(
