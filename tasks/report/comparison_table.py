@@ -114,7 +114,7 @@ def in_words(one: Comparison, min_seeds: int) -> str:
         return f"{one.arm} and {one.reference}: one seed shows no difference, whatever its size ({one.percent:+.2f}%)."
     facts = (
         f"{one.percent:+.2f}% of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
-        f"{span(one.interval, SIGNED)}), p {p_value(one.p_adjusted)} after Holm, {one.seeds} seeds"
+        f"{span(one.interval, SIGNED)}, of this one alone), p {p_value(one.p_adjusted)} after Holm, {one.seeds} seeds"
     )
     if one.better or one.worse:
         return f"**{one.arm} is {'better' if one.better else 'worse'} than {one.reference}**: {facts}."

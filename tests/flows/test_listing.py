@@ -88,14 +88,17 @@ def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finish
 def test_what_was_read_or_shown_and_is_gone_says_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a scratch disk leaves it that removes what is old: what is left was finished, and stands on nothing."""
     assert "  gone " not in listed(root, capsys)
-    (evaluate,), (aggregate,) = (list(root.glob(f"smoke/{stage}/*")) for stage in ("evaluate", "aggregate"))
+    (evaluate,), (audit,), (aggregate,) = (
+        list(root.glob(f"smoke/{stage}/*")) for stage in ("evaluate", "audit", "aggregate")
+    )
     latest = root / "smoke" / LATEST
     durable.replace_link(latest, aggregate)
     shutil.rmtree(evaluate)
     said = listed(root, capsys)
-    assert f"  gone         evaluate {evaluate.name}: read by aggregate, which stay as they are" in said
+    assert f"  gone         evaluate {evaluate.name}: read by aggregate, audit, which stay as they are" in said
     assert said.count("  gone ") == 1
     shutil.rmtree(aggregate)
+    shutil.rmtree(audit)
     said = listed(root, capsys)
     assert f"  gone         aggregate {aggregate.name}: latest leads to it: run the study again" in said
     assert said.count("  gone ") == 1, "nothing that is there reads evaluate"

@@ -38,7 +38,7 @@ def test_a_study_killed_at_several_moments_ends_with_the_same_weights(
         _kill(new_root, prefect_server, stage, steps, moments.uniform(0.0, 0.3))
     code, printed = run_here("--root", new_root, "--set", CHECKPOINT_EVERY)
     assert code == 0, printed
-    assert len(_results(smoke_root)) == 15 and _results(new_root) == _results(smoke_root)
+    assert len(_results(smoke_root)) == 16 and _results(new_root) == _results(smoke_root)
     for stage in ("base", "train-baseline", "train-monotonic"):
         killed, undisturbed = (next(r.glob(f"smoke/{stage}/*/metrics.jsonl")) for r in (new_root, smoke_root))
         assert killed.read_bytes() == undisturbed.read_bytes()

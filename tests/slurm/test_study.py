@@ -38,7 +38,7 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     shutil.copytree(smoke_root / ".cache", root / ".cache")
     bench.ensure_worker("ratchet")
     bench.run_deployment("robustness/smoke", root=str(root)).wait("Completed", seconds=900)
-    _require_jobs_of_equal_digests(bench, smoke_root / "smoke", root / "smoke", stages=15)
+    _require_jobs_of_equal_digests(bench, smoke_root / "smoke", root / "smoke", stages=16)
 
 
 @pytest.mark.slurm_long

@@ -52,7 +52,7 @@ def test_everything_of_a_run_lies_in_its_directory(tmp_path):
     run = RunDirectory(tmp_path, "study", "train", "0123456789abcdef")
     assert run.path == tmp_path / "study" / "train" / "0123456789ab"
     names = [name for name in dir(type(run)) if name.endswith("_file") or name in ("attempts", "checkpoints")]
-    assert len(names) == 9
+    assert len(names) == 10
     assert {getattr(run, name).parent for name in names} == {run.path}
 
 

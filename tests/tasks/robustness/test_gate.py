@@ -397,7 +397,10 @@ def test_what_a_restart_found_and_did_not_keep_is_tried_as_what_it_kept(tmp_path
         if change == "lacks":
             rows.remove(of_restart[0])
         for row in of_restart:
-            row["clean_loss_sum_nats" if change == "clean loss" else "loss_sum_nats"] += 0.5 * row["tokens_scored"]
+            if change == "clean loss":  # a scored part that costs more than the whole is refused already
+                row["clean_loss_sum_nats"] -= 0.1 * row["tokens_scored"]
+            else:
+                row["loss_sum_nats"] += 0.5 * row["tokens_scored"]
 
     refused(
         tmp_path, changed, r"transfer of uat, restart \d \(gradient search\) from monotonic to monotonic on attack-"
