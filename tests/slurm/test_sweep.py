@@ -102,7 +102,9 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
 
     with bench.site_with({"array_tasks": 8}):
         bench.cluster.hold()
-        Follower(swept(toy_study("arrays", steps=200, step_seconds=0.25), tmp_path / "runs", over)).start()
+        with bench.ensure_worker().frozen():  # what it finds at one look are arrays
+            Follower(swept(toy_study("arrays", steps=200, step_seconds=0.25), tmp_path / "runs", over)).start()
+            bench.until("four trainings are asked for", lambda: len(bench.runs_of("arrays toy-training")) == 4)
         waiting = bench.until("four tasks wait", lambda: len(found := squeue()) == 4 and found)
         assert {name for name, _ in waiting} == {"arrays-toy-training"}
         cells = [f"arrays toy-training (training.seed {seed})" for seed in (1, 2, 3, 4)]

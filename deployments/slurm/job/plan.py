@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from deployments.slurm.cluster.resources import Resources
@@ -51,10 +52,18 @@ def preview(plan: Plan) -> str:
 
 
 def known_before(entries: list[Submission]) -> list[str]:
-    """Ids of the jobs of these entries that may live, and of the newest one."""
-    ids = [entry.job_id for entry in entries if entry.job_id and entry.live]
-    newest = next((entry.job_id for entry in reversed(entries) if entry.job_id), None)
+    """Ids of the jobs of these entries that may live, and of the newest one.
+
+    None from before SLURM lost its jobs: it gives their numbers to others, to the next job itself at last.
+    """
+    since = [*takewhile(lambda one: not _forgotten(one.end), reversed(entries))]
+    ids = [entry.job_id for entry in reversed(since) if entry.job_id and entry.live]
+    newest = next((entry.job_id for entry in since if entry.job_id), None)
     return ids if newest is None or newest in ids else [*ids, newest]
+
+
+def _forgotten(end: End | None) -> bool:
+    return end is not None and end.diagnosis is not None and end.diagnosis.category == "lost"
 
 
 def last_of(plan: Plan, entries: list[Submission]) -> Submission | None:

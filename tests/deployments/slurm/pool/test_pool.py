@@ -642,6 +642,21 @@ def test_a_job_that_slurm_forgot_is_lost_only_when_its_heartbeat_stands_still(wo
     assert "no longer knows the job" in world.server.runs["flow-run"].message
 
 
+def test_a_job_after_one_that_slurm_forgot_waits_for_none(world: World) -> None:
+    """Seen: a controller that had lost its state numbered anew, and the next job waited for itself (or for others')."""
+    for number in ("1", "2"):
+        world.fates = [Fate("FAILED", signal=9, seconds=2000.0, begins_after=1.0)]
+        world.submit()
+        world.poll()
+        world.slurm.all[-1].working = False
+        del world.slurm.known[number]
+        while world.state() == "Running":
+            world.poll()
+        assert world.state() == "AwaitingRetry"
+    world.submit()
+    assert [("--dependency" in job.text) for job in world.slurm.all] == [False] * 3
+
+
 def test_an_attempts_record_is_found_by_the_jobs_name_whatever_the_clocks_say(world: World) -> None:
     world.fates = [Fate("FAILED", 1, seconds=10.0, end_state="check_failed", begins_after=1.0)]
     world.submit()
