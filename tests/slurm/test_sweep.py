@@ -95,6 +95,8 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
 ) -> None:
     """Tasks of one array: MaxArraySize 3 is two, numbered 1 and 2."""
     bench, over = own_bench(extra="MaxArraySize=3"), {"training.seed": [1, 2, 3, 4]}
+    pause = tmp_path / "pause"
+    pause.touch()
 
     def squeue() -> list[tuple[str, str]]:
         lines = bench.cluster.slurm("squeue", "-h", "--me", "--array", "-o", "%j|%k").splitlines()
@@ -103,7 +105,7 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
     with bench.site_with({"array_tasks": 8}):
         bench.cluster.hold()
         with bench.ensure_worker().frozen():  # what it finds at one look are arrays
-            Follower(swept(toy_study("arrays", steps=200, step_seconds=0.25), tmp_path / "runs", over)).start()
+            Follower(swept(toy_study("arrays", pauses_while=str(pause)), tmp_path / "runs", over)).start()
             bench.until("four trainings are asked for", lambda: len(bench.runs_of("arrays toy-training")) == 4)
         waiting = bench.until("four tasks wait", lambda: len(found := squeue()) == 4 and found)
         assert {name for name, _ in waiting} == {"arrays-toy-training"}
@@ -116,6 +118,7 @@ def test_squeue_tells_study_stage_and_cell_of_arrays_as_large_as_the_cluster_tak
             "each task that runs says which cell it is",
             lambda: {comment.partition(";")[0].rpartition(" ")[0] for _, comment in squeue()} == {*cells},
         )
+        pause.unlink()
 
 
 def test_a_cell_that_failed_is_missing_from_the_table_and_the_study_has_failed(bench: Bench, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_squeue_shows_of_each_job_study_stage_and_cell_and_a_comment_that_the_si
     assert played.run(SLURM_ARRAY_JOB_ID="4", SLURM_ARRAY_TASK_ID="3")[0] == 0
     assert (tmp_path / "told").read_text().splitlines() == [
         "update",
-        "jobid=7",
+        "jobid=4_3",
         f"comment={plain.comment}; {CONTINUES}",
     ]
     assert "scontrol" not in sbatch_text(replace(FULL, comment="mono train")), "the site's own comment is kept"
