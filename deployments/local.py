@@ -29,6 +29,7 @@ from prefect.states import Completed, State, StateType
 from deployments.artifacts import StageArtifacts, StudyArtifacts, best_effort
 from deployments.estimate import estimate
 from deployments.finished import completed, leave_for_people
+from deployments.liveness import beside, end_killed
 from deployments.orphan import outlive_worker
 from deployments.states import prefect_state
 from deployments.tags import add_tags
@@ -62,6 +63,7 @@ def run_here(
     those, if there is one. Returns the study's state.
     """
     add_tags([walk.study, *tags])
+    killed = beside(lambda: end_killed(walk.study))
     with get_client(sync_client=True) as client:
         study = StudyArtifacts(client, walk.study, str(flow_run.id))
         tasks = _Tasks(walk, lambda: study.progress(estimate(walk.handles)))
@@ -74,6 +76,7 @@ def run_here(
         if walk.handles[-1].finished:
             best_effort(lambda: study.results(walk.handles[-1].run))
             leave_for_people(walk.handles[-1])
+    killed.join(LAST_REPORT_SECONDS)
     return _final_state(walk.handles, tasks.cancelled)
 
 

@@ -17,6 +17,7 @@ from prefect.states import State
 from pydantic import TypeAdapter, ValidationError
 
 from deployments.form import Form
+from deployments.liveness import hold
 from deployments.local import run_here
 from deployments.notes import notes
 from deployments.page import Page, load_page
@@ -77,6 +78,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
         if dispatch == "slurm":
             return follow_in_flow(swept, study, root)
         walk = Walk(root or "runs", study.name, study.execution)
+        hold(walk.root)
         try:
             swept.walk(study, walk)
         except BadInput as error:  # a sentence, and no traceback

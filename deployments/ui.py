@@ -18,15 +18,17 @@ import psutil
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
+from deployments.artifacts import best_effort
 from deployments.deploy import STUDIES, deploy, make_pool
 from deployments.embedded import UI_FOLDER, started_server
 from deployments.generate import Profile, study_deployment
+from deployments.liveness import beside, end_killed
 from storage import durable, locks
 from storage.errors import BadInput, Held
 
 PORT = 4200
 PORTS_TRIED = 50
-LOOK_EVERY_SECONDS = 1.0
+LOOK_EVERY_SECONDS, END_KILLED_EVERY_SECONDS = 1.0, 10.0
 SAVE_SECONDS = 120.0
 """How long studies may take to save when the command ends: the step that they are in, and the checkpoint."""
 
@@ -62,6 +64,7 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
                         pass
                 with _worker(address, home / "ui-worker.log") as worker:
                     ready(_shown(address))
+                    beside(_end_killed)
                     while worker.poll() is None:
                         time.sleep(LOOK_EVERY_SECONDS)
             raise WorkerEnded(
@@ -70,6 +73,13 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
             )
     finally:
         lock.release()
+
+
+def _end_killed() -> None:
+    """Again and again: a run that is killed while the UI is open may have no next start."""
+    while True:
+        best_effort(end_killed)
+        time.sleep(END_KILLED_EVERY_SECONDS)
 
 
 def _shown(address: str) -> str:

@@ -127,10 +127,10 @@ def acquire(directory: Path, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> 
             return Lock(directory, number + 1)
 
 
-def holder(directory: Path) -> dict[str, Any] | None:
-    """The identity of the present holder unless it is known at once to be dead; then None."""
+def holder(directory: Path, dead_after_seconds: float = 0.0) -> dict[str, Any] | None:
+    """The identity of the present holder, None when it is dead: known at once, or watched for `dead_after_seconds`."""
     number = highest(directory)
-    return _living_holder(directory, number, dead_after_seconds=0.0) if number else None
+    return _living_holder(directory, number, dead_after_seconds) if number else None
 
 
 def _make(directory: Path, number: int) -> bool:

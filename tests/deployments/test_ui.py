@@ -7,12 +7,19 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import httpx
 import psutil
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Running
 
 from deployments.embedded import kept_by_ui
+from deployments.liveness import LABEL
+from storage import durable, locks
 from tests.conftest import REPOSITORY, heed_ctrl_c
 from tests.deployments.test_embedded import _gone, _processes_of
 from tests.flows.test_again import SMALL
@@ -29,6 +36,17 @@ def _command(home: Path, *options: str) -> subprocess.Popen[str]:
         text=True,
         preexec_fn=heed_ctrl_c,
     )
+
+
+def _killed_run(api: str, home: Path) -> str:
+    """A flow run that is Running, whose process is gone."""
+    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+        run = client.create_flow_run(flow(lambda: None, name="killed"), state=Running())
+        folder = home / f"{run.id}-{client.read_flow_run(run.id).run_count}"
+        folder.mkdir()
+        durable.write_json(folder / "1.json", {**locks.process_identity(), "process_start": "of a process before"})
+        client.update_flow_run_labels(run.id, {LABEL: str(folder)})
+    return str(run.id)
 
 
 def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_no_process(
@@ -49,10 +67,14 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
         profiles = {file.stem for file in (REPOSITORY / "flows/profiles/robustness").glob("*.yaml")}
         assert {one["name"] for one in found} >= {f"{profile}-local" for profile in profiles}
         assert all(one["pull_steps"] and one["work_pool_name"] == "ratchet" for one in found)
+        killed = _killed_run(f"{address}/api", home)
         second = _command(home)
         said, _ = second.communicate(timeout=120)
         assert second.returncode == 2 and f"is open already, at {address}" in said
         assert kept_by_ui(home) == f"{address}/api", "commands without a server of their own use it"
+        while httpx.get(f"{address}/api/flow_runs/{killed}", timeout=300).json()["state"]["name"] != "Crashed":
+            assert kept.poll() is None, "a run whose process is gone is ended while the UI is open"
+            time.sleep(0.1)
         assert len(_processes_of(home)) >= 3, "the command, its server and its worker"
     finally:
         kept.send_signal(signal.SIGINT)

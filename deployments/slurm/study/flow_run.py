@@ -18,6 +18,7 @@ from prefect.states import State
 
 from deployments.artifacts import StudyArtifacts, best_effort
 from deployments.estimate import estimate
+from deployments.liveness import hold
 from deployments.notes import notes
 from deployments.orphan import outlive_worker
 from deployments.page import Page
@@ -49,6 +50,7 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
         slurm = SlurmStudy.at_site(page, study, root)
     except BadInput as error:
         return prefect_state(BAD_INPUT, str(error))
+    hold(slurm.root)
     add_tags([study.name, "sweep" if page.over else f"seed-{study.seed}", study_file.tag(slurm.file)])
     for note in notes(slurm.handles):
         get_run_logger().warning("%s", note)

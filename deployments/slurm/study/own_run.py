@@ -11,8 +11,10 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_UI_URL
 
+from deployments.artifacts import best_effort
 from deployments.deploy import STUDIES, deploy, make_pool
 from deployments.generate import Profile, study_deployment
+from deployments.liveness import end_killed
 from deployments.slurm.pool.runs import NOT_ENDED, runs_tagged
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import SlurmStudy, root_of
@@ -20,6 +22,7 @@ from deployments.slurm.study.study import SlurmStudy, root_of
 
 def address_of(slurm: SlurmStudy) -> str:
     """Where the study's flow run is seen: the one under way, else a new one."""
+    best_effort(lambda: end_killed(study_file.tag(slurm.file)))
     with get_client(sync_client=True) as client:
         run = next(
             (run for run in runs_tagged(client, study_file.tag(slurm.file), NOT_ENDED) if is_of(run, slurm)), None
