@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows import command
+from storage import durable
 from tests.slurm.harness import Bench, Run
 
 pytestmark = pytest.mark.slurm_long
@@ -56,6 +58,16 @@ def test_a_study_started_by_a_command_has_its_own_run_and_ends_whole_by_a_comman
     hold.unlink()
     own.wait("Completed")
     assert len(jobs) == 3
+
+    (marker,) = (tmp_path / "runs").glob(f"{name}/toy-training/*/COMPLETE.json")
+    made = durable.read_json(marker)
+    assert command.ratchet(["run", *of, "--dispatch", "slurm", "--fresh", "toy-training", "--wait"]) == 0
+    again = durable.read_json(marker)
+    assert again["lock"] != made["lock"] and weights(again) == weights(made) != {}
+
+
+def weights(marker: dict[str, Any]) -> dict[str, str]:
+    return {file: output["sha256"] for file, output in marker["outputs"].items() if file.endswith(".safetensors")}
 
 
 def _of(run: Run) -> dict[str, object]:
