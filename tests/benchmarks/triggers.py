@@ -2,9 +2,10 @@
 
     python -m tests.benchmarks.triggers --results runs/quick/aggregate/<run>/final_results.json --seeds 5
 
-All have the study's texts, usable tokens, length of the trigger and texts a batch, start at the same triggers, and
-spend at most the same counted forwards; a peer's last round may be cut. They search on attack-search; what they found
-is judged on attack-evaluation: the increase, in nats per token, mean (and lowest to highest) of the seeds.
+All have the study's texts, usable tokens, length of the trigger and texts a batch, start at the same triggers, make one
+search a seed (`--iterations`, no restarts), and spend at most the same counted forwards; a peer's last round may be cut.
+They search on attack-search; what they found is judged on attack-evaluation: the increase, in nats per token, mean (and
+lowest to highest) of the seeds.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ WIDTHS = (4, 8)
 
 
 def main() -> None:
-    options = language.arguments(__doc__.splitlines()[0], results="", seeds=5)
+    options = language.arguments(__doc__.splitlines()[0], results="", seeds=5, iterations=10)
     language.execution("cpu", BATCH)
     torch.set_num_threads(1)
-    bench = Bench(Path(options.results))
+    bench = Bench(Path(options.results), options.iterations)
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for model in bench.models:
         for way, increases in bench.increases(model, options.seeds):
@@ -58,11 +59,12 @@ def main() -> None:
 class Bench:
     """The models of a study, its texts and its attack."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, iterations: int) -> None:
         self.results, self.root = json.loads(file.read_text()), file.parents[3]
         setup: Any = SimpleNamespace(path=self.root / self.results["runs"]["setup"])
         self.end = json.loads((setup.path / "result.json").read_text())["end_of_text_id"]
-        self.attack = TriggerAttack.model_validate(self.results["attacks"]["uat"]["attack"])
+        one_search = {"restarts": 1, "iterations": iterations}
+        self.attack = TriggerAttack.model_validate(self.results["attacks"]["uat"]["attack"] | one_search)
         self.models, tokenizer = list(self.results["attacks"]["uat"]["triggers"]), tokenizer_of(setup)
         self.searched, self.judged = (
             [text.tokens for text in attacked_texts(setup, tokenizer, split, self.attack.text_tokens)]
