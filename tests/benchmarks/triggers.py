@@ -3,9 +3,9 @@
     python -m tests.benchmarks.triggers --results runs/quick/aggregate/<run>/final_results.json --seeds 5
 
 All have the study's texts, usable tokens, length of the trigger and texts a batch, start at the same triggers, make one
-search a seed (`--iterations`, no restarts), and spend at most the same counted forwards; a peer's last round may be cut.
-They search on attack-search; what they found is judged on attack-evaluation: the increase, in nats per token, mean (and
-lowest to highest) of the seeds.
+search a seed (`--iterations`, no restarts), and spend at most the same counted forwards (a peer's last round may be
+cut). They search on attack-search; what they found is judged on attack-evaluation: the increase, in nats per token,
+mean (and lowest to highest) of the seeds.
 """
 
 from __future__ import annotations
