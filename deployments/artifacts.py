@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 
 from deployments.curves import curves_of
 from deployments.estimate import Estimate
@@ -51,6 +52,13 @@ class Artifacts:
     def shows(self, what: str) -> bool:
         """Whether `what` was shown by this object."""
         return what in self._shown
+
+    def clear(self) -> None:
+        """Removes what an earlier start of the flow run left on its page: it would be shown as if it were so now."""
+        of_page = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[UUID(str(self._page["flow_run_id"]))]))
+        while found := self._client.read_artifacts(artifact_filter=of_page):
+            for one in found:
+                self._client.delete_artifact(one.id)
 
     def text(self, what: str, markdown: str, description: str = "") -> None:
         """A text that is replaced when it changes."""
@@ -98,7 +106,10 @@ class StageArtifacts(Artifacts):
     def progress(self) -> None:
         """progress.json as a progress bar, with what is done and how long it still takes; full at a finished stage."""
         now = durable.read_json(self._run.progress_file)
-        finished = (attempts.newest(self._run.attempts) or {}).get("end_state") == "finished"
+        ended = (attempts.newest(self._run.attempts) or {}).get("end_state")
+        finished = ended == "finished"
+        if ended:  # nothing is under way that would take so long still
+            now["eta_seconds"] = None
         share = 100.0 if finished else 100.0 * now["step"] / now["total"] if now["total"] else 0.0
         self._keep("progress", "progress", share, f"{self._run.stage}: {'finished' if finished else described(now)}")
 

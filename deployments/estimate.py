@@ -29,9 +29,8 @@ class Estimate:
     @property
     def words(self) -> str:
         far = f"{self.finished} of {self.stages} stages"
-        if self.finished == self.stages or not self.seconds:
-            return far
-        return f"{far}, {'at least' if self.unknown else 'about'} {duration(self.seconds)} left"
+        known = self.seconds and not self.unknown  # else any number would be far too small
+        return f"{far}, about {duration(self.seconds)} left" if known else far
 
 
 def estimate(handles: Sequence[Handle], side_by_side: bool = False) -> Estimate:

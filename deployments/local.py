@@ -66,6 +66,7 @@ def run_here(
     killed = beside(lambda: end_killed(walk.study))
     with get_client(sync_client=True) as client:
         study = StudyArtifacts(client, walk.study, str(flow_run.id))
+        best_effort(study.clear)
         tasks = _Tasks(walk, lambda: study.progress(estimate(walk.handles)))
         outlive_worker(tasks.cancel)
         for handle in walk.handles:

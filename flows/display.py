@@ -6,6 +6,7 @@ The display knows only the files that every stage writes, so it shows a stage in
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class Display:
         )
         self._bars: dict[Path, TaskID] = {}
         self._done: set[Path] = set()
-        self._line_at, self._estimated_at = 0.0, 0.0
+        self._line_at, self._estimated_at = -math.inf, -math.inf
         self._study: TaskID | None = None
         self._ended = threading.Event()
         self._lines = _Lines(self._print_line)
@@ -62,6 +63,7 @@ class Display:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        self._estimated_at = -math.inf  # the bar that stays says how far it came
         self._update()
         self._bar.stop()
         logging.getLogger("ratchet").removeHandler(self._lines)
@@ -80,6 +82,8 @@ class Display:
                 self._finish(handle, record["ended_at"] - record["started_at"])
             elif record.get("end_state") is None:
                 self._show(handle, now)
+            elif handle.run.path in self._bars:
+                self._bar.update(self._bars[handle.run.path], progress=described(_far(now)))
         if self._console.is_terminal and time.monotonic() - self._estimated_at > ESTIMATE_EVERY_SECONDS:
             self._estimated_at = time.monotonic()
             if self._study is None:

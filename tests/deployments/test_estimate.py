@@ -42,7 +42,9 @@ def test_a_stage_takes_what_those_of_its_name_took_in_all_attempts(handles: list
     _finish(handles[1], 40, 20)
     now = estimate(handles)
     assert now == Estimate(2, 4, 60.0, 1) and now.share == 50
-    assert now.words == "2 of 4 stages, at least 1 min 0 s left"
+    assert now.words == "2 of 4 stages", (
+        "of the table nobody knows; seen: 10 s, 5 min 32 s, 6.8 s left, one after another"
+    )
 
 
 def test_a_stage_that_runs_says_itself_how_long(handles: list[Handle]) -> None:

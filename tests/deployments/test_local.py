@@ -11,8 +11,9 @@ import pytest
 from prefect import flow, runtime, tags
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterId
+from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling, State, StateType
+from prefect.states import Cancelling, Pending, State, StateType
 
 from deployments.artifacts import StageArtifacts
 from deployments.local import run_here
@@ -222,6 +223,34 @@ def test_the_progress_of_a_finished_stage_is_full_although_it_counted_no_steps(t
         of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
         shown = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=of_run)}
     assert (shown["toy-only-progress"].data, shown["toy-only-progress"].description) == (100.0, "only: finished")
+
+
+def test_a_retry_leaves_no_card_of_the_start_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen after cancel and retry: "8 of 15 stages, at least 6.8 s left" on a run that was Completed."""
+    monkeypatch.setattr("deployments.local.RETRY_DELAY_SECONDS", [])
+    walk = Walk(tmp_path, "toy")
+    walk(toy_stage("only"), ToyConfig(ends="lost-connection", fails_until=1))
+
+    @flow(name="toy", persist_result=False)
+    def toy() -> State[Any]:
+        return run_here(walk)
+
+    failed = toy(return_state=True)
+    flow_run = UUID(str(failed.state_details.flow_run_id))
+    with get_client(sync_client=True) as client:
+        durable.write_json(walk.handles[0].run.progress_file, {"step": 1, "total": 9, "eta_seconds": 60})
+        StageArtifacts(client, walk.handles[0].run, flow_run).progress()
+        of_run = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
+        shown = {one.key: str(one.description) for one in client.read_artifacts(artifact_filter=of_run)}
+        assert shown["toy-study"] == "the whole study: 0 of 1 stages"
+        assert "1/9" in shown["toy-only-progress"] and "left" not in shown["toy-only-progress"], "nothing is under way"
+        client.set_flow_run_state(flow_run, Pending(), force=True)
+        run_flow(toy, flow_run=client.read_flow_run(flow_run))
+        shown = [(one.key, str(one.description)) for one in client.read_artifacts(artifact_filter=of_run)]
+    assert sorted(shown) == [
+        ("toy-only-result", f"`{walk.handles[0].run.path}`"),
+        ("toy-study", "the whole study: 1 of 1 stages"),
+    ]
 
 
 def _eventually(look: Callable[[], Any]) -> Any:

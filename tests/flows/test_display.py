@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 from rich.console import Console
 
 from deployments.walk import Handle, Walk
+from flows import display
 from flows.display import Display, standing
 from storage import attempts, durable
+from tasks.stage.attempt import attempt
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 
@@ -89,6 +92,33 @@ def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) ->
     ]
     logging.getLogger("ratchet.base").warning("not shown any more")
     assert "any more" not in shown.getvalue()
+
+
+def test_what_stays_in_the_terminal_is_how_far_the_study_came(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: "14 of 15 stages" below "finished", since the bar is drawn anew only now and then."""
+    monkeypatch.setattr(display, "UPDATE_EVERY_SECONDS", 0.01)
+    handles, shown = page(tmp_path), io.StringIO()
+    with Display(handles, Console(file=shown, width=200, force_terminal=True)):
+        while "0 of 2 stages" not in shown.getvalue():
+            time.sleep(0.01)
+        for handle in handles:
+            inputs = {role: given.as_input() for role, given in handle.inputs.items()}
+            attempt(handle.stage, handle.config, handle.run, inputs)
+            handle.check_marker()
+    assert "2 of 2 stages" in shown.getvalue().rpartition("the whole study")[2]
+
+
+def test_a_stage_that_was_stopped_has_no_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(display, "UPDATE_EVERY_SECONDS", 0.01)
+    (first, _), shown = page(tmp_path), io.StringIO()
+    with Display([first], Console(file=shown, width=200, force_terminal=True)):
+        working = attempts.AttemptRecord(first.run.attempts, 1, {}, [0, 0])
+        durable.write_json(first.run.progress_file, {"step": 3, "total": 9, "unit": "steps", "eta_seconds": 60})
+        while "1 min 0 s left" not in shown.getvalue():
+            time.sleep(0.01)
+        working.end("sigterm", 75, None)
+    last = shown.getvalue().rpartition("3/9 steps")[2]
+    assert last and "left" not in last
 
 
 def test_a_line_of_the_log_stands_beside_the_stage_and_cell_that_is_worked_on_here(tmp_path: Path) -> None:

@@ -67,8 +67,9 @@ class Mirror:
 
     def _of(self, seen: Seen) -> StageArtifacts:
         if seen.run.id not in self._artifacts:
-            run = run_of(Path(seen.run.folder))
-            self._artifacts[seen.run.id] = StageArtifacts(self._client, run, seen.run.id)
+            shown = StageArtifacts(self._client, run_of(Path(seen.run.folder)), seen.run.id)
+            shown.clear()
+            self._artifacts[seen.run.id] = shown
         return self._artifacts[seen.run.id]
 
     def _show_state(self, seen: Seen, ended: Submission | None = None) -> None:

@@ -56,6 +56,7 @@ def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
         get_run_logger().warning("%s", note)
     with get_client(sync_client=True) as client:
         shown = StudyArtifacts(client, study.name, str(flow_run.id))
+        best_effort(shown.clear)
         board = _Board(shown)
         try:
             outlive_worker(lambda: stop(slurm))
