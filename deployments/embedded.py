@@ -18,16 +18,16 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 
-from storage import locks
 from storage.errors import BadInput
 
 ANSWER_SECONDS = 120.0
 END_SECONDS = 10.0
 HELLO_SECONDS, ASKED_AGAIN_AFTER_SECONDS = 20.0, (2.0, 5.0, 10.0)
 BUSY = (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE)
-UI_FOLDER = "ratchet-ui"
-"""In PREFECT_HOME: who keeps a server with the UI there, and its address."""
+EPHEMERAL = "PREFECT__SERVER_EPHEMERAL"
+"""In the environment of a server that ends with its command."""
 UI_SETTINGS = {"PREFECT_SERVER_UI_V2_ENABLED": "false", "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
 """Browsers begin in Prefect's first UI. Its second one calls a company that counts visits, with analytics off too, and
 the one of 3.8.8 lacks the pictures of its timeline."""
@@ -35,16 +35,13 @@ the one of 3.8.8 lacks the pictures of its timeline."""
 
 @contextmanager
 def prefect_server() -> Iterator[str]:
-    """The API address of the configured server, of the one that `ratchet ui` keeps, or of one for this block."""
+    """The API address of the server that is there (`server_here`), or of one for this block."""
     from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-    if configured := PREFECT_API_URL.value():
-        require_answer(configured)
-        yield configured
-        return
-    home = PREFECT_HOME.value()
-    kept = kept_by_ui(home)
-    server = nullcontext(kept) if kept else started_server(home / "embedded-server.log")
+    if there := server_here():
+        require_answer(there)
+    log = PREFECT_HOME.value() / "embedded-server.log"
+    server = nullcontext(there) if there else started_server(log)
     with server as address, temporary_settings({PREFECT_API_URL: address}):
         try:
             yield address
@@ -52,16 +49,42 @@ def prefect_server() -> Iterator[str]:
             send_what_waits()
 
 
-def kept_by_ui(home: Path) -> str | None:
-    """The API address of the server that `ratchet ui` keeps with the database in `home`; None where there is none."""
-    try:
-        if not locks.holder(home / UI_FOLDER / "locks"):
-            return None
-        address = (home / UI_FOLDER / "address").read_text()
-        httpx.get(f"{address}/health", timeout=20).raise_for_status()
-    except (OSError, httpx.HTTPError):
+def server_here() -> str | None:
+    """The API address of the configured server, else of the one on this machine that has our database open.
+
+    Two servers on one SQLite file lock each other out. One that ends with its command is passed over; None when no
+    other is there.
+    """
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, PREFECT_API_URL
+    from sqlalchemy import make_url
+
+    if configured := PREFECT_API_URL.value():
+        return configured
+    url = make_url(PREFECT_API_DATABASE_CONNECTION_URL.value())
+    if url.get_backend_name() != "sqlite" or not url.database or not Path(url.database).is_file():
         return None
-    return address
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # another person's, or gone by now
+            if _has_open(process.pid, Path(url.database)) and EPHEMERAL not in process.environ():
+                for one in process.net_connections("tcp"):
+                    if one.status == psutil.CONN_LISTEN:
+                        return f"http://{_own_address(one.laddr.ip)}:{one.laddr.port}/api"
+    return None
+
+
+def _has_open(process: int, file: Path) -> bool:
+    """Whether a process has this very file open; never one of another network, whose ports are not ours."""
+    folder, wanted = Path(f"/proc/{process}"), file.stat()
+    for number in (folder / "fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if os.path.samestat(number.stat(), wanted):
+                return (folder / "ns/net").samefile("/proc/self/ns/net")
+    return False
+
+
+def _own_address(listens: str) -> str:
+    """Where this machine reaches what listens at an address, or at all of them."""
+    return "127.0.0.1" if listens in ("0.0.0.0", "::") else f"[{listens}]" if ":" in listens else listens
 
 
 @contextmanager
@@ -72,7 +95,7 @@ def started_server(log: Path, port: int = 0) -> Iterator[str]:
     if port:
         settings |= {"PREFECT_UI_ENABLED": "1", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api"} | UI_SETTINGS
     else:
-        settings |= {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+        settings |= {"PREFECT_UI_ENABLED": "0", EPHEMERAL: "1", "PREFECT__SERVER_FINAL": "1"}
     with log.open("wb") as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "deployments.embedded", str(port)],
@@ -100,16 +123,16 @@ def started_server(log: Path, port: int = 0) -> Iterator[str]:
 
 def require_answer(address: str) -> None:
     """BadInput when the server does not answer, or not us: that is a mistake to correct, not one to work around."""
-    from prefect.settings import PREFECT_API_AUTH_STRING
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
+    server = f"the Prefect server at {'PREFECT_API_URL=' if PREFECT_API_URL.value() else ''}{address}"
     name, _, password = (PREFECT_API_AUTH_STRING.value() or "").partition(":")
     try:
         answer = _asked_patiently(f"{address}/hello", (name, password) if name else None)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             given = "another one" if name else "none"
             raise BadInput(
-                f"the Prefect server at PREFECT_API_URL={address} asks for a password and was given {given}: set "
-                "PREFECT_API_AUTH_STRING to its name:password"
+                f"{server} asks for a password and was given {given}: set PREFECT_API_AUTH_STRING to its name:password"
             )
         answer.raise_for_status()
     except httpx.HTTPError as error:
@@ -117,11 +140,11 @@ def require_answer(address: str) -> None:
         status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
         if isinstance(error, httpx.ReadTimeout) or status in BUSY:
             raise BadInput(
-                f"the Prefect server at PREFECT_API_URL={address} is busy ({said}) and was asked for a minute; "
+                f"{server} is busy ({said}) and was asked for a minute; "
                 "nothing was started, and what is under way goes on: start the same command again"
             ) from error
         raise BadInput(
-            f"the Prefect server at PREFECT_API_URL={address} does not answer ({said}): start it with "
+            f"{server} does not answer ({said}): start it with "
             "`prefect server start`, or unset PREFECT_API_URL to use an embedded one"
         ) from error
 

@@ -20,12 +20,14 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from deployments.artifacts import best_effort
 from deployments.deploy import STUDIES, deploy, make_pool
-from deployments.embedded import UI_FOLDER, started_server
+from deployments.embedded import server_here, started_server
 from deployments.generate import Profile, study_deployment
 from deployments.liveness import beside, end_killed
 from storage import durable, locks
 from storage.errors import BadInput, Held
 
+FOLDER = "ratchet-ui"
+"""In PREFECT_HOME: who keeps the UI open, and its address."""
 PORT = 4200
 PORTS_TRIED = 50
 LOOK_EVERY_SECONDS, END_KILLED_EVERY_SECONDS = 1.0, 10.0
@@ -49,12 +51,17 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
             "make the deployments there: `ratchet deploy`"
         )
     home = PREFECT_HOME.value()
-    folder = home / UI_FOLDER
+    folder = home / FOLDER
     try:
         lock = locks.acquire(folder / "locks")
     except Held:
         raise BadInput(f"the UI is open already, at {_shown((folder / 'address').read_text())}") from None
     try:
+        if there := server_here():
+            raise BadInput(
+                f"the Prefect server at {there} has the database of PREFECT_HOME={home}, and two would lock each other "
+                f"out: end it, or set PREFECT_API_URL to it and make the deployments there: `ratchet deploy`"
+            )
         with started_server(home / "ui-server.log", _free_port(port)) as address:
             durable.write_bytes(folder / "address", address.encode())
             with temporary_settings({PREFECT_API_URL: address}):

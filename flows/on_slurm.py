@@ -6,8 +6,10 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.deploy import JOBS, STUDIES, deploy, make_pool
+from deployments.embedded import server_here
 from deployments.page import Page
 from deployments.slurm.cluster.client import SlurmCommands, Unreachable
 from deployments.slurm.study.cancel import cancel_jobs, cancel_runs, mark_stopped
@@ -16,13 +18,14 @@ from storage.errors import BadInput
 
 
 def deployed(deployments: list[dict[str, Any]]) -> int:
-    """Makes the pools and these deployments on the configured server, and prints the name of each."""
-    require_server("ratchet deploy")
-    with get_client(sync_client=True) as client:
-        for pool in (STUDIES, JOBS):
-            make_pool(client, pool)
-        for name in deploy(client, deployments):
-            show(name)
+    """Makes the pools and these deployments on the server that is there, and prints the name of each."""
+    with temporary_settings({PREFECT_API_URL: server_here()}):
+        require_server("ratchet deploy")
+        with get_client(sync_client=True) as client:
+            for pool in (STUDIES, JOBS):
+                make_pool(client, pool)
+            for name in deploy(client, deployments):
+                show(name)
     return 0
 
 

@@ -10,13 +10,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from deployments import embedded
+from deployments import embedded, ui
 from storage.errors import BadInput
 from tests.conftest import REPOSITORY
 
@@ -70,6 +71,70 @@ def test_a_killed_command_leaves_no_process_and_the_next_one_finishes_with_its_o
     assert second.returncode == 0 and "the study is finished" in printed, printed
     assert not _processes_of(home), "the command left a process behind"
     assert "Traceback" not in printed and "Unable to connect" not in printed
+
+
+def database_in(home: Path) -> AbstractContextManager[object]:
+    """No server is configured, and `home` is PREFECT_HOME, with its database."""
+    url = f"sqlite+aiosqlite:///{home}/prefect.db"
+    settings = {PREFECT_HOME: home, PREFECT_API_URL: None, PREFECT_API_DATABASE_CONNECTION_URL: url}
+    return temporary_settings(settings)
+
+
+HOLDER = """
+import http.server, sys
+class Hello(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+database = open(sys.argv[1])
+server = http.server.HTTPServer(("127.0.0.1", 0), Hello) if sys.argv[2:] else None
+print(server.server_port if server else 0, flush=True)
+server.serve_forever() if server else sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "environment", "listens", "found"),
+    [
+        ("prefect.db", {}, ["yes"], True),
+        ("of-another-home.db", {}, ["yes"], False),
+        ("prefect.db", {embedded.EPHEMERAL: "1"}, ["yes"], False),
+        ("prefect.db", {}, [], False),
+    ],
+    ids=["with our database", "with another database", "that ends with its command", "that is none"],
+)
+def test_a_command_uses_a_server(
+    tmp_path: Path, held: str, environment: dict[str, str], listens: list[str], found: bool
+) -> None:
+    """A second one on the same SQLite file: "database is locked" eleven times in an hour."""
+    for name in ("prefect.db", held):
+        (tmp_path / name).touch()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / held), *listens],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | environment,
+    )
+    try:
+        assert holder.stdout
+        port = int(holder.stdout.readline())
+        with database_in(tmp_path):
+            assert embedded.server_here() == (f"http://127.0.0.1:{port}/api" if found else None)
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def test_a_command_without_a_configured_server_uses_the_one_of_its_prefect_home(
+    prefect_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database_in(Path(os.environ["PREFECT_HOME"])):
+        for module in (embedded, ui):  # no second one is started
+            monkeypatch.setattr(module, "started_server", None)
+        with embedded.prefect_server() as address:
+            assert (address, PREFECT_API_URL.value()) == (prefect_server, prefect_server)
+        with pytest.raises(BadInput, match=f"{prefect_server} has the database of .* two would lock each other out"):
+            ui.keep_ui([], None, print)
 
 
 @contextmanager

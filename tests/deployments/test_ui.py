@@ -17,11 +17,11 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Running
 
-from deployments.embedded import kept_by_ui
+from deployments.embedded import server_here
 from deployments.liveness import LABEL
 from storage import durable, locks
 from tests.conftest import REPOSITORY, heed_ctrl_c
-from tests.deployments.test_embedded import _gone, _processes_of
+from tests.deployments.test_embedded import _gone, _processes_of, database_in
 from tests.flows.test_again import SMALL
 
 
@@ -71,7 +71,8 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
         second = _command(home)
         said, _ = second.communicate(timeout=120)
         assert second.returncode == 2 and f"is open already, at {address}" in said
-        assert kept_by_ui(home) == f"{address}/api", "commands without a server of their own use it"
+        with database_in(home):
+            assert server_here() == f"{address}/api", "commands without a server of their own use it"
         deadline = time.monotonic() + 300
         while httpx.get(f"{address}/api/flow_runs/{killed}", timeout=300).json()["state"]["name"] != "Crashed":
             assert time.monotonic() < deadline, "a run whose process is gone is ended while the UI is open"
@@ -82,7 +83,8 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
         said, _ = kept.communicate(timeout=120)
     assert said.endswith("ending: a study that runs saves first ...\nended\n")
     assert kept.returncode == 0 and _gone(home, within_seconds=15)
-    assert kept_by_ui(home) is None
+    with database_in(home):
+        assert server_here() is None
 
 
 def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(

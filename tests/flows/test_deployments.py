@@ -21,6 +21,7 @@ from flows import command, settings
 from tasks.stage.run import Needs
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY
+from tests.deployments.test_embedded import database_in
 from tests.flows.test_again import SMALL
 from tests.slurm.harness import Server, until
 
@@ -93,15 +94,15 @@ def test_one_command_deploys_what_is_asked_on_a_server_of_one_s_own_and_says_a_l
     own.write_text(SMALL)
     server.start()
     try:
-        with temporary_settings({PREFECT_API_URL: server.address}):
-            shared = ["advance/advance", "stage/training", "stage/gpu", "stage/cpu"]
-            for _ in range(2):  # the second brings all up to date
+        shared = ["advance/advance", "stage/training", "stage/gpu", "stage/cpu"]
+        for settings_ in (temporary_settings({PREFECT_API_URL: server.address}), database_in(tmp_path)):
+            with settings_:  # the second brings all up to date, on the server that has the database of PREFECT_HOME
                 assert command.ratchet(["deploy", "inversion/quick", str(own)]) == 0
                 shown = capsys.readouterr().out.splitlines()
                 assert shown == [*shared, "inversion/quick", "small/small", "small/small-local"]
-            assert command.ratchet(["deploy", "inversion/quik"]) == 2
-            assert "inversion/quick, inversion/quick-local" in capsys.readouterr().err
-            assert command.ratchet(["deploy", "--profile", "x.yaml"]) == 2
+        assert command.ratchet(["deploy", "inversion/quik"]) == 2
+        assert "inversion/quick, inversion/quick-local" in capsys.readouterr().err
+        assert command.ratchet(["deploy", "--profile", "x.yaml"]) == 2
         made = {one["name"]: one for one in httpx.post(f"{server.address}/deployments/filter", json={}).json()}
         assert len(made) == 7 and len(made["advance"]["schedules"]) == 1
         as_written = next(
