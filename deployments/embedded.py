@@ -2,7 +2,8 @@
 
 Prefect's own temporary server outlives a parent that is killed. This one reads its standard input, which the parent
 holds open, and ends when the kernel closes it: whatever ended the parent, SIGKILL included. It runs in a session
-of its own, so that Ctrl-C reaches only the study, which then still has a server to tell.
+of its own, so that Ctrl-C reaches only the study, which then still has a server to tell. Other commands with the same
+database use it too, by a pipe that they hold open: it ends with the last of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -35,14 +36,14 @@ the one of 3.8.8 lacks the pictures of its timeline."""
 
 @contextmanager
 def prefect_server() -> Iterator[str]:
-    """The API address of the server that is there (`server_here`), or of one for this block."""
+    """The API address of the server that is there (`server_here`), of another command's, or of one for this block."""
     from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-    if there := server_here():
-        require_answer(there)
-    log = PREFECT_HOME.value() / "embedded-server.log"
-    server = nullcontext(there) if there else started_server(log)
-    with server as address, temporary_settings({PREFECT_API_URL: address}):
+    with ExitStack() as held:
+        if there := server_here() or _joined(held):
+            require_answer(there)
+        address = there or held.enter_context(started_server(PREFECT_HOME.value() / "embedded-server.log"))
+        held.enter_context(temporary_settings({PREFECT_API_URL: address}))
         try:
             yield address
         finally:
@@ -55,20 +56,46 @@ def server_here() -> str | None:
     Two servers on one SQLite file lock each other out. One that ends with its command is passed over; None when no
     other is there.
     """
-    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, PREFECT_API_URL
-    from sqlalchemy import make_url
+    from prefect.settings import PREFECT_API_URL
 
     if configured := PREFECT_API_URL.value():
         return configured
-    url = make_url(PREFECT_API_DATABASE_CONNECTION_URL.value())
-    if url.get_backend_name() != "sqlite" or not url.database or not Path(url.database).is_file():
+    if not (database := _database_file()):
         return None
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # another person's, or gone by now
-            if _has_open(process.pid, Path(url.database)) and EPHEMERAL not in process.environ():
+            if _has_open(process.pid, database) and EPHEMERAL not in process.environ():
                 for one in process.net_connections("tcp"):
                     if one.status == psutil.CONN_LISTEN:
                         return f"http://{_own_address(one.laddr.ip)}:{one.laddr.port}/api"
+    return None
+
+
+def _database_file() -> Path | None:
+    """The file of a database of SQLite; None where there is none."""
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+    from sqlalchemy import make_url
+
+    url = make_url(PREFECT_API_DATABASE_CONNECTION_URL.value())
+    is_file = url.get_backend_name() == "sqlite" and url.database and Path(url.database).is_file()
+    return Path(url.database) if is_file and url.database else None
+
+
+def _users_of(database: Path, port: int | str) -> Path:
+    """The pipe that all hold open who use the server at `port` of this network: it ends when the last one has."""
+    return database.with_name(f"{database.name}.{Path('/proc/self/ns/net').stat().st_ino}-{port}.users")
+
+
+def _joined(held: ExitStack) -> str | None:
+    """The API address of the server of another command, which stays until `held` ends; None when there is none."""
+    database = _database_file()
+    for pipe in database.parent.glob(_users_of(database, "*").name) if database else ():
+        try:
+            held.callback(os.close, os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # nobody reads it: that server was killed
+            pipe.unlink(missing_ok=True)
+            continue
+        return f"http://127.0.0.1:{pipe.stem.rpartition('-')[2]}/api"
     return None
 
 
@@ -113,11 +140,12 @@ def started_server(log: Path, port: int = 0) -> Iterator[str]:
         yield f"http://127.0.0.1:{int(served)}/api"
     finally:
         process.stdin.close()
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if not process.stdout.readline():  # else other commands use it, and it ends with the last of them
+            try:
+                process.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         process.stdout.close()
 
 
@@ -169,6 +197,19 @@ def send_what_waits() -> None:
         worker.drain_all(timeout=END_SECONDS)
 
 
+def _outlive(pipe: int, name: Path) -> None:
+    """Returns when no command uses this server any more, and none can come."""
+    try:
+        os.read(pipe, 1)
+    except BlockingIOError:
+        with suppress(OSError):  # killed
+            os.write(1, b"stays\n")
+    os.set_blocking(pipe, True)
+    os.read(pipe, 1)
+    name.unlink()
+    os.read(pipe, 1)  # of who came between the two
+
+
 def serve(port: int) -> None:
     """The server process: serves at `port` of 127.0.0.1 (0: a free one), says which, ends with its standard input."""
     import uvicorn
@@ -177,8 +218,12 @@ def serve(port: int) -> None:
     listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
 
+    users: list[tuple[int, Path]] = []
+
     def end_with_parent() -> None:
         os.read(0, 1)
+        for pipe, name in users:
+            _outlive(pipe, name)
         server.should_exit = True
         threading.Event().wait(END_SECONDS / 2)
         os._exit(0)
@@ -188,6 +233,10 @@ def serve(port: int) -> None:
         transport = httpx.HTTPTransport(retries=3)
         with httpx.Client(transport=transport, timeout=ANSWER_SECONDS) as client:
             client.get(address).raise_for_status()
+        if not port and (database := _database_file()):
+            name = _users_of(database, listener.getsockname()[1])
+            os.mkfifo(name, 0o600)
+            users.append((os.open(name, os.O_RDONLY | os.O_NONBLOCK), name))
         os.write(1, f"{listener.getsockname()[1]}\n".encode())
 
     for target in (end_with_parent, announce):

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -135,6 +135,45 @@ def test_a_command_without_a_configured_server_uses_the_one_of_its_prefect_home(
             assert (address, PREFECT_API_URL.value()) == (prefect_server, prefect_server)
         with pytest.raises(BadInput, match=f"{prefect_server} has the database of .* two would lock each other out"):
             ui.keep_ui([], None, print)
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from deployments.embedded import started_server
+with started_server(Path(sys.argv[1])) as address:
+    print(address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["ends", "is killed"])
+def test_the_server_of_a_command_that(killed: bool, own_prefect_home: Path) -> None:
+    """It stays for the other commands that use it, and no longer."""
+    home = own_prefect_home
+    first = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, str(home / "log")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+        env=os.environ | {"PREFECT_HOME": str(home)},
+    )
+    assert first.stdout
+    address = first.stdout.readline().strip()
+    with database_in(home):
+        with embedded.prefect_server() as second:
+            assert second == address
+            if killed:
+                first.kill()
+            first.communicate(timeout=60)
+            assert killed or first.returncode == 0, "it waits for no other command"
+            with embedded.prefect_server() as third:
+                assert third == address, "one may come as long as it is there"
+        assert _gone(home, within_seconds=60) and not list(home.glob("*.users"))
+        os.mkfifo(embedded._users_of(home / "prefect.db", 1))
+        with ExitStack() as held:
+            assert embedded._joined(held) is None and not list(home.glob("*.users")), "a killed server's"
 
 
 @contextmanager
