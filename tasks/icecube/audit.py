@@ -22,20 +22,17 @@ from tasks.icecube.layout import GEOMETRY, META, batch_file
 from tasks.icecube.network import DirectionNetwork
 from tasks.icecube.pulses import WRITTEN
 from tasks.icecube.results import LookResult, TrainResult
-from tasks.icecube.stages import AuditConfig
+from tasks.icecube.stages import AUDIT_TOLERANCE, AuditConfig
 from tasks.report.audit import Audited, AuditResult, sample
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.weights import weights_digest
 
-TOLERANCE = 0.01
-"""Degrees. The same event alone and among others differs by some 1e-4 in fp32; a step of a training by far more."""
-
 
 def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInput, trained: StageInput) -> AuditResult:
     """CheckFailed names the first event whose angle is another one than that of its record."""
     where = device(config.execution)
-    audited = Audited(f"numpy and torch, event by event, in fp32 on {where.type}", "degrees", TOLERANCE)
+    audited = Audited(f"numpy and torch, event by event, in fp32 on {where.type}", "degrees", AUDIT_TOLERANCE)
     folder = Path(config.folder) if config.folder else events.path / WRITTEN
     said, digest = TrainResult.read(trained), weights_digest(trained.path / "model")
     require_equal(f"model/ in {trained.path} holds the weights that its training left", digest, said.weights_digest)

@@ -16,14 +16,14 @@ from tasks.icecube.final_results import FinalResults, TrainingFacts, TrialFacts
 from tasks.icecube.rate_records import rate_rows, recommendation
 from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, RatesResult, TrainResult, TrialResult
 from tasks.icecube.sections import html_report
-from tasks.icecube.stages import ReportConfig
+from tasks.icecube.stages import AUDIT_TOLERANCE, AUDITED, ReportConfig
 from tasks.icecube.study import trial_role
 from tasks.icecube.tables import tables
 from tasks.icecube.words import headline
 from tasks.report import figures as drawing
 from tasks.report.again import made_again
 from tasks.report.attempts_page import publish_attempts
-from tasks.report.audit import AuditResult
+from tasks.report.audit import require_audited
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
@@ -97,7 +97,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
             ratio_to_trivial=trained.mean_degrees / trivial,
             **{name: getattr(trained, name) for name in TRAINED},
         ),
-        audit=AuditResult.read(given["audit"]),
+        audit=require_audited(given["audit"], AUDITED, AUDIT_TOLERANCE),
         numerics_changes={name: one.numerics_changes for name, one in given.items() if one.numerics_changes},
         runs=run_directories(given, run.run.root),
         provenance=provenance(given),

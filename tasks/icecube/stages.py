@@ -76,6 +76,12 @@ class TrainConfig(TrainsNetwork):
     seed: int = scientific(ge=0, description="Initial weights, order of the events, dropout.")
 
 
+AUDITED = ("angles", "trivial angle")
+"""Kinds of numbers that the audit computes again."""
+AUDIT_TOLERANCE = 0.01
+"""Degrees. The same event alone and among others differs by some 1e-4 in fp32; a step of a training by far more."""
+
+
 class AuditConfig(StageConfiguration):
     """icecube-audit: recorded angles computed again by a plain path."""
 

@@ -14,22 +14,20 @@ from torch import nn
 from storage.errors import require_equal
 from tasks.inversion.fixed import fixed_pairs
 from tasks.inversion.results import TrainResult
-from tasks.inversion.stages import AuditConfig
+from tasks.inversion.stages import AUDIT_TOLERANCE, AuditConfig
 from tasks.inversion.train import load_network
 from tasks.report.audit import Audited, AuditResult, sample
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at
 from tasks.training.weights import weights_digest
 
-TOLERANCE = 0.01
-"""Of an error. A step down the energy is kept or not by a comparison in fp32, which rounding may decide otherwise."""
 LARGEST = 2.0
 """No entry of an inverse is predicted larger."""
 
 
 def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageInput) -> AuditResult:
     """CheckFailed names the first cell and matrix whose error is another one than that of its record."""
-    audited = Audited("torch, matrix by matrix", "of an error", TOLERANCE)
+    audited = Audited("torch, matrix by matrix", "of an error", AUDIT_TOLERANCE)
     splits = {split: fixed_pairs(data, split) for split in ("validation", "out_of_distribution")}
     for done, (cell, trained) in enumerate(cells.items()):
         run.stop.check()

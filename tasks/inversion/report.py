@@ -13,14 +13,14 @@ from tasks.inversion.figures import figures
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults, Probes
 from tasks.inversion.results import MatricesResult, PilotResult, ProbeResult, TrainResult
 from tasks.inversion.sections import html_report
-from tasks.inversion.stages import ReportConfig
+from tasks.inversion.stages import AUDIT_TOLERANCE, AUDITED, ReportConfig
 from tasks.inversion.study import cell_role
 from tasks.inversion.tables import tables
 from tasks.inversion.words import headline
 from tasks.report import figures as drawing
 from tasks.report.again import made_again
 from tasks.report.attempts_page import publish_attempts
-from tasks.report.audit import AuditResult
+from tasks.report.audit import require_audited
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
@@ -82,7 +82,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         learned_ratio=config.learned_ratio,
         largest_difference=max(one.largest_difference for by_seed in cells.values() for one in by_seed.values()),
         probes=Probes(conditioning=ProbeResult.read(given["probe"])),
-        audit=AuditResult.read(given["audit"]),
+        audit=require_audited(given["audit"], AUDITED, AUDIT_TOLERANCE),
         numerics_changes={name: one.numerics_changes for name, one in given.items() if one.numerics_changes},
         runs=run_directories(given, run.run.root),
         provenance=provenance(given),

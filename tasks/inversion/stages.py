@@ -48,6 +48,12 @@ class ProbeConfig(StageConfiguration):
     seed: int = scientific(ge=0, description="The noise that negatives begin with.")
 
 
+AUDITED = ("errors",)
+"""Kinds of numbers that the audit computes again."""
+AUDIT_TOLERANCE = 0.01
+"""Of an error. A step down the energy is kept or not by a comparison in fp32, which rounding may decide otherwise."""
+
+
 class AuditConfig(StageConfiguration):
     """inversion-audit: recorded errors computed again by a plain path."""
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 
-from storage.errors import BadInput, CheckFailed
+from storage.errors import BadInput, CheckFailed, require_equal
 from storage.run_directory import RunDirectory, read
 from tasks.stage import numerics
 from tasks.stage.reopened import reopened
 from tasks.stage.result import Result
+from tasks.stage.run import StageInput
 
 
 class AuditResult(Result):
@@ -67,6 +69,21 @@ class Audited:
             largest_at=self.largest_at,
             tolerance=self.tolerance,
         )
+
+
+def require_audited(given: StageInput, kinds: Iterable[str], tolerance: float) -> AuditResult:
+    """What the audit found. CheckFailed unless it computed numbers of all `kinds` again, and all were near enough."""
+    found = AuditResult.read(given)
+    computed = sorted(kind for kind, count in found.numbers.items() if count > 0)
+    require_equal(f"the audit in {given.path} computed numbers of every kind again", computed, sorted(kinds))
+    require_equal(f"the audit in {given.path} allowed what it always does", found.tolerance, tolerance)
+    if not 0 <= found.largest_difference <= tolerance:
+        raise CheckFailed(
+            f"the largest difference of the audit in {given.path} is one that it allows",
+            f"{found.largest_difference:g} ({found.largest_at})",
+            f"at most {tolerance:g}",
+        )
+    return found
 
 
 def sample(seed: int, what: str, of: int, count: int) -> list[int]:

@@ -13,7 +13,7 @@ from storage.records import read_records
 from tasks.report import figures as drawing
 from tasks.report.again import made_again
 from tasks.report.attempts_page import publish_attempts
-from tasks.report.audit import AuditResult
+from tasks.report.audit import require_audited
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
 from tasks.report.provenance import provenance, provenance_section, run_directories, sources
@@ -37,7 +37,7 @@ from tasks.robustness.results import (
     UatResult,
 )
 from tasks.robustness.search_checks import require_flips_searched, require_read, require_search
-from tasks.robustness.stages import JUDGED, SEARCHED, AggregateConfig
+from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, JUDGED, SEARCHED, AggregateConfig
 from tasks.robustness.strongest import Tried
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
@@ -198,7 +198,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         attacks=attacks,
         transfer=read.transfer,
         order=read.order,
-        audit=AuditResult.read(stages["audit"]),
+        audit=require_audited(stages["audit"], AUDITED, AUDIT_TOLERANCE),
         secondary=secondary(found, differences, attacks),
         unequal_budgets_reason=config.unequal_budgets.reason if config.unequal_budgets else None,
         base=BaseFacts(

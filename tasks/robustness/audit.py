@@ -25,14 +25,11 @@ from tasks.language.tokenizer import encode
 from tasks.monotonic.signs import AllowedSigns
 from tasks.report.audit import Audited, AuditResult, sample
 from tasks.robustness.results import ArmResult, BaseResult, ConstrainResult, HotFlipResult, SetupResult, UatResult
-from tasks.robustness.stages import JUDGED, SEARCHED, AuditConfig
+from tasks.robustness.stages import AUDIT_TOLERANCE, JUDGED, SEARCHED, AuditConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.weights import weights_digest
 
-TOLERANCE = 1e-4
-"""Nats per token. Everything that is compared was computed in fp32, whatever the precision of trainings and searches:
-another batch, kernel or device rounds a loss by 1e-6 to 1e-5."""
 SEARCHES = {"gradient": "", "blind": "blind_"}
 """Search -> how the columns begin that tell its flips."""
 Row = dict[str, Any]
@@ -42,7 +39,7 @@ Stages = Mapping[str, StageInput]
 def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageInput) -> AuditResult:
     """CheckFailed names the first number, or the first model, that is not what the records say."""
     where = device(config.execution)
-    audited = Audited(f"transformers' own forward in fp32 on {where.type}", "nats per token", TOLERANCE)
+    audited = Audited(f"transformers' own forward in fp32 on {where.type}", "nats per token", AUDIT_TOLERANCE)
     drawn = Drawn.of(config, text, given)
     _require_weights(config, given)
     with run.watched(config.execution.stall_minutes):

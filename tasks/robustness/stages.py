@@ -172,6 +172,13 @@ class OrderConfig(StageConfiguration):
     execution: RobustnessExecution = execution(description="How the work is done.")
 
 
+AUDITED = ("test losses", "losses under triggers", "losses under flips", "transfers", "losses of liveness")
+"""Kinds of numbers that the audit computes again."""
+AUDIT_TOLERANCE = 1e-4
+"""Nats per token. Everything that is compared was computed in fp32, whatever the precision of trainings and searches:
+another batch, kernel or device rounds a loss by 1e-6 to 1e-5."""
+
+
 class AuditConfig(StageConfiguration):
     """audit: recorded numbers of every model computed again by a plain path."""
 

@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from deployments.walk import Walk
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.icecube.audit import TOLERANCE, audit
+from tasks.icecube.audit import audit
+from tasks.icecube.stages import AUDIT_TOLERANCE
 from tasks.report.audit import AuditResult
 from tests.tasks.icecube.tiny import finished, run
 from tests.tasks.tiny import stage_run
@@ -44,7 +45,7 @@ def edited(tmp_path: Path) -> Callable[[Callable[[Path], None]], Path]:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_angles_of_other_events_agree_too(tmp_path: Path, seed: int) -> None:
     found = audited(tmp_path, finished().root, seed)
-    assert found.numbers == {"angles": 5, "trivial angle": 1} and found.largest_difference < TOLERANCE / 10
+    assert found.numbers == {"angles": 5, "trivial angle": 1} and found.largest_difference < AUDIT_TOLERANCE / 10
 
 
 def test_the_report_says_what_was_computed_again() -> None:

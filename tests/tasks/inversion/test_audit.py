@@ -11,7 +11,8 @@ import pytest
 
 from deployments.walk import Walk
 from storage.errors import CheckFailed
-from tasks.inversion.audit import TOLERANCE, audit
+from tasks.inversion.audit import audit
+from tasks.inversion.stages import AUDIT_TOLERANCE
 from tasks.report.audit import AuditResult
 from tests.tasks.inversion.tiny import finished, run
 from tests.tasks.tiny import stage_run
@@ -30,7 +31,7 @@ def audited(folder: Path, root: Path, seed: int = 1, examples: int = 4) -> Audit
 @pytest.mark.parametrize("seed", [1, 2])
 def test_errors_on_other_matrices_agree_too(tmp_path: Path, seed: int) -> None:
     found = audited(tmp_path, finished().root, seed)
-    assert found.numbers == {"errors": 4 * 2 * 2 * 4} and found.largest_difference < TOLERANCE / 10
+    assert found.numbers == {"errors": 4 * 2 * 2 * 4} and found.largest_difference < AUDIT_TOLERANCE / 10
 
 
 def test_the_report_says_what_was_computed_again() -> None:

@@ -1,26 +1,13 @@
-"""What aggregate reads, taken from the tiny study that really ran, edited, and sealed again with real markers.
-
-`contents()` gives every stage's result, records and metrics as plain values to change; `written()` puts them on disk
-under markers that hold: what is then refused is refused for what it says, not for its digest.
-"""
+"""What aggregate reads, taken from the tiny study that really ran, edited, and sealed again: see `tests.tasks.resealed`."""
 
 from __future__ import annotations
 
 import copy
-import json
-import shutil
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from storage import durable, markers
-from storage.locks import acquire
-from storage.run_directory import RunDirectory
 from tasks.report.audit import AuditResult
 from tasks.report.publish import Published
 from tasks.robustness.aggregate import aggregate
@@ -30,27 +17,14 @@ from tasks.robustness.stages import JUDGED
 from tasks.robustness.strongest import increases_of
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
+from tests.tasks import resealed
+from tests.tasks.resealed import Change, Stages, unchanged
 from tests.tasks.tiny import finished_study, stage_run
-
-Stages = dict[str, dict[str, Any]]
-"""Role in aggregate -> {"result", "rows", "metrics", "described"}; what has neither rows nor metrics lacks the key."""
 
 
 @cache
 def _contents() -> Stages:
-    found: Stages = {}
-    for role, handle in finished_study().handles["aggregate"].inputs.items():
-        run = handle.run
-        values: dict[str, Any] = {
-            "result": durable.read_json(run.result_file),
-            "described": durable.read_json(run.stage_file),
-        }
-        if (run.path / "records.parquet").exists():
-            values["rows"] = pq.read_table(run.path / "records.parquet").to_pylist()
-        if run.metrics_file.exists():
-            values["metrics"] = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
-        found[role] = values
-    return found
+    return resealed.contents(finished_study().handles["aggregate"].inputs)
 
 
 def as_measured() -> Stages:
@@ -114,33 +88,9 @@ def searched_again(stages: Stages) -> None:
                 point["loss_nats_per_token"] = sum(own[number] - own[0] for own in saw) / tokens
 
 
-def written(
-    folder: Path, stages: Stages, change: Callable[[str, Path], None] = lambda role, path: None
-) -> dict[str, StageInput]:
-    """Role -> finished stage, below `folder`/runs, as `stages` says and sealed again.
-
-    `change` is given the role and the run directory of each before that, to edit other files.
-    """
-    real, inputs = finished_study().handles["aggregate"].inputs, {}
-    for role, values in stages.items():
-        theirs = real[role].run
-        run = RunDirectory(folder / "runs", theirs.study, theirs.stage, theirs.fingerprint)
-        shutil.copytree(theirs.path, run.path, ignore=shutil.ignore_patterns("checkpoints", "locks", "records"))
-        durable.write_json(run.stage_file, values["described"])
-        durable.write_json(run.result_file, values["result"])
-        if "rows" in values:
-            (run.path / "records.parquet").unlink()
-            pq.write_table(pa.Table.from_pylist(values["rows"]), run.path / "records.parquet")
-        if "metrics" in values:
-            run.metrics_file.write_text("".join(json.dumps(row) + "\n" for row in values["metrics"]))
-        change(role, run.path)
-        listed = durable.read_json(run.path / "COMPLETE.json")
-        (run.path / "COMPLETE.json").unlink()
-        lock = acquire(run.path / "locks")
-        marker = markers.write(run, sorted({name.split("/")[0] for name in listed["outputs"]}), {}, lock)
-        inputs[role] = StageInput(run, marker.outputs_digest)
-        lock.release()
-    return inputs
+def written(folder: Path, stages: Stages, change: Change = unchanged) -> dict[str, StageInput]:
+    """Role -> finished stage, below `folder`/runs, as `stages` says and sealed again."""
+    return resealed.written(finished_study().handles["aggregate"].inputs, folder, stages, change)
 
 
 def audited(folder: Path, inputs: dict[str, StageInput], configured: Study) -> AuditResult:

@@ -206,9 +206,30 @@ def below_nothing(stages: Stages) -> None:
     found["result"]["models"]["monotonic"] = summary(found["rows"], "monotonic").as_json()
 
 
+def audited_nothing(stages: Stages) -> None:
+    """Third review: an audit without a number passed."""
+    stages["audit"]["result"]["numbers"] = {}
+
+
+def audited_a_part(stages: Stages) -> None:
+    stages["audit"]["result"]["numbers"]["transfers"] = 0
+
+
+def differs_too_much(stages: Stages) -> None:
+    stages["audit"]["result"]["largest_difference"] = 5.0
+
+
+def allows_more(stages: Stages) -> None:
+    stages["audit"]["result"] |= {"largest_difference": 5.0, "tolerance": 10.0}
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
+        (audited_nothing, "computed numbers of every kind again: measured []"),
+        (audited_a_part, "computed numbers of every kind again: measured ["),
+        (differs_too_much, "the largest difference of the audit in"),
+        (allows_more, "allowed what it always does: measured 10.0, required 0.0001"),
         (better_than_its_best, "the liveness of monotonic was measured at its best validation loss: measured"),
         (best_of_another_list, "the best validation of monotonic is the lowest of its validations: measured"),
         (best_of_base, "the best validation of base is the lowest of its validations: measured"),
@@ -217,7 +238,19 @@ def below_nothing(stages: Stages) -> None:
         (dearer_than_the_whole, "in hotflip on monotonic the scored part of a text costs no more than the whole"),
         (below_nothing, "no loss of evaluate is below 0: measured loss_sum_nats of monotonic, document"),
     ],
-    ids=["N5", "N16", "N16 of base", "N8", "N8, told to the search", "N9", "N10"],
+    ids=[
+        "no audit",
+        "part of an audit",
+        "large difference",
+        "large tolerance",
+        "N5",
+        "N16",
+        "N16 of base",
+        "N8",
+        "N8, told to the search",
+        "N9",
+        "N10",
+    ],
 )
 def test_the_last_gate_alone_refuses_what_contradicts_another_file(
     tmp_path: Path, edit: Callable[[Stages], None], said: str
