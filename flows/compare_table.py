@@ -72,10 +72,19 @@ def compared_table(file: Path, asked: Asked) -> Found:
     level = (asked.confidence_level, asked.min_seeds)
     try:
         paired = compare_together(
-            {value: values}, pairs, *level, higher_is_better=asked.higher_is_better, allow_equal=asked.allow_equal
+            {value: values},
+            pairs,
+            *level,
+            higher_is_better=asked.higher_is_better,
+            allow_equal=asked.allow_equal,
+            other_seeds=asked.test == "unpaired",
         )[value]
     except ValueError as error:
-        hint = ". Where values may be equal (counts, say): --allow-equal" if "have the same value" in str(error) else ""
+        ways = {
+            "have the same value": ". Where values may be equal (counts, say): --allow-equal",
+            "needs the same seeds": f". Where arms share no {asked.pair}: --test unpaired",
+        }
+        hint = "".join(way for said, way in ways.items() if said in str(error))
         raise BadInput(f"{file}: {error}{hint}") from None
     unpaired = judged_unpaired(paired, values, *level, higher_is_better=asked.higher_is_better)
     decides, other = (unpaired, paired) if asked.test == "unpaired" else (paired, unpaired)
@@ -125,6 +134,7 @@ def as_json(found: Found) -> str:
             "comparisons": list(_rows_of(found)),
         },
         indent=2,
+        allow_nan=False,
     )
 
 

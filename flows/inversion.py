@@ -24,7 +24,7 @@ PILOT = Stage("inversion-pilot", PilotConfig, "tasks.inversion.train:pilot")
 TRAIN = Stage("inversion-train", TrainConfig, "tasks.inversion.train:train")
 PROBE = Stage("inversion-probe", ProbeConfig, "tasks.inversion.probe:probe", needs="cpu")
 AUDIT = Stage("inversion-audit", AuditConfig, "tasks.inversion.audit:audit", needs="cpu")
-REPORT = Stage("inversion-report", ReportConfig, "tasks.inversion.report:report", version=2, needs="cpu")
+REPORT = Stage("inversion-report", ReportConfig, "tasks.inversion.report:report", version=3, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -49,7 +49,7 @@ HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", ve
 TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=7, needs="cpu")
 AUDIT = Stage("audit", AuditConfig, "tasks.robustness.audit:audit", needs="gpu")
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=9, needs="cpu")
+AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=10, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 

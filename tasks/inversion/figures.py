@@ -79,7 +79,7 @@ def _differences(results: FinalResults) -> Figure:
         base = results.arms[one.reference].mean
         return [100 * end / base for end in one.interval] if one.interval else None
 
-    rows = [(f"{one.arm} - {one.reference}", one.percent, percent(one)) for one in results.differences]
+    rows = [(f"{one.arm} - {one.reference}", one.percent or 0.0, percent(one)) for one in results.differences]
     caption = "Differences of arms, seed by seed, in per cent of the reference's mean; below 0 the arm is better."
     numbers = "; ".join(f"{name}: {value:+.2f}%" for name, value, _ in rows)
     return Figure(intervals("differences", f"{caption} {numbers}.", rows, "difference (%)"), caption)

@@ -143,8 +143,8 @@ def _descent_parts(
         DescentPart(
             published=one.arm,
             corrected=one.reference,
-            whole=found[one.arm, reference].percent,
-            without=found[one.reference, reference].percent,
+            whole=found[one.arm, reference].percent or 0.0,
+            without=found[one.reference, reference].percent or 0.0,
             shown=one.better or one.worse,
         )
         for one in differences

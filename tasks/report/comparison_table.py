@@ -64,12 +64,12 @@ def comparison_table(
                 "undecided" if one in undecided else shown(one),
                 one.seeds,
                 SIGNED(one.mean),
-                span(one.interval, SIGNED) if one.interval else "none (one seed)",
-                f"{one.percent:+.2f}%",
+                span(one.interval, SIGNED) if one.interval else f"none ({_why_none(one)})",
+                _percent(one),
                 p_value(one.p),
                 p_value(one.p_adjusted),
                 p_value(one.p_welch),
-                f"{p_value(one.p_exchange)} ({p_value(one.least_p_exchange)})",
+                "-" if one.p_exchange is None else f"{p_value(one.p_exchange)} ({p_value(one.least_p_exchange)})",
                 "-" if one.seeds_needed is None else f"{one.seeds_needed:,}",
                 "-" if one.smallest_shown is None else f"{one.smallest_shown:.3g}",
             ]
@@ -111,9 +111,10 @@ def in_words(one: Comparison, min_seeds: int) -> str:
     if one.unlearned:
         return f"{one.arm} and {one.reference} are not compared: not shown to learn: {' and '.join(one.unlearned)}."
     if one.interval is None:
-        return f"{one.arm} and {one.reference}: one seed shows no difference, whatever its size ({one.percent:+.2f}%)."
+        of = f"({SIGNED(one.mean)}, {_percent(one)})"
+        return f"{one.arm} and {one.reference}: {_why_none(one)} shows no difference, whatever its size {of}."
     facts = (
-        f"{one.percent:+.2f}% of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
+        f"{_percent(one)} of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
         f"{span(one.interval, SIGNED)}, of this one alone), p {p_value(one.p_adjusted)} after Holm, {one.seeds} seeds"
     )
     if one.better or one.worse:
@@ -124,3 +125,11 @@ def in_words(one: Comparison, min_seeds: int) -> str:
     least = one.smallest_shown
     could = f"; these seeds show one of {least:.3g} or more with a chance of 80%" if least else ""
     return f"No difference between {one.arm} and {one.reference} is shown: {facts}{could}{needed}."
+
+
+def _percent(one: Comparison) -> str:
+    return "-" if one.percent is None else f"{one.percent:+.2f}%"
+
+
+def _why_none(one: Comparison) -> str:
+    return "one seed" if one.seeds == 1 else "a value that never changes"

@@ -9,6 +9,7 @@ latter can show nothing at 5 %. All comparisons of a report are corrected togeth
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.stats import nct, t, ttest_ind, ttest_rel
@@ -37,13 +38,15 @@ class ArmMean(Result):
 class Comparison(Result):
     """The values of `arm` minus those of `reference`, seed by seed; `percent` is of the size of the reference's mean.
 
-    `p` is None where the differences have no spread, or there is one seed; `p_adjusted` is Holm's over all
-    comparisons. `least_p_exchange` is the lowest that so many seeds can give. `seeds_needed`: with so many a difference
-    like this one (mean and spread as seen) would be found with a chance of 80 % among as many comparisons, by
-    Bonferroni's correction, which is no milder than Holm's; None where it takes more than 10,000. `smallest_shown`:
-    what these seeds could have shown, a true difference that is found with that chance among as many. `better` and
-    `worse`: shown, at the confidence level and with the least number of seeds; lower values are better unless it is
-    said otherwise. `unlearned`: which of both are not shown to learn; then neither is better or worse.
+    None are `percent` where that mean is 0, `p` where the differences have no spread, or there is one seed, `p_welch`
+    where neither arm has any, and what pairs where the arms have other seeds (`seeds`: of the arm with fewer).
+    `p_adjusted` is Holm's over all comparisons. `least_p_exchange` is the lowest that so many seeds can give.
+    `seeds_needed`: with so many a difference like this one (mean and spread as seen) would be found with a chance of
+    80 % among as many comparisons, by Bonferroni's correction, which is no milder than Holm's; None where it takes more
+    than 10,000. `smallest_shown`: what these seeds could have shown, a true difference that is found with that chance
+    among as many; None where they are too few for any. `better` and `worse`: shown, at the confidence level and with
+    the least number of seeds; lower values are better unless it is said otherwise. `unlearned`: which of both are not
+    shown to learn; then neither is better or worse.
     """
 
     arm: str
@@ -52,12 +55,12 @@ class Comparison(Result):
     mean: float
     standard_deviation: float | None
     interval: list[float] | None
-    percent: float
+    percent: float | None
     p: float | None
     p_adjusted: float | None
     p_welch: float | None
-    p_exchange: float
-    least_p_exchange: float
+    p_exchange: float | None
+    least_p_exchange: float | None
     seeds_needed: int | None
     smallest_shown: float | None = None
     better: bool
@@ -104,16 +107,17 @@ def compare_together(
     unlearned: Collection[str] = (),
     higher_is_better: bool = False,
     allow_equal: bool = False,
+    other_seeds: bool = False,
 ) -> dict[str, list[Comparison]]:
     """Each pair (arm, reference) in each table of a report, all corrected together.
 
     Nothing is better or worse of arms that are `unlearned`. ValueError for what would make a comparison meaningless:
-    see `require_comparable`, and a reference whose mean is 0.
+    see `require_comparable`.
     """
     number = len(tables) * len(pairs)
     found: dict[str, list[Comparison]] = {}
     for name, values in tables.items():
-        require_comparable(values, allow_equal)
+        require_comparable(values, allow_equal, other_seeds)
         found[name] = [_compared(values, *pair, confidence_level, number, unlearned) for pair in pairs]
     every = [one for of_table in found.values() for one in of_table]
     adjusted = holm({str(place): one.p for place, one in enumerate(every) if one.p is not None})
@@ -124,17 +128,20 @@ def compare_together(
     return {name: [next(judged) for _ in of_table] for name, of_table in found.items()}
 
 
-def require_comparable(values: Values, allow_equal: bool = False) -> None:
+def require_comparable(values: Values, allow_equal: bool = False, other_seeds: bool = False) -> None:
     """ValueError, naming the cell, for a seed that an arm lacks, a value that is not finite, and two equal ones.
 
     Two cells that give the same number to the last digit were, in the study that this comes from, the same training:
-    what told them apart had not reached the model. `allow_equal` is for values that are counts, say.
+    what told them apart had not reached the model. `allow_equal` is for values that are counts, say; `other_seeds` for
+    arms that are not paired.
     """
     seeds = list(dict.fromkeys(seed for of_arm in values.values() for seed in of_arm))
     first: dict[float, str] = {}
     for arm, of_arm in values.items():
         for seed in seeds:
             name = f"{arm}, seed {seed}"
+            if seed not in of_arm and other_seeds:
+                continue
             if seed not in of_arm:
                 raise ValueError(f"there is no value of {name}: every arm needs the same seeds ({', '.join(seeds)})")
             value = float(of_arm[seed])
@@ -148,13 +155,17 @@ def require_comparable(values: Values, allow_equal: bool = False) -> None:
 
 
 def t_tests(values: Values, arm: str, reference: str, confidence_level: float) -> dict[str, TTest]:
-    """`paired`: Student's t of the pairs, where they have any spread; `unpaired`: Welch's. Neither for one seed."""
-    ours, theirs = _paired(values, arm, reference)
-    if len(ours) < 2:
-        return {}
-    spread = float((ours - theirs).std(ddof=1)) > NO_SPREAD * abs(float((ours - theirs).mean()))
-    tests = {"paired": ttest_rel(ours, theirs)} if spread else {}
-    tests |= {"unpaired": ttest_ind(ours, theirs, equal_var=False)}
+    """`paired`: Student's t of the pairs, where both arms have the same seeds; `unpaired`: Welch's.
+
+    Neither where its values have no spread, or there is one.
+    """
+    ours, theirs = _values_of(values, arm, reference)
+    tests: dict[str, Any] = {}
+    if min(len(ours), len(theirs)) > 1:
+        if _pairs(values, arm, reference) and _has_spread(ours - theirs):
+            tests["paired"] = ttest_rel(ours, theirs)
+        if _has_spread(ours) or _has_spread(theirs):
+            tests["unpaired"] = ttest_ind(ours, theirs, equal_var=False)
     return {
         name: TTest(
             t=float(test.statistic),
@@ -176,13 +187,19 @@ def judged_unpaired(
     """The same comparisons by Welch's t alone, for arms whose seeds share nothing: p, interval, and what is shown."""
     tests = [t_tests(values, one.arm, one.reference, confidence_level).get("unpaired") for one in found]
     adjusted = holm({str(place): test.p for place, test in enumerate(tests) if test})
+    among = 1 - (1 - confidence_level) / len(found)
+
+    def by(test: TTest | None) -> dict[str, Any]:
+        if test is None:
+            return dict.fromkeys(("p", "interval", "seeds_needed", "smallest_shown"))
+        low, high = test.interval
+        error = (high - low) / 2 / t.ppf((1 + confidence_level) / 2, test.degrees_of_freedom)
+        could = smallest_shown([(float(error), test.degrees_of_freedom)], among)
+        return {"p": test.p, "interval": test.interval, "seeds_needed": None, "smallest_shown": could}
+
     return [
         _judged(
-            one.model_copy(update={"p": test.p, "interval": test.interval, "seeds_needed": None}) if test else one,
-            adjusted.get(str(place)),
-            confidence_level,
-            min_seeds,
-            higher_is_better,
+            one.model_copy(update=by(test)), adjusted.get(str(place)), confidence_level, min_seeds, higher_is_better
         )
         for place, (one, test) in enumerate(zip(found, tests, strict=True))
     ]
@@ -210,30 +227,39 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
     return found if found <= MOST_SEEDS else None
 
 
-def _paired(values: Values, arm: str, reference: str) -> list[np.ndarray]:
-    """The values of both arms, float64 [seeds], paired by the name of the seed, in whatever order each arm has them."""
-    return [np.array([values[name][seed] for seed in values[reference]], float) for name in (arm, reference)]
+def _pairs(values: Values, arm: str, reference: str) -> bool:
+    return values[arm].keys() == values[reference].keys()
+
+
+def _values_of(values: Values, arm: str, reference: str) -> list[np.ndarray]:
+    """The values of both arms, float64 [seeds], paired by the name of the seed where they have the same."""
+    order = values[reference] if _pairs(values, arm, reference) else None
+    return [np.array([values[name][seed] for seed in order or values[name]], float) for name in (arm, reference)]
+
+
+def _has_spread(values: np.ndarray) -> bool:
+    return float(values.std(ddof=1)) > NO_SPREAD * abs(float(values.mean()))
 
 
 def _compared(
     values: Values, arm: str, reference: str, confidence_level: float, comparisons: int, unlearned: Collection[str]
 ) -> Comparison:
-    ours, theirs = _paired(values, arm, reference)
-    differences, base = ours - theirs, float(theirs.mean())
-    if base == 0:
-        raise ValueError(f"the mean of {reference} is 0, of which no difference is so many per cent")
-    seeds, mean = len(differences), float(differences.mean())
-    deviation = float(differences.std(ddof=1)) if seeds > 1 else None
-    interval = p = p_welch = needed = shown = None
-    if deviation is not None:
-        p_welch = float(ttest_ind(ours, theirs, equal_var=False).pvalue)
-        half = float(t.ppf((1 + confidence_level) / 2, seeds - 1)) * deviation / seeds**0.5
-        interval = [mean - half, mean + half]
-        if deviation > NO_SPREAD * abs(mean):
-            p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
-            among = 1 - (1 - confidence_level) / comparisons
-            needed = seeds_needed(mean, deviation, among)
-            shown = smallest_shown([(deviation / seeds**0.5, seeds - 1)], among)
+    ours, theirs = _values_of(values, arm, reference)
+    base, mean = float(theirs.mean()), float(ours.mean() - theirs.mean())
+    seeds, welch = min(len(ours), len(theirs)), t_tests(values, arm, reference, confidence_level).get("unpaired")
+    deviation = interval = p = p_exchange = least = needed = shown = None
+    if _pairs(values, arm, reference):
+        mean = float((ours - theirs).mean())
+        p_exchange, least = exchange_p_value(lambda total: total, [ours], [theirs]), least_p_value(seeds)
+        if seeds > 1:
+            deviation = float((ours - theirs).std(ddof=1))
+            half = float(t.ppf((1 + confidence_level) / 2, seeds - 1)) * deviation / seeds**0.5
+            interval = [mean - half, mean + half]
+            if _has_spread(ours - theirs):
+                p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
+                among = 1 - (1 - confidence_level) / comparisons
+                needed = seeds_needed(mean, deviation, among)
+                shown = smallest_shown([(deviation / seeds**0.5, seeds - 1)], among)
     return Comparison(
         arm=arm,
         reference=reference,
@@ -241,12 +267,12 @@ def _compared(
         mean=mean,
         standard_deviation=deviation,
         interval=interval,
-        percent=100 * mean / abs(base),
+        percent=100 * mean / abs(base) if base else None,
         p=p,
         p_adjusted=None,
-        p_welch=p_welch,
-        p_exchange=exchange_p_value(lambda total: total, [ours], [theirs]),
-        least_p_exchange=least_p_value(seeds),
+        p_welch=welch.p if welch else None,
+        p_exchange=p_exchange,
+        least_p_exchange=least,
         seeds_needed=needed,
         smallest_shown=shown,
         better=False,
@@ -264,6 +290,7 @@ def _judged(
     return found.model_copy(
         update={
             "p_adjusted": adjusted,
+            "smallest_shown": found.smallest_shown if found.seeds >= min_seeds else None,
             "better": shown and found.mean * sign > 0,
             "worse": shown and found.mean * sign < 0,
         }

@@ -79,14 +79,15 @@ def estimate(
     *,
     smooth: bool = True,
 ) -> Estimate:
-    """`statistic(*totals)` with its `interval`, and what such an interval could show."""
+    """`statistic(*totals)` with its `interval`, and what it could show, unless so few sources can show nothing."""
     bounds = interval(statistic, columns, resamples, confidence_level, smooth=smooth)
     sources = len(columns[0])
+    too_few = 2.0 ** (1 - sources) > 1 - confidence_level  # all exchanges of them, see permutation.least_p_value
     return Estimate(
         value=float(statistic(*(column.sum() for column in columns))),
         interval=bounds,
         smallest_shown=None
-        if bounds is None or bounds[0] == bounds[1]
+        if bounds is None or bounds[0] == bounds[1] or too_few
         else smallest_shown([(standard_error(_left_out(statistic, columns)), sources - 1)], confidence_level),
     )
 

@@ -172,3 +172,43 @@ def test_where_the_two_tests_disagree_it_is_asked_which_one_is_meant(
 def test_one_run_alone_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["compare", "abcdef"]) == 2
     assert "two runs, or one table FILE.csv" in capsys.readouterr().err
+
+
+def test_without_pairs_what_could_be_shown_is_of_welchs_t(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It told the paired test's, a tenth of it, beside Welch's interval."""
+    of_ten_seeds(table)
+    assert compare(table, "--test", "unpaired", "--format", "json") == 0
+    for one in json.loads(capsys.readouterr().out)["comparisons"]:
+        half = (one["interval"][1] - one["interval"][0]) / 2
+        assert half < one["smallest_shown"] < 3 * half
+
+
+@pytest.mark.parametrize("others", ["3,4,5", "3,4"])
+def test_arms_that_share_no_seed_are_compared_without_pairs(
+    table: Path, capsys: pytest.CaptureFixture[str], others: str
+) -> None:
+    values = {"none": [0.0096, 0.0097, 0.0095], "adversarial": [0.0199, 0.0202, 0.0196][: len(others.split(","))]}
+    seeds = {"none": "0,1,2", "adversarial": others}
+    rows = [f"{arm},{s},{v}" for arm in values for s, v in zip(seeds[arm].split(","), values[arm], strict=True)]
+    table.write_text(HEAD + "\n".join(rows))
+    assert compare(table) == 2 and "share no seed: --test unpaired" in capsys.readouterr().err
+    assert compare(table, "--test", "unpaired", "--min-seeds", "2", "--format", "json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["comparisons"]
+    test = stats.ttest_ind(values["adversarial"], values["none"], equal_var=False)
+    assert found["p"] == pytest.approx(test.pvalue) and found["worse"]
+    assert found["interval"] == pytest.approx([*test.confidence_interval(0.95)])
+
+
+@pytest.mark.parametrize(("first", "second"), [((3, 3, 3), (3, 3, 3)), ((3, 3, 3), (4, 4, 4)), ((0, 0, 0), (1, 0, 2))])
+def test_counts_without_spread_or_of_mean_0_are_compared(
+    table: Path, capsys: pytest.CaptureFixture[str], first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
+    """A traceback, a JSON file that said Infinity, and no way on."""
+    rows = [f"{arm},{s},{v}" for arm, values in (("a", first), ("b", second)) for s, v in enumerate(values)]
+    table.write_text(HEAD + "\n".join(rows))
+    for test in ("paired", "unpaired"):
+        assert compare(table, "--allow-equal", "--test", test) == 0
+        assert "No difference between b and a" in (said := capsys.readouterr().out) or "shows no difference" in said
+        assert compare(table, "--allow-equal", "--test", test, "--format", "json") == 0
+        (found,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["comparisons"]
+        assert not found["better"] and not found["worse"]

@@ -58,10 +58,11 @@ def sbatch_text(job: JobText) -> str:
         "",
     ]
     if job.comment and not any(line.startswith("--comment") for line in job.resources.extra_sbatch_lines):
+        told = f"comment={shlex.quote(_comment(job))} >/dev/null 2>&1 &"
         lines += [
-            "# Of a job array SLURM knows one comment; this is that of the task. The last task's own id means all of them.",
+            "# Of a job array SLURM knows one comment; this is the task's. The last task's own id means all of them.",
             '[[ -z "${SLURM_ARRAY_TASK_ID:-}" ]] || '
-            f'scontrol update jobid="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" comment={shlex.quote(_comment(job))} >/dev/null 2>&1 &',
+            f'scontrol update jobid="${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID" {told}',
             "",
         ]
     if job.resources.setup_lines:

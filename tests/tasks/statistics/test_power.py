@@ -36,6 +36,8 @@ def test_it_stands_beside_every_estimate_and_follows_its_standard_error():
     of_sources = estimate(mean, [values, ones], 200, 0.95)
     assert of_sources.smallest_shown == pytest.approx(smallest_shown([(values.std(ddof=1) / 12**0.5, 11)], 0.95))
     assert estimate(mean, [values[:1], ones[:1]], 200, 0.95).smallest_shown is None
+    few = [estimate(mean, [values[:sources], ones[:sources]], 200, 0.95) for sources in (5, 6)]
+    assert [one.smallest_shown is None for one in few] == [True, False], "exchanges of five sources show nothing"
     over = over_seeds(mean, [[values, ones], [values + 0.5, ones]], 0.95)
     parts = [(over.standard_error_of_seeds, 1), (over.standard_error_of_sources, 11)]
     assert over.smallest_shown == pytest.approx(smallest_shown(parts, 0.95))

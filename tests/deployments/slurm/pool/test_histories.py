@@ -159,7 +159,7 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
     ),
     "a next job does not wait for those that may live": (
         job.known_before,
-        "ids = [entry.job_id for entry in entries if entry.job_id and entry.live]",
+        "ids = [entry.job_id for entry in reversed(since) if entry.job_id and entry.live]",
         "return []",
         32,
     ),
