@@ -41,6 +41,7 @@ from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, JUDGED, SEARCHED, 
 from tasks.robustness.strongest import Tried
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
+from tasks.robustness.training_checks import require_trainings
 from tasks.robustness.transfer_checks import require_transfer
 from tasks.robustness.words import answered
 from tasks.stage.run import StageInput, StageRun
@@ -124,14 +125,8 @@ class Read:
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
         text = SetupResult.read(stages["setup"])
         arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
-        checks.require_distinct_arms(arms)
-        checks.require_equal_budgets(arms, unequal=config.unequal_budgets is not None)
-        for name, arm in arms.items():
-            checks.require_constrained(name, arm, config.constraint)
-            checks.require_best_validation(name, arm.training)
-            checks.require_best_trial(name, arm)
-            checks.require_liveness(name, arm)
-        checks.require_same_layers(arms)
+        base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
+        require_trainings(config.configuration, stages, text, base, arms)
 
         evaluation, rows = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
         scored = ["unigram", *config.attacked]
@@ -159,9 +154,6 @@ class Read:
             name: Tried.of(name, records.pop(name), transferred, transfer, uat if name == "uat" else None)
             for name in ATTACKS
         }
-        base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
-        if base.training:
-            checks.require_best_validation(BASE, base.training)
         checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
         return cls(
             text,

@@ -13,15 +13,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from storage.errors import CheckFailed, require_close, require_equal
+from storage.errors import CheckFailed, require_equal
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES
 from tasks.language import foreign
-from tasks.language.result import Training
 from tasks.language.tokenizer import encode
-from tasks.monotonic.configuration import Constraint
-from tasks.robustness.arm import ARMS, BASELINE
 from tasks.robustness.results import (
-    ArmResult,
     EvaluateResult,
     HotFlipResult,
     ModelOrder,
@@ -58,98 +54,6 @@ def documents(text: StageInput, split: str) -> dict[str, Document]:
         row["example_id"]: Document(row["example_id"], row["source"], length)
         for row, length in zip(rows, lengths, strict=True)
     }
-
-
-def require_distinct_arms(arms: Mapping[str, ArmResult]) -> None:
-    first: dict[str, str] = {}
-    for name, arm in arms.items():
-        other = first.setdefault(arm.weights_digest, name)
-        if other != name:
-            raise CheckFailed("every arm has weights of its own", f"{other} and {name}: equal digests", "different")
-
-
-def require_equal_budgets(arms: Mapping[str, ArmResult], unequal: bool) -> None:
-    """CheckFailed unless the arms really spent what the report's sentence on budgets will state."""
-    spent = {name: _spent(arm) for name, arm in arms.items()}
-    differing = [name for name, cost in spent.items() if cost != spent[BASELINE]]
-    if differing and differing != (["monotonic"] if unequal else []):
-        raise CheckFailed(
-            "all arms had the same budget",
-            f"{differing[0]}: {spent[differing[0]]}",
-            f"as baseline: {spent[BASELINE]}",
-            "Or give unequal_budgets with a reason",
-        )
-    if unequal and not differing:
-        raise CheckFailed("the arms had unequal budgets, as configured", "equal budgets", "unequal budgets")
-
-
-def _spent(arm: ArmResult) -> dict[str, Any]:
-    """Where learning rates were tried out, the trials count, and not which of them was kept."""
-    budget = {key: value for key, value in arm.training.budget.items() if key != "learning_rate" or not arm.trials}
-    return {
-        "budget": budget,
-        "trials": sorted(arm.trials),
-        "steps": arm.training.steps,
-        "tokens": arm.training.tokens_trained,
-    }
-
-
-def require_best_trial(name: str, arm: ArmResult) -> None:
-    """Of the learning rates that were tried the one with the lowest validation loss was kept."""
-    rate, loss = f"{arm.training.budget['learning_rate']:g}", arm.training.best_validation_loss_nats_per_token
-    if arm.trials and not arm.trials.get(rate) == loss == min(arm.trials.values()):
-        raise CheckFailed(f"{name} kept the best of its trials", f"rate {rate}, loss {loss}", arm.trials)
-
-
-def require_best_validation(name: str, training: Training) -> None:
-    """The kept weights are those of the lowest validation in the list, of equals the earlier."""
-    best = min(training.validations, key=lambda one: one.validation_loss_nats_per_token)
-    require_equal(
-        f"the best validation of {name} is the lowest of its validations",
-        (training.best_step, training.best_validation_loss_nats_per_token),
-        (best.step, best.validation_loss_nats_per_token),
-    )
-
-
-def require_liveness(name: str, arm: ArmResult) -> None:
-    """Liveness was measured on the weights that were kept, whose validation loss is known, and its rise follows."""
-    live, loss = arm.sublayers, arm.training.best_validation_loss_nats_per_token
-    tf32 = arm.training.budget.get("precision") == "tf32"  # which validations are made in too; bf16 is not
-    rounding = ROUNDING_OF["tf32" if tf32 else "fp32"] * loss
-    what = f"the liveness of {name} was measured at its best validation loss"
-    require_close(what, live.loss_nats_per_token, loss, rounding)
-    rise = live.loss_with_means_nats_per_token - live.loss_nats_per_token
-    require_close(f"the rise of {name} follows from its two losses", live.rise_nats_per_token, rise, 1e-9)
-
-
-def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> None:
-    """The arm kept the signs that its name says, in layers that the study names, and these were looked at."""
-    kept = ARMS[name].kept(constraint)
-    require_equal(f"{name} was trained as its name says", f"by {arm.by}", f"by {kept}")
-    found = arm.constraint
-    if kept == "free":
-        require_equal(f"{name} was trained without constraint", found and found.signs, None)
-        return
-    measured = "nothing" if found is None else f"{found.variant}, {found.signs}"
-    required = f"{constraint.variant}, {ARMS[name].signs}"
-    require_equal(f"the weights that {name} constrains are those of the study", measured, required)
-    assert found is not None
-    if not found.layers_checked == len(found.layers) > 0 or found.weights_checked < found.layers_checked:
-        measured = f"{found.layers_checked} layers, {found.weights_checked} weights, {len(found.layers)} names"
-        raise CheckFailed(f"constrained weights of {name} were looked at", measured, "every layer by name, and weights")
-    if found.largest_violation != 0 or (found.signs == "non-negative" and not found.min_weight >= 0):
-        measured = f"violation {found.largest_violation:g}, smallest weight {found.min_weight:g}"
-        raise CheckFailed(f"the constrained weights of {name} have the signs they may have", measured, "no violation")
-
-
-def require_same_layers(arms: Mapping[str, ArmResult]) -> None:
-    """All arms that keep signs keep them in the same layers, and liveness was measured in the same sublayers."""
-    layers = {name: arm.constraint.layers for name, arm in arms.items() if arm.constraint}
-    sublayers = {name: sorted(arm.sublayers.effective_rank) for name, arm in arms.items()}
-    for what, found in (("constrained layers", layers), ("sublayers", sublayers)):
-        first = next(iter(found))
-        if different := [name for name, names in found.items() if names != found[first]]:
-            raise CheckFailed(f"all arms have the same {what}", f"{different[0]}: {found[different[0]]}", found[first])
 
 
 def require_evaluation(

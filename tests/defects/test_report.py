@@ -20,7 +20,7 @@ from tasks.robustness.tables import tables
 from tasks.robustness.words import facts, worse_than_frequencies
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.losses import summary
-from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, typed, written
+from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, train_with, typed, written
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_study
 
 WINNER = re.compile(r"\b(most robust|more robust|winner|wins|better|worse|outperforms?)\b", re.IGNORECASE)
@@ -174,7 +174,7 @@ def test_d19_a_results_file_that_gives_the_baseline_s_settings_for_every_arm(tmp
 
     def ours() -> dict[str, float]:
         stages = contents()
-        stages["monotonic"]["result"]["training"] |= {"budget": more.model_dump(mode="json"), "steps": 256}
+        train_with(stages, "monotonic", more)
         _, path = aggregated(tmp_path / "out", written(tmp_path, stages), unequal)
         found = durable.read_json(path / "final_results.json")
         return {arm: spent["budget"]["epochs"] for arm, spent in found["arms"].items()}

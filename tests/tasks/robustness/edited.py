@@ -1,4 +1,4 @@
-"""What aggregate reads, taken from the tiny study that really ran, edited, and sealed again: see `tests.tasks.resealed`."""
+"""What aggregate reads, taken from the tiny study that ran, edited, and sealed again: see `tests.tasks.resealed`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tasks.robustness.stages import JUDGED
 from tasks.robustness.strongest import increases_of
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
+from tasks.training.budget import Budget
+from tasks.training.schedule import Schedule
 from tests.tasks import resealed
 from tests.tasks.resealed import Change, Stages, unchanged
 from tests.tasks.tiny import finished_study, stage_run
@@ -86,6 +88,26 @@ def searched_again(stages: Stages) -> None:
             for number, point in enumerate(stage["result"]["curve"]):
                 saw = [row["search_losses_sum_nats"] for row in stage["rows"]]
                 point["loss_nats_per_token"] = sum(own[number] - own[0] for own in saw) / tokens
+
+
+def train_with(stages: Stages, arm: str, budget: Budget) -> None:
+    """An arm that was trained with another budget, by its result and by the rows that it wrote."""
+    packed = stages["text"]["result"]["packed"]["train"]
+    schedule, training, rows = (
+        Schedule(budget, packed["blocks"]),
+        stages[arm]["result"]["training"],
+        stages[arm]["metrics"],
+    )
+    steps = schedule.total_steps
+    rows.append({"step": steps, "train_loss": 1.0, "learning_rate": 0.0})
+    for row in rows:
+        row |= {"learning_rate": schedule.learning_rate(row["step"])} if "learning_rate" in row else {}
+    training |= {
+        "budget": budget.model_dump(mode="json"),
+        "steps": steps,
+        "tokens_trained": sum(schedule.window(step)[2] for step in range(1, steps + 1))
+        * (packed["sequence_length"] - 1),
+    }
 
 
 def written(folder: Path, stages: Stages, change: Change = unchanged) -> dict[str, StageInput]:

@@ -25,6 +25,7 @@ from tests.tasks.robustness.edited import (
     contents,
     keep_consistent,
     set_rise,
+    train_with,
     transfer_again,
     typed,
     written,
@@ -140,7 +141,7 @@ def test_unequal_budgets_stand_in_every_text_with_their_reason(tmp_path: Path):
     more = study.budget.model_copy(update={"epochs": 0.2})
 
     def longer(stages: Stages) -> None:
-        stages["monotonic"]["result"]["training"] |= {"budget": more.model_dump(mode="json"), "steps": 99}
+        train_with(stages, "monotonic", more)
 
     made = Made(tmp_path, longer, unequal_budgets=UnequalBudgets(reason="time to recover", monotonic=more))
     assert all("time to recover" in text for text in made.texts.values())

@@ -5,6 +5,7 @@ N1 to N18 are his; beside each stands who refuses it: the audit, which asks `mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,49 @@ def best_of_base(stages: Stages) -> None:
     stages["base"]["result"]["training"]["best_validation_loss_nats_per_token"] = 1.0
 
 
+ARMS = ("baseline", "monotonic", "random-signs")
+
+
+def trained_for_longer(stages: Stages) -> None:
+    """Every arm alike, so that none differs."""
+    for arm in ARMS:
+        training = stages[arm]["result"]["training"]
+        training |= {"steps": 100 * training["steps"], "tokens_trained": 100 * training["tokens_trained"]}
+
+
+def trained_on_more(stages: Stages) -> None:
+    for arm in ARMS:
+        stages[arm]["result"]["training"]["tokens_trained"] *= 100
+
+
+def trained_at_another_rate(stages: Stages) -> None:
+    for arm in ARMS:
+        stages[arm]["result"]["training"]["budget"]["learning_rate"] = 0.5
+
+
+def lower_in_base(stages: Stages) -> None:
+    training = stages["base"]["result"]["training"]
+    training["validations"][0]["validation_loss_nats_per_token"] = 2.0
+    training |= {"best_validation_loss_nats_per_token": 2.0, "best_validation_perplexity": math.exp(2)}
+
+
+def perplexity_of_another_loss(stages: Stages) -> None:
+    stages["monotonic"]["result"]["training"]["best_validation_perplexity"] = 3.0
+
+
+def other_validations(stages: Stages) -> None:
+    stages["monotonic"]["result"]["training"]["validations"][0]["validation_loss_nats_per_token"] = 9.0
+
+
+def other_metrics(stages: Stages) -> None:
+    for row in stages["monotonic"]["metrics"]:
+        row |= {"validation_loss": 1.0} if "validation_loss" in row else {}
+
+
+def never_clipped(stages: Stages) -> None:
+    stages["monotonic"]["result"]["training"]["gradients"][0]["gradient_steps_clipped_share"] = 0.0
+
+
 def halved(stages: Stages) -> None:
     """N8: in losses, blind, controls and transfer; what the search saw stays."""
     for row in [*stages["hotflip-monotonic"]["rows"], *of_transfer(stages, attack="hotflip", model="monotonic")]:
@@ -233,24 +277,20 @@ def allows_more(stages: Stages) -> None:
         (better_than_its_best, "the liveness of monotonic was measured at its best validation loss: measured"),
         (best_of_another_list, "the best validation of monotonic is the lowest of its validations: measured"),
         (best_of_base, "the best validation of base is the lowest of its validations: measured"),
+        (trained_for_longer, "the steps of baseline are those in"),
+        (trained_on_more, "baseline was trained on the tokens of its steps"),
+        (trained_at_another_rate, "baseline was trained with the configured budget"),
+        (lower_in_base, "validation 1 in the result of base is that in"),
+        (perplexity_of_another_loss, "the best perplexity of monotonic follows from its loss"),
+        (other_validations, "validation 1 in the result of monotonic is that in"),
+        (other_metrics, "validation 1 in the result of monotonic is that in"),
+        (never_clipped, "epoch's gradients 1 in the result of monotonic is that in"),
         (halved, "is what the search of hotflip on monotonic saw: measured"),
         (halved_but_for_the_curve, "the curve of hotflip on monotonic after round"),
         (dearer_than_the_whole, "in hotflip on monotonic the scored part of a text costs no more than the whole"),
         (below_nothing, "no loss of evaluate is below 0: measured loss_sum_nats of monotonic, document"),
     ],
-    ids=[
-        "no audit",
-        "part of an audit",
-        "large difference",
-        "large tolerance",
-        "N5",
-        "N16",
-        "N16 of base",
-        "N8",
-        "N8, told to the search",
-        "N9",
-        "N10",
-    ],
+    ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_the_last_gate_alone_refuses_what_contradicts_another_file(
     tmp_path: Path, edit: Callable[[Stages], None], said: str

@@ -1,0 +1,142 @@
+"""That the trainings of the study are those that it compares: as configured, each its own, and what they left is so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from storage.errors import CheckFailed, require_close, require_equal
+from tasks.language.result import PackedSplit, Training
+from tasks.monotonic.configuration import Constraint
+from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.robustness.checks import ROUNDING_OF
+from tasks.robustness.results import ArmResult, BaseResult, SetupResult
+from tasks.stage.run import StageInput
+from tasks.training.budget import Budget
+from tasks.training.logged import require_as_configured, require_as_logged
+from tasks.training.schedule import Schedule
+
+Arms = Mapping[str, ArmResult]
+
+
+def require_trainings(
+    configured: Mapping[str, Any], stages: Mapping[str, StageInput], text: SetupResult, base: BaseResult, arms: Arms
+) -> None:
+    """Every training of the study is the one that was asked for; `configured` are the fields of the study."""
+    require_distinct_arms(arms)
+    require_equal_budgets(arms, unequal=configured["unequal_budgets"] is not None)
+    packed, rates = text.packed["train"], configured["learning_rates"]
+    for name, arm in arms.items():
+        unequal = configured["unequal_budgets"] if name == MONOTONIC else None
+        budget = Budget.model_validate(unequal["monotonic"] if unequal else configured["budget"])
+        require_constrained(name, arm, Constraint.model_validate(configured["constraint"]))
+        require_trained(name, stages[f"train-{name}"], arm.training, budget, rates, packed)
+        require_best_trial(name, arm)
+        require_liveness(name, arm)
+    require_same_layers(arms)
+    if base.training:
+        budget = Budget.model_validate(configured["model"]["pretraining"])
+        require_trained(BASE, stages["base"], base.training, budget, [], packed)
+
+
+def require_distinct_arms(arms: Arms) -> None:
+    first: dict[str, str] = {}
+    for name, arm in arms.items():
+        other = first.setdefault(arm.weights_digest, name)
+        if other != name:
+            raise CheckFailed("every arm has weights of its own", f"{other} and {name}: equal digests", "different")
+
+
+def require_equal_budgets(arms: Arms, unequal: bool) -> None:
+    """CheckFailed unless the arms really spent what the report's sentence on budgets will state."""
+    spent = {name: _spent(arm) for name, arm in arms.items()}
+    differing = [name for name, cost in spent.items() if cost != spent[BASELINE]]
+    if differing and differing != (["monotonic"] if unequal else []):
+        raise CheckFailed(
+            "all arms had the same budget",
+            f"{differing[0]}: {spent[differing[0]]}",
+            f"as baseline: {spent[BASELINE]}",
+            "Or give unequal_budgets with a reason",
+        )
+    if unequal and not differing:
+        raise CheckFailed("the arms had unequal budgets, as configured", "equal budgets", "unequal budgets")
+
+
+def _spent(arm: ArmResult) -> dict[str, Any]:
+    """Where learning rates were tried out, the trials count, and not which of them was kept."""
+    budget = {key: value for key, value in arm.training.budget.items() if key != "learning_rate" or not arm.trials}
+    return {
+        "budget": budget,
+        "trials": sorted(arm.trials),
+        "steps": arm.training.steps,
+        "tokens": arm.training.tokens_trained,
+    }
+
+
+def require_best_trial(name: str, arm: ArmResult) -> None:
+    """Of the learning rates that were tried the one with the lowest validation loss was kept."""
+    rate, loss = f"{arm.training.budget['learning_rate']:g}", arm.training.best_validation_loss_nats_per_token
+    if arm.trials and not arm.trials.get(rate) == loss == min(arm.trials.values()):
+        raise CheckFailed(f"{name} kept the best of its trials", f"rate {rate}, loss {loss}", arm.trials)
+
+
+def require_trained(
+    what: str, given: StageInput, training: Training, budget: Budget, rates: list[float], packed: PackedSplit
+) -> None:
+    """A training on the packed text was as configured, and left what it says; one of `rates`, where these were tried.
+
+    What is kept are the weights of the lowest validation, of equals the earlier.
+    """
+    spent, file, name = training.as_json(), given.run.metrics_file, "validation_loss_nats_per_token"
+    require_as_logged(what, file, spent, "validation_loss", name)
+    if (rate := training.budget["learning_rate"]) in rates:
+        budget = budget.model_copy(update={"learning_rate": rate})
+    require_as_configured(what, file, spent, budget, packed.blocks)
+    schedule = Schedule(budget, packed.blocks)
+    tokens = sum(schedule.window(step)[2] for step in range(1, training.steps + 1)) * (packed.sequence_length - 1)
+    require_equal(f"{what} was trained on the tokens of its steps", training.tokens_trained, tokens)
+    perplexity = math.exp(min(training.best_validation_loss_nats_per_token, 700.0))
+    follows = f"the best perplexity of {what} follows from its loss"
+    require_close(follows, training.best_validation_perplexity, perplexity, 1e-9 * perplexity)
+
+
+def require_liveness(name: str, arm: ArmResult) -> None:
+    """Liveness was measured on the weights that were kept, whose validation loss is known, and its rise follows."""
+    live, loss = arm.sublayers, arm.training.best_validation_loss_nats_per_token
+    tf32 = arm.training.budget.get("precision") == "tf32"  # which validations are made in too; bf16 is not
+    rounding = ROUNDING_OF["tf32" if tf32 else "fp32"] * loss
+    what = f"the liveness of {name} was measured at its best validation loss"
+    require_close(what, live.loss_nats_per_token, loss, rounding)
+    rise = live.loss_with_means_nats_per_token - live.loss_nats_per_token
+    require_close(f"the rise of {name} follows from its two losses", live.rise_nats_per_token, rise, 1e-9)
+
+
+def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> None:
+    """The arm kept the signs that its name says, in layers that the study names, and these were looked at."""
+    kept = ARMS[name].kept(constraint)
+    require_equal(f"{name} was trained as its name says", f"by {arm.by}", f"by {kept}")
+    found = arm.constraint
+    if kept == "free":
+        require_equal(f"{name} was trained without constraint", found and found.signs, None)
+        return
+    measured = "nothing" if found is None else f"{found.variant}, {found.signs}"
+    required = f"{constraint.variant}, {ARMS[name].signs}"
+    require_equal(f"the weights that {name} constrains are those of the study", measured, required)
+    assert found is not None
+    if not found.layers_checked == len(found.layers) > 0 or found.weights_checked < found.layers_checked:
+        measured = f"{found.layers_checked} layers, {found.weights_checked} weights, {len(found.layers)} names"
+        raise CheckFailed(f"constrained weights of {name} were looked at", measured, "every layer by name, and weights")
+    if found.largest_violation != 0 or (found.signs == "non-negative" and not found.min_weight >= 0):
+        measured = f"violation {found.largest_violation:g}, smallest weight {found.min_weight:g}"
+        raise CheckFailed(f"the constrained weights of {name} have the signs they may have", measured, "no violation")
+
+
+def require_same_layers(arms: Arms) -> None:
+    """All arms that keep signs keep them in the same layers, and liveness was measured in the same sublayers."""
+    layers = {name: arm.constraint.layers for name, arm in arms.items() if arm.constraint}
+    sublayers = {name: sorted(arm.sublayers.effective_rank) for name, arm in arms.items()}
+    for what, found in (("constrained layers", layers), ("sublayers", sublayers)):
+        first = next(iter(found))
+        if different := [name for name, names in found.items() if names != found[first]]:
+            raise CheckFailed(f"all arms have the same {what}", f"{different[0]}: {found[different[0]]}", found[first])
