@@ -83,6 +83,12 @@ def opened(file: Path, sha256: str | None) -> Iterator[io.BufferedReader]:
         yield handle
 
 
+NO_TEXT = (
+    "holds a NUL character, so that it is no text, or UTF-16 without a mark that says so: convert it, as with "
+    "iconv -f utf-16le -t utf-8"
+)
+
+
 def encoding_of(beginning: bytes) -> str:
     """The encoding that a byte-order mark says, and UTF-8 without one."""
     return next((name for mark, name in BYTE_ORDER_MARKS.items() if beginning.startswith(mark)), "utf-8")
@@ -101,10 +107,7 @@ def decoded(data: bytes) -> str:
         ) from None
     if (place := text.find("\0")) >= 0:
         line = text.count("\n", 0, place) + 1
-        raise ValueError(
-            f"line {line} holds a NUL character, so that it is no text, or UTF-16 without a mark that says so: convert "
-            "it, as with iconv -f utf-16le -t utf-8"
-        )
+        raise ValueError(f"line {line} {NO_TEXT}")
     return text
 
 

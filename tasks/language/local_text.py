@@ -52,7 +52,7 @@ def local_documents(text: LocalFiles, skipped: Counter[str]) -> Iterator[Documen
     """
     digests = external.file_manifest(text.paths)
     for given in text.paths:
-        read, passed_over = 0, _links(Path(given))
+        read, passed_over = 0, _never_read(Path(given))
         for name, path in external.local_files(given):
             rows_of, decompressed = _reader_of(path)
             if not rows_of:
@@ -75,10 +75,15 @@ def local_documents(text: LocalFiles, skipped: Counter[str]) -> Iterator[Documen
     log.info("text.paths: every file that was read has the sha256 of the fingerprint")
 
 
-def _links(folder: Path) -> list[str]:
-    """Links below a folder that lead nowhere or to a folder: what lies behind them is not read."""
-    links = [path for path in folder.rglob("*") if path.is_symlink() and not path.is_file()]
-    return sorted(str(path.relative_to(folder)) for path in links)
+def _never_read(folder: Path) -> list[str]:
+    """Links below a folder that lead nowhere or to a folder, and hidden texts."""
+    found = [
+        path
+        for path in folder.rglob("*")
+        if (path.is_symlink() and not path.is_file())
+        or (path.is_file() and _reader_of(path)[0] and "/." in f"/{path.relative_to(folder)}")
+    ]
+    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 def _documents(
@@ -166,7 +171,8 @@ def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
             )
             values = list(_decoded_json(text))
         except (ValueError, RecursionError) as error:
-            yield 0 if whole else number, ValueError(f"is no JSON: {error}")
+            no_text = isinstance(line, bytes) and b"\0" in line
+            yield 0 if whole else number, ValueError(external.NO_TEXT if no_text else f"is no JSON: {error}")
             continue
         for count, value in enumerate(values, 1):
             yield (count if whole else number), value

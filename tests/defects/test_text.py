@@ -178,6 +178,10 @@ BAD = {
         (lines("one", ["x"], "two"), r"row 2: column 'text' holds list \(\['x'\]\), not text"),
         (lines("one") + b'\n{"text": "tw' + b"\n" + lines("two"), "row 3: is no JSON: Invalid control character"),
         (lines("one") + b'{"text": "caf\xe9"}\n' + lines("two"), "row 2: is no JSON: 'utf-8' codec can't .* 0xe9"),
+        (
+            lines("one") + b'{"text": "\0"}\n' + lines("two"),
+            "row 2: holds a NUL character, so that it is no text, or UTF-16",
+        ),
         (lines("one") + b"7\n" + lines("two"), r"row 2: is int \(7\), and no object with a key 'text'"),
         (lines("one") + b"[" * 100_000 + b"\n" + lines("two"), "row 2: is no JSON: maximum recursion"),
     ],
@@ -255,15 +259,18 @@ def test_what_is_passed_over_is_named_as_a_warning_and_in_the_error(tmp_path, ca
         (folder / name).write_bytes(b"x")
     (folder / "link").symlink_to(elsewhere)
     (folder / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (folder / ".part").mkdir()
+    for name in (".part/f.jsonl", ".DS_Store"):
+        (folder / name).write_bytes(b"x")
     with pytest.raises(
-        BadInput, match=r"passed over: 6 files: gone\.txt, link, a\.docx, b\.parquet\.gz, c\.tar\.gz, \.\.\."
+        BadInput, match=r"passed over: 7 files: \.part/f\.jsonl, gone\.txt, link, a\.docx, b\.parquet\.gz, \.\.\."
     ):
         read(folder)
     (folder / "e.txt").write_text("text")
     assert read(folder) == ["text"]
-    assert [one.levelname for one in caplog.records if "passed over 6 files: gone.txt, link" in one.message] == [
-        "WARNING"
-    ]
+    assert [
+        one.levelname for one in caplog.records if "passed over 7 files: .part/f.jsonl, gone.txt, link" in one.message
+    ] == ["WARNING"]
 
 
 @pytest.mark.parametrize(
