@@ -4,18 +4,23 @@ torch."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from torch import nn
 
-from storage.errors import require_equal
-from tasks.inversion.fixed import fixed_pairs
-from tasks.inversion.results import TrainResult
-from tasks.inversion.stages import AUDIT_TOLERANCE, AuditConfig
-from tasks.inversion.train import load_network
+from storage.errors import require_close, require_equal
+from tasks.inversion.checks import SPLITS, require_records
+from tasks.inversion.diffusion import Diffusion
+from tasks.inversion.energy import EnergyNetwork
+from tasks.inversion.fixed import FILE, MEASURED, QUANTILES, fixed_pairs
+from tasks.inversion.matrices import Pairs, drawn
+from tasks.inversion.results import MatricesResult, SplitFacts, TrainResult
+from tasks.inversion.stages import AUDIT_TOLERANCE, AuditConfig, MatricesConfig, TrainConfig
+from tasks.inversion.train import descent_differences, load_network
+from tasks.report.asked import asked
 from tasks.report.audit import Audited, AuditResult, sample
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at
@@ -23,22 +28,30 @@ from tasks.training.weights import weights_digest
 
 LARGEST = 2.0
 """No entry of an inverse is predicted larger."""
+ROUNDING = 1e-6
+"""Smaller differences between negatives are rounding."""
+OF_FP32 = 1e-4
+"""Relative: what the precision of the file does to an eigenvalue."""
 
 
 def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageInput) -> AuditResult:
     """CheckFailed names the first cell and matrix whose error is another one than that of its record."""
     audited = Audited("torch, matrix by matrix", "of an error", AUDIT_TOLERANCE)
-    splits = {split: fixed_pairs(data, split) for split in ("validation", "out_of_distribution")}
+    splits = {split: fixed_pairs(data, split) for split in SPLITS}
+    fixed = MatricesResult.read(data)
+    _require_fixed(fixed, asked(data, MatricesConfig), splits)
     for done, (cell, trained) in enumerate(cells.items()):
         run.stop.check()
         run.progress.update(done, len(cells), "trainings", note=cell)
         told, digest = TrainResult.read(trained), weights_digest(trained.path / "model")
         require_equal(f"model/ of {cell} holds the weights that its training left", digest, told.weights_digest)
-        rows = pq.read_table(trained.path / "records.parquet").to_pylist()
-        recorded = {(row["split"], row["matrix"]): row["mse"] for row in rows}
+        recorded = require_records(cell, trained, told, fixed)
+        entries = splits["validation"].x.shape[1]
+        network = load_network(trained, entries, config.network)
+        weights = sum(parameter.numel() for parameter in network.parameters())
+        require_equal(f"model/ of {cell} has the parameters that its training counted", weights, told.parameters)
+        _require_descent(cell, network, told, asked(trained, TrainConfig))
         for split, pairs in splits.items():
-            entries = pairs.x.shape[1]
-            network = load_network(trained, entries, config.network)
             for number in sample(config.seed, split, len(pairs), config.audit.examples):
                 noise = normal_at(0, split, 0, np.array([number]), (entries,))
                 found = _inverse(network, pairs.x[[number]], noise, config.network.sampling_descent_steps)
@@ -49,6 +62,37 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageIn
                 said = recorded[split, number]
                 audited.compare("errors", where, said, computed, said)
     return audited.result()
+
+
+def _require_fixed(said: MatricesResult, config: MatricesConfig, splits: Mapping[str, Pairs]) -> None:
+    """How hard the fixed matrices are, and what needs no learning, follows from the file that trainings read."""
+    shape = config.matrices
+    known = drawn(config.seed, "measured", np.arange(MEASURED), shape.rank, shape.diagonal_in)
+    mean = np.linalg.inv(known).reshape(MEASURED, -1).mean(0)
+    for split, pairs in splits.items():
+        x, y = (one.double().numpy() for one in (pairs.x, pairs.y))
+        eigenvalues = np.linalg.eigvalsh(x.reshape(-1, shape.rank, shape.rank))
+        condition = np.quantile(eigenvalues[:, -1] / eigenvalues[:, 0], QUANTILES)
+        told: SplitFacts = getattr(said, split)
+        require_equal(f"the matrices of {split} in {FILE}", (told.matrices, len(y)), (shape.validation_matrices,) * 2)
+        for what, recorded, computed in (
+            ("error of predicting zero", told.trivial.zero, np.square(y).mean()),
+            ("error of predicting the mean", told.trivial.mean, np.square(y - mean).mean()),
+            ("smallest eigenvalue", told.smallest_eigenvalue, eigenvalues.min()),
+            ("share of clamped entries", told.clamped_share, (np.abs(y) > LARGEST).mean()),
+            *(("condition number", *pair) for pair in zip(told.condition, condition, strict=True)),
+        ):
+            where = f"the {what} of the matrices of {split}"
+            require_close(where, recorded, float(computed), OF_FP32 * float(computed))
+
+
+def _require_descent(cell: str, network: EnergyNetwork, told: TrainResult, config: TrainConfig) -> None:
+    """How much the negatives of a matrix depend on how it comes: here alone the stage's own code computes."""
+    found, defect = descent_differences(network, config, Diffusion.cosine(config.network.diffusion_steps))
+    said, check = told.descent_difference, f"how much the negatives of {cell} depend on how a matrix comes"
+    require_equal(check, (said is None, told.descent_defect), (found is None, defect))
+    if found is not None and said is not None:
+        require_close(check, said, found, AUDIT_TOLERANCE * max(found, ROUNDING))
 
 
 def _inverse(network: nn.Module, x: torch.Tensor, noise: torch.Tensor, descents: int) -> torch.Tensor:

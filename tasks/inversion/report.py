@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from storage.errors import CheckFailed
+from tasks.inversion.checks import require_pilot, require_training
 from tasks.inversion.figures import figures
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults, Probes
 from tasks.inversion.results import MatricesResult, PilotResult, ProbeResult, TrainResult
@@ -28,7 +28,6 @@ from tasks.report.publish import Published, publish, require_verified
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.comparison import Comparison, Values, arm_mean, compare_together
 
-SAME = 1e-9
 PATIENCES = (1, 2, 4)
 
 
@@ -51,12 +50,14 @@ def report(run: StageRun, config: ReportConfig, **given: StageInput) -> Publishe
 def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRun) -> FinalResults:
     """Every number of the study, after what can be computed again was."""
     fixed = MatricesResult.read(given["data"])
+    pilot = PilotResult.read(given["pilot"])
+    require_pilot(given["pilot"], pilot, fixed.validation.trivial)
     cells = {
         arm: {str(seed): TrainResult.read(given[cell_role(arm, seed)]) for seed in config.seeds} for arm in config.arms
     }
     for arm, by_seed in cells.items():
         for seed, one in by_seed.items():
-            _require_records(given[cell_role(arm, int(seed))], one)
+            require_training(f"{arm}, seed {seed}", given[cell_role(arm, int(seed))], one, fixed)
     trivial = min(fixed.validation.trivial.by_name.values())
     arms = {name: _arm(config, name, by_seed, trivial) for name, by_seed in cells.items()}
     unlearned = [name for name, arm in arms.items() if not arm.learned]
@@ -69,7 +70,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         splits={"validation": fixed.validation, "out_of_distribution": fixed.out_of_distribution},
         trivial=fixed.validation.trivial,
         trivial_out_of_distribution=fixed.out_of_distribution.trivial,
-        pilot=PilotResult.read(given["pilot"]),
+        pilot=pilot,
         reference=config.configuration["reference"],
         seeds=config.seeds,
         arms=arms,
@@ -173,16 +174,3 @@ def stopped(points: Sequence[Sequence[float]], patience: int) -> tuple[float, fl
         if since == patience:
             return step, best
     return points[-1][0], best
-
-
-def _require_records(given: StageInput, told: TrainResult) -> None:
-    """CheckFailed unless the errors follow from the records."""
-    table = pq.read_table(given.path / "records.parquet", columns=["split", "mse"])
-    split, mse = table["split"].to_numpy(zero_copy_only=False), table["mse"].to_numpy()
-    for name, value in (
-        ("validation", told.validation_mse),
-        ("out_of_distribution", told.out_of_distribution_mse),
-    ):
-        found = float(np.mean(mse[split == name]))
-        if not abs(found - value) <= SAME * value:
-            raise CheckFailed(f"the error on {name} follows from the records of {given.path}", value, found)

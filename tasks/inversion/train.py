@@ -51,7 +51,7 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
         validation = Judge.of(config, fixed_pairs(data, "validation"), "validation", run.progress.touch)
         outside = Judge.of(config, fixed_pairs(data, OUTSIDE), OUTSIDE, run.progress.touch)
         largest = _require_invariant(network, validation)
-        difference, defect = _descent_differences(network, config, validation.diffusion)
+        difference, defect = descent_differences(network, config, validation.diffusion)
         errors = {"validation": validation.errors(network), OUTSIDE: outside.errors(network)}
         digest = _records(run, errors)
     if not abs(float(errors["validation"].mean()) - position.best_value) <= 1e-9 * position.best_value:
@@ -94,7 +94,7 @@ def _require_invariant(network: torch.nn.Module, judge: Judge) -> float:
     return require_invariant(batchwise(lambda some: judge.predicted(exact, some, len(some)), BATCH), checked, TOLERANCE)
 
 
-def _descent_differences(
+def descent_differences(
     network: torch.nn.Module, config: TrainConfig, diffusion: Diffusion
 ) -> tuple[float | None, str]:
     """How much the negatives of a matrix depend on how it comes, and on what. None for an arm that makes none.

@@ -80,17 +80,23 @@ def written(
     return found
 
 
-def refused(smoke: Smoke, folder: Path, edit: Callable[[Stages], None], change: Change = unchanged) -> str:
-    """What the audit, or else the report, says of a smoke study that was edited; they accept what is as measured."""
+def asked_again(
+    stage: str, smoke: Smoke, folder: Path, edit: Callable[[Stages], None], change: Change = unchanged
+) -> None:
+    """The audit or the report of a smoke study that was edited: raises CheckFailed where that is refused."""
     handles = smoke.finished().handles
-    report, audit = (handles[f"{smoke.page.name}-{stage}"] for stage in ("report", "audit"))
-    stages = contents(report.inputs)
+    stages = contents(handles[f"{smoke.page.name}-report"].inputs)
     edit(stages)
-    given = written(report.inputs, folder, stages, change)
+    handle = handles[f"{smoke.page.name}-{stage}"]
+    given = written(handles[f"{smoke.page.name}-report"].inputs, folder, stages, change)
+    run = stage_run(folder / stage)
+    run.run = SimpleNamespace(root=folder / "runs")  # runs are named relative to their own root
+    handle.stage.function()(run, handle.config, **{role: given[role] for role in handle.inputs})
+
+
+def refused(stage: str, smoke: Smoke, folder: Path, edit: Callable[[Stages], None], change: Change = unchanged) -> str:
+    """What the audit or the report says of a smoke study that was edited."""
     with pytest.raises(CheckFailed) as found:
-        for handle in (audit, report):
-            run = stage_run(folder / handle.stage.name)
-            run.run = SimpleNamespace(root=folder / "runs")  # runs are named relative to their own root
-            handle.stage.function()(run, handle.config, **{role: given[role] for role in handle.inputs})
+        asked_again(stage, smoke, folder, edit, change)
     assert "measured" in str(found.value) and "required" in str(found.value)
     return str(found.value)

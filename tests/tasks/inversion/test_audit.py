@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.walk import Walk
+from storage import durable
 from storage.errors import CheckFailed
+from storage.records import records_digest
 from tasks.inversion.audit import audit
 from tasks.inversion.stages import AUDIT_TOLERANCE
 from tasks.report.audit import AuditResult
@@ -42,9 +44,13 @@ def test_the_report_says_what_was_computed_again() -> None:
 def test_an_error_and_weights_that_are_not_those_of_the_training(tmp_path: Path) -> None:
     root = Path(shutil.copytree(finished().root, tmp_path / "runs", symlinks=True))
     handles = run(root, finished().study, Walk)
-    file = handles[CELL].run.path / "records.parquet"
+    run_, file = handles[CELL].run, handles[CELL].run.path / "records.parquet"
     rows = pq.read_table(file).to_pylist()
     pq.write_table(pa.Table.from_pylist([row | {"mse": row["mse"] * 0.9} for row in rows]), file)
+    told = durable.read_json(run_.result_file)
+    less = {name: told[name] * 0.9 for name in ("validation_mse", "out_of_distribution_mse")}
+    digest = records_digest(file, ("split", "matrix"))
+    durable.write_json(run_.result_file, told | less | {"records_digest": digest})
     said = r"the error of adversarial-1 on matrix \d+ of validation is what the audit computes: measured"
     with pytest.raises(CheckFailed, match=said):
         audited(tmp_path / "1", root)

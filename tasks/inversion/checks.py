@@ -1,0 +1,85 @@
+"""What must hold before a number of the inversion study is shown: what a stage says of itself, beside its files."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from storage.errors import CheckFailed, require_close, require_equal
+from storage.records import read_records, records_digest
+from tasks.inversion.results import MatricesResult, PilotResult, TrainResult, Trivial
+from tasks.inversion.stages import PilotConfig, TrainConfig, TrainsEnergy
+from tasks.report.asked import asked
+from tasks.stage.run import StageInput
+from tasks.training.logged import require_as_configured, require_as_logged
+
+SPLITS = ("validation", "out_of_distribution")
+KEY = ("split", "matrix")
+SAME = 1e-9
+
+
+def require_pilot(given: StageInput, told: PilotResult, trivial: Trivial) -> None:
+    """The pilot was trained as asked for, and was better than it must be."""
+    config = asked(given, PilotConfig)
+    _require_trained("the pilot", given, told.training, config, trivial)
+    assert config.budget.not_learning is not None
+    required = config.budget.not_learning.max_ratio * min(trivial.by_name.values())
+    require_close("the error that the pilot must reach", told.required_mse, required, SAME * required)
+    require_equal("the error of the pilot is its best", told.validation_mse, told.training["best_validation_mse"])
+    if not told.validation_mse <= required:
+        raise CheckFailed("the pilot has learned", told.validation_mse, f"at most {required:g}")
+
+
+def require_training(what: str, given: StageInput, told: TrainResult, fixed: MatricesResult) -> None:
+    """A training was made as asked for, and says of itself what its metrics and its records do."""
+    config, training, trivial = asked(given, TrainConfig), told.training, fixed.validation.trivial
+    require_records(what, given, told, fixed)
+    _require_trained(what, given, training, config, trivial)
+    best, last = training["best_validation_mse"], training["validations"][-1]
+    for name, measured, required in (
+        ("kind of negatives", told.mining, config.mining),
+        ("best step", told.best_step, training["best_step"]),
+        ("last step", told.last_step, training["steps"]),
+        ("last error", (told.last_step, told.last_mse), (last["step"], last["validation_mse"])),
+    ):
+        require_equal(f"the {name} of {what} is that of its training", measured, required)
+    require_close(f"the error of {what} on validation is its best", told.validation_mse, best, SAME * best)
+    ratio = told.validation_mse / min(trivial.by_name.values())
+    require_close(f"the ratio of {what} to the trivial error", told.ratio_to_trivial, ratio, SAME * ratio)
+
+
+def _require_trained(
+    what: str, given: StageInput, training: dict[str, Any], config: TrainsEnergy, trivial: Trivial
+) -> None:
+    """Matrices do not come twice: one epoch is the whole training."""
+    budget, file = config.budget, given.run.metrics_file
+    require_as_logged(what, file, training, "validation_mse")
+    assert budget.steps is not None
+    require_as_configured(what, file, training, budget, budget.steps * budget.effective_batch_examples)
+    for place in (training, *training["validations"]):
+        require_equal(f"{what} was compared with the trivial errors", place["trivial"], trivial.by_name)
+
+
+def require_records(
+    what: str, given: StageInput, told: TrainResult, fixed: MatricesResult
+) -> dict[tuple[str, int], float]:
+    """The error of each matrix of both splits, each there once; the errors in the result follow from them."""
+    file = given.path / "records.parquet"
+    rows = [(row["split"], row["matrix"], row["mse"]) for row in read_records(file)]
+    matrices = {split: getattr(fixed, split).matrices for split in SPLITS}
+    required = sorted(key for split, count in matrices.items() for key in product([split], range(count)))
+    found = sorted((split, matrix) for split, matrix, _ in rows)
+    if found != required:
+        wrong = next((pair for pair in zip(found, required, strict=False) if pair[0] != pair[1]), ("", ""))
+        raise CheckFailed(
+            f"the records of {what} hold each matrix of both splits once",
+            f"{len(found)} rows{f', {wrong[0]} where {wrong[1]} must be' if wrong[0] else ''} in {file}",
+            f"{len(required)}",
+        )
+    for split in SPLITS:
+        mean, stated = np.mean([mse for of, _, mse in rows if of == split]), getattr(told, f"{split}_mse")
+        require_close(f"the error of {what} on {split} follows from the records", stated, float(mean), SAME * stated)
+    require_equal(f"the digest of the records of {what}", told.records_digest, records_digest(file, KEY))
+    return {(split, matrix): mse for split, matrix, mse in rows}
