@@ -168,10 +168,6 @@ def _require_triggers(what: str, found: UatResult) -> None:
     for trigger in (found.gradient, found.blind):
         length = len(trigger.trigger_ids)
         require_equal(f"the trigger of {what} is as long as configured", length, found.attack.trigger_tokens)
-        if not trigger.curve or trigger.curve[-1].loss_nats_per_token < trigger.curve[0].loss_nats_per_token:
-            raise CheckFailed(
-                f"the search of {what} kept its curve", f"{len(trigger.curve)} points", "one an iteration"
-            )
 
 
 def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
@@ -191,6 +187,8 @@ def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
                 raise CheckFailed(f"{what} wrote where it may write", f"{where}: {kind} {outside}", "none outside")
             if len(row[kind]) > min(found.attack.flips, tokens // 2):
                 raise CheckFailed(f"{what} wrote as much as it may", f"{where}: {len(row[kind])}", found.attack.flips)
+            written = row[kind.replace("positions", "replacements")]
+            require_equal(f"{what} kept a token for each of its {kind}, {where}", len(written), len(row[kind]))
         require_equal(f"the flips of {what} are counted in {where}", row["flips"], len(row["positions"]))
         success = succeeded(row, found.attack.success_relative_increase)
         follows = f"successes of {what} follow from the losses in its records, {where}"

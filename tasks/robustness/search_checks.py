@@ -6,11 +6,12 @@ What a search costs, and how many restarts and iterations it has, follows from t
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
 from storage.errors import CheckFailed, require_close, require_equal
-from tasks.attacks.configuration import FlipAttack, TriggerAttack
+from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES, FlipAttack, Search, TriggerAttack, steps_after
 from tasks.robustness.checks import ROUNDING_OF
 from tasks.robustness.results import HotFlipResult, Trigger, UatResult
 
@@ -39,6 +40,7 @@ def require_search(
     if isinstance(found, UatResult):
         for search, trigger in (("gradient", found.gradient), ("blind", found.blind)):
             _require_best_restart(f"{search} search of {what}", trigger, found.attack)
+            _require_curve(f"{search} search of {what}", trigger, found.attack, search_documents)
 
 
 def _trigger_cost(attack: TriggerAttack, documents: int) -> tuple[int, int]:
@@ -77,20 +79,55 @@ def _require_best_restart(what: str, found: Trigger, attack: TriggerAttack) -> N
         )
 
 
+def _require_curve(what: str, found: Trigger, attack: TriggerAttack, documents: int) -> None:
+    """The curve never falls, and has a point after each iteration, at what was spent by then.
+
+    Where an iteration reads all search texts, it ends at the loss of the trigger that was kept.
+    """
+    read, points = min(attack.batch_documents, documents), [point.loss_nats_per_token for point in found.curve]
+    for number, point in enumerate(found.curve):
+        restarts = number // attack.iterations  # that had ended before this iteration
+        spent = documents * (1 + restarts) + (number + 1) * read * (_as_forwards(attack) + 1)
+        at = f"the curve of the {what} after iteration {number + 1} stands at what was spent"
+        require_equal(at, point.forward_sequences, spent)
+    require_equal(f"the curve of the {what} never falls", points, sorted(points))
+    if read == documents:
+        best = found.search_loss_nats_per_token
+        ends = f"the curve of the {what} ends at the loss of its trigger"
+        require_close(ends, points[-1], best, ROUNDING_OF[attack.search_precision] * best)
+
+
+def _as_forwards(attack: Search) -> int:
+    """What an iteration spends on a text beside reading it as it is by then, in forwards."""
+    return attack.candidates + 1 + BACKWARD_FORWARDS
+
+
 def require_flips_searched(model: str, found: HotFlipResult, rows: Rows) -> None:
-    """What a search saw before its first and after its last round is what was judged, and the curve says the same."""
-    rounding = ROUNDING_OF[found.attack.search_precision]
+    """What a search saw is what was judged, at the shares of its budget too, and the curve says the same."""
+    what, rounding = f"hotflip on {model}", ROUNDING_OF[found.attack.search_precision]
+    rounds = found.attack.rounds_on_a_text
+    shares = [steps_after(share, rounds) for share in BUDGET_SHARES]
     for row in rows:
-        for column, seen in (("clean_loss_sum_nats", 0), ("loss_sum_nats", -1)):
-            what = f"{column} of document {row['example_id']} is what the search of hotflip on {model} saw"
-            require_close(what, row[column], (saw := row["search_losses_sum_nats"][seen]), rounding * saw)
-    tokens, rounds = sum(row["tokens_scored"] for row in rows), len(found.curve)
-    lengths = {len(row["search_losses_sum_nats"]) for row in rows}
-    require_equal(f"hotflip on {model} kept what it saw in every round", lengths, {rounds})
+        saw, document = row["search_losses_sum_nats"], f"document {row['example_id']}"
+        require_equal(f"{what} kept what it saw in every round in {document}", len(saw), rounds + 1)
+        require_equal(f"{what} kept in no round what lowers the loss of {document}", saw, sorted(saw))
+        judged = [("clean_loss_sum_nats", 0, row["clean_loss_sum_nats"]), ("loss_sum_nats", -1, row["loss_sum_nats"])]
+        judged += [("budget_losses_sum_nats", *of) for of in zip(shares, row["budget_losses_sum_nats"], strict=True)]
+        for column, number, loss in judged:
+            same = f"{column} of {document} is what the search of {what} saw"
+            require_close(same, loss, saw[number], rounding * saw[number])
+    require_equal(f"the curve of {what} has a point for every round", len(found.curve), rounds + 1)
+    tokens = sum(row["tokens_scored"] for row in rows)
     for number, point in enumerate(found.curve):
         risen = math.fsum(row["search_losses_sum_nats"][number] - row["search_losses_sum_nats"][0] for row in rows)
-        what = f"the curve of hotflip on {model} after round {number} follows from its records"
-        require_close(what, point.loss_nats_per_token, risen / tokens, 1e-9)
+        after = f"the curve of {what} after round {number}"
+        require_equal(
+            f"{after} stands at what was spent", point.forward_sequences, 1 + number * _as_forwards(found.attack)
+        )
+        require_close(f"{after} follows from its records", point.loss_nats_per_token, risen / tokens, 1e-9)
+    correlations = [value for row in rows for value in row["rank_correlations"]]
+    median = statistics.median(correlations) if correlations else None
+    require_equal(f"the rank correlation of {what} is the median of its records'", found.rank_correlation, median)
 
 
 def require_read(attack: str, records: Mapping[str, Rows]) -> None:

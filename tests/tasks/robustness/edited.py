@@ -78,13 +78,14 @@ def transfer_again(stages: Stages, attack: str) -> None:
 
 
 def searched_again(stages: Stages) -> None:
-    """The search for flips saw what was judged, before its first round and after its last."""
+    """The search for flips saw what was judged: all was found in its first round."""
     for role, stage in stages.items():
         if role.startswith("hotflip-"):
             tokens = sum(row["tokens_scored"] for row in stage["rows"])
             for row in stage["rows"]:
                 saw = row["search_losses_sum_nats"]
-                saw[0], saw[-1] = row["clean_loss_sum_nats"], row["loss_sum_nats"]
+                saw[:] = [row["clean_loss_sum_nats"], *[row["loss_sum_nats"]] * (len(saw) - 1)]
+                row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
             for number, point in enumerate(stage["result"]["curve"]):
                 saw = [row["search_losses_sum_nats"] for row in stage["rows"]]
                 point["loss_nats_per_token"] = sum(own[number] - own[0] for own in saw) / tokens

@@ -210,6 +210,8 @@ def of_difference(nats: dict[str, float]) -> Edit:
 
     def edit(stages: Stages) -> None:
         rows = {row["example_id"]: row for row in stages["hotflip-baseline"]["rows"]}
+        for row in rows.values():  # so much that no search ends below the clean loss
+            row["loss_sum_nats"], row["success"] = row["clean_loss_sum_nats"] + 2.0 * row["tokens_scored"], True
         for model, more in nats.items():
             result = stages[f"hotflip-{model}"]["result"]
             for place, row in enumerate(stages[f"hotflip-{model}"]["rows"]):
@@ -376,6 +378,8 @@ def test_that_the_estimate_does_not_rank_what_was_tried_is_said_in_words(tmp_pat
         for attack, models in (("uat", {"base": -0.4}), ("hotflip", {"baseline": -0.1, "monotonic": None})):
             for model in ("base", "baseline", "monotonic", "random-signs"):
                 stages[f"{attack}-{model}"]["result"]["rank_correlation"] = models.get(model, 0.2)
+                for row in stages[f"{attack}-{model}"]["rows"] if attack == "hotflip" else []:
+                    row["rank_correlations"] = [] if (known := models.get(model, 0.2)) is None else [known]
 
     said = " ".join(attack_cautions(typed(Made(tmp_path, ranked).numbers)))
     assert (

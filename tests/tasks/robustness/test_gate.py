@@ -203,7 +203,7 @@ def test_positions_that_only_one_model_opens_to_the_attacker(tmp_path: Path):
         free = next(place for place in range(99) if place not in row["writable"])
         row["writable"] = sorted([*row["writable"][1:], free])
         row["positions"] = row["writable"][: len(row["positions"])]
-        row["blind_positions"] = []
+        row["blind_positions"], row["blind_replacements"] = [], []
 
     refused(tmp_path, moved, "hotflip scored the same tokens for every model")
 
@@ -321,7 +321,7 @@ def test_a_search_without_its_curve(tmp_path: Path):
     def lost(stages: Stages) -> None:
         stages["uat-base"]["result"]["gradient"]["curve"] = []
 
-    refused(tmp_path, lost, "the search of uat on base kept its curve")
+    refused(tmp_path, lost, "the gradient search of uat on base ran to its end: measured 2 restarts, 0 iterations")
 
 
 def test_r8_one_model_that_was_searched_for_longer(tmp_path: Path):

@@ -218,6 +218,58 @@ def never_clipped(stages: Stages) -> None:
     stages["monotonic"]["result"]["training"]["gradients"][0]["gradient_steps_clipped_share"] = 0.0
 
 
+ATTACKED = ("base", "baseline", "monotonic", "random-signs", "base@0.5")
+
+
+def of_hotflip(stages: Stages) -> Iterable[Row]:
+    return (row for model in ATTACKED for row in stages[f"hotflip-{model}"]["rows"])
+
+
+def converged(stages: Stages) -> None:
+    for row in of_hotflip(stages):
+        row["budget_losses_sum_nats"] = [row["loss_sum_nats"]] * 3
+
+
+def not_converged(stages: Stages) -> None:
+    for row in of_hotflip(stages):
+        row["budget_losses_sum_nats"] = [row["clean_loss_sum_nats"]] * 2 + [row["loss_sum_nats"]]
+
+
+def more_by_less(stages: Stages) -> None:
+    for row in of_hotflip(stages):
+        row["budget_losses_sum_nats"] = [row["loss_sum_nats"] + 20] * 2 + [row["loss_sum_nats"]]
+
+
+def more_by_less_as_searched(stages: Stages) -> None:
+    more_by_less(stages)
+    for row in of_hotflip(stages):
+        row["search_losses_sum_nats"][1:-1] = [row["loss_sum_nats"] + 20] * (len(row["search_losses_sum_nats"]) - 2)
+
+
+def cheaper_rounds(stages: Stages) -> None:
+    for point in stages["hotflip-monotonic"]["result"]["curve"]:
+        point["forward_sequences"] //= 2
+
+
+def another_rank_correlation(stages: Stages) -> None:
+    stages["hotflip-monotonic"]["result"]["rank_correlation"] = -0.99
+
+
+def a_replacement_less(stages: Stages) -> None:
+    row = next(row for row in stages["hotflip-monotonic"]["rows"] if row["replacements"])
+    row["replacements"] = row["replacements"][:-1]
+
+
+def falling_curve(stages: Stages) -> None:
+    curve = stages["uat-monotonic"]["result"]["gradient"]["curve"]
+    curve[0]["loss_nats_per_token"] = curve[1]["loss_nats_per_token"] + 0.1
+
+
+def dearer_iterations(stages: Stages) -> None:
+    for point in stages["uat-monotonic"]["result"]["gradient"]["curve"]:
+        point["forward_sequences"] *= 100
+
+
 def halved(stages: Stages) -> None:
     """N8: in losses, blind, controls and transfer; what the search saw stays."""
     for row in [*stages["hotflip-monotonic"]["rows"], *of_transfer(stages, attack="hotflip", model="monotonic")]:
@@ -285,6 +337,18 @@ def allows_more(stages: Stages) -> None:
         (other_validations, "validation 1 in the result of monotonic is that in"),
         (other_metrics, "validation 1 in the result of monotonic is that in"),
         (never_clipped, "epoch's gradients 1 in the result of monotonic is that in"),
+        (converged, "is what the search of hotflip on base saw: measured"),
+        (not_converged, "is what the search of hotflip on base saw: measured"),
+        (more_by_less, "is what the search of hotflip on base saw: measured"),
+        (more_by_less_as_searched, "hotflip on base kept in no round what lowers the loss of document"),
+        (cheaper_rounds, "the curve of hotflip on monotonic after round 0 stands at what was spent"),
+        (another_rank_correlation, "the rank correlation of hotflip on monotonic is the median of its records'"),
+        (a_replacement_less, "hotflip on monotonic kept a token for each of its positions, document"),
+        (falling_curve, "the curve of the gradient search of uat on monotonic never falls"),
+        (
+            dearer_iterations,
+            "the curve of the gradient search of uat on monotonic after iteration 1 stands at what was",
+        ),
         (halved, "is what the search of hotflip on monotonic saw: measured"),
         (halved_but_for_the_curve, "the curve of hotflip on monotonic after round"),
         (dearer_than_the_whole, "in hotflip on monotonic the scored part of a text costs no more than the whole"),
