@@ -16,16 +16,21 @@ import torch
 from safetensors.torch import load_file
 
 from storage import durable
-from storage.errors import require_equal
+from storage.errors import CheckFailed, require_equal
+from tasks.data.gate import ends, require_inputs
+from tasks.data.normaliser import Normaliser
 from tasks.icecube.batches import Batch
 from tasks.icecube.layout import GEOMETRY, META, batch_file
+from tasks.icecube.look import normaliser_of, scaled_by
 from tasks.icecube.network import DirectionNetwork
 from tasks.icecube.pulses import WRITTEN
-from tasks.icecube.results import LookResult, TrainResult
-from tasks.icecube.stages import AUDIT_TOLERANCE, AuditConfig
+from tasks.icecube.results import LookResult, PulsesResult, TrainResult
+from tasks.icecube.stages import AUDIT_TOLERANCE, AuditConfig, LookConfig, TrainConfig
+from tasks.report.asked import asked
 from tasks.report.audit import Audited, AuditResult, sample
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.collapse import require_diverse
 from tasks.training.weights import weights_digest
 
 
@@ -37,11 +42,11 @@ def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInp
     said, digest = TrainResult.read(trained), weights_digest(trained.path / "model")
     require_equal(f"model/ in {trained.path} holds the weights that its training left", digest, said.weights_digest)
     rows = pq.read_table(trained.path / "records.parquet").to_pylist()
-    batches = sorted({row["batch_id"] for row in rows})
-    meta = {
-        row["event_id"]: row for row in pq.read_table(folder / META, filters=[("batch_id", "in", batches)]).to_pylist()
-    }
+    meta = _events(folder, PulsesResult.read(events))
+    _require_same_events(meta, rows)
     network, places = _network(trained.path / "model").to(where), _places(folder)
+    weights = sum(parameter.numel() for parameter in network.parameters())
+    require_equal("model/ has the parameters that the training counted", said.parameters, weights)
     for number in sample(config.seed, "events", len(rows), config.audit.examples):
         run.stop.check()
         row = rows[number]
@@ -52,12 +57,52 @@ def audit(run: StageRun, config: AuditConfig, events: StageInput, look: StageInp
             found = network(Batch(features, there, features.new_zeros(1, 3)))[0].cpu().double().numpy()
         computed = _degrees(found, _unit(event["azimuth"], event["zenith"]))
         audited.compare("angles", f"the angle of event {row['event_id']}", row["angle_degrees"], float(computed))
+    _require_inputs(look, trained, said)
     trivial = LookResult.read(look).trivial
     constant = _unit(math.radians(trivial.azimuth_degrees), math.radians(trivial.zenith_degrees))
     truth = np.array([_unit(meta[row["event_id"]]["azimuth"], meta[row["event_id"]]["zenith"]) for row in rows])
     computed = _degrees(truth, constant).mean()
     audited.compare("trivial angle", "the best constant direction", trivial.best_constant_degrees, float(computed))
     return audited.result()
+
+
+def _events(folder: Path, found: PulsesResult) -> dict[int, dict[str, Any]]:
+    """The events of validation by their ids: the first ones of its files, without those that were left out."""
+    facts = found.validation
+    left_out = {one for ids in facts.skipped.values() for one in ids}
+    rows = pq.read_table(folder / META, filters=[("batch_id", "in", facts.batches)]).to_pylist()
+    rows.sort(key=lambda row: (row["batch_id"], row["first_pulse_index"]))
+    kept = [row for row in rows if row["event_id"] not in left_out]
+    return {row["event_id"]: row for row in kept[: facts.events]}
+
+
+def _require_same_events(meta: dict[int, dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+    required = sorted((event["event_id"], event["batch_id"]) for event in meta.values())
+    found = sorted((row["event_id"], row["batch_id"]) for row in rows)
+    if found != required:
+        wrong = sorted(set(found) ^ set(required)) or [one for one in found if found.count(one) > 1]
+        raise CheckFailed(
+            "there is a record of each event of validation",
+            f"{len(found)} records; the first that differs is of event {wrong[0][0]}",
+            f"the {len(required)} events of its files, each once",
+        )
+
+
+def _require_inputs(look: StageInput, trained: StageInput, said: TrainResult) -> None:
+    """The normaliser of the training is the one that the statistics of the inputs give, and so are their ranges."""
+    told, asked_for, of_training = LookResult.read(look), asked(look, LookConfig), asked(trained, TrainConfig)
+    normaliser = scaled_by(asked_for.scaling, told.columns)
+    for where, digest in (
+        ("icecube-look", told.normaliser_digest),
+        ("the training", said.normaliser_digest),
+        ("normaliser/ of icecube-look", normaliser_of(look).digest),
+        ("model/", Normaliser.load(trained.path / "model").digest),
+    ):
+        require_equal(f"the normaliser of {where} is that of the inputs", digest, normaliser.digest)
+    require_inputs(told.columns, normaliser, asked_for.max_absolute_z)
+    ranges = {column.name: list(ends(column, normaliser)) for column in told.columns}
+    require_equal("the ranges after normalising follow from the statistics of the inputs", told.normalised, ranges)
+    require_diverse(said.outputs, of_training.min_spread_ratio, of_training.max_dead_share)
 
 
 def _network(model: Path) -> DirectionNetwork:

@@ -40,7 +40,7 @@ def look(run: StageRun, config: LookConfig, events: StageInput) -> LookResult:
     data = Data.open(events, config)
     columns = column_statistics(_chunks(run, data, config.pulses_per_event), FEATURES)
     require_inputs(columns, Normaliser.none(FEATURES), None)  # the trials get raw inputs, as large as they are
-    normaliser = _normaliser(config.scaling, columns)
+    normaliser = scaled_by(config.scaling, columns)
     require_inputs(columns, normaliser, config.max_absolute_z)
     with run.publish("normaliser") as folder:
         normaliser.save(folder)
@@ -59,7 +59,7 @@ def normaliser_of(look: StageInput) -> Normaliser:
     return Normaliser.load(look.path / "normaliser")
 
 
-def _normaliser(scaling: Scaling, columns: list[Column]) -> Normaliser:
+def scaled_by(scaling: Scaling, columns: list[Column]) -> Normaliser:
     if scaling == "measured":
         return Normaliser.measured(columns)
     return FIXED if scaling == "fixed" else Normaliser.none(FEATURES)

@@ -70,7 +70,7 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
         sensors=places,
         files=digests,
         records_digest=digest,
-        **{split: _facts(rows, split, events.max_events(split)) for split in SPLITS},
+        **{split: split_facts(rows, split, events.max_events(split)) for split in SPLITS},
     )
 
 
@@ -129,7 +129,7 @@ def _rows(numbers: np.ndarray, batch_id: int) -> tuple[int, int]:
     return first, last - first
 
 
-def _facts(rows: list[dict[str, Any]], split: Split, max_events: int | None) -> SplitFacts:
+def split_facts(rows: list[dict[str, Any]], split: Split, max_events: int | None) -> SplitFacts:
     of_split = [row for row in rows if row["split"] == split]
     events = sum(row["events"] for row in of_split)
     skipped: dict[str, list[int]] = {}

@@ -6,10 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, get_args
 
-import numpy as np
-import pyarrow.parquet as pq
-
 from storage.errors import CheckFailed
+from tasks.icecube.checks import require_events, require_overfit, require_training, require_trial
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.figures import figures
 from tasks.icecube.final_results import FinalResults, TrainingFacts, TrialFacts
@@ -33,7 +31,6 @@ from tasks.stage.run import StageInput, StageRun
 LEARNED_RATIO = 0.9
 """A network that ends above this share of the trivial angle has learned nothing that chance would not show."""
 WORST = ("finished", "not_learning", "numerical_failure")
-SAME = 1e-9
 
 
 def report(run: StageRun, config: ReportConfig, **given: StageInput) -> Published:
@@ -58,15 +55,20 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
     rates = {inputs: RatesResult.read(given[f"rates-{inputs}"]) for inputs in get_args(Inputs)}
     trained, overfit = TrainResult.read(given["trained"]), OverfitResult.read(given["overfit"])
     trivial = look.trivial.best_constant_degrees
-    trials = {
-        name: _trial([TrialResult.read(given[trial_role(name, seed)]) for seed in config.trial_seeds], config, trivial)
-        for name in config.trials
-    }
+    require_events(given["events"], pulses, look)
+    require_overfit(given["overfit"], overfit)
+    trials = {}
+    for name in config.trials:
+        roles = {seed: trial_role(name, seed) for seed in config.trial_seeds}
+        found = {seed: TrialResult.read(given[role]) for seed, role in roles.items()}
+        for seed, one in found.items():
+            require_trial(f"{name}, seed {seed}", given[roles[seed]], one, pulses, trivial)
+        trials[name] = _trial([*found.values()], config, trivial)
     _require_distinct(trials)
-    for inputs, found in rates.items():
-        _require_rows(given[f"rates-{inputs}"], found, config.configuration["rates"]["rates"])
+    for inputs, table in rates.items():
+        _require_rows(given[f"rates-{inputs}"], table, config.configuration["rates"]["rates"])
     recommended = {inputs: recommendation(found.rows, config.rate_limits) for inputs, found in rates.items()}
-    _require_training(given["trained"], trained, look)
+    require_training(given["trained"], trained, pulses, look)
     if config.configuration["take_recommended_rate"] and trained.learning_rate != recommended["normalised"].rate:
         raise CheckFailed(
             "the training took the rate that is recommended", trained.learning_rate, recommended["normalised"].rate
@@ -162,21 +164,3 @@ def _require_rows(given: StageInput, found: RatesResult, rates: list[float]) -> 
     for row, again in zip(found.rows, rate_rows(given.path, rates), strict=True):
         if row != again:
             raise CheckFailed(f"the row of the rate {row.rate:g} follows from the records", f"{row}", f"{again}")
-
-
-def _require_training(given: StageInput, trained: TrainResult, look: LookResult) -> None:
-    """CheckFailed unless the angles follow from the records, and the normaliser is the one that was fitted."""
-    angles = pq.read_table(given.path / "records.parquet", columns=["angle_degrees"])["angle_degrees"].to_numpy()
-    for name, told, found in (
-        ("mean", trained.mean_degrees, float(angles.mean())),
-        ("median", trained.median_degrees, float(np.median(angles))),
-    ):
-        if not abs(found - told) <= SAME * told:
-            raise CheckFailed(f"the {name} angle follows from the records", told, found)
-    if trained.normaliser_digest != look.normaliser_digest:
-        raise CheckFailed(
-            "the training took the normaliser of icecube-look",
-            trained.normaliser_digest[:12],
-            look.normaliser_digest[:12],
-            "Its inputs were scaled otherwise than everything that was looked at",
-        )

@@ -22,7 +22,7 @@ def require_as_logged(what: str, file: Path, training: Mapping[str, Any], metric
     `training` is as `tasks.training.result.described` gives it. `metric` is the one that decides, as rows call it, and
     `name` as the result does: empty where it is the same. The best is the lowest, of equals the earlier.
     """
-    name, rows = name or metric, _rows(file)
+    name, rows = name or metric, rows_of(file)
     told = [{metric if key == name else key: value for key, value in one.items()} for one in training["validations"]]
     best = min(told, key=lambda one: one[metric])
     require_equal(
@@ -45,12 +45,12 @@ def require_as_configured(what: str, file: Path, training: Mapping[str, Any], bu
     require_equal(f"{what} was trained with the configured budget", spent.scientific(), budget.scientific())
     if steps != schedule.total_steps and not (budget.patience_validations and steps < schedule.total_steps):
         raise CheckFailed(f"{what} made the steps of its budget", steps, schedule.total_steps)
-    for row in _rows(file):
+    for row in rows_of(file):
         if "learning_rate" in row:
             rate = schedule.learning_rate(row["step"])
             where = f"the learning rate of {what} at step {row['step']} in {file} is that of its budget"
             require_close(where, row["learning_rate"], rate, ROUNDING * budget.learning_rate)
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
+def rows_of(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]

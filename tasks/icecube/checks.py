@@ -1,0 +1,120 @@
+"""What must hold before a number of the direction study is shown: what a stage says of itself, beside its files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from storage.errors import CheckFailed, require_close, require_equal
+from storage.records import read_records, records_digest
+from tasks.icecube.pulses import SPLITS, split_facts
+from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, TrainResult, TrialResult
+from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, TrainConfig, TrialConfig
+from tasks.report.asked import asked
+from tasks.stage.run import StageInput
+from tasks.training.logged import require_as_configured, require_as_logged, rows_of
+from tasks.training.schedule import Schedule
+
+ANGLE = "angle_degrees"
+SAME = 1e-9
+
+
+def require_events(given: StageInput, told: PulsesResult, look: LookResult) -> None:
+    """Each split has the files that were asked for, and the events and pulses that were counted in them."""
+    events, rows = asked(given, PulsesConfig).events, list(read_records(given.path / "records.parquet"))
+    for split in SPLITS:
+        facts = getattr(told, split)
+        require_equal(f"the files of {split} are those that were asked for", facts.batches, events.batches(split))
+        counted = split_facts(rows, split, events.max_events(split))
+        require_equal(f"the events of {split} are those of the records of {given.path}", facts, counted)
+    digest = records_digest(given.path / "records.parquet", ("batch_id",))
+    require_equal(f"the digest of the records of {given.path}", told.records_digest, digest)
+    require_equal("icecube-look read every event of train", look.events, told.train.events)
+
+
+def require_overfit(given: StageInput, told: OverfitResult) -> None:
+    """One batch of the size that was asked for was fitted as well as it must be."""
+    batch, fit = asked(given, OverfitConfig).batch, told.fit
+    require_equal("one batch was fitted as asked for", (fit.examples, fit.steps), (batch.events, batch.steps))
+    required = batch.max_ratio * told.trivial_degrees
+    require_close("the angle that one batch must reach", told.required_degrees, required, SAME * required)
+    if not fit.after <= required:
+        raise CheckFailed("the network fits one batch", fit.after, f"at most {required:g} degrees")
+
+
+def require_trial(what: str, given: StageInput, told: TrialResult, events: PulsesResult, trivial: float) -> None:
+    """A trial is the one that was asked for, and ended as its metrics do."""
+    config, rows = asked(given, TrialConfig), rows_of(given.run.metrics_file)
+    schedule = Schedule(config.budget, events.train.events)
+    validations = [[float(row["step"]), row[ANGLE]] for row in rows if ANGLE in row]
+    last = rows[-1]["step"] if rows else 0
+    for name, measured, required in (
+        ("kind of training", told.trained, config.trained),
+        ("rate", told.learning_rate, config.budget.learning_rate),
+        ("warm-up", told.warmup_ratio, config.budget.warmup_ratio),
+        ("seed", told.seed, config.seed),
+        ("steps of the budget", told.steps_of_budget, schedule.total_steps),
+        ("validations", told.validations, validations),
+        ("last validation", told.validation_angle_degrees, validations[-1][1] if validations else None),
+        ("end", told.ended, _ended(schedule, validations, trivial)),
+    ):
+        require_equal(f"the {name} of {what} is that of its configuration and metrics", measured, required)
+    # what fails fails in the step after the last row, or some steps later: there is a row every ten
+    if not last <= told.step <= (schedule.total_steps if told.ended == "numerical_failure" else last):
+        raise CheckFailed(f"the step at which {what} ended is that of its metrics", told.step, f"{last}, its last row")
+    norms = [row["gradient_norm_max"] for row in rows if "epoch" in row]
+    whole = told.ended != "numerical_failure" and any(row["step"] == last for row in rows if "epoch" in row)
+    if told.gradient_norm_max < max(norms, default=0.0) or (whole and told.gradient_norm_max > max(norms)):
+        raise CheckFailed(
+            f"the largest gradient of {what} is that of its metrics", told.gradient_norm_max, max(norms, default=0.0)
+        )
+
+
+def _ended(schedule: Schedule, validations: list[list[float]], trivial: float) -> str:
+    """How a training ends whose validations are these, [step, value]."""
+    if not validations:
+        return "numerical_failure"
+    gate, patience, last = schedule.budget.not_learning, schedule.budget.patience_validations, validations[-1][0]
+    best_step, best = min(validations, key=lambda one: one[1])
+    early = patience is not None and sum(step > best_step for step, _ in validations) >= patience
+    if gate and (last == gate.by_step or (early and last < gate.by_step)) and not best <= gate.max_ratio * trivial:
+        return "not_learning"
+    return "finished" if early or last == schedule.total_steps else "numerical_failure"
+
+
+def require_training(given: StageInput, told: TrainResult, events: PulsesResult, look: LookResult) -> None:
+    """The training is the one that was asked for, and says of itself what its metrics and its records do."""
+    config, training, what = asked(given, TrainConfig), told.training, "the training"
+    budget, file = config.budget, given.run.metrics_file
+    if config.rate_limits is not None:  # then the rate is the one that is recommended: asked elsewhere
+        budget = budget.model_copy(update={"learning_rate": told.learning_rate})
+    require_equal(f"the rate of {what} is that of its budget", told.learning_rate, budget.learning_rate)
+    require_as_logged(what, file, training, ANGLE)
+    require_as_configured(what, file, training, budget, events.train.events)
+    trivial = [look.trivial.best_constant_degrees]
+    for place in (training, *training["validations"]):
+        require_equal(f"{what} was compared with the best constant direction", [*place["trivial"].values()], trivial)
+    _require_angles(given, told, events)
+    best = training[f"best_{ANGLE}"]
+    require_close(f"the mean angle of {what} is its best", told.mean_degrees, best, AUDIT_TOLERANCE)
+    require_equal(
+        f"{what} took the normaliser of icecube-look",
+        told.normaliser_digest,
+        look.normaliser_digest,
+        "Its inputs were scaled otherwise than everything that was looked at",
+    )
+
+
+def _require_angles(given: StageInput, told: TrainResult, events: PulsesResult) -> None:
+    """The angles follow from the records, which hold as many events as there are, each once."""
+    file = given.path / "records.parquet"
+    angles: Any = pq.read_table(file, columns=[ANGLE])[ANGLE].to_numpy()
+    for name, stated, found in (
+        ("mean", told.mean_degrees, float(angles.mean())),
+        ("median", told.median_degrees, float(np.median(angles))),
+    ):
+        require_close(f"the {name} angle follows from the records", stated, found, SAME * stated)
+    require_equal("there is a record of each event of validation", len(angles), events.validation.events)
+    require_equal("the digest of the records of the training", told.records_digest, records_digest(file, ("event_id",)))
