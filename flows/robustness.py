@@ -48,7 +48,7 @@ UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu"
 HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
 TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=7, needs="cpu")
-AUDIT = Stage("audit", AuditConfig, "tasks.robustness.audit:audit", needs="gpu")
+AUDIT = Stage("audit", AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
 AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=10, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}

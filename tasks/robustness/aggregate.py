@@ -41,6 +41,7 @@ from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, JUDGED, SEARCHED, 
 from tasks.robustness.strongest import Tried
 from tasks.robustness.summary import summary
 from tasks.robustness.tables import tables
+from tasks.robustness.text_checks import require_text
 from tasks.robustness.training_checks import require_trainings
 from tasks.robustness.transfer_checks import require_transfer
 from tasks.robustness.words import answered
@@ -124,6 +125,7 @@ class Read:
     @classmethod
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
         text = SetupResult.read(stages["setup"])
+        require_text(text, stages["setup"])
         arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
         base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
         require_trainings(config.configuration, stages, text, base, arms)

@@ -6,6 +6,7 @@ batches or caches, and losses are read from the logits in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -15,15 +16,19 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
 from storage.errors import CheckFailed, require_equal
 from storage.records import read_records
+from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.texts import tokenizer_of
+from tasks.attacks.vocabulary import round_trips, text_of
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.tokenizer import encode
 from tasks.monotonic.signs import AllowedSigns
 from tasks.report.audit import Audited, AuditResult, sample
+from tasks.robustness.arm import BASE, MONOTONIC
 from tasks.robustness.results import ArmResult, BaseResult, ConstrainResult, HotFlipResult, SetupResult, UatResult
 from tasks.robustness.stages import AUDIT_TOLERANCE, JUDGED, SEARCHED, AuditConfig
 from tasks.stage.numerics import device
@@ -42,6 +47,10 @@ def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageIn
     audited = Audited(f"transformers' own forward in fp32 on {where.type}", "nats per token", AUDIT_TOLERANCE)
     drawn = Drawn.of(config, text, given)
     _require_weights(config, given)
+    said = said_on_validation(config, given)
+    on = OnValidation(
+        Blocks(text.path / "text", "validation"), config.execution.micro_batch_examples, run.progress.touch
+    )
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
             run.stop.check()
@@ -56,9 +65,18 @@ def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageIn
             if name in config.attacked:
                 _compare_attacks(audited, drawn, name, losses)
             if arm:
-                validation = Blocks(text.path / "text", "validation")
-                _compare_liveness(audited, name, model, arm, validation, config, run.progress.touch)
-    _compare_unigram(audited, drawn, np.load(text.path / "text" / "unigram.npy"))
+                _compare_liveness(audited, name, model, arm, on)
+            if name in said:
+                audited.compare(
+                    "validation losses", f"validation loss of {name}", said[name], min(on.loss(model), 700.0)
+                )
+            if name == BASE:
+                parameters = sum(parameter.numel() for parameter in model.parameters())
+                require_equal("the parameters of base", BaseResult.read(given[BASE]).parameters, parameters)
+    counts = np.load(text.path / "text" / "unigram.npy")
+    unigram_V = -np.log((counts + 1) / (counts.sum() + len(counts)))
+    _compare_unigram(audited, drawn, unigram_V)
+    audited.compare("validation losses", "validation loss of unigram", said["unigram"], on.unigram_loss(unigram_V))
     return audited.result()
 
 
@@ -75,6 +93,7 @@ def token_losses(model: nn.Module, ids: Sequence[int], touch: Callable[[], None]
 class Drawn:
     """The documents that are asked again, as token ids, and everything that the records say of them."""
 
+    tokenizer: PreTrainedTokenizerBase
     end_of_text: int
     length: int
     tokens: dict[str, list[int]]
@@ -101,9 +120,8 @@ class Drawn:
         test, judged, searched = draw("test", "test"), draw(JUDGED, "uat"), draw(SEARCHED, "search")
         flipped = draw(JUDGED, "hotflip", config.hotflip.documents)
         wanted = {("uat", JUDGED): judged, ("uat", SEARCHED): searched, ("hotflip", JUDGED): flipped}
-        found = cls(
-            setup.end_of_text_id, setup.packed["train"].sequence_length, tokens, _records(given["evaluation"], test)
-        )
+        length, of_test = setup.packed["train"].sequence_length, _records(given["evaluation"], test)
+        found = cls(tokenizer, setup.end_of_text_id, length, tokens, of_test)
         for name in config.attacked:
             uat, hotflip = given[f"uat-{name}"], given[f"hotflip-{name}"]
             rows = {row["example_id"]: row for row in _records(hotflip, flipped)}
@@ -151,17 +169,28 @@ def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) 
         closed = [place for place in range(len(ids)) if place not in (flips or {}).get("writable", ())]
         return float(read(tuple(prefix), tuple(ids))[closed].sum())
 
+    for trigger in (uat.gradient, uat.blind):
+        said = (trigger.trigger_text, trigger.trigger_round_trips)
+        read_as = (text_of(drawn.tokenizer, trigger.trigger_ids), round_trips(drawn.tokenizer, trigger.trigger_ids))
+        require_equal(f"the text of the trigger of uat on {name} is that of its ids", said, read_as)
     for row in rows:
         compare = partial(_compare, audited, "losses under triggers", f"uat, {name}", row)
         compare(row["clean_loss_sum_nats"], total("uat", row))
         compare(row["loss_sum_nats"], total("uat", row, uat.gradient.trigger_ids))
         compare(row["blind_loss_sum_nats"], total("uat", row, uat.blind.trigger_ids))
+        for share, loss in zip(BUDGET_SHARES, row["budget_losses_sum_nats"], strict=True):
+            compare(loss, total("uat", row, uat.gradient.budgets[f"{share:g}"]))
     for row in flipped.values():
         compare = partial(_compare, audited, "losses under flips", f"hotflip, {name}", row)
         compare(row["text_clean_loss_sum_nats"], total("hotflip", row))
         compare(row["clean_loss_sum_nats"], total("hotflip", row, flips=row))
         compare(row["loss_sum_nats"], total("hotflip", row, flips=row, search="gradient"))
         compare(row["blind_loss_sum_nats"], total("hotflip", row, flips=row, search="blind"))
+        written = drawn.tokens[row["example_id"]][: length["hotflip"]]
+        for place, token in zip(row["positions"], row["replacements"], strict=True):
+            written[place] = token
+        again = f"what hotflip on {name} made of document {row['example_id']} comes back from its text"
+        require_equal(again, row["round_trips"], round_trips(drawn.tokenizer, written))
     for row in (row for row in drawn.transfer if row["model"] == name):
         attack, search, by = row["attack"], row["search"], row["found_for"]
         what = f"transfer of {attack} ({search} search) from {by} to {name} on {row['split']}"
@@ -177,11 +206,10 @@ def _compare(audited: Audited, kind: str, what: str, row: Row, recorded: float, 
     audited.compare(kind, f"{what}, document {row['example_id'][:12]}", recorded, computed, row["tokens_scored"])
 
 
-def _compare_unigram(audited: Audited, drawn: Drawn, counts: np.ndarray) -> None:
+def _compare_unigram(audited: Audited, drawn: Drawn, losses_V: np.ndarray) -> None:
     for row in drawn.test:
         if row["model"] == "unigram":
-            seen = counts[drawn.tokens[row["example_id"]]]
-            computed = float(-np.log((seen + 1) / (counts.sum() + len(counts))).sum())
+            computed = float(losses_V[drawn.tokens[row["example_id"]]].sum())
             _compare(audited, "test losses", "evaluate, unigram", row, row["loss_sum_nats"], computed)
 
 
@@ -216,40 +244,59 @@ def _require_signs(name: str, model: nn.Module, arm: ArmResult, start: StageInpu
                 f"{wrong:,} of {weight.numel():,} have not, the smallest is {weight.min().item():g}",
                 f"signs {said.signs}",
             )
+    zeros = sum(int((weight == 0).sum()) for weight in weights.values())
     for what, found, recorded in (
         ("number", sum(weight.numel() for weight in weights.values()), said.weights_checked),
         ("smallest", min(weight.min().item() for weight in weights.values()), said.min_weight),
         ("largest", max(weight.max().item() for weight in weights.values()), said.max_weight),
+        ("share of zeros", zeros / sum(weight.numel() for weight in weights.values()), said.share_of_zeros),
     ):
         require_equal(f"the {what} of the constrained weights in model/ of {name}", found, recorded)
 
 
-@torch.no_grad()
-def _compare_liveness(
-    audited: Audited,
-    name: str,
-    model: nn.Module,
-    arm: ArmResult,
-    validation: Blocks,
-    config: AuditConfig,
-    touch: Callable[[], None],
-) -> None:
-    """The loss on the whole validation split, as it is and with each sublayer's outputs replaced by their mean."""
-    size, said = config.execution.micro_batch_examples, arm.sublayers
-    layers = {layer: model.get_submodule(layer) for layer in said.effective_rank}
-    sums: dict[str, torch.Tensor] = {}
-    tokens = len(validation) * (validation.sequence_length - 1)
+def said_on_validation(config: AuditConfig, given: Stages) -> dict[str, float]:
+    """Loss of each model on the validation split, in nats per token, as its stage says it beside its training."""
+    said = BaseResult.read(given[BASE])
+    found = {name: math.log(value) for name, value in said.trained_check.validation_perplexity.items()}
+    start = ConstrainResult.read(given[config.starts[MONOTONIC]])
+    found["constrained-untrained"] = math.log(start.validation_perplexity_after)
+    for name, place in config.models.items():
+        role, _, share = place.partition("/snapshots/")
+        if share:
+            kept = said if role == BASE else ArmResult.read(given[role])
+            found[name] = kept.snapshots.get(share, math.nan)
+    return found
 
-    def loss(hook: Callable[[str], Any]) -> float:
-        handles, total = [module.register_forward_hook(hook(layer)) for layer, module in layers.items()], 0.0
-        for first in range(0, len(validation), size):
-            read = validation[np.arange(first, min(first + size, len(validation)))].to(next(model.parameters()).device)
+
+class OnValidation:
+    """Asks models on the whole validation split, block after block."""
+
+    def __init__(self, blocks: Blocks, size: int, touch: Callable[[], None]) -> None:
+        self.blocks, self.size, self.touch = blocks, size, touch
+        self.tokens = len(blocks) * (blocks.sequence_length - 1)
+
+    @torch.no_grad()
+    def loss(self, model: nn.Module, hooks: Mapping[nn.Module, Any] = {}) -> float:
+        """In nats per token, with these forward hooks."""
+        handles, total = [module.register_forward_hook(hook) for module, hook in hooks.items()], 0.0
+        where = next(model.parameters()).device
+        for first in range(0, len(self.blocks), self.size):
+            read = self.blocks[np.arange(first, min(first + self.size, len(self.blocks)))].to(where)
             log_p = model(input_ids=read[:, :-1]).logits.log_softmax(-1)
             total -= log_p.gather(-1, read[:, 1:, None]).double().sum().item()
-            touch()
+            self.touch()
         for handle in handles:
             handle.remove()
-        return total / tokens
+        return total / self.tokens
+
+    def unigram_loss(self, losses_V: np.ndarray) -> float:
+        return float(losses_V[self.blocks[np.arange(len(self.blocks))][:, 1:].numpy()].mean())
+
+
+def _compare_liveness(audited: Audited, name: str, model: nn.Module, arm: ArmResult, on: OnValidation) -> None:
+    """The loss on the whole validation split, as it is and with each sublayer's outputs replaced by their mean."""
+    said, sums = arm.sublayers, dict[str, torch.Tensor]()
+    layers = {layer: model.get_submodule(layer) for layer in said.effective_rank}
 
     def add(layer: str) -> Callable[..., None]:
         def hook(_module: nn.Module, _given: Any, output: torch.Tensor) -> None:
@@ -258,8 +305,9 @@ def _compare_liveness(
         return hook
 
     def replace(layer: str) -> Callable[..., torch.Tensor]:
-        return lambda _module, _given, output: (sums[layer] / tokens).to(output).expand_as(output)
+        return lambda _module, _given, output: (sums[layer] / on.tokens).to(output).expand_as(output)
 
-    audited.compare("losses of liveness", f"validation loss of {name}", said.loss_nats_per_token, loss(add))
-    dead = f"validation loss of {name} with its sublayers replaced by their means"
-    audited.compare("losses of liveness", dead, said.loss_with_means_nats_per_token, loss(replace))
+    found, dead = (on.loss(model, {module: hook(layer) for layer, module in layers.items()}) for hook in (add, replace))
+    audited.compare("losses of liveness", f"validation loss of {name}", said.loss_nats_per_token, found)
+    where = f"validation loss of {name} with its sublayers replaced by their means"
+    audited.compare("losses of liveness", where, said.loss_with_means_nats_per_token, dead)

@@ -172,7 +172,14 @@ class OrderConfig(StageConfiguration):
     execution: RobustnessExecution = execution(description="How the work is done.")
 
 
-AUDITED = ("test losses", "losses under triggers", "losses under flips", "transfers", "losses of liveness")
+AUDITED = (
+    "test losses",
+    "losses under triggers",
+    "losses under flips",
+    "transfers",
+    "losses of liveness",
+    "validation losses",
+)
 """Kinds of numbers that the audit computes again."""
 AUDIT_TOLERANCE = 1e-4
 """Nats per token. Everything that is compared was computed in fp32, whatever the precision of trainings and searches:

@@ -38,6 +38,31 @@ def require_trainings(
     if base.training:
         budget = Budget.model_validate(configured["model"]["pretraining"])
         require_trained(BASE, stages["base"], base.training, budget, [], packed)
+    _require_base_trained(configured["base_checks"], base)
+    shares = [f"{share:g}" for share in configured["snapshots"]]
+    kept = {BASE: base.snapshots} | {name: arm.snapshots for name, arm in arms.items()}
+    for name, snapshots in kept.items():
+        required = shares if name == (BASE if base.training else BASELINE) else []
+        require_equal(f"{name} kept a snapshot at each share of its training", list(snapshots), required)
+
+
+def _require_base_trained(configured: Mapping[str, float], base: BaseResult) -> None:
+    """The base model is as much better than what it is compared with as required."""
+    found = base.trained_check
+    names = ["unigram", "untrained"] if base.training else ["unigram"]
+    required = {name: configured[f"max_ratio_to_{name}"] for name in names}
+    require_equal("base was held against what is configured", found.required_ratio, required)
+    own = found.validation_perplexity["base"]
+    follow = {name: own / found.validation_perplexity[name] for name in names}
+    require_equal("the ratios of base follow from its perplexities", found.ratio_of_perplexities, follow)
+    for name, ratio in follow.items():
+        if not ratio <= required[name]:
+            raise CheckFailed(f"base is trained, beside {name}", ratio, f"at most {required[name]}")
+    if training := base.training:
+        rounding = ROUNDING_OF["tf32" if training.budget.get("precision") == "tf32" else "fp32"]
+        loss = training.best_validation_loss_nats_per_token
+        kept = "the perplexity of base is that of its best validation"
+        require_close(kept, math.log(own), loss, rounding * loss)
 
 
 def require_distinct_arms(arms: Arms) -> None:

@@ -136,16 +136,52 @@ def flipped(stages: Stages) -> None:
         row["replacements"] = [token - 1 for token in row["replacements"]]
 
 
+def other_uat_shares(stages: Stages) -> None:
+    for row in stages["uat-monotonic"]["rows"]:
+        row["budget_losses_sum_nats"] = [row["loss_sum_nats"] + 5] * 2 + [row["loss_sum_nats"]]
+
+
+def other_early_triggers(stages: Stages) -> None:
+    stages["uat-monotonic"]["result"]["gradient"]["budgets"]["0.1"] = [5, 6, 7]
+
+
+def trained_base(stages: Stages) -> None:
+    """Better than it is; the ratios follow."""
+    check = stages["base"]["result"]["trained_check"]
+    check["validation_perplexity"]["unigram"] *= 2
+    check["ratio_of_perplexities"]["unigram"] /= 2
+
+
+def untrained_is_worse(stages: Stages) -> None:
+    check = stages["base"]["result"]["trained_check"]
+    check["validation_perplexity"]["untrained"] *= 2
+    check["ratio_of_perplexities"]["untrained"] /= 2
+
+
+def better_snapshot(stages: Stages) -> None:
+    stages["base"]["result"]["snapshots"]["0.5"] = 0.5
+
+
+def start_at_no_cost(stages: Stages) -> None:
+    stages["start-non-negative-positive-part"]["result"]["validation_perplexity_after"] = 10.0
+
+
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
+        (other_uat_shares, "uat, monotonic, document"),
+        (other_early_triggers, "uat, monotonic, document"),
+        (trained_base, "validation loss of unigram"),
+        (untrained_is_worse, "validation loss of untrained"),
+        (better_snapshot, "validation loss of base@0.5"),
+        (start_at_no_cost, "validation loss of constrained-untrained"),
         (transferred, "transfer of hotflip (gradient search) from random-signs to monotonic on attack-evaluation"),
         (alive, "validation loss of monotonic with its sublayers replaced by their means"),
         (evaluated, "evaluate, monotonic, document"),
         (triggered, "transfer of uat (gradient search) from monotonic to base on attack-search"),
         (flipped, "transfer of hotflip (gradient search) from monotonic to base on attack-evaluation"),
     ],
-    ids=["N3", "N4", "N7", "N11", "N12"],
+    ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_numbers_that_the_models_do_not_give(tmp_path: Path, edit: Callable[[Stages], None], said: str):
     found = refused(tmp_path, edit)
@@ -154,6 +190,40 @@ def test_numbers_that_the_models_do_not_give(tmp_path: Path, edit: Callable[[Sta
         and "is what the audit computes: measured" in found
         and "give or take 0.0001 nats per token" in found
     )
+
+
+def another_text(stages: Stages) -> None:
+    stages["uat-monotonic"]["result"]["gradient"]["trigger_text"] = " something else"
+
+
+def comes_back(stages: Stages) -> None:
+    found = stages["hotflip-monotonic"]
+    for row in found["rows"]:
+        row["round_trips"] = not row["round_trips"]
+    found["result"]["round_trips"] = sum(row["round_trips"] for row in found["rows"])
+
+
+def all_zeros(stages: Stages) -> None:
+    stages["monotonic"]["result"]["constraint"]["share_of_zeros"] = 0.999
+
+
+def larger(stages: Stages) -> None:
+    stages["base"]["result"]["parameters"] = 10**10
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (another_text, "the text of the trigger of uat on monotonic is that of its ids"),
+        (comes_back, "comes back from its text"),
+        (all_zeros, "the share of zeros of the constrained weights in model/ of monotonic"),
+        (larger, "the parameters of base"),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+def test_what_the_audit_reads_beside_losses(tmp_path: Path, edit: Callable[[Stages], None], said: str):
+    found = refused(tmp_path, edit)
+    assert said in found and "measured" in found and "required" in found
 
 
 # ------------------------------------------------------------------------ what contradicts a file that is read
@@ -270,6 +340,37 @@ def dearer_iterations(stages: Stages) -> None:
         point["forward_sequences"] *= 100
 
 
+def more_documents(stages: Stages) -> None:
+    stages["text"]["result"]["splits"]["train"] |= {"documents": 10**6, "characters": 10**9}
+
+
+def of_test(change: Row) -> Callable[[Stages], None]:
+    """In the result, and in no file."""
+    return lambda stages: stages["text"]["result"]["splits"]["test"].update(change)
+
+
+def more_tokens(stages: Stages) -> None:
+    stages["text"]["result"]["packed"]["validation"]["tokens"] = 10**8
+
+
+def ratio_of_another_base(stages: Stages) -> None:
+    stages["base"]["result"]["trained_check"]["ratio_of_perplexities"]["unigram"] = 0.01
+
+
+def not_trained(stages: Stages) -> None:
+    check = stages["base"]["result"]["trained_check"]
+    check["validation_perplexity"]["unigram"] = 1e-3
+    check["ratio_of_perplexities"]["unigram"] = check["validation_perplexity"]["base"] / 1e-3
+
+
+def asked_for_less(stages: Stages) -> None:
+    stages["base"]["result"]["trained_check"]["required_ratio"]["unigram"] = 1000.0
+
+
+def without_snapshots(stages: Stages) -> None:
+    stages["base"]["result"]["snapshots"] = {}
+
+
 def halved(stages: Stages) -> None:
     """N8: in losses, blind, controls and transfer; what the search saw stays."""
     for row in [*stages["hotflip-monotonic"]["rows"], *of_transfer(stages, attack="hotflip", model="monotonic")]:
@@ -349,6 +450,14 @@ def allows_more(stages: Stages) -> None:
             dearer_iterations,
             "the curve of the gradient search of uat on monotonic after iteration 1 stands at what was",
         ),
+        (more_documents, "splits in the result of setup is that in"),
+        (of_test({"documents": 999}), "splits in the result of setup is that in"),
+        (of_test({"digest": "0" * 64}), "splits in the result of setup is that in"),
+        (more_tokens, "the packed validation split of setup is that in"),
+        (ratio_of_another_base, "the ratios of base follow from its perplexities"),
+        (not_trained, "base is trained, beside unigram"),
+        (asked_for_less, "base was held against what is configured"),
+        (without_snapshots, "base kept a snapshot at each share of its training"),
         (halved, "is what the search of hotflip on monotonic saw: measured"),
         (halved_but_for_the_curve, "the curve of hotflip on monotonic after round"),
         (dearer_than_the_whole, "in hotflip on monotonic the scored part of a text costs no more than the whole"),
