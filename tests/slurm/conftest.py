@@ -54,6 +54,7 @@ def bench(_bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with _bench.at_hand(monkeypatch):
         _bench.ensure_worker()
         yield _bench
+    _bench.stop_workers("ratchet")  # it would take the studies of tests without SLURM, which share the server
 
 
 @pytest.fixture
