@@ -46,7 +46,8 @@ def comparison_table(
     """
     by = "p and interval are of Welch's t" if unpaired else "p is of Student's t of the pairs"
     return Table(
-        f"The arm minus its reference, seed by seed; {'above' if higher_is_better else 'below'} 0 the arm is better. "
+        f"The arm minus its reference{'' if unpaired else ', seed by seed'}; "
+        f"{'above' if higher_is_better else 'below'} 0 the arm is better. "
         f"{by}, adjusted by Holm over the {together or len(found)} comparisons that are "
         "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
         "lowest p that so many seeds can give. Better or worse is shown where the adjusted p is at most "

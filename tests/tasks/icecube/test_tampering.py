@@ -11,23 +11,11 @@ import pytest
 
 from storage import durable
 from tests.tasks.icecube.tiny import SMOKE
-from tests.tasks.resealed import Change, Stages, asked_again, refused
+from tests.tasks.resealed import Change, Stages, asked_again, audited_nothing, differs_too_much, nothing, refused
 
 
 def trials(stages: Stages) -> Iterator[dict[str, Any]]:
     return (stage["result"] for stage in stages.values() if "ended" in stage["result"])
-
-
-def nothing(stages: Stages) -> None:
-    pass
-
-
-def audited_nothing(stages: Stages) -> None:
-    stages["audit"]["result"]["numbers"] = {}
-
-
-def differs_too_much(stages: Stages) -> None:
-    stages["audit"]["result"]["largest_difference"] = 7.0
 
 
 # ------------------------------------------------------------------------------- the events and their inputs

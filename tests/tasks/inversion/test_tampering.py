@@ -11,7 +11,7 @@ import pytest
 
 from storage import durable
 from tests.tasks.inversion.tiny import SMOKE
-from tests.tasks.resealed import Change, Stages, asked_again, refused
+from tests.tasks.resealed import Change, Stages, asked_again, audited_nothing, differs_too_much, nothing, refused
 
 
 def trainings(stages: Stages) -> Iterator[dict[str, Any]]:
@@ -20,18 +20,6 @@ def trainings(stages: Stages) -> Iterator[dict[str, Any]]:
 
 def results(stages: Stages) -> Iterator[dict[str, Any]]:
     return (stage["result"] for stage in trainings(stages))
-
-
-def nothing(stages: Stages) -> None:
-    pass
-
-
-def audited_nothing(stages: Stages) -> None:
-    stages["audit"]["result"]["numbers"] = {}
-
-
-def differs_too_much(stages: Stages) -> None:
-    stages["audit"]["result"]["largest_difference"] = 7.0
 
 
 # ---------------------------------------------------------------------------------- the matrices, the pilot
