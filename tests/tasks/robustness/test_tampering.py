@@ -18,6 +18,7 @@ from storage.errors import CheckFailed
 from tasks.robustness.transfer import increases_of
 from tasks.statistics.losses import summary
 from tasks.training.weights import weights_digest
+from tests.tasks.resealed import audited_nothing, differs_too_much
 from tests.tasks.robustness.edited import Stages, aggregated, as_measured, audited, searched_again, written
 from tests.tasks.tiny import finished_study
 
@@ -403,17 +404,8 @@ def below_nothing(stages: Stages) -> None:
     found["result"]["models"]["monotonic"] = summary(found["rows"], "monotonic").as_json()
 
 
-def audited_nothing(stages: Stages) -> None:
-    """Third review: an audit without a number passed."""
-    stages["audit"]["result"]["numbers"] = {}
-
-
 def audited_a_part(stages: Stages) -> None:
     stages["audit"]["result"]["numbers"]["transfers"] = 0
-
-
-def differs_too_much(stages: Stages) -> None:
-    stages["audit"]["result"]["largest_difference"] = 5.0
 
 
 def allows_more(stages: Stages) -> None:
