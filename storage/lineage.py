@@ -8,6 +8,7 @@ from typing import Any
 
 from storage import durable
 from storage.differences import ABSENT, leaves
+from storage.errors import BadInput
 from storage.run_directory import RunDirectory
 
 
@@ -67,7 +68,7 @@ class Lineages:
             self._read[run] = Lineage(run, known=False)  # also for one that was edited to read itself
             try:
                 self._read[run] = self._described(run)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, BadInput):
                 pass
         return self._read[run]
 

@@ -7,11 +7,14 @@ editing a file is not a marker, and whatever is refused is named.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from storage import durable, locks
+from storage.errors import BadInput
+from storage.inside import inside, parts
 from storage.run_directory import RunDirectory
 
 FORMAT = 1
@@ -33,9 +36,10 @@ def write(run: RunDirectory, outputs: list[str], inputs: dict[str, str], lock: l
     """Reads every output back, digests it, and then commits the marker.
 
     `outputs` are names relative to the run directory, files or folders; `inputs` the outputs digests of the
-    stages that were really read, by role. Raises FileNotFoundError naming an output that is not there.
+    stages that were really read, by role. Raises FileNotFoundError naming an output that is not there, BadInput one
+    that is no file inside the run directory, such as a link.
     """
-    listed = {name: _describe(run.path / name) for name in _files(run.path, outputs)}
+    listed = {name: _describe(inside(run.path, name)) for name in _files(run.path, outputs)}
     body = {
         "format": FORMAT,
         "stage": run.stage,
@@ -98,10 +102,10 @@ def adopt(run: RunDirectory, inputs: dict[str, str], lock: locks.Lock) -> bool:
 def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool | None, any_lock: bool = False) -> Verdict:
     """`full`: hashes every output; False: those whose times differ; None: the small ones of these."""
     try:
-        marker = durable.read_json(run.marker_file)
+        marker = durable.read_json(inside(run.path, run.marker_file.name))
     except FileNotFoundError:
         return Verdict(False, "no marker", present=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, BadInput) as error:
         return Verdict(False, f"the marker cannot be read: {error}")
     try:
         reason = (
@@ -110,6 +114,8 @@ def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool | None, 
             or _wrong_outputs(marker["outputs"], run.path, full)
             or (_taken_over(marker, run) if not any_lock else "")
         )
+    except BadInput as error:
+        reason = f"the marker lists what is no output: {error}"
     except (OSError, ValueError, TypeError, AttributeError) as error:  # a person's edit can put anything there
         reason = f"the marker cannot be verified: {error!r}"
     return Verdict(False, reason) if reason else Verdict(True, outputs_digest=marker["outputs_digest"])
@@ -163,13 +169,13 @@ def _wrong_inputs(marker: dict[str, Any], inputs: dict[str, str]) -> str:
 
 
 def _wrong_outputs(outputs: dict[str, Any], directory: Path, full: bool | None) -> str:
-    """Which output is missing or altered, or empty. Extra files inside an output folder count too."""
-    folders = {name.split("/", 1)[0] for name in outputs if "/" in name}
-    if extra := set(_files(directory, sorted(folders), missing_ok=True)) - set(outputs):
-        return f"{sorted(extra)[0]} was added after the stage finished"
+    """Which output is missing or altered, or empty. Extra files inside an output folder count too.
+
+    BadInput where one is no file inside the run directory.
+    """
     for name, described in outputs.items():
-        file = directory / name
         try:
+            file = inside(directory, name)
             stat = file.stat()
             if stat.st_size != described["size"]:
                 return f"{name} has {stat.st_size} bytes, the marker says {described['size']}"
@@ -181,6 +187,9 @@ def _wrong_outputs(outputs: dict[str, Any], directory: Path, full: bool | None) 
             return f"{name} is missing"
         except (OSError, KeyError, TypeError) as error:
             return f"{name} cannot be verified: {error!r}"
+    folders = {first for first, *below in map(parts, outputs) if below}
+    if extra := set(_files(directory, sorted(folders), missing_ok=True)) - set(outputs):
+        return f"{sorted(extra)[0]} was added after the stage finished"
     return ""
 
 
@@ -198,10 +207,11 @@ def _files(directory: Path, names: list[str], missing_ok: bool = False) -> list[
     """The files that the names, files or folders below `directory`, stand for, sorted."""
     found = []
     for name in names:
-        path = directory / name
-        if path.is_dir():
-            found += [file.relative_to(directory).as_posix() for file in path.rglob("*") if file.is_file()]
-        elif path.is_file():
+        path = directory.joinpath(*parts(name))
+        if path.is_dir() and not path.is_symlink():
+            below = (one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
+            found += [one.relative_to(directory).as_posix() for one in below]
+        elif os.path.lexists(path):
             found.append(name)
         elif not missing_ok:
             raise FileNotFoundError(f"the stage named the output {path}, which is not there")

@@ -92,12 +92,21 @@ class RunDirectory:
     def marker_file(self) -> Path:
         return self.path / "COMPLETE.json"
 
-    def reads(self, inputs: Mapping[str, Any]) -> dict[str, RunDirectory]:
-        """The runs that this one reads, by role, from the `inputs` of its stage.json."""
-        return {
-            role: RunDirectory(self.root, self.study, given["stage"], given["fingerprint"])
-            for role, given in inputs.items()
-        }
+    def reads(self, inputs: Mapping[str, Any] | None) -> dict[str, RunDirectory]:
+        """The runs of its study that this one reads, by role, from the `inputs` of its stage.json.
+
+        BadInput where that is no list of such, or names a place elsewhere.
+        """
+        found = {}
+        try:
+            for role, given in (inputs or {}).items():
+                named = re.fullmatch("([a-z0-9-]+)/([0-9a-f]+)", f"{given['stage']}/{given['fingerprint']}")
+                found[role] = RunDirectory(self.root, self.study, *named.groups())  # type: ignore[union-attr]
+        except (AttributeError, KeyError, TypeError):
+            raise BadInput(
+                f"{self.stage_file} names as what it reads no runs of its study: copy it again from where it was made"
+            ) from None
+        return found
 
     def refresh(self) -> None:
         """Has NFS list anew what another host may have left here: for whoever has just come to hold the lock."""
@@ -148,8 +157,10 @@ def find_run(root: Path, named: str) -> RunDirectory:
 def run_in(path: Path) -> RunDirectory:
     """The run whose directory this is, by its stage.json. BadInput where that cannot be, or names another folder."""
     try:
-        run = RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], _fingerprint_in(path / "stage.json"))
+        described = _described(path / "stage.json")
+        run = RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], described["fingerprint"])
         if run.path == path:
+            run.reads(described.get("inputs"))
             return run
         reason = f"it is that of {run.path.name}, copied here: name the run directory itself"
     except (OSError, ValueError, IndexError) as error:
@@ -157,12 +168,11 @@ def run_in(path: Path) -> RunDirectory:
     raise BadInput(f"{path}/stage.json cannot be believed: {reason}")
 
 
-def _fingerprint_in(stage_file: Path) -> str:
+def _described(stage_file: Path) -> dict[str, Any]:
     described = durable.read_json(stage_file)
-    named = described.get("fingerprint") if isinstance(described, dict) else None
-    if not isinstance(named, str):
+    if not isinstance(described, dict) or not isinstance(described.get("fingerprint"), str):
         raise ValueError("it names no fingerprint")
-    return named
+    return described
 
 
 def _short(fingerprint_: str) -> str:
