@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from storage import reading
 from tasks.report.figures import SERIES_STYLES, Curve, curves
 
 TRAINING, VALIDATION = "train_loss", "validation_"
@@ -64,8 +64,8 @@ def rows_of(file: Path) -> list[dict[str, Any]]:
 def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
     """The same, and how many lines are damaged; a last one that is just being written is not."""
     try:
-        lines = file.read_bytes().split(b"\n")
-    except OSError:
+        lines = reading.read_bytes(file, reading.ROWS_BYTES).split(b"\n")
+    except (OSError, ValueError):
         return [], 0
     found = [_row(line) for line in lines]
     return [row for row in found if row is not None], found[:-1].count(None)
@@ -73,7 +73,7 @@ def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
 
 def _row(line: bytes) -> dict[str, Any] | None:
     try:
-        row = json.loads(line)
+        row = reading.json_value(line, "a row")
     except ValueError:
         return None
     return row if isinstance(row, dict) and "step" in row else None

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from deployments.page import Page
-from storage.errors import BadInput
+from storage import reading
+from storage.errors import BadInput, cut
 from tasks.stage.validation import set_key, validated
 
 DEFAULT_PROFILE = "quick"
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(reading.Loader):
     """YAML 1.2 numbers, since YAML 1.1 reads 1e-5 as text; and a key given twice is an error, not the second value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys: list[Any] = []
+        keys: set[Any] = set()
         for place, _ in node.value:
             key = self.construct_object(place, deep=True)
+            if not isinstance(key, Hashable):
+                break  # the constructor below says so
             if key in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is given twice", place.start_mark)
-            keys.append(key)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {cut(repr(key))} is given twice", place.start_mark
+                )
+            keys.add(key)
         return super().construct_mapping(node, deep)
 
 
@@ -71,12 +77,13 @@ def profile_values(page: Page, profile: str) -> dict[str, Any]:
     """What a profile (a name, or a .yaml file) says, not yet validated. BadInput when it cannot be read."""
     file = profile_file(page, profile)
     try:
-        with file.open(encoding="utf-8") as stream:
-            values = yaml.load(stream, _Loader)
+        values = reading.read_yaml(file, _Loader)
     except FileNotFoundError:
         raise BadInput(f"there is no file {file}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
         raise BadInput(f"{file} cannot be read as YAML: {error}") from None
+    except ValueError as error:
+        raise BadInput(str(error)) from None
     if not isinstance(values, dict):
         raise BadInput(f"{file} must hold keys and values, such as `name: my-study`")
     return {"name": file.stem} | values
@@ -92,9 +99,9 @@ def read_over(given: list[str]) -> dict[str, list[Any]]:
         if key in over:
             raise BadInput(f"--over {key} is given twice: give all its values at once, such as --over {key}=1,2")
         try:
-            over[key] = yaml.load(f"[{text}]", _Loader)
-        except yaml.YAMLError as error:
-            raise BadInput(f"--over {key}: {text!r} cannot be read as YAML: {error}") from None
+            over[key] = reading.yaml_value(f"[{text}]", f"--over {key}: {cut(repr(text))}", _Loader)
+        except ValueError as error:
+            raise BadInput(str(error)) from None
     return over
 
 
@@ -104,7 +111,7 @@ def _apply(values: dict[str, Any], change: str) -> None:
     if not equals or not path:
         raise BadInput(f"--set {change!r} is not KEY=VALUE, such as --set budget.epochs=0.5")
     try:
-        value = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise BadInput(f"--set {path}: {text!r} cannot be read as YAML: {error}") from None
+        value = reading.yaml_value(text, f"--set {path}: {cut(repr(text))}", _Loader)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
     set_key(values, path, value, f"--set {path}")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from storage import durable
+from storage import durable, reading
 from storage.differences import differences
 from storage.errors import CheckFailed
 from storage.locks import Lock
@@ -214,7 +214,7 @@ def verify(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} holds {sorted(present)}, its manifest lists {sorted(manifest['files'])}")
     for name, described in manifest["files"].items():
         file = folder / name
-        with file.open("rb") as read:
+        with reading.opened(file) as read:
             digest = hashlib.file_digest(read, xxhash.xxh3_128).hexdigest()
         if described != {"size": file.stat().st_size, "xxh3_128": digest}:
             raise ValueError(f"{file} is torn or altered: it does not match its manifest")

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from storage import reading
+
 TEMPORARY_PREFIX = ".tmp-"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -36,11 +38,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value of a file; raises FileNotFoundError, or ValueError naming the file."""
-    try:
-        return json.loads(path.read_bytes())
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+    """The JSON value of a file; raises OSError where none can be read, or ValueError naming the file."""
+    return reading.json_value(reading.read_bytes(path), path)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -197,8 +196,8 @@ def refresh(folder: Path) -> None:
 
 
 def sha256_file(path: Path) -> str:
-    """Hexadecimal sha256 of a file's bytes."""
-    with path.open("rb") as file:
+    """Hexadecimal sha256 of a regular file's bytes; ValueError for a pipe or a device."""
+    with reading.opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+VALUE_SHOWN, MESSAGE_SHOWN = 300, 20_000
+"""Characters of a value that a message quotes, and of a whole one: what it quotes may be of any length."""
 EXAMPLES_SHOWN = 20
 CURVE_SHOWN = 10
 """Validations that a message lists; metrics.jsonl has them all."""
 
 
+def cut(text: str, at_most: int = VALUE_SHOWN) -> str:
+    """The text, or as much of it as a message quotes and how much it leaves out."""
+    return text if len(text) <= at_most else f"{text[:at_most]}... ({len(text) - at_most:,} more characters)"
+
+
 class BadInput(Exception):
     """The configuration or an input cannot be used: fails at once, exit code 2, never retried."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(cut(message, MESSAGE_SHOWN))
 
 
 class CheckFailed(Exception):

@@ -9,7 +9,6 @@ import codecs
 import hashlib
 import importlib.metadata
 import io
-import json
 import os
 import platform
 import tempfile
@@ -18,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from storage import durable
+from storage import durable, reading
 from storage.errors import BadInput
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -73,7 +72,7 @@ def opened(file: Path, sha256: str | None) -> Iterator[io.BufferedReader]:
     What is hashed is what is read: neither is the name taken for a pattern, nor can another file come in between.
     BadInput where the bytes are others.
     """
-    with file.open("rb") as handle:
+    with reading.opened(file) as handle:
         if sha256 is not None and hashlib.file_digest(handle, "sha256").hexdigest() != sha256:
             raise BadInput(
                 f"{file} is not the file any more whose sha256 is in the fingerprint ({sha256[:12] or 'none'}): it "
@@ -161,7 +160,7 @@ def require_gguf(path: Path) -> None:
     """BadInput unless `path` is a file that begins as GGUF files do."""
     if not path.is_file():
         raise BadInput(f"model.path {path} is not a file: give the GGUF file (`make assets` fetches one into assets/)")
-    with path.open("rb") as file:
+    with reading.opened(path) as file:
         if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
             raise BadInput(
                 f"model.path {path} is not a GGUF file, in spite of its name: its first four bytes must be "
@@ -192,7 +191,7 @@ class _DigestCache:
         self._known: dict[str, Any] = {}
         try:
             if self._file.stat().st_uid == os.getuid():
-                known = json.loads(self._file.read_bytes())
+                known = durable.read_json(self._file)
                 self._known = known if isinstance(known, dict) else {}
         except (OSError, ValueError):
             pass  # only a cache: what cannot be read is computed again

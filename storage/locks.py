@@ -9,7 +9,6 @@ comes back cannot commit: `Lock.check()` before each commit, and readers that re
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from storage import durable
+from storage import durable, reading
 from storage.errors import Held
 
 HEARTBEAT_SECONDS = 5.0
@@ -155,7 +154,7 @@ def _living_holder(directory: Path, number: int, dead_after_seconds: float) -> d
     if (directory / f"{number}.released").exists():
         return None
     try:
-        identity = json.loads((directory / f"{number}.json").read_bytes())
+        identity = durable.read_json(directory / f"{number}.json")
         if not isinstance(identity, dict):
             raise ValueError("not an object")
     except (OSError, ValueError):
@@ -184,8 +183,8 @@ def _heartbeat_moves(file: Path, dead_after_seconds: float) -> bool:
 
 def _stamp(file: Path) -> bytes | None:
     try:
-        return file.read_bytes()
-    except OSError:
+        return reading.read_bytes(file)
+    except (OSError, ValueError):
         return None
 
 

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator
 from pydantic.fields import FieldInfo
 
 from deployments.slurm.cluster.resources import Line, Resources
+from storage import reading
 from storage.errors import BadInput
 
 SITES = Path(__file__).parents[2] / "sites"
@@ -110,15 +110,17 @@ def read_site(name: str | None = None) -> Site:
     """The site of this name or file (else of `RATCHET_SITE`, else `cluster`). BadInput names what is wrong where."""
     file = _file(name or os.environ.get(VARIABLE) or OWN)
     try:
-        values = yaml.safe_load(file.read_text())
+        values = reading.read_yaml(file)
     except FileNotFoundError:
         known = ", ".join(sorted(file.stem for file in SITES.glob("*.yaml")))
         raise BadInput(
             f"there is no site file {file}: copy {SITES / 'example.yaml'} to it and fill in what this cluster has, "
             f"or name another one in {VARIABLE} (known: {known})"
         ) from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
         raise BadInput(f"{file} cannot be read as YAML: {error}") from None
+    except ValueError as error:
+        raise BadInput(str(error)) from None
     try:
         site = Site.model_validate(values)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from deployments.slurm.job.journal import Submission
-from storage import durable, locks
+from storage import durable, locks, reading
 
 MEMORY_WORDS = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Out Of Memory")
 CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
@@ -53,10 +53,8 @@ def newest_attempt(run_directory: Path) -> int:
 def end_of(log: Path) -> bytes:
     """The last lines of a job's log; empty when it has none."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
-            return file.read()
-    except OSError:
+        return reading.end_of(log, LOG_END_BYTES)
+    except (OSError, ValueError):
         return b""
 
 

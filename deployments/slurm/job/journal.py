@@ -8,7 +8,6 @@ a time writes: the one that holds the pool's lock.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass, field, replace
@@ -144,7 +143,7 @@ class Journal:
     @staticmethod
     def _read(file: Path) -> Submission | None:
         try:
-            values: dict[str, Any] = json.loads(file.read_bytes())
+            values: dict[str, Any] = durable.read_json(file)
             end = values.pop("end")
             return Submission(**values, end=End.read(end) if end else None)
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):

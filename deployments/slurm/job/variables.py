@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
@@ -23,6 +22,7 @@ from deployments.slurm.cluster.site import Site, explained, overrides
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.job.plan import Plan
 from deployments.walk import Handle
+from storage import reading
 from storage.errors import BadInput
 
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
@@ -116,9 +116,9 @@ def own_resources(study: Any) -> dict[str, dict[str, Any]]:
 def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
     """As `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that."""
     try:
-        kept = yaml.safe_load(Path(study_file).read_text())["study"]["execution"]["resources"]
+        kept = reading.read_yaml(Path(study_file))["study"]["execution"]["resources"]
         return overrides(kept, "execution.resources.")
-    except (FileNotFoundError, IsADirectoryError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError):
+    except (FileNotFoundError, IsADirectoryError, KeyError, TypeError, AttributeError, ValueError):
         return {}
 
 

@@ -5,7 +5,6 @@ A job that was killed could not write down what it had used; the accounting know
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 from deployments.slurm.cluster.client import Used
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.walk import Handle
-from storage import durable
+from storage import durable, reading
 from storage.run_directory import RunDirectory
 
 Accounting = Callable[[Sequence[str]], Mapping[str, Used]]
@@ -151,14 +150,14 @@ def _steps(run: RunDirectory) -> list[int]:
     """The number of each step that was computed, one for each time that it was."""
     steps = []
     try:
-        for line in run.timing_file.read_bytes().splitlines():
+        for line in reading.read_bytes(run.timing_file, reading.ROWS_BYTES).splitlines():
             try:
-                row = json.loads(line)
+                row = reading.json_value(line, "a row")
             except ValueError:
                 continue  # the row that a kill cut off
             if "step" in row:
                 steps.append(int(row["step"]))
-    except OSError:
+    except (OSError, ValueError):
         pass
     return steps
 

@@ -21,7 +21,7 @@ import yaml
 
 from deployments.page import Page, load_page
 from deployments.walk import Handle
-from storage import durable
+from storage import durable, reading
 from storage.errors import BadInput
 from tasks.stage.validation import validated
 
@@ -60,11 +60,11 @@ def keep(file: Path, page: Page, study: Any, source: Path) -> Path:
 def read(file: Path) -> tuple[Page, Any]:
     """The page, and the typed study. BadInput when the file is not one that `keep` wrote."""
     try:
-        values = yaml.safe_load(file.read_text())
+        values = reading.read_yaml(file)
         place, configuration, over = str(values["page"]), values["study"], values.get("over", {})
     except FileNotFoundError:
         raise BadInput(f"there is no study file {file}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{file} is not a study file ({error}): start the study again, which writes it") from None
     try:
         page = replace(load_page(place), over=over)
@@ -79,8 +79,8 @@ def read(file: Path) -> tuple[Page, Any]:
 def source_of(file: Path) -> str:
     """Name of the copy of the source that its jobs run; empty when the file, perhaps an older one, names none."""
     try:
-        return str(yaml.safe_load(file.read_text()).get("source", ""))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError):
+        return str(reading.read_yaml(file).get("source", ""))
+    except (OSError, ValueError, AttributeError):
         return ""
 
 

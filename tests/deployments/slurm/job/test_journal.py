@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deployments.slurm.job.journal import End, Journal, Submission
-from storage import durable
+from storage import durable, reading
 from tasks.stage.diagnosis import Diagnosis
 
 ENTRY = Submission(1, "study-train.3fa9c1.1", "flow-run", 1.5, True, 4.0, 8.0, 2, 1, 60, 3, "state", None)
@@ -67,10 +67,10 @@ def test_an_entry_of_an_earlier_version_is_read(journal: Journal) -> None:
 def test_a_disk_that_does_not_answer_is_no_empty_journal(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     journal.write(ENTRY)
 
-    def away(path: Path) -> bytes:
+    def away(path: Path, *_: object) -> bytes:
         raise OSError(116, "Stale file handle")
 
-    monkeypatch.setattr(Path, "read_bytes", away)
+    monkeypatch.setattr(reading, "read_bytes", away)
     with pytest.raises(OSError, match="Stale"):
         journal.all()
 

@@ -376,18 +376,18 @@ def test_a_record_that_cannot_be_read_now_decides_nothing(world: World, monkeypa
 
 def test_a_journal_that_cannot_be_read_now_starts_nothing_and_is_no_failure(world: World, monkeypatch) -> None:
     world.submit()
-    read = Path.read_bytes
+    read = durable.read_json
 
-    def away(path: Path) -> bytes:
+    def away(path: Path) -> Any:
         if path.name == "0001.json":
             raise OSError(116, "Stale file handle")
         return read(path)
 
     world.restart()
-    monkeypatch.setattr(Path, "read_bytes", away)
+    monkeypatch.setattr(durable, "read_json", away)
     assert world.submit() is None
     assert world.poll() == [] and len(world.slurm.all) == 1
-    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr(durable, "read_json", read)
     assert world.submit() == "1"
 
 

@@ -1,0 +1,135 @@
+"""Reads files that others may have made: only regular ones, and no more of them than a bound.
+
+A pipe would be waited for, a device has no end, and brackets or aliases make much of a small file: one such file in a
+root that a group shares must stop no command. The bounds are far above what Ratchet writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from storage.errors import cut
+
+JSON_BYTES = 64 * 2**20
+"""The manifest of an export of 100,000 files has 20 MB; a marker of 1,000 files 0.3 MB."""
+YAML_BYTES = 256 * 2**10
+"""Of a file, and of what it says once its aliases are written out; a study is kept in 10 kB."""
+ROWS_BYTES = 2**30
+"""Of a file of rows; a million steps are 300 MB."""
+DEPTH = 64
+DIGITS = 100
+
+
+def opened(path: Path) -> io.BufferedReader:
+    """A regular file, open at its beginning; nothing is waited for. ValueError for a pipe, a socket or a device."""
+    refused = ValueError(f"{path} is a pipe, a socket or a device and no regular file: it is not read, remove it")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError as error:
+        raise refused if error.errno in (errno.ENXIO, errno.ENODEV) else error from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path)) if stat.S_ISDIR(mode) else refused
+
+
+def read_bytes(path: Path, at_most: int = JSON_BYTES) -> bytes:
+    """What stands in a regular file; ValueError where that is more than `at_most` bytes."""
+    with opened(path) as file:
+        data = file.read(at_most + 1)
+    if len(data) > at_most:
+        raise ValueError(f"{path} has more than {at_most:,} bytes, as no file of ours has: it is not read")
+    return data
+
+
+def end_of(path: Path, at_most: int) -> bytes:
+    """The last bytes of a regular file, such as a log."""
+    with opened(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - at_most))
+        return file.read(at_most)
+
+
+def json_value(data: bytes, where: object) -> Any:
+    """The JSON value that `data` is; ValueError naming `where` it stands."""
+    try:
+        value = json.loads(data)
+        if data.count(b"[") + data.count(b"{") > DEPTH:
+            _require_shallow(value)
+    except RecursionError:
+        raise ValueError(f"{where} nests lists and groups more than {DEPTH} deep, as no file of ours does") from None
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from error
+    return value
+
+
+def _require_shallow(value: Any) -> None:
+    level = [value]
+    for _ in range(DEPTH + 1):
+        nested = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        level = [child for children in nested for child in children]
+    if level:
+        raise RecursionError
+
+
+class Loader(yaml.SafeLoader):
+    """YAML nested no deeper than DEPTH, and no longer than YAML_BYTES with its aliases written out."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._depth, self._length = 0, 0
+        self._lengths: dict[str, int] = {}
+        """By anchor."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event: Any = self.peek_event()
+        before = self._length
+        self._depth += 1
+        self._require(self._depth <= DEPTH, f"lists and groups are nested more than {DEPTH} deep", event)
+        node: Any = super().compose_node(parent, index)
+        self._depth -= 1
+        if isinstance(event, yaml.AliasEvent):
+            length = self._lengths.get(str(event.anchor))
+            self._require(length is not None, f"*{event.anchor} stands in itself", event)
+            self._length += length or 0
+        else:
+            self._length += 1 + len(node.value) if isinstance(node, yaml.ScalarNode) else 1
+            if event.anchor:
+                self._lengths[event.anchor] = self._length - before
+            number = isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float"))
+            self._require(not number or len(node.value) <= DIGITS, f"a number of more than {DIGITS} digits", event)
+        self._require(self._length <= YAML_BYTES, f"longer than {YAML_BYTES:,} characters with its aliases", event)
+        return node
+
+    @staticmethod
+    def _require(holds: bool, problem: str, event: Any) -> None:
+        if not holds:
+            raise yaml.composer.ComposerError(None, None, cut(problem), event.start_mark)
+
+
+def yaml_value(text: str, where: object, loader: type[Loader] = Loader) -> Any:
+    """The value that a YAML text says; ValueError naming `where` it stands."""
+    try:
+        made = loader(text)
+        made.name = str(where)
+        return made.get_single_data()
+    except Exception as error:  # a tag that its value does not fit, `!!int ""`, is an IndexError
+        raise ValueError(f"{where} cannot be read as YAML: {cut(str(error) or repr(error), 1000)}") from None
+
+
+def read_yaml(path: Path, loader: type[Loader] = Loader) -> Any:
+    """The YAML value of a file; raises OSError, or ValueError naming the file."""
+    data = read_bytes(path, YAML_BYTES)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} cannot be read as YAML: it is no UTF-8: {error}") from None
+    return yaml_value(text, path, loader)
