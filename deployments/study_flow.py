@@ -78,11 +78,12 @@ def flow_of(page: Page) -> Flow[..., Any]:
         if dispatch == "slurm":
             return follow_in_flow(swept, study, root)
         walk = Walk(root or "runs", study.name, study.execution)
-        hold(walk.root)
         try:
             swept.walk(study, walk)
+            walk.close_to_others()
         except BadInput as error:  # a sentence, and no traceback
             return prefect_state(BAD_INPUT, str(error))
+        hold(walk.root)
         for note in notes(walk.handles):
             get_run_logger().warning("%s", note)
         tag = "sweep" if over else f"seed-{study.seed}"

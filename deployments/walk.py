@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from storage import markers
 from storage.errors import BadInput
+from storage.permissions import close_to_others
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
@@ -112,6 +113,11 @@ class Walk:
         for handle in self.handles:
             handle.run.refresh()
             handle.check_marker()
+
+    def close_to_others(self) -> None:
+        """Closes the study's folder, and what this process writes from now on, as the study's `permissions` say."""
+        if self._execution is not None:
+            close_to_others(self._execution.permissions, self.root / self.study)
 
     @contextmanager
     def cell(self, *parts: str) -> Iterator[None]:

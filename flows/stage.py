@@ -57,6 +57,7 @@ def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     page, study = study_file.read(Path(file))
     walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
+    walk.close_to_others()
     if fingerprint not in {handle.run.fingerprint for handle in walk.handles}:
         page.sweep_without_stopped(study, walk)  # it may be the table of a sweep without some cells
     handle = _find(walk.handles, name, fingerprint)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -84,7 +85,10 @@ def new_directory(path: Path) -> Iterator[Path]:
         reached("begun", path)
         yield temporary
         reached("written", path)
+        mode = temporary.stat().st_mode
         for file in sorted(temporary.rglob("*")):
+            if file.is_file() and not mode & stat.S_IRWXO:  # safetensors makes files that not even the group reads
+                file.chmod(stat.S_IMODE(mode) & 0o666)
             _fsync(file)
         _fsync(temporary)
         reached("synced", path)

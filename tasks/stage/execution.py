@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from storage.permissions import Permissions
 from tasks.stage.configuration import Configuration, LocalPath, execution
 
 
@@ -58,6 +59,11 @@ class Execution(Configuration):
         {},
         description="What SLURM jobs of this study ask for where it differs from the site, by stage name or `all`: "
         "{train-baseline: {time_limit_minutes: 600, memory_gb: 120}}.",
+    )
+    permissions: Permissions = execution(
+        "umask",
+        description="Who else on the machine may read what the study keeps: group, or nobody (private); umask: as this "
+        "machine has it.",
     )
     cache_folder: LocalPath = execution(
         "", description="Folder for extracted text and hub downloads; empty means .cache in the runs folder."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +19,12 @@ from deployments.embedded import require_answer
 from tests.conftest import REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.slurm.harness import PREFECT, Server
+from tests.slurm.postgres import AS_NOBODY, PROGRAMS
 
 BASH = [block.text for block in blocks("bash") if block.page == "docs/cluster.md"]
 (WRITE,) = [text for text in BASH if "secrets.token_urlsafe" in text]
 (READ,) = [text for text in BASH if "set -a" in text]
+(POSTGRES,) = [text for text in BASH if "initdb" in text]
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +32,10 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables that its two blocks set, with a home of their own."""
     home = tmp_path_factory.mktemp("home")
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "USER": "somebody", "LOGNAME": "other"}
-    write = WRITE.replace("/var/tmp/$USER", f"{home}/disk")
+    (home / "disk").mkdir()
+    write = WRITE.replace("/var/tmp", f"{home}/disk")
     subprocess.run(["bash", "-euc", write], env=environment, check=True, timeout=300)
     assert stat.S_IMODE((home / ".config" / "ratchet.env").stat().st_mode) == 0o600
-    assert stat.S_IMODE((home / "disk" / "prefect").stat().st_mode) == 0o700
     shown = subprocess.run(
         ["bash", "-euc", f"{READ}\nenv"], env=environment, check=True, capture_output=True, text=True, timeout=300
     ).stdout
@@ -42,7 +46,11 @@ def test_the_file_of_settings_holds_what_its_table_describes(settings: dict[str,
     table = PAGES["docs/cluster.md"].partition("| variable | whose | what |")[2].partition("\n\n")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(settings)
     assert settings["PREFECT_API_URL"] == f"http://127.0.0.1:{settings['PREFECT_SERVER_API_PORT']}/api"
-    assert settings["PREFECT_HOME"] == "/var/tmp/somebody/prefect", "the folder that the next line makes"
+    address = settings["PREFECT_API_URL"].removesuffix("/api")
+    origins = {address, address.replace("127.0.0.1", "localhost")}
+    assert {*settings["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"].split(",")} == origins
+    made = Path(settings["PREFECT_HOME"])
+    assert made.name.startswith("ratchet-somebody-") and stat.S_IMODE(made.stat().st_mode) == 0o700
     name, _, password = settings["PREFECT_API_AUTH_STRING"].partition(":")
     assert settings["PREFECT_SERVER_API_AUTH_STRING"] == f"{name}:{password}" and len(password) >= 32 and name
 
@@ -85,6 +93,63 @@ def test_without_the_password_a_client_reads_and_starts_nothing(
     done = run_study(*study, PREFECT_API_URL=guarded.address, PREFECT_API_AUTH_STRING="somebody:guess")
     assert done.returncode == 2 and "asks for a password and was given another one" in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.skipif(not PROGRAMS, reason="apt-get install postgresql gets the packages")
+def test_the_database_of_the_recipe_is_its_owner_s_alone() -> None:
+    """A folder of a known name was used as it was found, whoever had made it."""
+    home = Path(tempfile.mkdtemp(prefix="r-"))  # not pytest's: sockets have short paths, and nobody must reach it
+    as_root = os.geteuid() == 0
+    for folder in (home, database := home / "prefect", home / ".config"):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if as_root:
+            shutil.chown(folder, "nobody", "nogroup")
+
+    def recipe(then: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*(AS_NOBODY if as_root else []), "bash", "-euc", POSTGRES + then], cwd="/", timeout=300, check=False,
+            env={"HOME": str(home), "PATH": os.environ["PATH"], "PREFECT_HOME": str(database)},
+            capture_output=True, text=True,
+        )  # fmt: skip
+
+    programs, at = PROGRAMS[-1], database / "postgres"
+    try:
+        done = recipe(f"\n{programs}/psql -h {at} -c 'select 1' prefect\n{programs}/pg_ctl -D {at}/data stop >&2")
+        assert done.returncode == 0 and "(1 row)" in done.stdout, done.stdout + done.stderr
+        assert (home / ".config" / "ratchet.env").read_text().endswith(f":///prefect?host={at}\n")
+        assert stat.S_IMODE(at.stat().st_mode) == 0o700
+        taken = recipe("")
+        assert taken.returncode and "File exists" in taken.stderr, "one that is there already is not used"
+    finally:
+        shutil.rmtree(home)
+
+
+UNITS = REPOSITORY / "deployments" / "systemd"
+CHECKED = [
+    (unit, *re.findall(r"^ExecStartPre=/bin/sh -c '(.*)'$", (UNITS / f"{unit}.service").read_text(), re.MULTILINE))
+    for unit in ("ratchet-server", "ratchet-postgres")
+]
+
+
+@pytest.mark.parametrize(("unit", "check"), CHECKED)
+def test_a_unit_does_not_start_without_its_password_or_in_another_person_s_folder(
+    unit: str, check: str, tmp_path: Path
+) -> None:
+    """Without the file of settings the server of the unit stood open to everybody on the login node."""
+    assert "\nEnvironmentFile=%h/.config/ratchet.env\n" in (UNITS / f"{unit}.service").read_text(), (
+        "with -, it may lack"
+    )
+
+    def starts(**environment: str) -> bool:
+        given = {"PREFECT_SERVER_API_AUTH_STRING": "me:secret", "PREFECT_HOME": str(tmp_path)} | environment
+        return not subprocess.run(["/bin/sh", "-c", check.replace("$$", "$")], env=given, check=False).returncode
+
+    assert starts() and not starts(PREFECT_HOME=str(tmp_path / "gone"))
+    assert unit != "ratchet-server" or not starts(PREFECT_SERVER_API_AUTH_STRING="")
+    if os.geteuid() == 0:
+        shutil.chown(tmp_path, "nobody")
+        assert not starts()
+        shutil.chown(tmp_path, 0)
 
 
 def prefect(arguments: list[str], server: Server, **environment: str) -> tuple[int, str]:

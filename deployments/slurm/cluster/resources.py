@@ -52,10 +52,16 @@ def _not_ours(value: str) -> str:
     return value
 
 
+def _not_prefect_s(name: str) -> str:
+    if name.startswith("PREFECT_"):
+        raise ValueError(f"{name} would let the job speak to the Prefect server, which jobs never do")
+    return name
+
+
 Word = Annotated[str, AfterValidator(_word)]
 Line = Annotated[str, AfterValidator(_one_line)]
 ExtraLine = Annotated[str, AfterValidator(_not_ours)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_not_prefect_s)]
 
 
 class Resources(BaseModel):

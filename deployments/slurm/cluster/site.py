@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from deployments.slurm.cluster.resources import Line, Resources
 from storage import reading
 from storage.errors import BadInput
+from storage.permissions import Permissions
 
 SITES = Path(__file__).parents[2] / "sites"
 VARIABLE = "RATCHET_SITE"
@@ -64,6 +65,11 @@ class Site(BaseModel):
         "",
         description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "
         'and RATCHET_SUBJECT set, such as: mail -s "$RATCHET_SUBJECT" me@example.edu',
+    )
+    permissions: Permissions = Field(
+        "umask",
+        description="Who else may read run directories, scripts and logs: group, or nobody (private); umask: as this "
+        "machine has it. Of this and execution.permissions of a study the stricter one holds.",
     )
     resources: dict[str, Any] = Field({}, description="Resources that all stages take here, such as the partition.")
     stages: dict[str, dict[str, Any]] = Field(

@@ -27,6 +27,10 @@ from storage.errors import BadInput
 
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
 
+OF_SITE = ("setup_lines", "pass_environment", "extra_sbatch_lines")
+"""Resources that only the site file sets, and the pool and its deployments: they are commands, secrets and options of
+sbatch, such as a container."""
+
 NO_WORD = re.compile(r"[^\w.=-]+")
 """What the name of a job should not hold."""
 
@@ -109,17 +113,31 @@ def plan_of(
 
 
 def own_resources(study: Any) -> dict[str, dict[str, Any]]:
-    """What the study itself asks for, by stage name or `all`. BadInput when it is nothing that a job can ask for."""
-    return overrides(study.execution.resources, "execution.resources.")
+    """What the study itself asks for, by stage name or `all`.
+
+    BadInput when it is nothing that a job can ask for, and for OF_SITE: a profile may be another person's.
+    """
+    return _asked_by_study(study.execution.resources)
 
 
 def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
     """As `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that."""
     try:
         kept = reading.read_yaml(Path(study_file))["study"]["execution"]["resources"]
-        return overrides(kept, "execution.resources.")
+        return _asked_by_study(kept)
     except (FileNotFoundError, IsADirectoryError, KeyError, TypeError, AttributeError, ValueError):
         return {}
+
+
+def _asked_by_study(resources: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    asked = overrides(resources, "execution.resources.")
+    if of_site := [f"{group}.{name}" for group, some in asked.items() for name in OF_SITE if name in some]:
+        raise BadInput(
+            f"execution.resources.{of_site[0]}: a study cannot set this, since it would run commands in its jobs or "
+            "hand them what is secret, whoever wrote the profile. Read what it says; where you want it, write it into "
+            "the site file, under resources or stages (docs/cluster.md)"
+        )
+    return asked
 
 
 def command(template: str, parameters: dict[str, Any]) -> list[str]:

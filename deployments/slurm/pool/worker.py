@@ -48,6 +48,7 @@ from deployments.slurm.pool.runs import PrefectRuns, passes
 from deployments.slurm.pool.walks import Walks
 from storage import locks
 from storage.errors import BadInput, Held
+from storage.permissions import close_to_others
 from storage.run_directory import RunDirectory
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -98,6 +99,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         require_commands()
         logging.getLogger("ratchet").setLevel(logging.INFO)
         self._site = read_site()
+        close_to_others(self._site.permissions)  # scripts and logs of jobs, which begin with the umask of this process
         await super().setup()
         assert self._runs_task_group is not None
         self._runs_task_group.start_soon(self._watch)

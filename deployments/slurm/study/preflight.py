@@ -23,6 +23,7 @@ from deployments.slurm.pool.environment import of_worker
 from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Handle, Walk
 from storage.errors import BadInput
+from storage.permissions import open_to_all
 from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -95,6 +96,11 @@ def checked(slurm: SlurmStudy) -> Checked:
             of_run = [] if of_root else folder_problems(handle.run.path, several_hosts=cluster.several_hosts)
             for text in [*against, *of_run]:
                 problems.setdefault(text, []).append(handle.label)
+        if slurm.study.execution.permissions == "umask" and open_to_all(slurm.root / slurm.study.name):
+            noted.add(
+                f"everybody on this cluster can read what the study keeps below {slurm.root}, its texts and logs too: "
+                "`permissions: private` (or group) in the site file closes it"
+            )
         for note in sorted(noted):
             LOG.warning("%s", note)
         warn_of_idle_pools(client)

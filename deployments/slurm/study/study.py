@@ -11,6 +11,7 @@ from deployments.slurm.study import file as study_file
 from deployments.slurm.study.snapshot import stage_source, staged
 from deployments.walk import Handle, Walk
 from storage.errors import BadInput
+from storage.permissions import strictest
 
 SOURCES = ".sources"
 """Folder below the root that holds the copies of the source that jobs run."""
@@ -35,10 +36,12 @@ class SlurmStudy:
     @classmethod
     def at_site(cls, page: Page, study: Any, root: str = "") -> SlurmStudy:
         """The study with what it leaves to the site: the root, and the folder for text and downloads."""
-        site = read_site()
-        if site.cache and not study.execution.cache_folder:
-            execution = study.execution.model_copy(update={"cache_folder": site.cache})
-            study = study.model_copy(update={"execution": execution})
+        site, execution = read_site(), study.execution
+        at_site = {
+            "cache_folder": execution.cache_folder or site.cache,
+            "permissions": strictest(execution.permissions, site.permissions),
+        }
+        study = study.model_copy(update={"execution": execution.model_copy(update=at_site)})
         return cls(page, study, site, root_of(site, root))
 
     @classmethod
@@ -51,6 +54,7 @@ class SlurmStudy:
 
     def keep(self) -> Path:
         """Writes its file, and the copy of the present source that its jobs run; it is active from now on."""
+        self.walk.close_to_others()
         return study_file.keep(self.file, self.page, self.study, self._stage_source())
 
     def kept_source(self) -> Path:

@@ -30,8 +30,9 @@ from tests.slurm.harness import toy_study
 
 WRONG = {
     "toy-training": {"partition": "nope", "cpus": 99},
-    "all": {"pass_environment": ["SURELY_NOT_SET"], "memory_gb": 1},
+    "all": {"memory_gb": 1},
 }
+NOT_SET = {"pass_environment": ["SURELY_NOT_SET"]}
 
 
 @pytest.fixture
@@ -45,10 +46,10 @@ def at_server(prefect_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield
 
 
-def a_study(root: Path, resources: dict[str, Any], stages: dict[str, Any] | None = None) -> SlurmStudy:
+def a_study(root: Path, asked: dict[str, Any], **of_site: Any) -> SlurmStudy:
     study = toy_study()
-    how = study.execution.model_copy(update={"resources": resources})
-    site = Site(root=str(root), stages=stages or {}, strict_lead=False)
+    how = study.execution.model_copy(update={"resources": asked})
+    site = Site(root=str(root), strict_lead=False, **of_site)
     return SlurmStudy(load_page("tests.slurm.toy"), study.model_copy(update={"execution": how}), site, root)
 
 
@@ -58,7 +59,7 @@ def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_it
     """They came one at a time: of each stage the first, after a correction the next."""
     monkeypatch.setenv("SLURM_CLUSTERS", "gpus")
     with pytest.raises(BadInput) as refused:
-        Follower(a_study(tmp_path, WRONG, {"no-such-stage": {}})).start()
+        Follower(a_study(tmp_path, WRONG, resources=NOT_SET, stages={"no-such-stage": {}})).start()
     lines = str(refused.value).splitlines()
     for problem in (
         "toy-training: partition: nope is not a partition of this cluster",
@@ -75,7 +76,8 @@ def test_the_environment_that_counts_is_the_worker_s(
     at_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The example's HF_TOKEN passed the dry run, and the first job failed a second after the start."""
-    study = a_study(tmp_path / "runs", {"all": {"pass_environment": ["OF_THE_WORKER"], "memory_gb": 1}})
+    at_site = {"pass_environment": ["OF_THE_WORKER"]}
+    study = a_study(tmp_path / "runs", {"all": {"memory_gb": 1}}, resources=at_site)
     assert "OF_THE_WORKER is not set" in checked(study).refusal, "no worker has told: this process's own counts"
     monkeypatch.setenv("OF_THE_WORKER", "secret")
     assert checked(study).refusal == ""

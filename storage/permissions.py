@@ -1,0 +1,47 @@
+"""Who else on a machine may read what a study keeps."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Literal, get_args
+
+from storage.errors import BadInput
+
+Permissions = Literal["umask", "group", "private"]
+"""From the most open to the strictest; `umask` leaves files and folders as the machine makes them."""
+_WITHOUT = {"umask": 0, "group": 0o027, "private": 0o077}
+
+
+def strictest(*asked: Permissions) -> Permissions:
+    return max(asked, key=get_args(Permissions).index)
+
+
+def close_to_others(permissions: Permissions, *folders: Path) -> None:
+    """Closes these folders, which are made if need be, and all that this process and its children write from now on.
+
+    BadInput for a folder of another person.
+    """
+    if not (without := _WITHOUT[permissions]):
+        return
+    os.umask(without)
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & without:
+            try:
+                folder.chmod(mode & ~without)
+            except PermissionError:
+                raise BadInput(
+                    f"{folder} is another person's and open to others, so it cannot be made {permissions}, as "
+                    "`permissions` asks (site file, or execution.permissions): take another name or root"
+                ) from None
+
+
+def open_to_all(folder: Path) -> bool:
+    """Whether everybody on the machine can list the folder, or the nearest one above it that is there."""
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    return all(place.stat().st_mode & stat.S_IXOTH for place in (there, *there.parents)) and bool(
+        there.stat().st_mode & stat.S_IROTH
+    )
