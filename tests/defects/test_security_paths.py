@@ -60,7 +60,9 @@ def lists(run: RunDirectory, name: str, file: Path) -> None:
 # ------------------------------------------------------------------------------------- names, and what is refused
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../b", "a/../b", "/etc/passwd", "//etc/passwd", "a\0b", None, 3, ["a"]])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../b", "a/../b", "/etc/passwd", "//etc/passwd", "a\0b", None, 3, ["a"]]
+)
 def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: Any) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").touch()
