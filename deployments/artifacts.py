@@ -19,7 +19,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 
 from deployments.curves import curves_of
 from deployments.estimate import Estimate
-from storage import attempts, durable
+from storage import attempts, durable, markers
 from storage.differences import leaves
 from storage.run_directory import RunDirectory, read
 from tasks.stage.progress import described
@@ -79,12 +79,12 @@ class Artifacts:
             self._made[what] = self._client.create_artifact(create).id
         self._shown[what] = (data, description)
 
-    def _tables_and_figures(self, path: Path, result: dict[str, Any]) -> None:
-        """What a stage made for people to look at."""
+    def _tables_and_figures(self, run: RunDirectory, result: dict[str, Any]) -> None:
+        """What a stage made for people to look at: outputs that its marker lists, since others may read them here."""
         for table in result.get("tables", []):
-            file = path / table
+            file = markers.output(run, table)
             self._keep("markdown", file.stem, file.read_text(), f"`{file}`")
-        if figures := [path / name for name in result.get("figures", [])]:
+        if figures := [markers.output(run, name) for name in result.get("figures", [])]:
             self._keep("markdown", "figures", as_markdown(figures), f"`{figures[0].parent}`")
 
 
@@ -125,10 +125,10 @@ class StageArtifacts(Artifacts):
 
     def results(self) -> None:
         """The stage's result as a table, the tables that it made, its figures, and a training's curves."""
-        result = durable.read_json(self._run.result_file)
+        result = durable.read_json(markers.output(self._run, self._run.result_file.name))
         rows = [{"what": name, "value": str(value)} for name, value in leaves(result)]
         self._keep("table", "result", rows, f"`{self._run.path}`")
-        self._tables_and_figures(self._run.path, result)
+        self._tables_and_figures(self._run, result)
         self.curves(at_once=True)
 
 
@@ -144,11 +144,11 @@ class StudyArtifacts(Artifacts):
 
     def results(self, last: RunDirectory) -> None:
         """What the study's last stage made: where its report is, its figures, its tables."""
-        result = durable.read_json(last.result_file)
+        result = durable.read_json(markers.output(last, last.result_file.name))
         if report := result.get("report"):
-            lines = [result.get("headline", ""), f"Open it in a browser: `{last.path / report}`"]
+            lines = [result.get("headline", ""), f"Open it in a browser: `{markers.output(last, report)}`"]
             self.text("report", "\n\n".join(filter(None, lines)), "the report: one page, without network")
-        self._tables_and_figures(last.path, result)
+        self._tables_and_figures(last, result)
 
 
 def as_markdown(figures: list[Path]) -> str:

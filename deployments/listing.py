@@ -15,6 +15,7 @@ from typing import Any
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.errors import BadInput
+from storage.inside import inside
 from storage.lineage import Lineages
 from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
@@ -145,7 +146,7 @@ def _result(run: RunDirectory) -> Iterator[ListedResult]:
     result = durable.read_json(run.result_file)
     if shown := shown_first(result):
         cells = tuple(durable.read_json(run.stage_file)["configuration"].get("cells", ()))
-        yield ListedResult(run, ended_at(run.path), result.get("headline", ""), run.path / shown, cells)
+        yield ListedResult(run, ended_at(run.path), result.get("headline", ""), inside(run.path, shown), cells)
 
 
 def _gone(study: Path, finished: Sequence[RunDirectory]) -> Iterator[ListedWork]:

@@ -5,12 +5,14 @@ They are made from `metrics.jsonl` and `timing.jsonl` alone: a training, its rec
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from deployments.curves import TRAINING, VALIDATION, read_rows, rows_of, trivial_of
 from storage.errors import BadInput
+from storage.inside import inside
 from storage.run_directory import find_runs
 
 FOLDER = ".tensorboard"
@@ -65,6 +67,8 @@ class EventFiles:
         if before := self._written.pop(path, None):
             before.writer.close()
         folder = self._target / path.relative_to(self._root)
+        with suppress(FileNotFoundError):
+            inside(self._target, path.relative_to(self._root).as_posix(), folder=True)
         for file in folder.glob("events.out.tfevents.*"):
             file.unlink()
         self._written[path] = _Run(path, self._writer_of(str(folder)))

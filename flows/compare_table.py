@@ -15,6 +15,7 @@ from storage.differences import leaves
 from storage.errors import BadInput
 from tasks.report.comparison_table import arm_table, comparison_table, in_words, test_table
 from tasks.report.numbers import p_value
+from tasks.report.table import no_formula
 from tasks.statistics.comparison import (
     Comparison,
     TTest,
@@ -140,7 +141,7 @@ def as_json(found: Found) -> str:
 
 def as_csv(found: Found) -> str:
     """The same comparisons, a line each; what is not known is empty."""
-    rows = [dict(_columns(row)) for row in _rows_of(found)]
+    rows = [{name: no_formula(value) for name, value in _columns(row)} for row in _rows_of(found)]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()

@@ -21,7 +21,7 @@ from deployments.sweep import waiting_cells
 from deployments.walk import Handle, Walk
 from flows.display import Display, running, standing
 from flows.terminal import show_markdown
-from storage import attempts, generations
+from storage import attempts, generations, markers
 from storage.checkpoints import furthest
 from storage.errors import BadInput, Held
 from tasks.stage import outcome
@@ -356,14 +356,14 @@ def _show_tables(handle: Handle, end: str) -> None:
     """The stage's tables, or where its result is; `end` says of what."""
     result = handle.as_input().result
     for name in result.get("tables", []):
-        file = handle.run.path / name
+        file = markers.output(handle.run, name)
         text = file.read_text()
         show_markdown(OUT, text)
         show(f"{end}: {file}")
     if not result.get("tables"):
         show(f"{end}: {handle.run.result_file}")
     if report := result.get("report"):
-        show(f"the report, for a browser: {handle.run.path / report}")
+        show(f"the report, for a browser: {markers.output(handle.run, report)}")
 
 
 def _dry_line(handle: Handle) -> str:

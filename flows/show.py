@@ -11,6 +11,8 @@ from rich.filesize import decimal
 from deployments.listing import date, ended_at, shown_first, standing
 from flows.again import again
 from storage import attempts, locks
+from storage.errors import BadInput
+from storage.inside import inside
 from storage.run_directory import RunDirectory, read
 from tasks.report.provenance import ATTEMPTS
 from tasks.stage.outcome import in_words
@@ -68,9 +70,13 @@ def _found(run: RunDirectory) -> Iterator[str]:
     first = shown_first(result)
     tables = [name for name in result.get("tables", []) if name != first]
     names = [first, ATTEMPTS, *tables, "final_results.json", "result.json"]
-    for name in names:
-        if name and (run.path / name).is_file():
-            yield _line("read", str(run.path / name))
+    for name in filter(None, names):
+        try:
+            yield _line("read", str(inside(run.path, name)))
+        except FileNotFoundError:
+            pass
+        except BadInput as error:
+            yield _line("refused", str(error))
 
 
 def _attempt(record: dict[str, Any], at_work: bool) -> str:
@@ -93,7 +99,7 @@ def _attempt(record: dict[str, Any], at_work: bool) -> str:
 def _logs(run: RunDirectory, of_attempt: Path | None) -> Iterator[str]:
     """The end of the log of an attempt that did not finish, and where the newest job log is."""
     if of_attempt and of_attempt.is_file():
-        yield _line("log", str(of_attempt))
+        yield _line("log", str(inside(run.path, f"{run.attempts.name}/{of_attempt.name}")))
         for line in of_attempt.read_text(errors="replace").splitlines()[-LAST_LINES:]:
             yield _line("", f"   {line}")
     for log in sorted((run.path / "jobs").glob("*.log"))[-1:]:

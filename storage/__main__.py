@@ -10,6 +10,7 @@ Each takes `--study NAME`: of that study alone.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -20,18 +21,19 @@ from rich.filesize import decimal
 from storage import durable, locks, markers
 from storage.errors import BadInput
 from storage.generations import EARLIER
+from storage.inside import Outside, copy, inside, parts
 from storage.run_directory import LATEST, RunDirectory, find_runs, run_in
 
-EXPORTED = (
-    "stage.json",
+BESIDE_OUTPUTS = (
     "study.json",
-    "result.json",
     "COMPLETE.json",
     "generation.json",
+    "preflight.json",
     "metrics.jsonl",
     "timing.jsonl",
+    "attempts.html",
 )
-EXPORTED_SUFFIXES = (".md", ".json", ".txt", ".html", ".parquet")
+"""What an export holds beside the outputs that the marker lists, and the records and logs of attempts."""
 LEFT_OUT = ("model", "initial", "text")
 """Output folders that an export does not hold: weights, and text, which may not be ours to hand on."""
 MANIFEST = "MANIFEST.json"
@@ -94,6 +96,8 @@ def _run(chosen: argparse.Namespace) -> int:
         return export(chosen.root, chosen.folder, chosen.study)
     except OSError as error:
         return _say(f"error: {error.filename or chosen.root}: {error.strerror}", 1)
+    except Outside as error:
+        return _say(f"error: {error}", 1)
 
 
 def verify(root: Path, study: str | None = None) -> int:
@@ -122,20 +126,24 @@ def _verify_copy(root: Path, study: str | None) -> int:
     places = [name.removesuffix("/COMPLETE.json") for name in manifest if name.endswith("/COMPLETE.json")]
     for place in (place for place in places if study in (None, place.partition("/")[0])):
         copied = {name: digest for name, digest in manifest.items() if name.startswith(f"{place}/")}
-        if differing := [name for name, digest in copied.items() if _digest(root / name) != digest]:
-            reason = f"{differing[0]} is not what was exported"
-        else:
-            outputs = durable.read_json(root / place / "COMPLETE.json")["outputs"]
-            listed = {f"{place}/{name}": described["sha256"] for name, described in outputs.items()}
-            differing = [name for name in copied if listed.get(name, copied[name]) != copied[name]]
-            reason = f"{differing[0]} is not what its marker lists" if differing else ""
+        try:
+            reason = _wrong_copy(root, place, copied)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"it cannot be verified: {error}"
         wrong += bool(reason)
         _say(f"REFUSED     {place}: {reason}" if reason else f"verified    {place} (exported copy)")
     return 1 if wrong else 0
 
 
-def _digest(file: Path) -> str:
-    return durable.sha256_file(file) if file.is_file() else ""
+def _wrong_copy(root: Path, place: str, copied: dict[str, str]) -> str:
+    """Which file of a copied run is not what the manifest or the run's marker says, or empty."""
+    for name, digest in copied.items():
+        if not (root / name).exists() or durable.sha256_file(inside(root, name)) != digest:
+            return f"{name} is not what was exported"
+    outputs = durable.read_json(inside(root, f"{place}/COMPLETE.json"))["outputs"]
+    listed = {f"{place}/{name}": described["sha256"] for name, described in outputs.items()}
+    differing = [name for name in copied if listed.get(name, copied[name]) != copied[name]]
+    return f"{differing[0]} is not what its marker lists" if differing else ""
 
 
 def prune(root: Path, really: bool, study: str | None = None) -> int:
@@ -146,9 +154,16 @@ def prune(root: Path, really: bool, study: str | None = None) -> int:
             continue
         for name in PRUNED:
             folder = run.path / name
-            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             if not folder.is_dir():
                 continue
+            try:
+                inside(root, folder.relative_to(root).as_posix(), folder=True)
+            except Outside:
+                _say(
+                    f"left alone  {folder.relative_to(root)}: a link leads there, and what it leads to is not of {root}"
+                )
+                continue
+            size = sum(file.lstat().st_size for file in folder.rglob("*") if not file.is_dir())
             freed += size
             _say(f"{'removed' if really else 'would remove'}  {folder.relative_to(root)}  {decimal(size)}")
             if really:
@@ -173,30 +188,27 @@ def export(root: Path, folder: Path, study: str | None = None) -> int:
     if refused or wrong:
         return _say("error: nothing was exported: run these stages again first", 1)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with durable.new_directory(folder) as copy:
+    with durable.new_directory(folder) as new:
         manifest = {}
         for run, verdict in runs:
-            if verdict.holds:
-                for file in _exported(run.path):
-                    name = file.relative_to(root).as_posix()
-                    (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(file, copy / name)
-                    manifest[name] = durable.sha256_file(copy / name)
+            place = run.path.relative_to(root).as_posix()
+            for name, digest in _exported(run.path).items() if verdict.holds else ():
+                manifest[f"{place}/{name}"] = copy(root, f"{place}/{name}", new, digest)
         for run, verdict in runs:
             latest = root / run.study / LATEST
             if verdict.holds and latest.is_symlink() and latest.resolve() == run.path.resolve():
-                durable.replace_link(copy / run.study / LATEST, copy / run.path.relative_to(root))
-        durable.write_json(copy / MANIFEST, manifest)
+                durable.replace_link(new / run.study / LATEST, new / run.path.relative_to(root))
+        durable.write_json(new / MANIFEST, manifest)
     return _say(f"{len(manifest)} files in {folder}", 0)
 
 
-def _exported(run: Path) -> list[Path]:
-    attempts = sorted((run / "attempts").glob("[0-9]*"))
-    named = [run / name for name in EXPORTED]
-    produced = [file for file in run.iterdir() if file.is_file() and file.suffix in EXPORTED_SUFFIXES]
-    outputs = [run / name for name in durable.read_json(run / "COMPLETE.json")["outputs"]]
-    outputs = [file for file in outputs if file.relative_to(run).parts[0] not in LEFT_OUT]
-    return sorted({file for file in [*named, *produced, *outputs, *attempts] if file.is_file()})
+def _exported(run: Path) -> dict[str, str | None]:
+    """Name of each file of a finished run that an export holds -> its sha256, where the marker says it."""
+    beside = [name for name in BESIDE_OUTPUTS if os.path.lexists(run / name)]
+    of_attempts = [file for file in (run / "attempts").glob("[0-9]*") if file.suffix in (".json", ".log")]
+    outputs = durable.read_json(run / "COMPLETE.json")["outputs"]
+    listed = {name: described["sha256"] for name, described in outputs.items() if parts(name)[0] not in LEFT_OUT}
+    return dict.fromkeys([*beside, *(f"attempts/{file.name}" for file in of_attempts)]) | listed
 
 
 def _runs(root: Path, study: str | None) -> tuple[list[RunDirectory], int]:

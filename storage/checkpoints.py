@@ -22,6 +22,7 @@ import xxhash
 from storage import durable, reading
 from storage.differences import differences
 from storage.errors import CheckFailed
+from storage.inside import inside
 from storage.locks import Lock
 from storage.tensors import write_tensors
 
@@ -139,7 +140,7 @@ class Checkpoints:
 
     def verified(self, step: int) -> Checkpoint:
         """The checkpoint of `step`; raises ValueError naming what is wrong with it."""
-        folder = self._directory / str(step)
+        folder = inside(self._directory, str(step), folder=True)
         manifest = verify(folder)
         if manifest.get("identity") != self._identity:
             theirs = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
@@ -187,7 +188,7 @@ def _is_complete(folder: Path, identity: dict[str, Any] | None) -> bool:
     try:
         manifest = durable.read_json(folder / MANIFEST)
         sizes = {name: described["size"] for name, described in manifest["files"].items()}
-        present = all((folder / name).stat().st_size == size for name, size in sizes.items())
+        present = all(inside(folder, name).stat().st_size == size for name, size in sizes.items())
         return present and identity in (None, manifest["identity"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
@@ -213,7 +214,7 @@ def verify(folder: Path) -> dict[str, Any]:
     if present != set(manifest["files"]):
         raise ValueError(f"{folder} holds {sorted(present)}, its manifest lists {sorted(manifest['files'])}")
     for name, described in manifest["files"].items():
-        file = folder / name
+        file = inside(folder, name)
         with reading.opened(file) as read:
             digest = hashlib.file_digest(read, xxhash.xxh3_128).hexdigest()
         if described != {"size": file.stat().st_size, "xxh3_128": digest}:

@@ -13,7 +13,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,36 +181,44 @@ def gguf_alone(path: Path) -> Iterator[Path]:
 
 
 class _DigestCache:
-    """sha256 by (path, size, mtime, ctime, inode), kept in the temporary folder: hashing 6 GB again costs a minute.
+    """sha256 by (path, size, mtime, ctime, inode), kept in the user's cache folder: hashing 6 GB again costs a minute.
 
-    A program can set mtime back, as rsync and cp -p do, and not ctime.
+    A program can set mtime back, as rsync and cp -p do, and not ctime. What others could have written is not believed.
     """
 
     def __init__(self) -> None:
-        self._file = Path(tempfile.gettempdir()) / f"ratchet-digests-{os.getuid()}.json"
+        caches = os.environ.get("XDG_CACHE_HOME", "")
+        caches = caches if os.path.isabs(caches) else os.path.expanduser("~/.cache")
+        self._file = Path(caches) / "ratchet" / "digests.json"
         self._known: dict[str, Any] = {}
-        try:
-            if self._file.stat().st_uid == os.getuid():
-                known = durable.read_json(self._file)
-                self._known = known if isinstance(known, dict) else {}
-        except (OSError, ValueError):
-            pass  # only a cache: what cannot be read is computed again
         self._changed = False
+        with suppress(OSError, ValueError), reading.opened(self._file) as file:
+            # only a cache: what cannot be read is computed again
+            if self._is_ours() and os.fstat(file.fileno()).st_uid == os.getuid():
+                known = reading.json_value(file.read(reading.JSON_BYTES), self._file)
+                self._known = known if isinstance(known, dict) else {}
+
+    def _is_ours(self) -> bool:
+        """Whether nobody else can have put a file there; a link to elsewhere has all rights, and is not followed."""
+        folder = self._file.parent.lstat()
+        return folder.st_uid == os.getuid() and not folder.st_mode & 0o022
 
     def sha256(self, path: Path) -> str:
-        stat = path.stat()
-        key, stamp = str(path.resolve()), [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-        entry = self._known.get(key)
-        if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
-            return entry[1]
-        digest = durable.sha256_file(path)
+        key = str(path.resolve())
+        with reading.opened(path) as file:
+            found = os.fstat(file.fileno())
+            stamp = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+            entry = self._known.get(key)
+            if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
+                return entry[1]
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         self._known[key] = [stamp, digest]
         self._changed = True
         return digest
 
     def save(self) -> None:
         if self._changed:
-            try:
-                durable.replace_quickly(self._file, self._known)
-            except OSError:
-                pass  # only a cache
+            with suppress(OSError):  # only a cache
+                self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if self._is_ours():
+                    durable.replace_quickly(self._file, self._known)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable, locks, markers
+from storage.inside import refuse_links
 from storage.locks import Lock
 from storage.run_directory import RunDirectory
 
@@ -76,11 +77,12 @@ def begin_anew(run: RunDirectory) -> Path | None:
     """Moves all that the stage made into `earlier/<generation>/`, so that its next attempt begins with nothing.
 
     None where it made nothing. The marker goes last: whoever is killed before has finished outputs, or ones that are
-    refused by name. Raises Held when another process is at work on the stage.
+    refused by name. Raises Held when another process is at work on the stage, BadInput where a link stands there.
     """
     made = [path for path in sorted(run.path.glob("*")) if path.name not in NOT_OF_THE_WORK]
     if not made:
         return None
+    refuse_links(run.path)
     lock = locks.acquire(run.path / "locks")
     try:
         now = current(run)

@@ -5,37 +5,67 @@ Markers, results, manifests and stage.json name files, and anybody may have writ
 
 from __future__ import annotations
 
+import shutil
 import stat
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from storage import durable
 from storage.errors import BadInput
+
+
+class Outside(BadInput, ValueError):
+    """A name leads out of the folder that it is of, or through a link."""
 
 
 def inside(directory: Path, name: Any, folder: bool = False) -> Path:
     """The regular file (or, with `folder`, the folder) that is called `name` in `directory`.
 
-    `directory` itself may be reached through links; below it nothing may be one. BadInput says what is wrong with the
+    `directory` itself may be reached through links; below it nothing may be one. Outside says what is wrong with the
     name, FileNotFoundError that nothing is there.
     """
     path, mode = directory, stat.S_IFDIR
     for part in parts(name):
         if not stat.S_ISDIR(mode):
-            raise BadInput(f"{name} leads through {path}, which is no folder")
+            raise Outside(f"{name} leads through {path}, which is no folder")
         path /= part
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            raise BadInput(f"{name} leads through {path}, which is a symbolic link: put there what it leads to")
+            raise Outside(f"{name} leads through {path}, which is a symbolic link: put there what it leads to")
     if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
-        raise BadInput(f"{name} is no {'folder' if folder else 'regular file'} in {directory}")
+        raise Outside(f"{name} is no {'folder' if folder else 'regular file'} in {directory}")
     return path
 
 
 def parts(name: Any) -> tuple[str, ...]:
-    """The parts of a relative name that leads nowhere else. BadInput where it is none."""
+    """The parts of a relative name that leads nowhere else. Outside where it is none."""
     if not isinstance(name, str):
-        raise BadInput(f"{name!r} names no file: a name is text")
+        raise Outside(f"{name!r} names no file: a name is text")
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise BadInput(f"{name!r} names nothing inside its folder: a name is relative and has no ..")
+        raise Outside(f"{name!r} names nothing inside its folder: a name is relative and has no ..")
     return path.parts
+
+
+def copy(directory: Path, name: str, folder: Path, sha256: str | None = None) -> str:
+    """Copies the file `name` of `directory` to the same name in `folder`; returns its sha256.
+
+    Outside also where this is not the `sha256` that it should have.
+    """
+    target = folder.joinpath(*parts(name))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(inside(directory, name), target)
+    copied = durable.sha256_file(target)
+    if sha256 not in (None, copied):
+        raise Outside(f"{name} in {directory} was changed while it was copied: do it again")
+    return copied
+
+
+def refuse_links(directory: Path) -> None:
+    """Outside where there is a link below `directory`: what is written there would go elsewhere."""
+    for path in directory.rglob("*"):
+        if path.is_symlink():
+            raise Outside(
+                f"{path} is a symbolic link, and none may stand in a run directory: put there what it leads to (the "
+                "root, or a folder above it, may be one)"
+            )

@@ -14,8 +14,8 @@ from typing import Any
 
 from storage import durable, locks
 from storage.errors import BadInput
-from storage.inside import inside, parts
-from storage.run_directory import RunDirectory
+from storage.inside import Outside, inside, parts
+from storage.run_directory import RunDirectory, read
 
 FORMAT = 1
 GLANCED_BYTES = 1_000_000
@@ -81,6 +81,14 @@ def glance(run: RunDirectory) -> Verdict:
     return _check(run, None, full=None)
 
 
+def output(run: RunDirectory, name: Any) -> Path:
+    """Where an output lies that a result names. BadInput where the run's marker lists none of this name."""
+    path = inside(run.path, name)
+    if path.relative_to(run.path).as_posix() not in read(run.marker_file).get("outputs", {}):
+        raise BadInput(f"{name} is no output that the marker of {run.path} lists")
+    return path
+
+
 def withdraw(run: RunDirectory) -> None:
     """Takes away a marker that was found not to hold, unless somebody is at work there."""
     durable.refresh(run.path / "locks")
@@ -105,7 +113,7 @@ def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool | None, 
         marker = durable.read_json(inside(run.path, run.marker_file.name))
     except FileNotFoundError:
         return Verdict(False, "no marker", present=False)
-    except (OSError, ValueError, BadInput) as error:
+    except (OSError, ValueError) as error:
         return Verdict(False, f"the marker cannot be read: {error}")
     try:
         reason = (
@@ -114,7 +122,7 @@ def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool | None, 
             or _wrong_outputs(marker["outputs"], run.path, full)
             or (_taken_over(marker, run) if not any_lock else "")
         )
-    except BadInput as error:
+    except Outside as error:
         reason = f"the marker lists what is no output: {error}"
     except (OSError, ValueError, TypeError, AttributeError) as error:  # a person's edit can put anything there
         reason = f"the marker cannot be verified: {error!r}"

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 SPAN = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?%?) to ([+-]?[\d.]+(?:e[+-]?\d+)?%?)")
 """An interval, as `tasks.report.numbers` writes it."""
@@ -61,7 +62,7 @@ class Table:
             else:
                 columns.append([_bare(name), *cells])
         written = io.StringIO()
-        csv.writer(written).writerows(zip(*columns, strict=True))
+        csv.writer(written).writerows(map(no_formula, row) for row in zip(*columns, strict=True))
         return written.getvalue()
 
 
@@ -104,6 +105,17 @@ def _shown(character: str) -> str:
 def markdown_text(text: str) -> str:
     """`text` as Markdown that shows exactly it: no mark-up, no HTML, no table cell ends there."""
     return re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", text)
+
+
+def no_formula(cell: Any) -> Any:
+    """The cell of a CSV file, behind a ' where a spreadsheet would run it as a formula: names may be a stranger's."""
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or cell in NO_SPAN:
+        return cell
+    try:
+        float(cell.replace(",", "").rstrip(" %"))
+    except ValueError:
+        return cell if SPAN.fullmatch(cell) else f"'{cell}"
+    return cell
 
 
 def _bare(cell: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from storage import attempts, durable, generations, locks, markers
 from storage.errors import BadInput, Held, NoProgress
+from storage.inside import refuse_links
 from storage.run_directory import RunDirectory, fingerprint, read
 from tasks.stage import numerics
 from tasks.stage.outcome import Outcome, in_words, outcome_of
@@ -38,9 +39,12 @@ def attempt(
     """
     try:
         run.path.mkdir(parents=True, exist_ok=True)
+        refuse_links(run.path)
         lock = locks.acquire(run.path / "locks")
     except Held as error:
         return Outcome("held", str(error))
+    except BadInput as error:
+        return outcome_of(error)
     except OSError as error:
         if durable.disk_full(error, run.path):
             return outcome_of(error)

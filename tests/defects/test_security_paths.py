@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.artifacts import StageArtifacts, StudyArtifacts, best_effort
+from deployments.slurm.cluster.site import Site
+from deployments.slurm.study.follow import _keep_results
+from deployments.walk import Walk
 from flows import command
 from storage import durable, locks, markers
 from storage.errors import BadInput
+from storage.generations import begin_anew
 from storage.inside import inside
 from storage.run_directory import RunDirectory
+from tasks.stage.attempt import attempt
+from tasks.stage.run import Stage
+from tests.deployments.toy import ToyConfig
 from tests.storage import runs
 
 SECRET = "root:x:0:0:a secret of who looks\n"
+TOY = Stage("only", ToyConfig, "tests.deployments.toy:work")
 
 
 @pytest.fixture
@@ -125,6 +139,98 @@ def test_export_wrote_and_read_where_a_marker_said(
     assert "not finished" in ratchet(capsys, "list", run.root)[1]
 
 
+@pytest.mark.parametrize("name", ["timing.jsonl", "attempts/0001.log", "attempts"])
+def test_export_followed_links(run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    if "/" in name:
+        run.attempts.mkdir()
+    (run.path / name).symlink_to(home / ("secret" if "." in name else "attempts"))
+    (home / "attempts").mkdir()
+    (home / "attempts" / "0001.log").write_text(SECRET)
+    code, said = ratchet(capsys, "export", run.root, home / "results")
+    assert code == 1 and f"{run.path / name}, which is a symbolic link" in said and not (home / "results").exists()
+
+
+def test_export_took_files_that_no_marker_lists(
+    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("notes.txt", "more.json", "page.html"):
+        (run.path / name).symlink_to(home / "secret")
+    (run.path / "mine.md").write_text("a person's own")
+    assert ratchet(capsys, "export", run.root, home / "results")[0] == 0
+    place = run.path.relative_to(run.root).as_posix()
+    left = {"stage.json", "result.json", "metrics.jsonl", "COMPLETE.json"}
+    assert set(runs.tree(home / "results")) == {f"{place}/{name}" for name in left} | {"MANIFEST.json"}
+    assert ratchet(capsys, "verify", home / "results")[0] == 0
+
+
+@pytest.mark.parametrize("linked", ["study", "study/train"])
+def test_export_and_prune_followed_a_linked_study(
+    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], linked: str
+) -> None:
+    """And they, and all others, do follow a linked root, as on scratch disks."""
+    run.checkpoints.mkdir()
+    (run.checkpoints / "model.safetensors").write_bytes(bytes(1000))
+    root = home / "runs"
+    (root / linked).parent.mkdir(parents=True)
+    (root / linked).symlink_to(run.root / linked)
+    code, said = ratchet(capsys, "prune", root, "--yes")
+    assert code == 0 and "left alone" in said and "0 bytes freed" in said
+    assert (run.checkpoints / "model.safetensors").exists(), "of another root"
+    code, said = ratchet(capsys, "export", root, home / "results")
+    assert code == 1 and f"{root / linked}, which is a symbolic link" in said and not (home / "results").exists()
+
+    (home / "scratch").symlink_to(run.root)
+    assert "study" in ratchet(capsys, "list", home / "scratch")[1]
+    assert ratchet(capsys, "verify", home / "scratch")[0] == 0
+    assert ratchet(capsys, "export", home / "scratch", home / "results")[0] == 0
+    assert ratchet(capsys, "prune", home / "scratch", "--yes")[0] == 0 and not run.checkpoints.exists()
+
+
+def test_prune_followed_a_linked_folder_of_checkpoints(
+    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "checkpoints").mkdir()
+    (home / "checkpoints" / "mine").touch()
+    run.checkpoints.symlink_to(home / "checkpoints")
+    (run.path / "records").mkdir()
+    (run.path / "records" / "huge").symlink_to(home / "secret")
+    code, said = ratchet(capsys, "prune", run.root, "--yes")
+    assert code == 0 and f"left alone  {run.checkpoints.relative_to(run.root)}" in said
+    assert (home / "checkpoints" / "mine").exists() and (home / "secret").exists()
+    assert not (run.path / "records").exists()
+
+
+def test_an_export_s_manifest_named_files_elsewhere(
+    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, place = home / "results", run.path.relative_to(run.root).as_posix()
+    assert ratchet(capsys, "export", run.root, copy)[0] == 0
+    (copy / place / "linked.md").symlink_to(home / "secret")
+    kept = durable.read_json(copy / "MANIFEST.json")
+    for name in (f"{place}/../../../../secret", f"{place}/linked.md"):
+        digest = durable.sha256_file(home / "secret")
+        durable.write_json(copy / "MANIFEST.json", kept | {name: digest})
+        code, said = ratchet(capsys, "verify", copy)
+        assert code == 1 and f"REFUSED     {place}" in said and name in said
+    durable.write_json(copy / "MANIFEST.json", kept | {"../stranger/COMPLETE.json": "0"})
+    assert ratchet(capsys, "verify", copy)[0] == 1
+
+
+def test_the_site_s_folder_for_results_got_what_a_marker_said(
+    tmp_path: Path, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = Walk(tmp_path / "runs", "toy")(TOY, ToyConfig(ends="finished"))
+    attempt(last.stage, last.config, last.run, {})
+    last.check_marker()
+    (last.run.path / "done.txt").unlink()
+    (last.run.path / "done.txt").symlink_to(home / "secret")
+    _keep_results(last, Site(root=str(tmp_path), results=str(tmp_path / "results")))
+    assert "symbolic link" in caplog.text and not list((tmp_path / "results").iterdir())
+    lists(last.run, "figures/../../../../../.bashrc", home / ".bashrc")
+    _keep_results(last, Site(root=str(tmp_path), results=str(tmp_path / "results")))
+    assert not list((tmp_path / "results").iterdir())
+
+
 def test_a_marker_was_written_for_a_link(run: RunDirectory, home: Path) -> None:
     (run.path / "model" / "more").symlink_to(home / "secret")
     (run.path / "table.md").symlink_to(home / "secret")
@@ -172,3 +278,91 @@ def test_stage_inputs_led_out_of_the_root(
     assert "1 of 2 begun stages are finished" in listed and f"unreadable   {run.stage} {run.path.name}" in listed
     code, said = ratchet(capsys, "show", run.path)
     assert code == 2 and "names as what it reads" in said and "Traceback" not in said
+
+
+# ------------------------------------------------------------------------------------------- what is shown of a result
+
+
+def shows(run: RunDirectory, **result: Any) -> None:
+    """The stranger's stage returned this, and finished."""
+    durable.write_json(run.result_file, result)
+    lists(run, "result.json", run.result_file)
+
+
+def test_a_result_published_any_file(run: RunDirectory, home: Path, prefect_server: str) -> None:
+    (run.path / "linked.md").symlink_to(home / "secret")
+    (run.path / "unlisted.md").write_text(SECRET)
+    (run.path / "table.md").write_text("the table")
+    lists(run, "table.md", run.path / "table.md")
+    shown: dict[str, list[str]] = {}
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        for name in ("table.md", str(home / "secret"), "../../../../../home/secret", "linked.md", "unlisted.md"):
+            shows(run, tables=[name], report=name)
+            page = uuid4()
+            best_effort(StageArtifacts(client, run, page).results)
+            best_effort(partial(StudyArtifacts(client, "study", page).results, run))
+            of_page = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[page]))
+            found = client.read_artifacts(artifact_filter=of_page)
+            shown[name] = [str(artifact.data) for artifact in found if artifact.type == "markdown"]
+    report = f"Open it in a browser: `{run.path / 'table.md'}`"
+    assert sorted(shown.pop("table.md")) == [report, "the table", "the table"]
+    assert list(shown.values()) == [[], [], [], []]
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../../../../.bashrc", "linked.md", 3])
+def test_a_result_led_readers_elsewhere(
+    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], name: Any
+) -> None:
+    (run.path / "linked.md").symlink_to(home / "secret")
+    runs.finished(run.root, "base")
+    shows(run, report=name)
+    listed = ratchet(capsys, "list", run.root)[1]
+    assert f"unreadable   {run.stage} {run.path.name}: {name} " in listed.replace("'", "") and "2 begun" in listed
+    code, said = ratchet(capsys, "show", run.path)
+    assert code == 0 and "refused" in said and f"read     {run.result_file}" in said
+    assert ratchet(capsys, "index", run.root)[0] == 0 and 'passwd"' not in (run.root / "index.html").read_text()
+
+
+def test_show_printed_a_linked_log(run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run.marker_file.unlink()
+    run.attempts.mkdir()
+    durable.write_json(run.attempts / "0001.json", {"attempt": 1, "end_state": "crashed"})
+    (run.attempts / "0001.log").symlink_to(home / "secret")
+    code, said = ratchet(capsys, "show", run.path)
+    assert code == 2 and "symbolic link" in said and SECRET.strip() not in said
+
+
+# ---------------------------------------------------------------------------------------------- what is written
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "attempts/0001.log", "checkpoints", "model/weights"])
+def test_an_attempt_wrote_through_links(tmp_path: Path, home: Path, name: str) -> None:
+    """Rows and logs are appended: to whatever a stranger linked there."""
+    handle = Walk(tmp_path / "runs", "toy")(TOY, ToyConfig(ends="finished"))
+    (handle.run.path / name).parent.mkdir(parents=True)
+    (handle.run.path / name).symlink_to(home / ".bashrc")
+    outcome = attempt(handle.stage, handle.config, handle.run, {})
+    assert outcome.end_state == "bad_input" and f"{handle.run.path / name} is a symbolic link" in outcome.text
+    assert (home / ".bashrc").read_text() == "mine" and not handle.run.marker_file.exists()
+    (handle.run.path / name).unlink()
+    assert attempt(handle.stage, handle.config, handle.run, {}).end_state == "finished"
+
+
+def test_a_fresh_start_moved_what_was_there_through_a_link(run: RunDirectory, home: Path) -> None:
+    (run.path / "earlier").symlink_to(home)
+    with pytest.raises(BadInput, match="symbolic link"):
+        begin_anew(run)
+    assert run.result_file.exists() and sorted(file.name for file in home.iterdir()) == [".bashrc", "secret"]
+
+
+def test_event_files_were_removed_and_written_through_a_link(
+    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = home / run.stage / run.path.name
+    there.mkdir(parents=True)
+    (there / "events.out.tfevents.1").touch()
+    (run.root / ".tensorboard").mkdir()
+    (run.root / ".tensorboard" / run.study).symlink_to(home)
+    code, said = ratchet(capsys, "tensorboard", run.root)
+    assert code == 2 and "symbolic link" in said
+    assert [file.name for file in there.iterdir()] == ["events.out.tfevents.1"]

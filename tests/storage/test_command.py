@@ -267,10 +267,11 @@ def test_export_copies_results_of_finished_runs_with_a_manifest_and_no_weights(r
         durable.write_json(run.attempts / "0001.json", {}) if run.attempts.exists() else run.attempts.mkdir()
         (run.attempts / "0001.json").write_text("{}")
         (run.path / "table.md").write_text("| a |")
+        (run.path / "notes.txt").write_text("a person's own")
         (run.path / "figures").mkdir()
         (run.path / "figures" / "losses.svg").write_text("<svg/>")
         lock = locks.acquire(run.path / "locks")
-        markers.write(run, [*runs.OUTPUTS, "figures"], runs.INPUTS, lock)
+        markers.write(run, [*runs.OUTPUTS, "figures", "table.md"], runs.INPUTS, lock)
         lock.release()
     code, printed = output_of(capsys, "export", root, tmp_path / "copies" / "first")
     folder = tmp_path / "copies" / "first"
@@ -282,8 +283,8 @@ def test_export_copies_results_of_finished_runs_with_a_manifest_and_no_weights(r
     assert {name: runs.tree(root)[name] for name in copied} == copied
     of_train = run_in(root).path.relative_to(root).as_posix()
     names = {name.removeprefix(of_train + "/") for name in copied if name.startswith(of_train)}
-    of_marker = {"stage.json", "result.json", "metrics.jsonl", "figures/losses.svg"}
-    assert names == of_marker | {"COMPLETE.json", "table.md", "attempts/0001.json"}
+    of_marker = {"stage.json", "result.json", "metrics.jsonl", "table.md", "figures/losses.svg"}
+    assert names == of_marker | {"COMPLETE.json", "attempts/0001.json"}
     assert not any(run_in(root, seed=2).path.name in name for name in copied), "unfinished"
 
 
@@ -334,7 +335,7 @@ def test_export_refuses_everything_when_one_run_does_not_hold_and_leaves_nothing
 
 def test_export_to_a_full_disk_leaves_nothing(root, small_disk, capsys):
     run = run_in(root)
-    (run.path / "large.html").write_bytes(b"x" * 1_000_000)
+    (run.path / "attempts.html").write_bytes(b"x" * 1_000_000)
     assert main(["export", str(root), str(small_disk / "copy")]) == 1
     assert "No space left on device" in capsys.readouterr().out
     assert runs.tree(small_disk) == {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-import tempfile
 
 import pytest
 
@@ -17,9 +17,8 @@ from tests.storage import runs
 @pytest.fixture(autouse=True)
 def cache_file(tmp_path, monkeypatch):
     """A digest cache of our own instead of the user's."""
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    return tmp_path / "temporary" / f"ratchet-digests-{os.getuid()}.json"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    return tmp_path / "caches" / "ratchet" / "digests.json"
 
 
 @pytest.fixture
@@ -216,7 +215,7 @@ def test_a_file_that_replaced_another_of_the_same_size_and_time_is_read_again(te
 def test_an_untouched_file_is_not_hashed_again(texts, monkeypatch):
     before = external.file_manifest([str(texts)])
     hashed = []
-    monkeypatch.setattr(durable, "sha256_file", lambda path: hashed.append(path))
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: hashed.append(file))
     assert external.file_manifest([str(texts)]) == before
     assert not hashed
 
@@ -239,8 +238,31 @@ def test_a_cache_of_another_user_is_not_believed(texts, cache_file):
     assert external.file_manifest([str(texts)]) == before
 
 
+@pytest.mark.parametrize("forge", ["open to all", "a link", "of another user"])
+def test_a_cache_in_a_folder_that_another_user_can_write_in_is_neither_believed_nor_written(
+    texts, cache_file, tmp_path, forge
+):
+    """It stood in /tmp, where the first to come makes the file."""
+    before = external.file_manifest([str(texts)])
+    assert cache_file.parent.stat().st_mode & 0o777 == 0o700
+    known = json.loads(cache_file.read_bytes())
+    forged = json.dumps({path: [stamp, "f" * 64] for path, (stamp, _) in known.items()})
+    cache_file.write_text(forged)
+    if forge == "open to all":
+        cache_file.parent.chmod(0o777)
+    elif forge == "a link":
+        cache_file.parent.rename(tmp_path / "elsewhere")
+        cache_file.parent.symlink_to(tmp_path / "elsewhere")
+    elif os.getuid() != 0:
+        pytest.skip("only root can give a folder away")
+    else:
+        os.chown(cache_file.parent, 12345, 12345)
+    assert external.file_manifest([str(texts)]) == before
+    assert cache_file.read_text() == forged
+
+
 def test_a_cache_that_cannot_be_written_stops_nothing(texts, small_disk, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(small_disk))
     runs.remount(small_disk, "ro")
     assert list(external.file_manifest([str(texts)])) == ["a.txt", "below/b.txt"]
 

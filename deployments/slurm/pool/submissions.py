@@ -19,6 +19,7 @@ from deployments.slurm.job.script import JobText, array_text, sbatch_text
 from deployments.slurm.pool.arrays import TASKS_AT_MOST, First, Submitted, array_name, groups, lead_to
 from deployments.slurm.pool.reconcile import Limits
 from storage import durable
+from storage.inside import refuse_links
 from tasks.stage.diagnosis import Diagnosis
 from tasks.stage.outcome import Follows
 
@@ -84,6 +85,7 @@ class Submissions:
 
     def _write(self, plan: Plan, journal: Journal, entry: Submission, text: str) -> None:
         """Keeps script and entry before SLURM hears of them."""
+        refuse_links(plan.folder.parent)
         plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a trace
         durable.write_bytes(journal.script(entry), text.encode())
         self.live[plan.flow_run] = journal.write(entry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from deployments.states import prefect_state
 from deployments.walk import Handle
 from storage import durable
 from storage.errors import BadInput
+from storage.inside import Outside, copy
 from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, state_of_study
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -192,11 +192,11 @@ def _keep_results(last: Handle, site: Site) -> None:
         return
     marker = last.run.marker_file
     try:
-        with durable.new_directory(target) as copy:
-            for name in [*durable.read_json(marker)["outputs"], marker.name]:
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(last.run.path / name, copy / name)
-    except OSError as error:
+        with durable.new_directory(target) as new:
+            for name, described in durable.read_json(marker)["outputs"].items():
+                copy(last.run.path, name, new, described["sha256"])
+            copy(last.run.path, marker.name, new)
+    except (OSError, Outside) as error:
         LOG.warning("the results could not be copied to %s (results in the site file): %s", target, error)
     else:
         LOG.info("results copied to %s", target)
