@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import reading
+from storage.kinds import NUMBER, fits
 from tasks.report.figures import SERIES_STYLES, Curve, curves
 
 TRAINING, VALIDATION = "train_loss", "validation_"
@@ -76,4 +77,7 @@ def _row(line: bytes) -> dict[str, Any] | None:
         row = reading.json_value(line, "a row")
     except ValueError:
         return None
-    return row if isinstance(row, dict) and "step" in row else None
+    if not (isinstance(row, dict) and "step" in row and fits(row, {"step": NUMBER})):
+        return None
+    trivial = row.get("trivial") or {}
+    return row if isinstance(trivial, dict) and all(fits(one, NUMBER) for one in trivial.values()) else None

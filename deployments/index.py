@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from deployments.listing import ListedResult, ListedStudy, date, read_root
-from storage import durable
+from storage import durable, reading
 from storage.errors import BadInput
 from tasks.report.page import Section, html_page
 from tasks.report.table import Link, Table
@@ -35,11 +35,13 @@ def write_index(root: Path) -> Path:
     )
     file = root / INDEX
     try:
-        if file.exists() and f"<title>{TITLE}</title>" not in file.read_text(errors="replace"):
+        if file.exists() and f"<title>{TITLE}</title>".encode() not in reading.read_bytes(file):
             raise BadInput(f"{file} is not the page of an earlier time: move it away, and it is written")
         durable.write_bytes(file, page.encode())
     except OSError as error:
         raise BadInput(f"{file} cannot be written: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BadInput(f"{error}, or move it away") from None
     return file
 
 

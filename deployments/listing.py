@@ -14,7 +14,7 @@ from typing import Any
 
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
-from storage.errors import BadInput
+from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside
 from storage.lineage import Lineages
 from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
@@ -45,7 +45,7 @@ class ListedResult:
     def of(self) -> list[str]:
         """What tells it from other results, as far as a line of a list has room."""
         if self.cells:
-            return [f"{len(self.cells)} cells: {'; '.join(self.cells)}"]
+            return [f"{len(self.cells)} cells: {cut('; '.join(self.cells), MESSAGE_SHOWN)}"]
         return [*self.configured[:SHOWN_KEYS], *(["..."] if self.configured[SHOWN_KEYS:] else [])]
 
 
@@ -60,7 +60,7 @@ class ListedWork:
 
     @property
     def line(self) -> str:
-        return f"{self.path.parts[-2]} {self.path.name}: {self.stands}"
+        return cut(f"{self.path.parts[-2]} {self.path.name}: {self.stands}", MESSAGE_SHOWN)
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,15 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
                 run = run_in(path)
                 state, stands = standing(run)
                 if state == "finished":
+                    found = list(_result(run))
+                    run.reads(read(run.stage_file).get("inputs"))
+                    lineages.values(lineages.of(run))
                     finished.append(run)
-                    results += _result(run)
+                    results += found
                 else:
                     work.append(ListedWork(path, state, stands))
-            except (BadInput, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                work.append(ListedWork(path, "unreadable", str(error)))
+            except Exception as error:  # anybody may have written anything there, and the others are shown
+                work.append(ListedWork(path, "unreadable", f"this directory is not readable, because {error}"))
         work += _gone(root / study, finished)
         if not results and not work:
             results += _last(finished)
@@ -133,7 +136,8 @@ def ended_at(run: Path) -> float:
 
 def shown_first(result: dict[str, Any]) -> str:
     """The file that a person reads first, by what a stage returned; empty where only other stages read it."""
-    return result.get("report") or next(iter(result.get("tables", [])), "")
+    named = [result.get("report"), *(result.get("tables") or [])]
+    return next((name for name in named if isinstance(name, str) and name), "")
 
 
 def date(seconds: float) -> str:
@@ -145,8 +149,9 @@ def _result(run: RunDirectory) -> Iterator[ListedResult]:
     """The stage as a result, where it is one."""
     result = durable.read_json(run.result_file)
     if shown := shown_first(result):
-        cells = tuple(durable.read_json(run.stage_file)["configuration"].get("cells", ()))
-        yield ListedResult(run, ended_at(run.path), result.get("headline", ""), inside(run.path, shown), cells)
+        cells = tuple(map(str, durable.read_json(run.stage_file)["configuration"].get("cells", ())))
+        file = inside(run.path, shown)
+        yield ListedResult(run, ended_at(run.path), cut(str(result.get("headline", "")), MESSAGE_SHOWN), file, cells)
 
 
 def _gone(study: Path, finished: Sequence[RunDirectory]) -> Iterator[ListedWork]:
@@ -182,7 +187,7 @@ def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages:
         if key == "seed" or any(other.get(key) != values for other in of_others)
     }
     single = {key: values for key, values in own.items() if len(values) == 1}
-    configured = [f"{key} {', '.join(sorted(values))}" for key, values in (single or own).items()]
+    configured = [cut(f"{key} {', '.join(sorted(values))}") for key, values in (single or own).items()]
     if len({read(other.stage_file).get("version") for other in (run, *others)}) > 1:
         configured.append(f"version {read(run.stage_file).get('version')}")
     return replace(result, configured=tuple(configured))

@@ -141,7 +141,7 @@ def _made_by_other_sources(handle: Handle) -> bool:
     records = [read(file) for file in sorted(handle.run.attempts.glob("[0-9]*.json"))]
     reached = [record.get("began_at") for record in records[1:]] + [_reached(handle)]
     return any(
-        record.get("source", {}).get("own_digest", digest) != digest
+        (record.get("source") or {}).get("own_digest", digest) != digest
         and after != record.get("began_at")  # else it gained nothing
         for record, after in zip(records, reached, strict=False)
     )

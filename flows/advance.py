@@ -29,6 +29,7 @@ from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import root_of
 from deployments.states import prefect_state
 from storage.errors import BadInput
+from storage.visible import log_visibly
 from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, COMPLETED
 
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
@@ -67,8 +68,9 @@ def _advance_each(files: Iterable[Path], site: Site, root: Path, log: Log) -> di
     for file in files:
         try:
             found = patiently(partial(follow.advance_kept, file, site, root))
-        except (BadInput, PrefectException, httpx.HTTPError, OSError) as error:  # one study stops no other
-            log.warning("%s: %s", file.stem, error)
+        except Exception as error:  # one study stops no other, whatever stands in its files
+            known = isinstance(error, BadInput | PrefectException | httpx.HTTPError | OSError)
+            log.warning("%s: %s", file.stem, error, exc_info=not known)
             left[file.parent.parent.name] = error
             continue
         stands = [f"{handle.label} {found.standing(handle).stand}" for handle in found.handles]
@@ -82,6 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--root", required=True)
     options.add_argument("--study", default="", help="all studies below the root where it is not given")
     given = options.parse_args(arguments)
+    log_visibly()
     root, log = Path(given.root), logging.getLogger("ratchet.advance")
     try:
         left = _advance_each(study_file.active(root, given.study), read_site(), root, log)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ from storage import __main__ as kept
 from storage import attempts
 from storage.errors import BadInput, CheckFailed
 from storage.run_directory import RunDirectory, find_run
+from storage.visible import log_visibly
 from tasks.stage import outcome
 
 EXIT_CODES = "Exit codes: " + ", ".join(
@@ -117,7 +118,7 @@ def ratchet_parser() -> argparse.ArgumentParser:
     help_ = "the studies below a folder of run directories: what came out of each, and what is not finished"
     listed = commands.add_parser("list", help=help_, description=help_, allow_abbrev=False)
     kept.add_root(listed)
-    listed.set_defaults(function=lambda options: run.show("\n".join(listing(options.root))))
+    listed.set_defaults(function=lambda options: run.show_lines(listing(options.root)))
     _add_views_of_runs(commands)
     kept.add_commands(commands)
     _add_deployments(commands)
@@ -172,7 +173,7 @@ def _add_views_of_runs(commands: Any) -> None:
     help_ = "all about one run: what came out, the command that makes it again, its attempts, logs and sizes"
     shows = commands.add_parser("show", help=help_, description=help_, allow_abbrev=False)
     shows.add_argument("run", metavar="RUN", help=run_help)
-    shows.set_defaults(function=lambda options: run.show("\n".join(shown(find_run(options.root, options.run)))))
+    shows.set_defaults(function=lambda options: _show_of(shown(find_run(options.root, options.run))))
     help_ = "what differs between two runs of one stage, or between the arms of a table FILE.csv"
     compares = commands.add_parser("compare", help=help_, description=help_, allow_abbrev=False)
     compares.add_argument("a", metavar="A", help=f"{run_help}; or a table, FILE.csv, with a line for each arm and seed")
@@ -256,10 +257,20 @@ def _compare(options: argparse.Namespace) -> int:
     if options.b is None:
         raise BadInput("compare wants two runs, or one table FILE.csv")
     one, other = (find_run(options.root, named) for named in (options.a, options.b))
-    return run.show("\n".join(compared(one, other, options.all)))
+    return _show_of(compared(one, other, options.all))
+
+
+def _show_of(lines: Iterable[str]) -> int:
+    """Prints what stands in run directories. BadInput where anybody wrote there what cannot be read."""
+    try:
+        return run.show_lines(lines)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"this directory is not readable, because {error!r}") from error
 
 
 def _audit(options: argparse.Namespace) -> int:
+    from pyarrow import ArrowException
+
     from tasks.report.audit import audited_again  # takes torch
 
     try:
@@ -267,13 +278,15 @@ def _audit(options: argparse.Namespace) -> int:
     except CheckFailed as error:
         run.show(str(error))
         return outcome.FAILED.exit_code
+    except ArrowException as error:
+        raise BadInput(f"what {options.run} read, or its records, are no Parquet files: {error}") from error
 
 
 def _replay(options: argparse.Namespace) -> int:
     from tasks.training.replay import replay  # takes torch
 
-    for line in replay(_work_of(options).path):
-        run.show(line)
+    for one in replay(_work_of(options).path):  # each when it is known
+        run.show_lines([one])
     return 0
 
 
@@ -349,6 +362,7 @@ def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True
 
 def _answer(work: Any) -> int:
     """The exit code of `work`; bad input is one clear line."""
+    log_visibly()
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
         return run.refuse(f"Python {sys.version.split()[0]} is not supported: use Python 3.11, 3.12 or 3.13")
     try:

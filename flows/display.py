@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from deployments.estimate import estimate
 from deployments.walk import Handle
+from flows.terminal import Terminal
 from storage import attempts, locks
 from storage.checkpoints import furthest
 from storage.run_directory import read
@@ -32,16 +32,16 @@ ESTIMATE_EVERY_SECONDS = 5.0
 class Display:
     """Shows the progress of `handles` while the block runs: a bar in a terminal, else a plain line now and then."""
 
-    def __init__(self, handles: list[Handle], console: Console) -> None:
+    def __init__(self, handles: list[Handle], console: Terminal) -> None:
         self._console = console
         self._handles = handles
         self._waiting = [handle for handle in handles if not handle.finished]
         self._before = {handle.run.path: _progress(handle) for handle in self._waiting}
         self._labels = _labels(self._waiting)
         self._bar = Progress(
-            TextColumn("{task.description:<16}"),
+            TextColumn("{task.description:<16}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[progress]}"),
+            TextColumn("{task.fields[progress]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             disable=not console.is_terminal,
@@ -100,7 +100,7 @@ class Display:
             self._bar.update(self._bars[path], total=total, completed=done, progress=progress)
         elif time.monotonic() - self._line_at > LINE_EVERY_SECONDS:
             self._line_at = time.monotonic()
-            self._console.print(f"{label:<16} {progress} (study: {estimate(self._handles).words})", markup=False)
+            self._console.print(f"{label:<16} {progress} (study: {estimate(self._handles).words})")
 
     def _finish(self, handle: Handle, seconds: float) -> None:
         path = handle.run.path
@@ -108,7 +108,7 @@ class Display:
         handle.check_marker()
         if path in self._bars:
             self._bar.remove_task(self._bars[path])
-        self._console.print(f"{self._labels[path]:<16} finished in {duration(seconds)}", markup=False)
+        self._console.print(f"{self._labels[path]:<16} finished in {duration(seconds)}")
 
     def _print_line(self, logger: str, text: str) -> None:
         """A line of the log, beside the stage that is worked on in this process; between stages, beside its logger."""
@@ -116,7 +116,7 @@ class Display:
         records = ((handle.run.path, attempts.newest(handle.run.attempts) or {}) for handle in self._waiting)
         working = (path for path, record in records if record.get("end_state") is None and here <= record.items())
         label = next((self._labels[path] for path in working), logger.removeprefix("ratchet."))
-        self._console.print(f"{label:<16} {text}", markup=False)
+        self._console.print(f"{label:<16} {text}")
 
 
 class _Lines(logging.Handler):

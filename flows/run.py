@@ -6,13 +6,12 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.console import Console
 
 from deployments.estimate import estimate
 from deployments.notes import finished_neighbours, notes
@@ -20,10 +19,11 @@ from deployments.page import Page
 from deployments.sweep import waiting_cells
 from deployments.walk import Handle, Walk
 from flows.display import Display, running, standing
-from flows.terminal import show_markdown
+from flows.terminal import Terminal, show_markdown
 from storage import attempts, generations, markers
 from storage.checkpoints import furthest
 from storage.errors import BadInput, Held
+from storage.visible import line
 from tasks.stage import outcome
 from tasks.stage.keys import keys_of
 from tasks.training.unlearned import unlearned
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imported late: what runs here needs no SLURM
     from deployments.generate import Profile
     from deployments.slurm.study.study import SlurmStudy
 
-OUT = Console(highlight=False, soft_wrap=True)
+OUT = Terminal()
 FOLLOW_SECONDS = 5.0
 
 
@@ -220,13 +220,18 @@ def show_keys(page: Page, group: str) -> int:
 
 def show(text: str, style: str | None = None) -> int:
     """Prints text as it stands."""
-    OUT.print(text, markup=False, style=style)
+    OUT.print(text, style=style)
     return 0
+
+
+def show_lines(lines: Iterable[str]) -> int:
+    """Prints lines, of which none ends early, whatever stood in a file that it tells of."""
+    return show("\n".join(map(line, lines)))
 
 
 def refuse(message: str, code: int = outcome.BAD_INPUT.exit_code) -> int:
     """Prints an error; returns `code`."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(f"error: {message}", markup=False, style="bold red")
+    Terminal(stderr=True).print(f"error: {message}", style="bold red")
     return code
 
 

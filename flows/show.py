@@ -13,6 +13,7 @@ from flows.again import again
 from storage import attempts, locks
 from storage.errors import BadInput
 from storage.inside import inside
+from storage.reading import last_lines
 from storage.run_directory import RunDirectory, read
 from tasks.report.provenance import ATTEMPTS
 from tasks.stage.outcome import in_words
@@ -100,7 +101,7 @@ def _logs(run: RunDirectory, of_attempt: Path | None) -> Iterator[str]:
     """The end of the log of an attempt that did not finish, and where the newest job log is."""
     if of_attempt and of_attempt.is_file():
         yield _line("log", str(inside(run.path, f"{run.attempts.name}/{of_attempt.name}")))
-        for line in of_attempt.read_text(errors="replace").splitlines()[-LAST_LINES:]:
+        for line in last_lines(of_attempt, LAST_LINES):
             yield _line("", f"   {line}")
     for log in sorted((run.path / "jobs").glob("*.log"))[-1:]:
         yield _line("job log", str(log))

@@ -26,6 +26,7 @@ from deployments.states import prefect_state
 from deployments.walk import Handle, Walk
 from storage import durable
 from storage.errors import BadInput
+from storage.visible import log_visibly
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
 
@@ -130,6 +131,7 @@ class _WithOffset(logging.Formatter):
 
 def _log_to_standard_error() -> None:
     """In the form that `deployments.slurm.pool.mirror` reads; Prefect's own handlers would write each line again."""
+    log_visibly()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_WithOffset("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ratchet")

@@ -18,10 +18,11 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from storage import durable, locks, markers
+from storage import durable, locks, markers, visible
 from storage.errors import BadInput
 from storage.generations import EARLIER
 from storage.inside import Outside, copy, inside, parts
+from storage.kinds import of_kind
 from storage.run_directory import LATEST, RunDirectory, find_runs, run_in
 
 BESIDE_OUTPUTS = (
@@ -44,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m storage", description=__doc__.splitlines()[0])
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
     chosen = parser.parse_args(arguments)
+    visible.log_visibly()
     return chosen.function(chosen)
 
 
@@ -229,10 +231,14 @@ def _runs(root: Path, study: str | None) -> tuple[list[RunDirectory], int]:
 def _verdict(run: RunDirectory) -> markers.Verdict:
     """Every byte of the run, and whether the inputs that its marker lists are the ones that are there now."""
     inputs: dict[str, str] = {}
-    named = durable.read_json(run.stage_file).get("inputs")
+    try:
+        named = of_kind(run.stage_file, durable.read_json(run.stage_file)).get("inputs")
+        sources = run.reads(named)
+    except (OSError, ValueError, BadInput) as error:
+        return markers.Verdict(False, f"this directory is not readable, because {error}")
     if named is None:  # a run that knows no inputs: only its own bytes can be verified
         return markers.check_outputs(run)
-    for role, source in run.reads(named).items():
+    for role, source in sources.items():
         verdict = markers.check_outputs(source)
         if not verdict.holds and run.marker_file.exists():
             return markers.Verdict(False, f"its input {role} in {source.path} does not hold: {verdict.reason}")
@@ -240,8 +246,8 @@ def _verdict(run: RunDirectory) -> markers.Verdict:
     return markers.check(run, inputs, full=True)
 
 
-def _say(line: str, code: int = 0) -> int:
-    sys.stdout.write(line + "\n")
+def _say(text: str, code: int = 0) -> int:
+    sys.stdout.write(visible.line(text) + "\n")
     return code
 
 

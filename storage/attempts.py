@@ -105,10 +105,7 @@ def _cpu_seconds() -> float:
 def newest(folder: Path) -> dict[str, Any] | None:
     """The newest attempt's record, or None when there was no attempt or its record cannot be read."""
     files = sorted(folder.glob("[0-9]*.json"))
-    try:
-        return durable.read_json(files[-1]) if files else None
-    except (OSError, ValueError):
-        return None
+    return (read(files[-1]) or None) if files else None
 
 
 def seconds_of(folder: Path) -> float | None:
@@ -132,9 +129,7 @@ def without_progress(folder: Path, now_at: list[int]) -> list[dict[str, Any]]:
     """
     row: list[dict[str, Any]] = []
     for file in sorted(folder.glob("[0-9]*.json"), reverse=True):
-        try:
-            record = durable.read_json(file)
-        except (OSError, ValueError):
+        if not (record := read(file)):
             continue  # half a record says nothing about who started what
         began_at = record.get("began_at") or [0] * len(now_at)
         if record.get("started_by") != "automatic" or any(a > b for a, b in zip(now_at, began_at, strict=True)):

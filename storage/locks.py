@@ -58,7 +58,7 @@ def highest(directory: Path) -> int:
     Its heartbeat and its release count like the lock itself: a number whose lock someone deleted is not given again.
     """
     names = (name for name in directory.glob("*.*") if name.suffix in (".json", ".alive", ".released"))
-    return max((int(name.stem) for name in names if name.stem.isdigit()), default=0)
+    return max((int(name.stem) for name in names if name.stem.isdecimal()), default=0)
 
 
 @dataclass
@@ -193,7 +193,7 @@ def _process_start(pid: object) -> str | None:
 
     A zombie has ended; it only waits for its parent to ask.
     """
-    text = _read(f"/proc/{pid}/stat")
+    text = _read(f"/proc/{pid}/stat") if isinstance(pid, int) else None
     if text is None:
         return None
     fields = text.rsplit(")", 1)[-1].split()

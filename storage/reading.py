@@ -24,6 +24,8 @@ YAML_BYTES = 256 * 2**10
 """Of a file, and of what it says once its aliases are written out; a study is kept in 10 kB."""
 ROWS_BYTES = 2**30
 """Of a file of rows; a million steps are 300 MB."""
+LOG_BYTES = 64 * 2**10
+"""Of the end of a log, for its last lines."""
 DEPTH = 64
 DIGITS = 100
 
@@ -56,6 +58,14 @@ def end_of(path: Path, at_most: int) -> bytes:
     with opened(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - at_most))
         return file.read(at_most)
+
+
+def last_lines(path: Path, number: int) -> list[str]:
+    """The last lines of a log, as text; none where it cannot be read."""
+    try:
+        return end_of(path, LOG_BYTES).decode(errors="replace").splitlines()[-number:]
+    except (OSError, ValueError):
+        return []
 
 
 def json_value(data: bytes, where: object) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from storage import durable
 from storage.errors import BadInput
+from storage.kinds import of_kind
 
 SHORT_FINGERPRINT = 12
 LATEST = "latest"
@@ -115,12 +116,11 @@ class RunDirectory:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A JSON object of a run directory; empty where there is none to read."""
+    """A JSON object of a run directory; empty where there is none to read, or one that Ratchet did not write."""
     try:
-        found = durable.read_json(file)
+        return of_kind(file, durable.read_json(file))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def find_runs(root: Path) -> list[Path]:

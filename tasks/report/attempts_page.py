@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage import durable
+from storage.run_directory import read
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
 from tasks.report.page import Section, html_page
@@ -45,9 +46,7 @@ def attempts_of(directory: Path) -> list[Attempt]:
     """The attempts at a stage that left a record in its run directory, in their order."""
     found = []
     for file in sorted((directory / "attempts").glob("[0-9]*.json")):
-        try:
-            record = durable.read_json(file)
-        except (OSError, ValueError):
+        if not (record := read(file)):
             continue  # of one that died while it wrote it
         started, ended = record["started_at"], record.get("ended_at")
         found.append(

@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from storage.errors import BadInput
+from storage.errors import BadInput, cut
 from tasks.stage.configuration import Configuration
 from tasks.stage.keys import keys_of
 
+SHOWN = 20
+"""Errors that a message lists: each takes some milliseconds, and a file may hold thousands."""
 Typed = TypeVar("Typed", bound=Configuration)
 
 
@@ -19,7 +21,9 @@ def validated(model: type[Typed], values: dict[str, Any], where: str) -> Typed:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        lines = [_explained(model, item) for item in error.errors()]
+        wrong = error.errors()
+        lines = [_explained(model, item) for item in wrong[:SHOWN]]
+        lines += [f"and {len(wrong) - SHOWN} more"] if wrong[SHOWN:] else []
         raise BadInput(f"{where} is not a valid {model.__name__}:\n  " + "\n  ".join(lines)) from None
 
 
@@ -27,7 +31,7 @@ def explained(error: ValidationError) -> str:
     """An error of a configuration that code makes, such as a page: class, key, and what is wrong with the value."""
     return "; ".join(
         f"{'.'.join([error.title, *map(str, item['loc'])])}: {item['msg'].removeprefix('Value error, ')}"
-        + ("" if item["type"] in ("missing", "value_error") else f" (it is {item['input']!r})")
+        + ("" if item["type"] in ("missing", "value_error") else f" (it is {cut(repr(item['input']))})")
         for item in error.errors()
     )
 
@@ -54,12 +58,12 @@ def _explained(model: type[Configuration], item: Any) -> str:
         between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
         if between_keys:  # the message names them, and the input is the whole group
             return f"{key}: {message}" if key else message
-        shown = "" if item["type"] == "missing" else f" (it is {item['input']!r})"
+        shown = "" if item["type"] == "missing" else f" (it is {cut(repr(item['input']))})"
         if item["type"] == "list_type":
-            shown += f": write a list, such as [{item['input']}]"
+            shown += f": write a list, such as [{cut(str(item['input']))}]"
         if item["type"].startswith(("greater", "less")):  # pydantic names the one limit that was crossed
             of_key = next((f"; limits: {one.limits}" for one in keys_of(model, key) if one.path == key), "")
-            shown = f" (it is {item['input']!r}{of_key})"
+            shown = f" (it is {cut(repr(item['input']))}{of_key})"
         return f"{key or model.__name__}: {item['msg']}{shown}"
     valid, name = sorted(_fields_at(model, item["loc"][:-1])), str(item["loc"][-1])
     same = _elsewhere(model, name, 1.0)
@@ -83,7 +87,7 @@ def _wrong_tag(model: type[BaseModel], item: Any) -> str:
     given = item["input"][name]
     close = difflib.get_close_matches(str(given), valid, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{name}: {given!r} is none of its values; {hint}valid: {', '.join(valid)}"
+    return f"{name}: {cut(repr(given))} is none of its values; {hint}valid: {', '.join(valid)}"
 
 
 def _elsewhere(model: type[BaseModel], name: str, alike: float) -> list[str]:

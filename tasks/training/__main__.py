@@ -12,6 +12,7 @@ from pathlib import Path
 
 from storage import markers
 from storage.errors import BadInput
+from storage.visible import log_visibly, visible
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
 from tasks.stage.reopened import reopened
@@ -20,8 +21,9 @@ from tasks.stage.reopened import reopened
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.training", description=__doc__.splitlines()[0])
     parser.add_argument("--run-dir", type=Path, required=True, help="run directory of the stage")
+    log_visibly()
     outcome = continue_run(parser.parse_args(arguments).run_dir.absolute())
-    sys.stderr.write(f"{outcome.end_state}: {outcome.message}\n")
+    sys.stderr.write(visible(f"{outcome.end_state}: {outcome.message}\n"))
     return outcome.exit_code
 
 

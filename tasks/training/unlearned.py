@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from storage.kinds import NUMBER, fits
 from storage.run_directory import RunDirectory, read
 
 SHOWN = 4
@@ -38,8 +39,10 @@ def _trainings(found: Any) -> Iterator[dict[str, Any]]:
         for inner in found:
             yield from _trainings(inner)
     elif isinstance(found, dict):
-        if found.get("trivial") and "ratio_to_trivial" in found:
-            yield found
+        trivial = found.get("trivial")
+        if isinstance(trivial, dict) and trivial:
+            numbers = [*trivial.values(), found.get("ratio_to_trivial")]
+            yield from [found] if all(fits(one, NUMBER) for one in numbers) else []
         for name, inner in found.items():
             if name != "validations":  # of these the best stands above them
                 yield from _trainings(inner)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from deployments.walk import Handle, Walk
 from flows import display
 from flows.display import Display, standing
+from flows.terminal import Terminal
 from storage import attempts, durable
 from tasks.stage.attempt import attempt
 from tasks.stage.run import Stage
@@ -79,7 +79,7 @@ def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) ->
     from tasks.stage.progress import FOR_THE_TERMINAL
 
     shown = io.StringIO()
-    with Display(page(tmp_path), Console(file=shown, width=200)):
+    with Display(page(tmp_path), Terminal(file=shown, width=200)):
         log = logging.getLogger("ratchet.base")
         log.setLevel(logging.INFO)
         log.info("step 10: a detail")
@@ -98,7 +98,7 @@ def test_what_stays_in_the_terminal_is_how_far_the_study_came(tmp_path: Path, mo
     """Seen: "14 of 15 stages" below "finished", since the bar is drawn anew only now and then."""
     monkeypatch.setattr(display, "UPDATE_EVERY_SECONDS", 0.01)
     handles, shown = page(tmp_path), io.StringIO()
-    with Display(handles, Console(file=shown, width=200, force_terminal=True)):
+    with Display(handles, Terminal(file=shown, width=200, force_terminal=True)):
         while "0 of 2 stages" not in shown.getvalue():
             time.sleep(0.01)
         for handle in handles:
@@ -111,7 +111,7 @@ def test_what_stays_in_the_terminal_is_how_far_the_study_came(tmp_path: Path, mo
 def test_a_stage_that_was_stopped_has_no_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "UPDATE_EVERY_SECONDS", 0.01)
     (first, _), shown = page(tmp_path), io.StringIO()
-    with Display([first], Console(file=shown, width=200, force_terminal=True)):
+    with Display([first], Terminal(file=shown, width=200, force_terminal=True)):
         working = attempts.AttemptRecord(first.run.attempts, 1, {}, [0, 0])
         durable.write_json(first.run.progress_file, {"step": 3, "total": 9, "unit": "steps", "eta_seconds": 60})
         while "1 min 0 s left" not in shown.getvalue():
@@ -127,7 +127,7 @@ def test_a_line_of_the_log_stands_beside_the_stage_and_cell_that_is_worked_on_he
     train = Stage("train", ToyConfig, "tests.deployments.toy:work")
     plain, wide = (walk(train, ToyConfig(ends="finished", number=number, cell=f"arm {number}")) for number in (1, 2))
     shown = io.StringIO()
-    with Display(walk.handles, Console(file=shown, width=200)):
+    with Display(walk.handles, Terminal(file=shown, width=200)):
         killed = attempts.AttemptRecord(plain.run.attempts, 1, {}, [0, 0])
         killed.note(pid=1)
         working = attempts.AttemptRecord(wide.run.attempts, 1, {}, [0, 0])

@@ -10,6 +10,7 @@ from typing import Any
 
 from deployments.slurm.job.journal import Submission
 from storage import durable, locks, reading
+from storage.kinds import of_kind
 
 MEMORY_WORDS = (b"exceeded memory limit", b"oom-kill", b"oom_kill", b"Out Of Memory")
 CANCEL_WORDS = re.compile(rb"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*")
@@ -30,7 +31,8 @@ def attempt_of(run_directory: Path, submission: Submission, ended: bool = False)
         if number <= submission.attempts_before:
             return None
         try:
-            record = durable.read_json(run_directory / "attempts" / f"{number:04d}.json")
+            file = run_directory / "attempts" / f"{number:04d}.json"
+            record = of_kind(file, durable.read_json(file))
         except (FileNotFoundError, ValueError):
             continue
         if record.get("slurm_job_name") == submission.name:
@@ -43,7 +45,7 @@ def _attempt_numbers(run_directory: Path) -> list[int]:
         names = [name.partition(".") for name in os.listdir(run_directory / "attempts")]
     except FileNotFoundError:
         return []
-    return sorted(int(stem) for stem, _, suffix in names if stem.isdigit() and suffix == "json")
+    return sorted(int(stem) for stem, _, suffix in names if stem.isdecimal() and suffix == "json")
 
 
 def newest_attempt(run_directory: Path) -> int:

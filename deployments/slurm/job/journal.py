@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import durable
+from storage.kinds import of_kind
 from storage.run_directory import RunDirectory
 from tasks.stage.diagnosis import Diagnosis
 from tasks.stage.outcome import Follows
@@ -138,12 +139,12 @@ class Journal:
             names = [name.partition(".") for name in os.listdir(self.folder)]
         except FileNotFoundError:
             return []
-        return [(int(stem), suffix) for stem, _, suffix in names if stem.isdigit()]
+        return [(int(stem), suffix) for stem, _, suffix in names if stem.isdecimal()]
 
     @staticmethod
     def _read(file: Path) -> Submission | None:
         try:
-            values: dict[str, Any] = durable.read_json(file)
+            values = of_kind(file, durable.read_json(file))
             end = values.pop("end")
             return Submission(**values, end=End.read(end) if end else None)
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):

@@ -25,7 +25,14 @@ from deployments.walk import Handle
 from storage import reading
 from storage.errors import BadInput
 
-SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|APIKEY|KEY)S?(_|$)", re.I)
+OPEN = re.compile(
+    "(CUDA|CUBLAS|CUDNN|NVIDIA|NCCL|UCX|OMP|KMP|MKL|OPENBLAS|NUMEXPR|RAYON|MALLOC|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|LC)"
+    "_[A-Z0-9_]+|PYTHON[A-Z]+|HF_(HOME|HUB_CACHE|HUB_OFFLINE|DATASETS_CACHE|DATASETS_OFFLINE)|TRANSFORMERS_OFFLINE|"
+    "TOKENIZERS_PARALLELISM|MPLCONFIGDIR|XDG_CACHE_HOME|TMPDIR|LANG|TZ|PATH|LD_LIBRARY_PATH|LD_PRELOAD"
+)
+"""What may stand in a job's script, which others may read: what results and speed depend on. A list of what hides a
+secret would never be whole."""
+PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 
 OF_SITE = ("setup_lines", "pass_environment", "extra_sbatch_lines")
 """Resources that only the site file sets, and the pool and its deployments: they are commands, secrets and options of
@@ -78,13 +85,14 @@ def plan_of(
     the variables `given` to the run itself. All are as they stand now: who corrects one of them and retries the run, or
     starts the study again, expects the next job to have it. `own_folder` is for a run whose variables name none.
 
-    BadInput for a variable of the environment that is named like a secret: they stand in the job's script.
+    BadInput for a variable of the environment that may be a secret: they stand in the job's script.
     """
     environment = {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")}
-    if secrets := sorted(key for key in environment if SECRET.search(key)):
+    hidden = sorted(key for key, value in environment.items() if not OPEN.fullmatch(key) or PASSWORD.search(value))
+    if hidden:
         raise BadInput(
-            f"env: {', '.join(secrets)} would stand in the job's script, which others may read: set it where the "
-            "worker runs, and name it in pass_environment"
+            f"env: {', '.join(hidden)} would stand in the job's script, which others may read, and may be a secret: "
+            "set it where the worker runs, and name it in pass_environment"
         )
     asked = configuration.model_dump(include=set(Resources.model_fields))
     stage = parameters.get("stage", "")

@@ -24,6 +24,7 @@ from prefect.client.schemas.actions import LogCreate
 from deployments.artifacts import StageArtifacts, best_effort
 from deployments.slurm.job.journal import Journal, Submission, run_of
 from deployments.slurm.pool.reconcile import Seen
+from storage import reading
 
 LOG = logging.getLogger("ratchet.slurm")
 SHOW_EVERY_SECONDS = 20.0
@@ -91,7 +92,7 @@ class Mirror:
     def _show_lines(self, file: Path, run_id: str, ended: bool) -> int:
         """The next lines. How far it was shown is kept beside it, so a new worker shows nothing twice."""
         done = _shown(file)
-        with file.open("rb") as log:
+        with reading.opened(file) as log:
             log.seek(done)
             new = log.read(AT_ONCE_BYTES)
         whole = new[: new.rfind(b"\n") + 1]
@@ -141,7 +142,7 @@ def _mark(log: Path) -> Path:
 
 def _shown(log: Path) -> int:
     try:
-        return int(_mark(log).read_text())
+        return int(reading.read_bytes(_mark(log)))
     except (OSError, ValueError):
         return 0
 
@@ -166,7 +167,7 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
         follows = entry.end.follows if entry.end else ""
         lines.append(f"| {entry.job_id or 'not known yet'} | {submitted} | {ended} | {follows} |")
     lines += ["", f"    tail -f {journal.log(last)}", "", f"Script: `{journal.script(last)}`"]
-    if last.end and last.end.follows == "Failed" and (tail := _tail(journal.log(last))):
+    if last.end and last.end.follows == "Failed" and (tail := reading.last_lines(journal.log(last), TAIL_LINES)):
         lines += ["", "The end of the log:", "", "```", *tail, "```"]
     return "\n".join(lines)
 
@@ -183,10 +184,3 @@ def _as_log(line: str, flow_run: str) -> LogCreate:
         timestamp=time,
         flow_run_id=UUID(flow_run),
     )
-
-
-def _tail(file: Path) -> list[str]:
-    try:
-        return file.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-    except OSError:
-        return []

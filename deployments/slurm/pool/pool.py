@@ -129,7 +129,7 @@ class Pool:
                 break
             try:
                 self._execute(action)
-            except OSError as error:  # the disk of one run stops no other
+            except (OSError, ValueError) as error:  # the disk of one run stops no other
                 LOG.warning("flow run %s: %s", action.run.id, error)
             else:
                 self.done.append(action)
@@ -166,7 +166,7 @@ class Pool:
         in_state_for = now - self._in_state.setdefault(run.state_id, now)
         try:
             return self._on_disk(run, folder, jobs, since, in_state_for)
-        except OSError as error:
+        except (OSError, ValueError, TypeError) as error:
             LOG.warning("flow run %s: its run directory cannot be read: %s", run.id, error)
             self._unsettled.add(run.id)
             return None

@@ -7,6 +7,7 @@ what executes the actions.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from deployments.slurm.job.origin import Origin
 from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Follows, in_words, stops
 
+LOG = logging.getLogger("ratchet.slurm")
 CONTINUES_LATER = "Nothing to do: the next job tries again in some minutes."
 LONGER = "Raise time_limit_minutes (site file, or execution.resources of the study): the next job has it."
 NOT_TAKEN = Diagnosis(
@@ -153,7 +155,12 @@ def reconcile(
     Without an answer from SLURM there is nothing to reconcile: do not call.
     """
     named = {job.name: job for job in jobs.values()}
-    found = [_of_run(one, jobs, named, accounted, limits) for one in seen]
+    found = []
+    for one in seen:
+        try:
+            found.append(_of_run(one, jobs, named, accounted, limits))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:  # anybody may have written its files
+            LOG.warning("flow run %s: %s is not readable, and stays as it is: %r", one.run.id, one.run.folder, error)
     return [action for action in found if action is not None]
 
 

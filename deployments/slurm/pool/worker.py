@@ -50,6 +50,7 @@ from storage import locks
 from storage.errors import BadInput, Held
 from storage.permissions import close_to_others
 from storage.run_directory import RunDirectory
+from storage.visible import log_visibly, visible
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_POLL_SECONDS = 2.0
@@ -98,6 +99,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         _refuse_another_of_this_type()
         require_commands()
         logging.getLogger("ratchet").setLevel(logging.INFO)
+        log_visibly()
         self._site = read_site()
         close_to_others(self._site.permissions)  # scripts and logs of jobs, which begin with the umask of this process
         await super().setup()
@@ -413,12 +415,12 @@ def notify(shell_command: str, subject: str, message: str) -> None:
         subprocess.run(
             shell_command,
             shell=True,
-            input=message,
+            input=visible(message),
             text=True,
             timeout=NOTIFY_SECONDS,
             check=True,
             capture_output=True,
-            env=os.environ | {"RATCHET_SUBJECT": subject},
+            env=os.environ | {"RATCHET_SUBJECT": " ".join(visible(subject).split())},
         )
     except (OSError, subprocess.SubprocessError) as error:
         LOG.warning("the site's notify command failed: %s", error)

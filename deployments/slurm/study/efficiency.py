@@ -13,8 +13,8 @@ from typing import Any
 from deployments.slurm.cluster.client import Used
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.walk import Handle
-from storage import durable, reading
-from storage.run_directory import RunDirectory
+from storage import reading
+from storage.run_directory import RunDirectory, read
 
 Accounting = Callable[[Sequence[str]], Mapping[str, Used]]
 """What jobs used, by id, as far as SLURM knows."""
@@ -137,13 +137,7 @@ def _less(name: str, enough: float, asked: float) -> list[str]:
 
 
 def _records(run: RunDirectory) -> list[dict[str, Any]]:
-    found = []
-    for file in sorted(run.attempts.glob("[0-9]*.json")):
-        try:
-            found.append(durable.read_json(file))
-        except (OSError, ValueError):
-            continue
-    return found
+    return [record for file in sorted(run.attempts.glob("[0-9]*.json")) if (record := read(file))]
 
 
 def _steps(run: RunDirectory) -> list[int]:
@@ -155,8 +149,8 @@ def _steps(run: RunDirectory) -> list[int]:
                 row = reading.json_value(line, "a row")
             except ValueError:
                 continue  # the row that a kill cut off
-            if "step" in row:
-                steps.append(int(row["step"]))
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                steps.append(row["step"])
     except (OSError, ValueError):
         pass
     return steps

@@ -39,7 +39,20 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
     assert (plan.resources.cpus, plan.resources.partition, plan.automatic) == (4, "gpu", True)
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "key", "db_password"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "HFTOKEN",
+        "GITHUB_PAT",
+        "DATABASE_URL",
+        "PGPASS",
+        "API_AUTH",
+        "http_proxy",
+        "WANDB_API_KEY",
+        "MY_OWN",
+    ],
+)
 def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
     configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})
     with pytest.raises(BadInput, match=f"env: {name}.*pass_environment") as refused:
@@ -47,8 +60,15 @@ def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
     assert "hf_abc" not in str(refused.value)
 
 
-def test_what_only_sounds_like_a_secret_is_let_through() -> None:
-    given = {"TOKENIZERS_PARALLELISM": "true", "MONKEY": "1", "OMP_NUM_THREADS": "2"}
+def test_a_password_in_an_address_is_refused_under_any_name() -> None:
+    configuration = SlurmJobConfiguration(command="work", env={"PYTHONPATH": "https://me:hf_abc@host/x"})
+    with pytest.raises(BadInput, match="env: PYTHONPATH") as refused:
+        plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, {}, Path("/own/jobs"))
+    assert "hf_abc" not in str(refused.value)
+
+
+def test_what_results_and_speed_depend_on_is_let_through() -> None:
+    given = {"TOKENIZERS_PARALLELISM": "true", "HF_HOME": "/shared/hf", "OMP_NUM_THREADS": "2", "PYTHONPATH": "/a:/b"}
     configuration = SlurmJobConfiguration(command="work", env=given)
     plan = plan_of(configuration, Site(root="/shared"), "f", "a name", {}, {}, {}, Path("/own/jobs"))
     assert plan.environment == given

@@ -1,0 +1,47 @@
+"""What files of others say, as a terminal shows it: nothing of theirs moves the cursor, or hides what stands there.
+
+All that Ratchet prints passes one of three places, and each asks `visible`: the consoles of `flows/terminal.py`, `_say`
+of `python -m storage`, and, once `log_visibly` was called, each line of a log and the traceback of an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import traceback
+from typing import Any
+
+HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control codes but tab and line end, marks that turn the direction of text, and what is no character."""
+CONTINUES = "\n      | "
+
+
+def visible(text: str) -> str:
+    """The text with its control codes written as escapes, such as \\x1b; tabs and line ends stay."""
+    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def line(text: str) -> str:
+    """`visible`, as one line of a list: a line end in it begins no other one that could be taken for ours."""
+    return visible(text.replace("\r\n", "\n")).replace("\n", CONTINUES)
+
+
+class _Record(logging.LogRecord):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if self.exc_info:
+            self.exc_text = visible(logging.Formatter().formatException(self.exc_info))
+
+    def getMessage(self) -> str:
+        return visible(super().getMessage())
+
+
+def log_visibly() -> None:
+    """For a process that people read: whatever it logs, or ends with, is `visible`."""
+
+    def shown(*error: Any) -> None:
+        sys.stderr.write(visible("".join(traceback.format_exception(*error))))
+
+    logging.setLogRecordFactory(_Record)
+    sys.excepthook = shown
