@@ -19,9 +19,10 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 
 from deployments.curves import curves_of
 from deployments.estimate import Estimate
-from storage import attempts, durable, markers
+from storage import attempts, durable, markers, reading
 from storage.differences import leaves
 from storage.run_directory import RunDirectory, read
+from tasks.report.table import without_links
 from tasks.stage.progress import described
 
 LOG = logging.getLogger("ratchet.artifacts")
@@ -69,6 +70,7 @@ class Artifacts:
 
     def _keep(self, kind: str, what: str, data: Any, description: str) -> None:
         """Creates the artifact, or updates the one made before; nothing when it shows this already."""
+        description = without_links(description)
         if self._shown.get(what) == (data, description):
             return
         if made := self._made.get(what):
@@ -83,7 +85,7 @@ class Artifacts:
         """What a stage made for people to look at: outputs that its marker lists, since others may read them here."""
         for table in result.get("tables", []):
             file = markers.output(run, table)
-            self._keep("markdown", file.stem, file.read_text(), f"`{file}`")
+            self._keep("markdown", file.stem, without_links(reading.read_bytes(file).decode()), f"`{file}`")
         if figures := [markers.output(run, name) for name in result.get("figures", [])]:
             self._keep("markdown", "figures", as_markdown(figures), f"`{figures[0].parent}`")
 
@@ -146,14 +148,15 @@ class StudyArtifacts(Artifacts):
         """What the study's last stage made: where its report is, its figures, its tables."""
         result = durable.read_json(markers.output(last, last.result_file.name))
         if report := result.get("report"):
-            lines = [result.get("headline", ""), f"Open it in a browser: `{markers.output(last, report)}`"]
+            headline = without_links(result.get("headline", ""))
+            lines = [headline, f"Open it in a browser: `{markers.output(last, report)}`"]
             self.text("report", "\n\n".join(filter(None, lines)), "the report: one page, without network")
         self._tables_and_figures(last, result)
 
 
 def as_markdown(figures: list[Path]) -> str:
     """SVG files as Markdown that holds them: an image artifact would also print the whole data URI below the image."""
-    return _images({file.stem: file.read_text() for file in figures})
+    return _images({file.stem: reading.read_bytes(file).decode() for file in figures})
 
 
 def _images(svgs: Mapping[str, str]) -> str:
@@ -161,5 +164,5 @@ def _images(svgs: Mapping[str, str]) -> str:
     for name, svg in svgs.items():
         caption = ElementTree.fromstring(svg).get("aria-label", "")
         image = base64.b64encode(svg.encode()).decode()
-        shown.append(f"![{name}](data:image/svg+xml;base64,{image})\n\n{caption}")
+        shown.append(f"![{without_links(name)}](data:image/svg+xml;base64,{image})\n\n{without_links(caption)}")
     return "\n\n".join(shown)

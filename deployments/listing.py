@@ -136,8 +136,7 @@ def ended_at(run: Path) -> float:
 
 def shown_first(result: dict[str, Any]) -> str:
     """The file that a person reads first, by what a stage returned; empty where only other stages read it."""
-    named = [result.get("report"), *(result.get("tables") or [])]
-    return next((name for name in named if isinstance(name, str) and name), "")
+    return result.get("report") or next(iter(result.get("tables", [])), "")
 
 
 def date(seconds: float) -> str:

@@ -48,20 +48,19 @@ class EventFiles:
             file = path / "metrics.jsonl"
             rows, damaged = read_rows(file)
             self.damaged |= {file: damaged} if damaged else {}
-            try:
-                self._update(path, rows)
-            except (TypeError, ValueError, ArithmeticError):  # anybody may have written them
-                self.damaged[file] = len(rows)
+            known = self._written.get(path)
+            if known and known.rows == rows[: len(known.rows)]:
+                new = rows[len(known.rows) :]
+            elif known and known.rows[: len(rows)] == rows:
+                new = []  # cut back to a checkpoint after a kill: the same rows come again
+            elif rows:
+                known, new = self._anew(path), rows
+            if known and new:
+                try:
+                    known.add(new)
+                except (TypeError, ValueError, ArithmeticError):  # anybody may have written them
+                    self.damaged[file] = len(new)
         return len(self._written)
-
-    def _update(self, path: Path, rows: list[Row]) -> None:
-        known, new = self._written.get(path), list[Row]()
-        if known and known.rows == rows[: len(known.rows)]:
-            new = rows[len(known.rows) :]
-        elif rows and not (known and known.rows[: len(rows)] == rows):  # else it was cut back: the same rows come again
-            known, new = self._anew(path), rows
-        if known and new:
-            known.add(new)
 
     def close(self) -> None:
         for run in self._written.values():

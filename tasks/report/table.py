@@ -12,6 +12,8 @@ from typing import Any
 
 SPAN = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?%?) to ([+-]?[\d.]+(?:e[+-]?\d+)?%?)")
 """An interval, as `tasks.report.numbers` writes it."""
+NUMBER = re.compile(r"([<>] )?[+-]?([\d,]*\.\d+|[\d,]*\d)(e-?\d+)?( ?%)?")
+"""Each way to match it is the only one, so that no cell takes long, however many digits it has."""
 NO_SPAN = ("", "-", "none (one source)")
 
 
@@ -118,6 +120,14 @@ def no_formula(cell: Any) -> Any:
     return cell
 
 
+def without_links(markdown: str) -> str:
+    """Markdown with its tables and bold words, in which nothing of others leads anywhere, is loaded or is HTML.
+
+    A bracket that is escaped already stays so: `\\\\[` is an escaped backslash before one that is not.
+    """
+    return re.sub(r"\\.|[<\[]", lambda found: found[0] if found[0][0] == "\\" else f"\\{found[0]}", markdown)
+
+
 def _bare(cell: str) -> str:
     """A cell without the marks of bold, and a number without thousands separators."""
     plain = re.sub(r"\*\*([^*]+)\*\*", r"\1", cell)
@@ -125,4 +135,4 @@ def _bare(cell: str) -> str:
 
 
 def _is_number(cell: str) -> bool:
-    return cell in ("", "-") or re.fullmatch(r"([<>] )?[+-]?[\d,]*\.?\d+(e-?\d+)?( ?%)?", cell) is not None
+    return cell in ("", "-") or NUMBER.fullmatch(cell) is not None

@@ -317,7 +317,8 @@ def test_a_result_led_readers_elsewhere(
     runs.finished(run.root, "base")
     shows(run, report=name)
     listed = ratchet(capsys, "list", run.root)[1]
-    assert f"unreadable   {run.stage} {run.path.name}: {name} " in listed.replace("'", "") and "2 begun" in listed
+    unreadable = f"unreadable   {run.stage} {run.path.name}: this directory is not readable, because {name} "
+    assert unreadable in listed.replace("'", "") and "2 begun" in listed
     code, said = ratchet(capsys, "show", run.path)
     assert code == 0 and "refused" in said and f"read     {run.result_file}" in said
     assert ratchet(capsys, "index", run.root)[0] == 0 and 'passwd"' not in (run.root / "index.html").read_text()

@@ -8,22 +8,32 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from markdown_it import MarkdownIt
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.artifacts import StudyArtifacts
 from deployments.page import load_page
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.job.journal import Journal
+from deployments.slurm.job.journal import End, Journal, Submission
+from deployments.slurm.pool.mirror import jobs_markdown
 from deployments.slurm.study import file as study_file
 from flows.advance import _advance_each
 from flows.settings import read_study
-from storage import durable
+from storage import durable, locks, markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory
 from storage.visible import HIDDEN
+from tasks.report.table import Table
+from tasks.stage.diagnosis import Diagnosis
 from tests.storage import runs
 
 SECONDS = 60
@@ -283,3 +293,44 @@ def test_a_journal_of_other_kinds_of_values_is_not_understood_and_stops_no_poll(
         durable.write_json(tmp_path / "jobs" / f"{number:04d}.json", entry | other)
     pipe(tmp_path / "jobs" / "0009.json")
     assert [one.number for one in Journal(tmp_path / "jobs").all()] == [1]
+
+
+# ----------------------------------------------------------------------------------------------- Markdown in Prefect
+
+LIVE = (
+    "[x](javascript:alert(1)) ![p](http://evil.example/p.png) <img src=http://evil.example> \\\\[y](http://e.example)"
+)
+
+
+def test_no_text_of_a_file_is_a_link_an_image_or_html_on_a_page_of_prefect(prefect_server: str, tmp_path: Path) -> None:
+    run = finished(tmp_path, 0, headline=f"**a** {LIVE}", tables=["table.md"])
+    rows = f"| **a** | b |\n|---|---|\n| {LIVE} | `x` |"
+    (run.path / "table.md").write_text(f"a caption {LIVE}\n\n{rows}\n\n[r]: javascript:x\n[r]\n")
+    lock = locks.acquire(run.path / "locks")
+    markers.write(run, [*runs.OUTPUTS, "report.md", "table.md"], {}, lock)
+    lock.release()
+    page = uuid4()
+    with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
+        StudyArtifacts(client, "study", page).results(run)
+        of_page = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[page]))
+        found = [str(one.data) for one in client.read_artifacts(artifact_filter=of_page)]
+    diagnosis = Diagnosis("error", "crash", f"it **is** {LIVE}", f"```\n{LIVE}", f"do {LIVE}")
+    end = End("Failed", "m", diagnosis)
+    ended = Submission(1, "n", "f", 1.0, True, 1.0, job_id=f"7 {LIVE}", end=end)
+    found.append(jobs_markdown(Journal(tmp_path / "jobs"), [ended], {"attempt": 1, "host": LIVE}))
+    assert len(found) == 3
+    for text in found:
+        outer = MarkdownIt("commonmark").enable("table").parse(text)
+        kinds = {inner.type for token in outer for inner in (token, *(token.children or []))}
+        assert "strong_open" in kinds and not kinds & {"link_open", "image", "html_inline", "html_block"}, text
+
+
+def test_whether_a_cell_is_a_number_is_known_at_once() -> None:
+    began = time.process_time()
+    for cell in ("1" * 20_000 + "x", "," * 20_000, "1," * 20_000 + "e", ("1" * 5_000 + ".") * 4):
+        Table("", ["a"], [[cell]]).csv()
+    assert time.process_time() - began < 5
+    cells = ["", "-", "1", "1,234.5", ".5", "> 3e-12", "< 0.1 %", "-7%", "12,345"]
+    others = ["x", "1.", "1e", "e5", "--1", "1 2", ",", "."]
+    assert [Table("", ["a"], [[cell]]).right for cell in cells] == [[True]] * len(cells)
+    assert [Table("", ["a"], [[cell]]).right for cell in others] == [[False]] * len(others)

@@ -25,6 +25,7 @@ from deployments.artifacts import StageArtifacts, best_effort
 from deployments.slurm.job.journal import Journal, Submission, run_of
 from deployments.slurm.pool.reconcile import Seen
 from storage import reading
+from tasks.report.table import without_links
 
 LOG = logging.getLogger("ratchet.slurm")
 SHOW_EVERY_SECONDS = 20.0
@@ -153,23 +154,28 @@ def jobs_markdown(journal: Journal, submissions: Sequence[Submission], attempt: 
     lines = []
     found = last.end.diagnosis if last.end else None
     if found is not None and found.level == "error":
-        lines += [f"### {found.category}: {found.summary}", "", found.resolution, ""]
-        if found.detail:
-            lines += ["```", found.detail.rstrip(), "```", ""]
+        lines += [without_links(f"### {found.category}: {found.summary}"), "", without_links(found.resolution), ""]
+        lines += [*_fenced(found.detail.rstrip().splitlines()), ""] if found.detail else []
     if attempt:
         numerics = attempt.get("numerics") or {}
         device = numerics.get("device_model") or ""
-        lines += [f"Attempt {attempt['attempt']} on {attempt.get('host')}{', ' + device if device else ''}", ""]
+        where = f"Attempt {attempt['attempt']} on {attempt.get('host')}{f', {device}' if device else ''}"
+        lines += [without_links(where), ""]
     lines += ["| job | submitted | ended | what followed |", "|---|---|---|---|"]
     for entry in reversed(submissions):
         submitted = time.strftime("%m-%d %H:%M:%S", time.localtime(entry.submitted_at))
         ended = "queued or running" if entry.end is None else entry.end.diagnosis.summary if entry.end.diagnosis else ""
         follows = entry.end.follows if entry.end else ""
-        lines.append(f"| {entry.job_id or 'not known yet'} | {submitted} | {ended} | {follows} |")
+        lines.append(without_links(f"| {entry.job_id or 'not known yet'} | {submitted} | {ended} | {follows} |"))
     lines += ["", f"    tail -f {journal.log(last)}", "", f"Script: `{journal.script(last)}`"]
     if last.end and last.end.follows == "Failed" and (tail := reading.last_lines(journal.log(last), TAIL_LINES)):
-        lines += ["", "The end of the log:", "", "```", *tail, "```"]
+        lines += ["", "The end of the log:", "", *_fenced(tail)]
     return "\n".join(lines)
+
+
+def _fenced(lines: Sequence[str]) -> list[str]:
+    """Lines of a log, which cannot end the fence around them."""
+    return ["```", *(line.replace("```", "'''") for line in lines), "```"]
 
 
 def _as_log(line: str, flow_run: str) -> LogCreate:
