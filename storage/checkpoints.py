@@ -24,7 +24,7 @@ from storage.differences import differences
 from storage.errors import CheckFailed
 from storage.inside import inside
 from storage.locks import Lock
-from storage.tensors import write_tensors
+from storage.tensors import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -48,9 +48,7 @@ class Checkpoint:
 
     def tensors(self, group: str) -> dict[str, torch.Tensor]:
         """The tensors of one group, on the CPU, by name."""
-        from safetensors.torch import load_file
-
-        return load_file(self.path / f"{group}.safetensors")
+        return read_tensors(self.path / f"{group}.safetensors")
 
 
 class Checkpoints:

@@ -19,6 +19,7 @@ from typing import Any
 
 from storage import durable, reading
 from storage.errors import BadInput
+from storage.inside import parts
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
@@ -148,6 +149,12 @@ def model_manifest(given: str) -> dict[str, str]:
             f"the model folder {path} has no weights (no *.safetensors or pytorch_model*.bin): copy them there, "
             "or give the folder that holds them"
         )
+    for index in sorted(path.glob("*.index.json")):
+        try:
+            for name in durable.read_json(index)["weight_map"].values():
+                parts(name)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(f"{index} does not name weights of this folder ({error}): copy the model again") from None
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
         raise BadInput(
             f"the model folder {path} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): save the model's "

@@ -1,7 +1,7 @@
 """Writes tensors as a safetensors file, and takes its digest from the same pass over memory.
 
 Processor time of a write is taken from the training that goes on meanwhile: tests/benchmarks/README.md says how much
-the library's own writer, a second pass for the digest, and the page cache took. Reading is the library's. Format:
+the library's own writer, a second pass for the digest, and the page cache took. The library reads. Format:
 https://github.com/huggingface/safetensors (8 bytes length of the header, JSON header, data).
 """
 
@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import xxhash
+
+from storage.errors import BadInput
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,20 @@ DTYPES = {
     "uint8": "U8",
     "bool": "BOOL",
 }
+
+
+def read_tensors(file: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors file by name, on the CPU. BadInput where it is none, such as a pickle."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise BadInput(
+            f"{file} is no safetensors file ({error}), and nothing else is read as weights: a pickle under this name "
+            "could run code. Copy it again from where it was made"
+        ) from None
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

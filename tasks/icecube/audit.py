@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from safetensors.torch import load_file
 
 from storage import durable
 from storage.errors import CheckFailed, require_equal
+from storage.tensors import read_tensors
 from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser
 from tasks.icecube.batches import Batch
@@ -108,7 +108,7 @@ def _require_inputs(look: StageInput, trained: StageInput, said: TrainResult) ->
 def _network(model: Path) -> DirectionNetwork:
     shape = durable.read_json(model / "config.json")
     network = DirectionNetwork(shape["width"], shape["layers"], shape["heads"], 0.0, shape["batch_norm"])
-    network.load_state_dict(load_file(model / "model.safetensors"))
+    network.load_state_dict(read_tensors(model / "model.safetensors"))
     return network.eval()
 
 

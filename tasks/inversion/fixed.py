@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from storage.errors import CheckFailed
+from storage.tensors import read_tensors
 from tasks.inversion.diffusion import CLAMP
 from tasks.inversion.matrices import Pairs, drawn, pairs
 from tasks.inversion.results import MatricesResult, SplitFacts, Trivial
@@ -42,7 +43,7 @@ def matrices(run: StageRun, config: MatricesConfig) -> MatricesResult:
 
 def fixed_pairs(data: StageInput, split: str) -> Pairs:
     """The matrices of `validation` or `out_of_distribution`, as they were published."""
-    tensors = load_file(data.path / FILE)
+    tensors = read_tensors(data.path / FILE)
     return Pairs(tensors[f"{split}.x"], tensors[f"{split}.y"])
 
 

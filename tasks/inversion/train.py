@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from storage import durable
 from storage.errors import CheckFailed
+from storage.tensors import read_tensors
 from tasks.inversion.configuration import Mining, Network
 from tasks.inversion.descent import descend
 from tasks.inversion.diffusion import Diffusion
@@ -83,7 +84,7 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
 def load_network(trained: StageInput, entries: int, shape: Network) -> EnergyNetwork:
     """The network of a finished training, on the CPU."""
     network = EnergyNetwork(entries, shape.width, shape.diffusion_steps, torch.zeros(entries), torch.ones(entries))
-    network.load_state_dict(load_file(trained.path / "model" / "model.safetensors"))
+    network.load_state_dict(read_tensors(trained.path / "model" / "model.safetensors"))
     return network.eval()
 
 

@@ -78,7 +78,10 @@ def _without_its_code(what: str) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ != "UnpicklingError":  # torch's reader of pickled weights stops at what would run
             raise
-        raise _needs_code(what, "pickled weights") from error
+        raise BadInput(
+            f"{what} needs code of its own (pytorch_model*.bin is no pickle of tensors alone), which is not run here: "
+            "load it where you trust that code, and save it with save_pretrained, which writes safetensors"
+        ) from error
 
 
 def _needs_code(what: str, code: Any) -> BadInput:

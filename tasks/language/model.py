@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import nn
 from transformers import GgufConfig, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
 from transformers.activations import ACT2FN
@@ -78,8 +77,13 @@ def load(path: Path) -> PreTrainedModel:
         return _load_gguf(path)
     try:
         model, report = foreign.model(path, f"the model folder {path}", dtype=torch.float32, local_files_only=True)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise BadInput(f"the model folder {path} cannot be loaded: {error}") from error
+    except (BadInput, MemoryError):
+        raise
+    except Exception as error:  # damaged weights, and what is none, fail in many ways
+        raise BadInput(
+            f"the model folder {path} cannot be loaded: {type(error).__name__}: {error}. Copy the whole folder again, "
+            "or save the model with save_pretrained, which writes safetensors (a pickle under that name is none)"
+        ) from error
     _require_all_weights(report, f"the model folder {path}")
     model.config.use_cache = False  # nothing is generated here, and a cache would take more memory than the logits
     return model

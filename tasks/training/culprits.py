@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from pydantic import ValidationError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from storage import durable
 from storage.errors import BadInput, NumericalFailure
+from storage.tensors import read_tensors
 from tasks.stage.result import Result
 from tasks.stage.run import StageRun
 from tasks.training.problem import Problem
@@ -174,7 +175,7 @@ def kept(folder: Path) -> tuple[Kept, Step]:
         epoch=described.epoch,
         examples=[np.array(indices, dtype=np.int64) for indices in described.examples],
         weight=described.weight,
-        generators=load_file(folder / "generators.safetensors"),
+        generators=read_tensors(folder / "generators.safetensors"),
         autocast=described.autocast,
     )
 

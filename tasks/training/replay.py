@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import nn
 
 from storage.errors import BadInput
+from storage.tensors import read_tensors
 from tasks.stage import numerics
 from tasks.stage.reopened import Reopened, reopened
 from tasks.training.culprits import FILE, FOLDER, Found, culprits, kept, tensors_of
@@ -46,7 +46,7 @@ def replay(path: Path) -> Iterator[str]:
     _load_weights(problem.model, folder / "model.safetensors")
     yield f"step {step.number}, as it failed: {described.tensor}, examples {_some(described.culprits)}"
     changed: list[str] = []
-    stored = load_file(folder / "batch.safetensors")
+    stored = read_tensors(folder / "batch.safetensors")
 
     def put_back(number: int, batch: Any) -> None:
         """Gives the batch that failed the values that it had, whatever the files say by now."""
@@ -84,7 +84,7 @@ def replay(path: Path) -> Iterator[str]:
 
 def _load_weights(model: nn.Module, file: Path) -> None:
     """BadInput where the model that this source builds has other weights than the kept ones."""
-    weights, own = load_file(file), untied(model.state_dict())
+    weights, own = read_tensors(file), untied(model.state_dict())
     if other := sorted(weights.keys() ^ own.keys()):
         raise BadInput(f"{file} was written by another version of the model: {other[0]} is in one of them only")
     if wrong := [name for name, tensor in weights.items() if tensor.shape != own[name].shape]:

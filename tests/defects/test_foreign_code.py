@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import json
+import pickle
 import shutil
 from pathlib import Path
 
@@ -138,6 +139,20 @@ def test_weights_that_are_a_pickle_run_nothing(ran, tmp_path):
     (folder / "model.safetensors").unlink()
     torch.save({"weight": _Trace(ran)}, folder / "pytorch_model.bin")
     refused(lambda: language.load(folder), ran)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+@pytest.mark.parametrize("holds", ["a pickle", "a model", "a list", "nothing", "text"])
+def test_weights_that_are_a_pickle_are_bad_input_that_says_what_to_do(ran, tmp_path, name, holds):
+    folder = model_folder(tmp_path / "own", ran)
+    (folder / "model.safetensors").unlink()
+    if holds in ("a model", "a list"):
+        torch.save(tiny_model() if holds == "a model" else [1, 2], folder / name)
+    else:
+        (folder / name).write_bytes({"a pickle": pickle.dumps(_Trace(ran)), "nothing": b"", "text": b"text"}[holds])
+    with pytest.raises(BadInput, match=r"save_pretrained, which writes safetensors") as caught:
+        language.load(folder)
+    assert str(folder) in str(caught.value) and not ran.exists()
 
 
 def test_a_data_set_with_a_script_runs_none_of_it(ran, tmp_path, monkeypatch):

@@ -132,6 +132,15 @@ def test_both_t_tests_are_scipy_s_and_welch_s_those_that_were_published(
     assert f"| {found['none', 'adversarial']['unpaired']['p']:.3g} |" in capsys.readouterr().out, "no p of < 0.001"
 
 
+def test_an_arm_s_name_was_run_as_a_formula_by_a_spreadsheet(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table.write_text(table.read_text().replace("\nnone,", "\n=1+1,").replace("0.0096", "0.02"))
+    assert compare(table, "--format", "csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert "'=1+1" in {row["reference"] for row in rows} | {row["arm"] for row in rows}
+    said = {text for row in rows for name, text in row.items() if name not in ("arm", "reference")}
+    assert any(text.startswith("-") for text in said) and not any(text.startswith("'") for text in said), "numbers"
+
+
 def test_rows_in_another_order_are_paired_by_their_seed_and_not_by_their_place(
     table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -267,6 +267,15 @@ def test_a_cache_that_cannot_be_written_stops_nothing(texts, small_disk, monkeyp
     assert list(external.file_manifest([str(texts)])) == ["a.txt", "below/b.txt"]
 
 
+@pytest.mark.parametrize("named", ["../other/model.safetensors", "/etc/passwd", 3])
+def test_a_model_s_index_named_weights_of_another_folder(tmp_path, named):
+    folder = model_folder(tmp_path / "model")
+    index = folder / "model.safetensors.index.json"
+    durable.write_json(index, {"weight_map": {"a": "model.safetensors", "b": named}})
+    with pytest.raises(BadInput, match=f"{index} does not name weights of this folder"):
+        external.model_manifest(str(folder))
+
+
 def test_a_model_folder_without_a_tokenizer_says_what_is_missing(tmp_path):
     folder = model_folder(tmp_path / "model")
     (folder / "tokenizer.json").unlink()

@@ -62,6 +62,20 @@ def test_a_table_for_a_program_has_plain_numbers_and_both_ends_of_an_interval():
     ]
 
 
+FORMULAS = ["=HYPERLINK(A1)", "+1+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "-", "none (one source)", "- b"]
+NUMBERS = ["-0.02", "+3.1", "-1,234.5", "-5 %", "**-0.02**", "-1e-05", "-1e+05", "-inf", "+0.1 to +0.2", "-1% to +2%"]
+
+
+def test_names_in_a_csv_file_were_run_as_formulas_by_a_spreadsheet():
+    cells = [row[0] for row in rows_of(Table("c", ["=name()"], [[cell] for cell in FORMULAS]))]
+    assert cells == ["'=name()", *(f"'{cell}" for cell in FORMULAS[:5]), "-", "none (one source)", "'- b"]
+
+
+def test_numbers_in_a_csv_file_stay_numbers():
+    cells = [row[0] for row in rows_of(Table("c", ["n"], [["words"], *([cell] for cell in NUMBERS)]))[2:]]
+    assert cells == [cell.strip("*") if "," not in cell else "-1234.5" for cell in NUMBERS]
+
+
 def test_text_in_which_an_interval_stands_beside_words_is_kept_as_it_is():
     rows = [["1 to 2", "1e-05 to 2e-05"], ["a, b", "none (one source)"]]
     assert rows_of(Table("c", ["said", "interval"], rows)) == [

@@ -224,6 +224,16 @@ def test_a_model_or_a_batch_of_another_form_is_refused_not_taken_in_part(
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["model", "generators", "batch"])
+def test_a_kept_step_that_is_a_pickle_is_refused_and_not_run(tmp_path: Path, name: str):
+    config = poisoned(tmp_path)
+    toy_attempt(tmp_path, config)
+    file = toy_directory(tmp_path, config).path / FOLDER / f"{name}.safetensors"
+    torch.save(toy_problem(ToyConfig()).model, file)
+    with pytest.raises(BadInput, match=f"{file} is no safetensors file"):
+        list(replay(file.parents[1]))
+
+
 def test_a_run_without_a_failed_step_is_refused(tmp_path: Path):
     config = ToyConfig()
     toy_attempt(tmp_path, config)
