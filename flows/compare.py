@@ -10,6 +10,7 @@ from deployments.listing import date, ended_at, standing
 from storage import attempts
 from storage.differences import ABSENT, leaves
 from storage.errors import BadInput
+from storage.inside import inside
 from storage.lineage import Difference, Lineage, Lineages, by_field, differing, pairs
 from storage.run_directory import RunDirectory, read
 
@@ -90,7 +91,7 @@ def _results(one: RunDirectory, other: RunDirectory, everything: bool) -> Iterat
     if missing := [str(run.path) for run in (one, other) if not (run.path / name).exists()]:
         yield f"results: there is no {name} in {' and '.join(missing)}"
         return
-    theirs, ours = (dict(_values(read(run.path / name))) for run in (one, other))
+    theirs, ours = (dict(_values(read(inside(run.path, name)))) for run in (one, other))
     names = [key for key in dict.fromkeys([*theirs, *ours]) if theirs.get(key, ABSENT) != ours.get(key, ABSENT)]
     places = [key for key in names if _is_place(theirs.get(key)) or _is_place(ours.get(key))]
     lines = [f"  {_line(key, theirs.get(key, ABSENT), ours.get(key, ABSENT))}" for key in names if key not in places]

@@ -30,11 +30,14 @@ DEPTH = 64
 DIGITS = 100
 
 
-def opened(path: Path) -> io.BufferedReader:
-    """A regular file, open at its beginning; nothing is waited for. ValueError for a pipe, a socket or a device."""
+def opened(path: Path, links: bool = True) -> io.BufferedReader:
+    """A regular file, open at its beginning; nothing is waited for. ValueError for a pipe, a socket or a device.
+
+    OSError for a link, where these are not followed.
+    """
     refused = ValueError(f"{path} is a pipe, a socket or a device and no regular file: it is not read, remove it")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if links else os.O_NOFOLLOW))
     except OSError as error:
         raise refused if error.errno in (errno.ENXIO, errno.ENODEV) else error from None
     mode = os.fstat(descriptor).st_mode
@@ -54,8 +57,8 @@ def read_bytes(path: Path, at_most: int = JSON_BYTES) -> bytes:
 
 
 def end_of(path: Path, at_most: int) -> bytes:
-    """The last bytes of a regular file, such as a log."""
-    with opened(path) as file:
+    """The last bytes of a log: of a regular file and no link, since they are shown to others."""
+    with opened(path, links=False) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - at_most))
         return file.read(at_most)
 

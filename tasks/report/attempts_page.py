@@ -74,7 +74,7 @@ def publish_attempts(run: StageRun, title: str, dag: Dag) -> None:
 
 def _last_sign_of_life(directory: Path, number: int) -> float:
     try:
-        return float(durable.read_json(directory / "locks" / f"{number}.alive")["at"])
+        return float(durable.read_json(directory / "locks" / f"{number:d}.alive")["at"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0.0
 

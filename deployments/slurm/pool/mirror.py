@@ -24,7 +24,7 @@ from prefect.client.schemas.actions import LogCreate
 from deployments.artifacts import StageArtifacts, best_effort
 from deployments.slurm.job.journal import Journal, Submission, run_of
 from deployments.slurm.pool.reconcile import Seen
-from storage import reading
+from storage import durable, reading
 from tasks.report.table import without_links
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -86,14 +86,14 @@ class Mirror:
         """The log's new lines, of a job that ended all that are left (of very many, the last ones)."""
         file = Journal(Path(seen.run.folder)).log(seen.submissions[-1])
         if ended and (last := file.stat().st_size - LAST_BYTES) > _shown(file):
-            _mark(file).write_text(str(last))
+            durable.replace_quickly(_mark(file), last)
         while self._show_lines(file, seen.run.id, ended) and ended:
             pass
 
     def _show_lines(self, file: Path, run_id: str, ended: bool) -> int:
         """The next lines. How far it was shown is kept beside it, so a new worker shows nothing twice."""
         done = _shown(file)
-        with reading.opened(file) as log:
+        with reading.opened(file, links=False) as log:  # others may read what is shown of it
             log.seek(done)
             new = log.read(AT_ONCE_BYTES)
         whole = new[: new.rfind(b"\n") + 1]
@@ -105,7 +105,7 @@ class Mirror:
         if logs := [_as_log(line, run_id) for line in lines if line.strip()]:
             self._client.create_logs(logs)
         if whole:
-            _mark(file).write_text(str(done + len(whole)))
+            durable.replace_quickly(_mark(file), done + len(whole))
         return len(whole)
 
     @staticmethod

@@ -64,6 +64,22 @@ def test_a_bar_that_is_drawn_over_and_over_holds_up_no_later_line(tmp_path: Path
     assert client.logs[-1].message == "and then"
 
 
+def test_a_linked_log_was_sent_and_a_linked_mark_was_written_through(tmp_path: Path) -> None:
+    """Who may write in a root that a group shares had the worker show, or overwrite, what its owner alone may."""
+    seen, client = a_run(tmp_path / "toy/first/abc/jobs"), Client()
+    log, mark = (Path(seen.run.folder) / f"0001.{suffix}" for suffix in ("log", "shown"))
+    (tmp_path / "secret").write_text("a secret\n")
+    log.symlink_to(tmp_path / "secret")
+    mark.symlink_to(tmp_path / "mine")
+    Mirror(client).show([seen])
+    assert not client.logs and "a secret" not in mirror.jobs_markdown(Journal(log.parent), seen.submissions)
+    log.unlink()
+    log.write_text("of the job\n")
+    Mirror(client).show([seen])
+    assert [line.message for line in client.logs] == ["of the job"]
+    assert mark.read_text() == "11" and not (tmp_path / "mine").exists()
+
+
 def test_of_a_job_that_ended_the_rest_of_the_log_is_shown_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
