@@ -4,11 +4,15 @@ Prefect's own temporary server outlives a parent that is killed. This one reads 
 holds open, and ends when the kernel closes it: whatever ended the parent, SIGKILL included. It runs in a session
 of its own, so that Ctrl-C reaches only the study, which then still has a server to tell. Other commands with the same
 database use it too, by a pipe that they hold open: it ends with the last of them.
+
+Who may write to a server may run commands as its user. So each start has a password of its own, in the environment of
+the server, which the user alone can read: other commands of the user take it from there.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -16,7 +20,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import httpx
 import psutil
@@ -32,42 +38,80 @@ EPHEMERAL = "PREFECT__SERVER_EPHEMERAL"
 UI_SETTINGS = {"PREFECT_SERVER_UI_V2_ENABLED": "false", "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
 """Browsers begin in Prefect's first UI. Its second one calls a company that counts visits, with analytics off too, and
 the one of 3.8.8 lacks the pictures of its timeline."""
+PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
+OWN_NAMES = ["127.0.0.1", "localhost"]
+"""A page of the web whose name was made to mean this machine (DNS rebinding) is of another name."""
+ENTER = "enter"
+ENTER_PAGE = """<!doctype html><meta charset="utf-8"><title>Ratchet</title><script>
+if (location.hash) localStorage.setItem("prefect-password", btoa(location.hash.slice(1)));
+location.replace("/");
+</script>"""
+"""Gives Prefect's UI the password that stands in its address after the #, which no browser sends, and goes there."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Prefect server: the address of its API, and the name:password that it asks for."""
+
+    address: str
+    password: str | None = field(repr=False)
+
+    @property
+    def settings(self) -> dict[Any, str | None]:
+        """What its clients need."""
+        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+
+        return {PREFECT_API_URL: self.address, PREFECT_API_AUTH_STRING: self.password}
+
+    @property
+    def page(self) -> str:
+        """Where a person finds its UI, and is let in."""
+        return self.address.removesuffix("api") + (f"{ENTER}#{self.password}" if self.password else "")
 
 
 @contextmanager
 def prefect_server() -> Iterator[str]:
     """The API address of the server that is there (`server_here`), of another command's, or of one for this block."""
-    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+    from prefect.settings import PREFECT_HOME, temporary_settings
 
     with ExitStack() as held:
         if there := server_here() or _joined(held):
             require_answer(there)
-        address = there or held.enter_context(started_server(PREFECT_HOME.value() / "embedded-server.log"))
-        held.enter_context(temporary_settings({PREFECT_API_URL: address}))
+        server = there or held.enter_context(started_server(PREFECT_HOME.value() / "embedded-server.log"))
+        held.enter_context(temporary_settings(server.settings))
         try:
-            yield address
+            yield server.address
         finally:
             send_what_waits()
 
 
-def server_here() -> str | None:
-    """The API address of the configured server, else of the one on this machine that has our database open.
+def configured() -> Server | None:
+    """The server that PREFECT_API_URL names."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+
+    address = PREFECT_API_URL.value()
+    return Server(address, PREFECT_API_AUTH_STRING.value()) if address else None
+
+
+def server_here() -> Server | None:
+    """The configured server, else the one of this user on this machine that has our database open.
 
     Two servers on one SQLite file lock each other out. One that ends with its command is passed over; None when no
     other is there.
     """
-    from prefect.settings import PREFECT_API_URL
+    from prefect.settings import PREFECT_API_AUTH_STRING
 
-    if configured := PREFECT_API_URL.value():
-        return configured
+    if there := configured():
+        return there
     if not (database := _database_file()):
         return None
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # another person's, or gone by now
-            if _has_open(process.pid, database) and EPHEMERAL not in process.environ():
+    for process, environment in _with_open(database):
+        with suppress(psutil.Error):
+            if EPHEMERAL not in environment:
                 for one in process.net_connections("tcp"):
                     if one.status == psutil.CONN_LISTEN:
-                        return f"http://{_own_address(one.laddr.ip)}:{one.laddr.port}/api"
+                        address = f"http://{_own_address(one.laddr.ip)}:{one.laddr.port}/api"
+                        return Server(address, environment.get(PASSWORD, PREFECT_API_AUTH_STRING.value()))
     return None
 
 
@@ -86,8 +130,8 @@ def _users_of(database: Path, port: int | str) -> Path:
     return database.with_name(f"{database.name}.{Path('/proc/self/ns/net').stat().st_ino}-{port}.users")
 
 
-def _joined(held: ExitStack) -> str | None:
-    """The API address of the server of another command, which stays until `held` ends; None when there is none."""
+def _joined(held: ExitStack) -> Server | None:
+    """The server of another command, which stays until `held` ends; None when there is none."""
     database = _database_file()
     for pipe in database.parent.glob(_users_of(database, "*").name) if database else ():
         try:
@@ -95,13 +139,27 @@ def _joined(held: ExitStack) -> str | None:
         except OSError:  # nobody reads it: that server was killed
             pipe.unlink(missing_ok=True)
             continue
-        return f"http://127.0.0.1:{pipe.stem.rpartition('-')[2]}/api"
+        for _, environment in _with_open(pipe):
+            if EPHEMERAL in environment:
+                address = f"http://127.0.0.1:{pipe.stem.rpartition('-')[2]}/api"
+                return Server(address, environment.get(PASSWORD))
     return None
 
 
-def _has_open(process: int, file: Path) -> bool:
-    """Whether a process has this very file open; never one of another network, whose ports are not ours."""
-    folder, wanted = Path(f"/proc/{process}"), file.stat()
+def _with_open(file: Path) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """The processes of this user that have this very file open, and their environments.
+
+    None of another network, whose ports are not ours; and none of another person, who would be sent what we do.
+    """
+    wanted = file.stat()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):  # another person's, or gone by now
+            if process.uids().real == os.getuid() and _has_open(process.pid, wanted):
+                yield process, process.environ()
+
+
+def _has_open(process: int, wanted: os.stat_result) -> bool:
+    folder = Path(f"/proc/{process}")
     for number in (folder / "fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
             if os.path.samestat(number.stat(), wanted):
@@ -115,15 +173,19 @@ def _own_address(listens: str) -> str:
 
 
 @contextmanager
-def started_server(log: Path, port: int = 0) -> Iterator[str]:
-    """The API address of a server with the database of PREFECT_HOME; with a port it serves the UI there too."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+def started_server(log: Path, port: int = 0) -> Iterator[Server]:
+    """A server with the database of PREFECT_HOME and a password of its own; with a port it serves the UI there too."""
+    password = f"ratchet:{secrets.token_hex(16)}"
+    settings = {
+        PASSWORD: password,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",  # of no other page: its own needs no permission
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    }
     if port:
-        settings |= {"PREFECT_UI_ENABLED": "1", "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api"} | UI_SETTINGS
+        settings |= {"PREFECT_UI_ENABLED": "1", "PREFECT_UI_API_URL": "/api"} | UI_SETTINGS
     else:
         settings |= {"PREFECT_UI_ENABLED": "0", EPHEMERAL: "1", "PREFECT__SERVER_FINAL": "1"}
-    with log.open("wb") as log_file:
+    with private_log(log) as log_file:
         process = subprocess.Popen(
             [sys.executable, "-m", "deployments.embedded", str(port)],
             stdin=subprocess.PIPE,
@@ -137,7 +199,7 @@ def started_server(log: Path, port: int = 0) -> Iterator[str]:
         served = process.stdout.readline().strip()  # written once the server answers; empty when it died
         if not served:
             raise RuntimeError(f"the Prefect server did not start; its log is {log}")
-        yield f"http://127.0.0.1:{int(served)}/api"
+        yield Server(f"http://127.0.0.1:{int(served)}/api", password)
     finally:
         process.stdin.close()
         if not process.stdout.readline():  # else other commands use it, and it ends with the last of them
@@ -149,14 +211,21 @@ def started_server(log: Path, port: int = 0) -> Iterator[str]:
         process.stdout.close()
 
 
-def require_answer(address: str) -> None:
-    """BadInput when the server does not answer, or not us: that is a mistake to correct, not one to work around."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+def private_log(file: Path) -> BinaryIO:
+    """A new log that its user alone can read."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)  # of another mode
+    return open(file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
-    server = f"the Prefect server at {'PREFECT_API_URL=' if PREFECT_API_URL.value() else ''}{address}"
-    name, _, password = (PREFECT_API_AUTH_STRING.value() or "").partition(":")
+
+def require_answer(asked: Server) -> None:
+    """BadInput when the server does not answer, or not us: that is a mistake to correct, not one to work around."""
+    from prefect.settings import PREFECT_API_URL
+
+    server = f"the Prefect server at {'PREFECT_API_URL=' if PREFECT_API_URL.value() else ''}{asked.address}"
+    name, _, password = (asked.password or "").partition(":")
     try:
-        answer = _asked_patiently(f"{address}/hello", (name, password) if name else None)
+        answer = _asked_patiently(f"{asked.address}/hello", (name, password) if name else None)
         if answer.status_code == httpx.codes.UNAUTHORIZED:
             given = "another one" if name else "none"
             raise BadInput(
@@ -214,9 +283,14 @@ def serve(port: int) -> None:
     """The server process: serves at `port` of 127.0.0.1 (0: a free one), says which, ends with its standard input."""
     import uvicorn
     from prefect.server.api.server import create_app
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import HTMLResponse
+    from starlette.routing import Route
 
+    app = create_app()
+    app.router.routes.insert(0, Route(f"/{ENTER}", lambda _: HTMLResponse(ENTER_PAGE)))
     listener = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(TrustedHostMiddleware(app, OWN_NAMES), log_level="error", lifespan="on"))
 
     users: list[tuple[int, Path]] = []
 

@@ -20,14 +20,14 @@ from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from deployments.artifacts import best_effort
 from deployments.deploy import STUDIES, deploy, make_pool
-from deployments.embedded import server_here, started_server
+from deployments.embedded import Server, private_log, server_here, started_server
 from deployments.generate import Profile, study_deployment
 from deployments.liveness import beside, end_killed
-from storage import durable, locks
+from storage import locks
 from storage.errors import BadInput, Held
 
 FOLDER = "ratchet-ui"
-"""In PREFECT_HOME: who keeps the UI open, and its address."""
+"""In PREFECT_HOME: who keeps the UI open."""
 PORT = 4200
 PORTS_TRIED = 50
 LOOK_EVERY_SECONDS, END_KILLED_EVERY_SECONDS = 1.0, 10.0
@@ -55,22 +55,21 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
     try:
         lock = locks.acquire(folder / "locks")
     except Held:
-        raise BadInput(f"the UI is open already, at {_shown((folder / 'address').read_text())}") from None
+        raise BadInput(f"the UI is open already{f', at {there.page}' if (there := server_here()) else ''}") from None
     try:
         if there := server_here():
             raise BadInput(
-                f"the Prefect server at {there} has the database of PREFECT_HOME={home}, and two would lock each other "
-                f"out: end it, or set PREFECT_API_URL to it and make the deployments there: `ratchet deploy`"
+                f"the Prefect server at {there.address} has the database of PREFECT_HOME={home}, and two would lock "
+                f"each other out: end it, or set PREFECT_API_URL to it and make the deployments there: `ratchet deploy`"
             )
-        with started_server(home / "ui-server.log", _free_port(port)) as address:
-            durable.write_bytes(folder / "address", address.encode())
-            with temporary_settings({PREFECT_API_URL: address}):
+        with started_server(home / "ui-server.log", _free_port(port)) as server:
+            with temporary_settings(server.settings):
                 with get_client(sync_client=True) as client:
                     make_pool(client, STUDIES)
                     for _ in deploy(client, (study_deployment(profile, "local") for profile in profiles)):
                         pass
-                with _worker(address, home / "ui-worker.log") as worker:
-                    ready(_shown(address))
+                with _worker(server, home / "ui-worker.log") as worker:
+                    ready(server.page)
                     beside(_end_killed)
                     while worker.poll() is None:
                         time.sleep(LOOK_EVERY_SECONDS)
@@ -89,11 +88,6 @@ def _end_killed() -> None:
         time.sleep(END_KILLED_EVERY_SECONDS)
 
 
-def _shown(address: str) -> str:
-    """Where a person finds the UI of the API at `address`."""
-    return address.removesuffix("/api")
-
-
 def _free_port(wanted: int | None) -> int:
     """A port of 127.0.0.1 that nothing listens on. BadInput when that is not the one asked for."""
     for port in [wanted] if wanted else range(PORT, PORT + PORTS_TRIED):
@@ -106,7 +100,7 @@ def _free_port(wanted: int | None) -> int:
 
 
 @contextmanager
-def _worker(address: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _worker(server: Server, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A worker of the pool, which runs one study at a time: the others wait for the machine.
 
     It runs in a session of its own: Ctrl-C reaches this process alone, which then ends everything in order.
@@ -124,14 +118,15 @@ def _worker(address: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         "--limit",
         "1",
     ]
-    with log.open("wb") as file:
+    environment = {setting.name: value for setting, value in server.settings.items() if value}
+    with private_log(log) as file:
         worker = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
             start_new_session=True,
-            env=psutil.Process().environ() | {"PREFECT_API_URL": address},
+            env=psutil.Process().environ() | environment,
         )
     try:
         yield worker

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import temporary_settings
 
 from deployments.deploy import JOBS, STUDIES, deploy, make_pool
 from deployments.embedded import server_here
@@ -19,7 +19,8 @@ from storage.errors import BadInput
 
 def deployed(deployments: list[dict[str, Any]]) -> int:
     """Makes the pools and these deployments on the server that is there, and prints the name of each."""
-    with temporary_settings({PREFECT_API_URL: server_here()}):
+    there = server_here()
+    with temporary_settings(there.settings if there else {}):
         require_server("ratchet deploy")
         with get_client(sync_client=True) as client:
             for pool in (STUDIES, JOBS):

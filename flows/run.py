@@ -152,7 +152,8 @@ def ui(profiles: list[Profile], port: int | None) -> int:
 
     def ready(address: str) -> None:
         show(f"Prefect UI: {address}", style="bold")
-        show(f"  start a study: {address}/deployments, then Run; watch it: {address}/runs")
+        show("  who has this whole address can run commands as you: give it to nobody. It holds until this ends")
+        show("  there: Deployments, then Run, starts a study; Runs shows it")
         show("  Ctrl-C ends this; a study that runs saves first, and goes on when it is started again")
 
     def end(*_: object) -> None:
@@ -328,17 +329,15 @@ def _stands_on_slurm(slurm: SlurmStudy) -> dict[str, Any]:
 
 def require_server(wanted_by: str = "--dispatch slurm") -> None:
     """Jobs outlive this command, so the server that shows them must too."""
-    from prefect.settings import PREFECT_API_URL
+    from deployments.embedded import configured, require_answer
 
-    from deployments.embedded import require_answer
-
-    if not (address := PREFECT_API_URL.value()):
+    if not (server := configured()):
         raise BadInput(
             f"{wanted_by} needs a Prefect server that stays, and PREFECT_API_URL, which says where it is: "
             "docs/cluster.md has a port and a password made (The server: port, password, database), then start "
             "`.venv/bin/prefect server start` on the login node"
         )
-    require_answer(address)
+    require_answer(server)
 
 
 def _show_result(walk: Walk) -> int:

@@ -11,17 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
+from deployments.embedded import Server
 from deployments.page import page_names
 from storage import attempts
 from tests.browser.conftest import NARROW, WIDE, OpenPage
 from tests.conftest import REPOSITORY, heed_ctrl_c
+from tests.deployments.test_embedded import answering
+from tests.deployments.test_ui import asked, opened
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -33,24 +36,36 @@ RUN_SECONDS = 900
 class Ui:
     """A UI that is kept open, and the folder where it was started."""
 
-    address: str
+    server: Server
+    page: str
+    """As a person is told it, with the password."""
     folder: Path
+
+    @property
+    def address(self) -> str:
+        return self.server.address.removesuffix("/api")
 
     @property
     def runs(self) -> Path:
         return self.folder / "runs"
 
     def asked(self, what: str, **of: Any) -> Any:
-        return httpx.post(f"{self.address}/api/{what}/filter", json=of, timeout=300).raise_for_status().json()
+        return asked(self.server, f"{what}/filter", of)
 
 
 @pytest.fixture(scope="module")
 def ui(smoke_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     folder = tmp_path_factory.mktemp("ui")
     shutil.copytree(smoke_root / ".cache", folder / "runs" / ".cache")
+    with kept_open(folder) as ui:
+        yield ui
+
+
+@contextmanager
+def kept_open(folder: Path, *options: str) -> Iterator[Ui]:
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     kept = subprocess.Popen(
-        [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", "ui"],
+        [sys.executable, "-c", "from flows.command import ratchet; raise SystemExit(ratchet())", "ui", *options],
         cwd=folder,
         env=environment | {"PREFECT_HOME": str(folder / "home"), "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
@@ -59,19 +74,65 @@ def ui(smoke_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[U
         preexec_fn=heed_ctrl_c,
     )
     try:
-        assert kept.stdout
-        said = (re.fullmatch(r"Prefect UI: (\S+)\n", line) for line in kept.stdout)
-        yield Ui(next(match[1] for match in said if match), folder)
+        yield Ui(*opened(kept), folder)
     finally:
         kept.send_signal(signal.SIGINT)
         kept.communicate(timeout=600)
 
 
 def test_a_browser_begins_in_the_ui_that_our_pages_describe(ui: Ui, open_page: OpenPage):
-    page = open_page(ui.address)
-    page.get_by_role("button", name="Deployments").wait_for()
-    assert page.url.startswith(f"{ui.address}/dashboard")
-    page.wait_for_load_state("networkidle")
+    page = _entered(ui, open_page)
+    assert page.url == f"{ui.address}/dashboard"
+
+
+def test_who_was_let_in_stays_so_after_a_reload_and_in_a_second_tab(ui: Ui, open_page: OpenPage):
+    page = _entered(ui, open_page)
+    page.reload()
+    _let_in(page)
+    second = page.context.new_page()
+    second.goto(f"{ui.address}/deployments")
+    second.get_by_placeholder("Search deployments").wait_for()
+
+
+def test_a_person_who_comes_back_to_a_new_start_is_let_in_by_its_address(tmp_path: Path, open_page: OpenPage):
+    """The tab of before asks to log in, and goes on once the new address was opened."""
+    with kept_open(tmp_path) as first:
+        page = _entered(first, open_page, allowed=("401", "vO", "ERR_CONNECTION_REFUSED"))
+    with kept_open(tmp_path, "--port", first.address.rpartition(":")[2]) as second:
+        assert second.address == first.address and second.page != first.page
+        page.reload()
+        page.wait_for_url("**/login?**")
+        again = page.context.new_page()
+        again.goto(second.page)
+        _let_in(again)
+        page.goto(f"{second.address}/deployments")
+        page.get_by_placeholder("Search deployments").wait_for()
+
+
+WRITES = """async (api) => {
+    const body = JSON.stringify({name: "evil"})
+    const ways = [undefined, "text/plain", "application/json"].flatMap((type) => ["no-cors", "cors"].map((mode) => (
+        {method: "POST", mode, credentials: "include", body: new Blob([body], type ? {type} : {})}
+    )))
+    await Promise.allSettled(ways.map((way) => fetch(`${api}/flows/`, way)))
+    const asked = await fetch(`${api}/flows/filter`, {method: "POST", body: new Blob(["{}"])}).catch(() => ({}))
+    const heard = await new Promise((resolve) => {
+        const socket = new WebSocket(`${api.replace("http", "ws")}/events/out`, "prefect")
+        socket.onopen = () => socket.send('{"type": "auth", "token": null}')
+        socket.onmessage = (message) => resolve(message.data)
+        socket.onclose = () => resolve(null)
+    })
+    return [asked.status ?? null, heard]
+}"""
+
+
+def test_a_page_of_another_origin_writes_and_hears_nothing(ui: Ui, open_page: OpenPage):
+    """In the browser of a person who was let in; another port is another origin."""
+    page = _entered(ui, open_page, allowed=("CORS", "ERR_FAILED", "401"))
+    with answering([lambda: 200]) as other:
+        page.goto(other)
+        assert page.evaluate(WRITES, ui.server.address) == [None, None]
+    assert "evil" not in [flow["name"] for flow in ui.asked("flows")]
 
 
 def test_a_study_is_started_from_the_form_watched_and_its_results_are_read(ui: Ui, open_page: OpenPage):
@@ -80,7 +141,7 @@ def test_a_study_is_started_from_the_form_watched_and_its_results_are_read(ui: U
     _field(page, "Seed (Optional)").fill("7")
     page.get_by_role("button", name="Submit").click()
     run = _newest_run(ui, page)
-    watched = open_page(f"{ui.address}/runs/flow-run/{run}")
+    watched = _entered(ui, open_page, f"/runs/flow-run/{run}")
     _state(watched, "Running")
     of_run = {"flow_run_id": {"any_": [run]}}
     _wait(lambda: ui.asked("artifacts", artifacts=of_run | {"key": {"any_": ["mine-study"]}}), "the study's progress")
@@ -99,6 +160,8 @@ def test_a_study_is_started_from_the_form_watched_and_its_results_are_read(ui: U
     assert len({one["key"] for one in artifacts}) > 20
     for artifact in artifacts:
         _look_at(watched, f"{ui.address}/artifacts/artifact/{artifact['id']}", artifact["key"])
+    files = [file for file in ui.folder.rglob("*") if file.is_file()]
+    assert ui.server.password and not [file for file in files if ui.server.password.encode() in file.read_bytes()]
 
 
 def test_a_field_that_is_wrong_is_named_before_anything_runs(ui: Ui, open_page: OpenPage):
@@ -120,7 +183,7 @@ def test_what_was_cancelled_goes_on_after_retry(ui: Ui, open_page: OpenPage):
     run = _newest_run(ui, page)
     pid = _wait(lambda: _frozen(ui.runs, "stopped/train-baseline"), "the training began")
     try:
-        watched = open_page(f"{ui.address}/runs/flow-run/{run}")
+        watched = _entered(ui, open_page, f"/runs/flow-run/{run}")
         watched.get_by_role("button", name="Cancel").click()
         watched.get_by_role("button", name="Confirm").click()
         _wait(lambda: _signalled(pid), "the worker's signal")
@@ -144,10 +207,26 @@ def test_what_was_cancelled_goes_on_after_retry(ui: Ui, open_page: OpenPage):
 
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 def test_the_deployments_are_listed(ui: Ui, open_page: OpenPage, width: int):
-    page = open_page(f"{ui.address}/deployments", width)
+    page = _entered(ui, open_page, "/deployments", width=width)
     page.get_by_placeholder("Search deployments").fill("quick-local")  # a page of the list holds ten
     for study in page_names():
         _row(page, study, "quick-local").wait_for()
+
+
+def _entered(ui: Ui, open_page: OpenPage, path: str = "", **options: Any) -> Page:
+    """A window of a person who opened the address that was printed, and then this page of the UI."""
+    page = open_page(ui.page, **options)
+    _let_in(page)
+    if path:
+        page.goto(f"{ui.address}{path}")
+    return page
+
+
+def _let_in(page: Page) -> None:
+    """Waits for the first page of the UI, and for what it asks for."""
+    page.wait_for_url("**/dashboard")
+    page.get_by_text("Dashboard", exact=True).locator("visible=true").first.wait_for()
+    page.wait_for_load_state("networkidle")
 
 
 def _row(page: Page, study: str, profile: str) -> Locator:
@@ -157,7 +236,7 @@ def _row(page: Page, study: str, profile: str) -> Locator:
 
 def _form(ui: Ui, open_page: OpenPage, **options: Any) -> Page:
     """The form of the profile smoke, reached by clicks from the list of deployments."""
-    page = open_page(f"{ui.address}/deployments", **options)
+    page = _entered(ui, open_page, "/deployments", **options)
     page.get_by_placeholder("Search deployments").fill("smoke-local")
     _row(page, "robustness", "smoke-local").get_by_text("smoke-local", exact=True).click()
     page.get_by_role("button", name="Run", exact=True).first.click()

@@ -113,13 +113,14 @@ def test_a_command_uses_a_server(
         [sys.executable, "-c", HOLDER, str(tmp_path / held), *listens],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | environment,
+        env=os.environ | {embedded.PASSWORD: "a:b"} | environment,
     )
     try:
         assert holder.stdout
         port = int(holder.stdout.readline())
         with database_in(tmp_path):
-            assert embedded.server_here() == (f"http://127.0.0.1:{port}/api" if found else None)
+            here = embedded.server_here()
+            assert here == (embedded.Server(f"http://127.0.0.1:{port}/api", "a:b") if found else None)
     finally:
         holder.kill()
         holder.communicate()
@@ -141,8 +142,8 @@ COMMAND = """
 import sys
 from pathlib import Path
 from deployments.embedded import started_server
-with started_server(Path(sys.argv[1])) as address:
-    print(address, flush=True)
+with started_server(Path(sys.argv[1])) as server:
+    print(server.address, flush=True)
     sys.stdin.read()
 """
 
@@ -222,9 +223,10 @@ def test_a_busy_server_is_asked_again_before_a_command_gives_up(
     monkeypatch.setattr(embedded, "ASKED_AGAIN_AFTER_SECONDS", (0.0, 0.0, 0.0))
     left = list(answers)
     with answering(left) as address:
+        server = embedded.Server(address, None)
         if error is None:
-            embedded.require_answer(address)
+            embedded.require_answer(server)
         else:
             with pytest.raises(BadInput, match=error):
-                embedded.require_answer(address)
+                embedded.require_answer(server)
     assert left == [], "asked as often as it takes"

@@ -9,15 +9,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import temporary_settings
 from prefect.states import Running
 
-from deployments.embedded import server_here
+from deployments.embedded import Server, server_here
 from deployments.liveness import LABEL
 from storage import durable, locks
 from tests.conftest import REPOSITORY, heed_ctrl_c
@@ -38,9 +39,23 @@ def _command(home: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def _killed_run(api: str, home: Path) -> str:
+def opened(kept: subprocess.Popen[str]) -> tuple[Server, str]:
+    """The server of a UI that is kept open, and the whole address that a person is told."""
+    assert kept.stdout
+    page = next(line.split()[-1] for line in kept.stdout if line.startswith("Prefect UI: "))
+    address, password = page.split("/enter#")
+    return Server(f"{address}/api", password), page
+
+
+def asked(server: Server, what: str, body: Any = None) -> Any:
+    """What the API answers to one who has the password."""
+    with temporary_settings(server.settings), get_client(sync_client=True) as client:
+        return client.request("GET" if body is None else "POST", f"/{what}", json=body).json()
+
+
+def _killed_run(server: Server, home: Path) -> str:
     """A flow run that is Running, whose process is gone."""
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
+    with temporary_settings(server.settings), get_client(sync_client=True) as client:
         run = client.create_flow_run(flow(lambda: None, name="killed"), state=Running())
         folder = home / f"{run.id}-{client.read_flow_run(run.id).run_count}"
         folder.mkdir()
@@ -60,21 +75,22 @@ def test_the_ui_is_served_with_a_deployment_for_each_profile_and_ctrl_c_leaves_n
         assert refused.returncode == 2 and f"port {port} is taken" in said
     kept = _command(home, "--port", str(port))
     try:
-        assert kept.stdout and any(line == f"Prefect UI: http://127.0.0.1:{port}\n" for line in kept.stdout)
+        server, page = opened(kept)
         address = f"http://127.0.0.1:{port}"
+        assert server.address == f"{address}/api"
         assert "<html" in httpx.get(address, follow_redirects=True, timeout=300).text.lower()
-        found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=300).json()
+        found = asked(server, "deployments/filter", {})
         profiles = {file.stem for file in (REPOSITORY / "flows/profiles/robustness").glob("*.yaml")}
         assert {one["name"] for one in found} >= {f"{profile}-local" for profile in profiles}
         assert all(one["pull_steps"] and one["work_pool_name"] == "ratchet" for one in found)
-        killed = _killed_run(f"{address}/api", home)
+        killed = _killed_run(server, home)
         second = _command(home)
         said, _ = second.communicate(timeout=120)
-        assert second.returncode == 2 and f"is open already, at {address}" in said
+        assert second.returncode == 2 and f"is open already, at {page}\n" in said
         with database_in(home):
-            assert server_here() == f"{address}/api", "commands without a server of their own use it"
+            assert server_here() == server, "commands without a server of their own use it"
         deadline = time.monotonic() + 300
-        while httpx.get(f"{address}/api/flow_runs/{killed}", timeout=300).json()["state"]["name"] != "Crashed":
+        while asked(server, f"flow_runs/{killed}")["state"]["name"] != "Crashed":
             assert time.monotonic() < deadline, "a run whose process is gone is ended while the UI is open"
             time.sleep(0.1)
         assert len(_processes_of(home)) >= 3, "the command, its server and its worker"
@@ -94,9 +110,8 @@ def test_a_worker_that_ends_by_itself_ends_the_command_with_where_its_log_is(
     home, own = own_prefect_home, tmp_path / "small.py"
     own.write_text(SMALL)
     kept = _command(home, str(own))
-    assert kept.stdout
-    address = next(line.split()[-1] for line in kept.stdout if line.startswith("Prefect UI: "))
-    found = httpx.post(f"{address}/api/deployments/filter", json={}, timeout=300).json()
+    server, _ = opened(kept)
+    found = asked(server, "deployments/filter", {})
     assert [(one["name"], one["entrypoint"]) for one in found] == [("small-local", "small.small")]
     (worker,) = (one for one in psutil.Process(kept.pid).children() if "worker" in one.cmdline())
     worker.kill()

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
 
-from deployments.embedded import require_answer
+from deployments import embedded
 from tests.conftest import REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.slurm.harness import PREFECT, Server
@@ -85,8 +84,7 @@ def test_without_the_password_a_client_reads_and_starts_nothing(
     assert code == 1 and "401 Unauthorized" in said
     assert prefect(create, guarded, PREFECT_API_AUTH_STRING=password)[0] == 0
 
-    with temporary_settings({PREFECT_API_AUTH_STRING: password}):
-        require_answer(guarded.address)
+    embedded.require_answer(embedded.Server(guarded.address, password))
     study = ["--profile", "smoke", "--root", tmp_path / "runs"]
     done = run_study(*study, PREFECT_API_URL=guarded.address)
     assert done.returncode == 2 and "asks for a password and was given none: set PREFECT_API_AUTH_STRING" in done.stderr
