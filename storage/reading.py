@@ -47,13 +47,13 @@ def opened(path: Path, links: bool = True) -> io.BufferedReader:
     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path)) if stat.S_ISDIR(mode) else refused
 
 
-def read_bytes(path: Path, at_most: int = JSON_BYTES) -> bytes:
+def read_bytes(path: Path, at_most: int | None = JSON_BYTES) -> bytes:
     """What stands in a regular file; ValueError where that is more than `at_most` bytes."""
     with opened(path) as file:
-        data = file.read(at_most + 1)
-    if len(data) > at_most:
-        raise ValueError(f"{path} has more than {at_most:,} bytes, as no file of ours has: it is not read")
-    return data
+        size = os.fstat(file.fileno()).st_size
+        if at_most is not None and size > at_most:
+            raise ValueError(f"{path} has more than {at_most:,} bytes, as no file of ours has: it is not read")
+        return file.read(size)
 
 
 def end_of(path: Path, at_most: int) -> bytes:

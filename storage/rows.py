@@ -33,7 +33,7 @@ class Rows:
     @cached_property
     def _ours(self) -> _Ours:
         """How much stands there, and its digest so far."""
-        present = reading.read_bytes(self._path, reading.ROWS_BYTES) if self._path.exists() else b""
+        present = reading.read_bytes(self._path, None) if self._path.exists() else b""
         return _Ours(len(present), hashlib.sha256(present))
 
     def append(self, row: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ class Rows:
         Raises ValueError when what stands before the position is not what stood there.
         """
         length = position["length"] if position else 0
-        kept = reading.read_bytes(self._path, reading.ROWS_BYTES)[:length] if self._path.exists() else b""
+        kept = reading.read_bytes(self._path, None)[:length] if self._path.exists() else b""
         digest = hashlib.sha256(kept)
         if position and digest.hexdigest() != position["sha256"]:
             raise ValueError(f"{self._path} was altered before byte {length}")

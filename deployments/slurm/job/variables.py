@@ -92,7 +92,7 @@ def plan_of(
     if hidden:
         raise BadInput(
             f"env: {', '.join(hidden)} would stand in the job's script, which others may read, and may be a secret: "
-            "set it where the worker runs, and name it in pass_environment"
+            "set it where the worker runs, and name it in pass_environment of the site file"
         )
     asked = configuration.model_dump(include=set(Resources.model_fields))
     stage = parameters.get("stage", "")
