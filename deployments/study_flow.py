@@ -27,6 +27,7 @@ from deployments.states import prefect_state
 from deployments.sweep import Over
 from deployments.walk import Walk
 from storage.errors import BadInput
+from storage.visible import log_visibly
 from tasks.stage.outcome import BAD_INPUT
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import validated
@@ -69,6 +70,7 @@ def flow_of(page: Page) -> Flow[..., Any]:
             over: A sweep: the values of each key that it varies, such as {"seed": [1, 2, 3], "budget.epochs":
                 [1, 2]}. Every combination of values is a cell. {} runs one study.
         """
+        log_visibly()
         try:  # here and not by Prefect, which ends a wrong form with a traceback
             study = study if isinstance(study, page.model) else validated(page.model, study, "the form")
             _require_form(root, dispatch, over)

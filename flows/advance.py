@@ -51,6 +51,7 @@ def advance(root: str = "") -> State:
 
 
 def _advance(root: str) -> State:
+    log_visibly()
     site, logger = read_site(), get_run_logger()
     where = root_of(site, root)
     try:
