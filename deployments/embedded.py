@@ -287,6 +287,11 @@ def serve(port: int) -> None:
     from starlette.responses import HTMLResponse
     from starlette.routing import Route
 
+    os.umask(0o077)  # the database holds parameters and logs of studies, private ones too
+    if there := _database_file():
+        for file in there.parent.glob(f"{there.name}*"):
+            with suppress(PermissionError):  # of another user, who shares it
+                file.chmod(0o600)
     app = create_app()
     app.router.routes.insert(0, Route(f"/{ENTER}", lambda _: HTMLResponse(ENTER_PAGE)))
     listener = socket.create_server(("127.0.0.1", port))

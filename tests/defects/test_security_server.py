@@ -161,7 +161,8 @@ def test_the_password_stands_in_the_environment_of_the_server_and_nowhere_else(
     assert any(file.name == "0001.json" for file in files) and home / "prefect.db" in files
     with_it += [file for file in files if server.password.encode() in file.read_bytes()]
     assert not with_it
-    assert (home / "embedded-server.log").stat().st_mode & 0o777 == 0o600
+    for name in ("embedded-server.log", "prefect.db"):
+        assert (home / name).stat().st_mode & 0o777 == 0o600, "parameters and logs of studies are nobody else's"
 
 
 LISTENS = "s = socket.create_server(('127.0.0.1', 0)); print(flush=True); s.accept()"
