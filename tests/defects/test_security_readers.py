@@ -25,6 +25,7 @@ from deployments.page import load_page
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool.mirror import jobs_markdown
+from deployments.slurm.pool.reconcile import Finish, Seen, reconcile
 from deployments.slurm.study import file as study_file
 from flows.advance import _advance_each
 from flows.settings import read_study
@@ -34,6 +35,7 @@ from storage.run_directory import RunDirectory
 from storage.visible import HIDDEN
 from tasks.report.table import Table
 from tasks.stage.diagnosis import Diagnosis
+from tests.deployments.slurm.pool.test_reconcile import job, record, run, submission
 from tests.storage import runs
 
 SECONDS = 60
@@ -334,3 +336,12 @@ def test_whether_a_cell_is_a_number_is_known_at_once() -> None:
     others = ["x", "1.", "1e", "e5", "--1", "1 2", ",", "."]
     assert [Table("", ["a"], [[cell]]).right for cell in cells] == [[True]] * len(cells)
     assert [Table("", ["a"], [[cell]]).right for cell in others] == [[False]] * len(others)
+
+
+def test_a_run_whose_records_hold_anything_keeps_the_pool_from_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    bad = record("finished", began_at=[1]) | {"end_state": ["x"], "diagnosis": [1]}
+    others = [Seen(run(), [submission()], record("finished")), Seen(run(), [submission()], record("finished"))]
+    ended = {"7": job("COMPLETED")}
+    actions = reconcile([others[0], Seen(run(), [submission()], bad), others[1]], ended, {})
+    assert [type(action) for action in actions] == [Finish, Finish]
+    assert "is not readable, and stays as it is" in caplog.text
