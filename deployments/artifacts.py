@@ -128,7 +128,7 @@ class StageArtifacts(Artifacts):
     def results(self) -> None:
         """The stage's result as a table, the tables that it made, its figures, and a training's curves."""
         result = durable.read_json(markers.output(self._run, self._run.result_file.name))
-        rows = [{"what": name, "value": str(value)} for name, value in leaves(result)]
+        rows = [{"what": without_links(name), "value": without_links(str(value))} for name, value in leaves(result)]
         self._keep("table", "result", rows, f"`{self._run.path}`")
         self._tables_and_figures(self._run, result)
         self.curves(at_once=True)

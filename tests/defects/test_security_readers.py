@@ -20,7 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.artifacts import StudyArtifacts
+from deployments.artifacts import StageArtifacts, StudyArtifacts
 from deployments.page import load_page
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
@@ -316,11 +316,15 @@ def test_no_text_of_a_file_is_a_link_an_image_or_html_on_a_page_of_prefect(prefe
         StudyArtifacts(client, "study", page).results(run)
         of_page = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[page]))
         found = [str(one.data) for one in client.read_artifacts(artifact_filter=of_page)]
+        StageArtifacts(client, run, page).results()  # the UI renders each cell of a table as Markdown
+        (of_result,) = [one.data for one in client.read_artifacts(artifact_filter=of_page) if one.type == "table"]
+    rows_of_result = json.loads(of_result) if isinstance(of_result, str) else of_result
+    found += [row["value"] for row in rows_of_result if row["what"] == "headline"]
     diagnosis = Diagnosis("error", "crash", f"it **is** {LIVE}", f"```\n{LIVE}", f"do {LIVE}")
     end = End("Failed", "m", diagnosis)
     ended = Submission(1, "n", "f", 1.0, True, 1.0, job_id=f"7 {LIVE}", end=end)
     found.append(jobs_markdown(Journal(tmp_path / "jobs"), [ended], {"attempt": 1, "host": LIVE}))
-    assert len(found) == 3
+    assert len(found) == 4
     for text in found:
         outer = MarkdownIt("commonmark").enable("table").parse(text)
         kinds = {inner.type for token in outer for inner in (token, *(token.children or []))}
