@@ -187,7 +187,7 @@ def started_server(log: Path, port: int = 0) -> Iterator[Server]:
         settings |= {"PREFECT_UI_ENABLED": "0", EPHEMERAL: "1", "PREFECT__SERVER_FINAL": "1"}
     with private_log(log) as log_file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deployments.embedded", str(port)],
+            [sys.executable, "-P", "-m", "deployments.embedded", str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log_file,

@@ -171,6 +171,11 @@ def load_page(place: str) -> Page:
     return _page_of(_imported(module, Path(found.origin or module)), module)
 
 
+def is_house_page(place: object) -> bool:
+    """Whether it is a page that comes with Ratchet: only such a one is imported because some data name it."""
+    return place in {f"{FLOWS}.{name}" for name in page_names()}
+
+
 def page_names() -> list[str]:
     """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`."""
     folder = Path(importlib.import_module(FLOWS).__path__[0])
@@ -192,11 +197,20 @@ def own_files(page: Page, handles: Iterable[Handle] = ()) -> dict[str, Path]:
     return {file.relative_to(folder).as_posix(): file for file in files}
 
 
+def imported_files(place: str) -> list[Path]:
+    """The folder of a page of one's own, its file, and what it imports from the folder; nothing is imported for it."""
+    file = Path(place).expanduser().absolute()
+    return [file.parent, *sources([file.stem], file.parent)]
+
+
 def _as_staged(file: Path) -> Path:
-    """The page's file, in a job the copy of it that was staged when the job was submitted."""
+    """The page's file; in a job the copy of it that was staged when the job was submitted, and no other."""
     here = Path(attempts.__file__).parents[1]
-    copy = here / file.name
-    return copy if (here / attempts.SOURCE_FILE).is_file() and copy.is_file() else file
+    if not (here / attempts.SOURCE_FILE).is_file():
+        return file
+    if not (here / file.name).is_file():
+        raise BadInput(f"{file} is not in {here}, the copy of the source that this job runs: start the study again")
+    return here / file.name
 
 
 def require_flow(page: Page) -> None:

@@ -107,6 +107,7 @@ def _worker(server: Server, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """
     command = [
         sys.executable,
+        "-P",
         "-m",
         "prefect",
         "worker",

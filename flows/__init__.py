@@ -1,3 +1,6 @@
 import os
+import sys
 
 os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect's usage statistics, and its notice: before it is imported
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/"):
+    del sys.path[0]  # `python -m` looks for modules in the present folder first, and that may be a stranger's

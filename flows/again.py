@@ -1,17 +1,20 @@
-"""The command that makes a run again: of the study that began it, which lies beside stage.json, and walked first."""
+"""The command that makes a run again: of the study that began it, which lies beside stage.json.
+
+It is walked first where its page comes with Ratchet, or where a person names the page: data name no code to run.
+"""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deployments.page import Page, load_page
+from deployments.page import Page, is_house_page, load_page
 from deployments.walk import Walk
 from flows import settings
 from storage.differences import ABSENT
@@ -26,15 +29,24 @@ NOWHERE = "/nonexistent"
 NOT_KEPT = "not known: an earlier version of Ratchet began this run, and kept no study.json with it"
 
 
-def again(run: RunDirectory) -> Iterator[str]:
-    """The command, and of which run the bytes would be others; or why there is none."""
+def again(run: RunDirectory, named: str = "") -> Iterator[str]:
+    """The command, and of which run the bytes would be others; or why there is none. `named` is the page that a person
+    names."""
     kept = read(run.study_file)
-    if not kept:
+    try:
+        place, values = str(kept["page"]), dict(kept["study"])
+        over = {key: [*varied] for key, varied in kept["over"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
         yield NOT_KEPT
         return
+    if not named and not is_house_page(place):
+        yield _words(place, None, over, _changes({}, values), run.root)
+        yield "as it was written down: whether that gives this run was not tried, since it takes code of that file."
+        yield f"to try it: {_ratchet()} show {shlex.quote(str(run.path))} --page {shlex.quote(place)}"
+        return
     try:
-        page = replace(load_page(kept["page"]), over=kept["over"])
-        study = validated(page.model, kept["study"], str(run.study_file))
+        page = replace(load_page(named or place), over=over)
+        study = validated(page.model, values, str(run.study_file))
         walk = Walk(NOWHERE, study.name, study.execution)
         page.walk(study, walk)
     except BadInput as error:
@@ -59,9 +71,13 @@ def _command(page: Page, study: Any, root: Path) -> str:
             base = settings.read_study(page, profile, [], None).model_dump(mode="json")
             proposed.append((list(_changes(base, study.model_dump(mode="json"))), profile))
     changes, profile = min(proposed, key=lambda one: len(one[0]))
-    words = [_ratchet(), "sweep" if page.over else "run", page.place.removeprefix("flows.")]
+    return _words(page.place, profile, page.over, changes, root)
+
+
+def _words(place: str, profile: str | None, over: Mapping[str, Any], changes: Iterable[str], root: Path) -> str:
+    words = [_ratchet(), "sweep" if over else "run", place.removeprefix("flows.")]
     words += ["--profile", profile] if profile else []
-    for key, values in page.over.items():
+    for key, values in over.items():
         words += ["--over", f"{key}={listed(values)}"]
     for change in changes:
         words += ["--set", change]

@@ -44,7 +44,6 @@ from flows.reference import reference
 from flows.show import shown
 from flows.terminal import show_markdown
 from storage import __main__ as kept
-from storage import attempts
 from storage.errors import BadInput, CheckFailed
 from storage.run_directory import RunDirectory, find_run
 from storage.visible import log_visibly
@@ -173,7 +172,7 @@ def _add_views_of_runs(commands: Any) -> None:
     help_ = "all about one run: what came out, the command that makes it again, its attempts, logs and sizes"
     shows = commands.add_parser("show", help=help_, description=help_, allow_abbrev=False)
     shows.add_argument("run", metavar="RUN", help=run_help)
-    shows.set_defaults(function=lambda options: _show_of(shown(find_run(options.root, options.run))))
+    shows.set_defaults(function=lambda options: _show_of(shown(find_run(options.root, options.run), options.page)))
     help_ = "what differs between two runs of one stage, or between the arms of a table FILE.csv"
     compares = commands.add_parser("compare", help=help_, description=help_, allow_abbrev=False)
     compares.add_argument("a", metavar="A", help=f"{run_help}; or a table, FILE.csv, with a line for each arm and seed")
@@ -216,6 +215,13 @@ def _add_views_of_runs(commands: Any) -> None:
     replays.set_defaults(function=_replay)
     for command in (shows, compares, audits, replays):
         command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
+        if command is not compares:
+            command.add_argument(
+                "--page",
+                metavar="FILE.py",
+                default="",
+                help="the study, where it is one of your own: its code runs only when you name it here",
+            )
     help_ = "write index.html: all studies below a folder of run directories, with links to their reports"
     index = commands.add_parser("index", help=help_, description=help_, allow_abbrev=False)
     kept.add_root(index)
@@ -274,7 +280,8 @@ def _audit(options: argparse.Namespace) -> int:
     from tasks.report.audit import audited_again  # takes torch
 
     try:
-        return run.show(audited_again(_work_of(options), options.seed).in_words)
+        found, own = _work_of(options)
+        return run.show(audited_again(found, options.seed, own).in_words)
     except CheckFailed as error:
         run.show(str(error))
         return outcome.FAILED.exit_code
@@ -285,17 +292,16 @@ def _audit(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from tasks.training.replay import replay  # takes torch
 
-    for one in replay(_work_of(options).path):  # each when it is known
+    found, own = _work_of(options)
+    for one in replay(found.path, own):  # each when it is known
         run.show_lines([one])
     return 0
 
 
-def _work_of(options: argparse.Namespace) -> RunDirectory:
-    """The run that is named, whose work can be imported."""
-    found = find_run(options.root, options.run)
-    if own := ((attempts.newest(found.attempts) or {}).get("source") or {}).get("own_page"):
-        load_page(own)  # whose folder its work is imported from
-    return found
+def _work_of(options: argparse.Namespace) -> tuple[RunDirectory, Path | None]:
+    """The run that is named, and the folder of the study's page where that is named too: its work lies there."""
+    own = load_page(options.page).file.parent if options.page else None
+    return find_run(options.root, options.run), own
 
 
 def _add_over(options: argparse.ArgumentParser) -> None:

@@ -24,8 +24,8 @@ LAST_LINES = 10
 SHOWN_SIZES = 6
 
 
-def shown(run: RunDirectory) -> Iterator[str]:
-    """The lines for a person."""
+def shown(run: RunDirectory, page: str = "") -> Iterator[str]:
+    """The lines for a person, who may name the `page` of the study."""
     about = read(run.stage_file)
     cell = about.get("configuration", {}).get("cell")
     records = {file: read(file) for file in sorted(run.attempts.glob("[0-9]*.json"))}
@@ -36,7 +36,7 @@ def shown(run: RunDirectory) -> Iterator[str]:
     yield _line("folder", str(run.path))
     if state == "finished":
         yield from _found(run)
-    command, *notes = again(run)
+    command, *notes = again(run, page)
     yield _line("again", command)
     yield from (_line("", f"   {note}") for note in notes)
     for role, source in run.reads(about.get("inputs", {})).items():

@@ -22,6 +22,7 @@ from prefect.states import State
 
 from deployments.slurm.job.exit_codes import BAD_INPUT, DISK_FULL, ENDED_BEFORE, HELD
 from deployments.slurm.study import file as study_file
+from deployments.slurm.study import snapshot
 from deployments.states import prefect_state
 from deployments.walk import Handle, Walk
 from storage import durable
@@ -55,7 +56,9 @@ def stage(study_file: str, stage: str, root: str, fingerprint: str | None = None
 
 def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     """Does one attempt at the stage; waits for a run directory that is held. Raises BadInput when it cannot begin."""
-    page, study = study_file.read(Path(file))
+    if snapshot.in_copy():
+        snapshot.require_as_staged(snapshot.REPOSITORY)
+    page, study = study_file.read(Path(file), None)
     walk = Walk(root, study.name, study.execution)
     page.walk(study, walk)
     walk.close_to_others()

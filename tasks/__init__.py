@@ -1,0 +1,4 @@
+import sys
+
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path and not __file__.startswith(f"{sys.path[0]}/"):
+    del sys.path[0]  # `python -m` looks for modules in the present folder first, and that may be a stranger's

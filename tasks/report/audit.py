@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 from storage.errors import BadInput, CheckFailed, require_equal
 from storage.run_directory import RunDirectory, read
@@ -91,8 +92,10 @@ def sample(seed: int, what: str, of: int, count: int) -> list[int]:
     return sorted(random.Random(f"{seed}, {what}").sample(range(of), min(count, of)))
 
 
-def audited_again(run: RunDirectory, seed: int | None) -> AuditResult:
+def audited_again(run: RunDirectory, seed: int | None, own: Path | None = None) -> AuditResult:
     """The audit of a finished report, or a finished audit, once more; with another seed, of other examples.
+
+    `own` is the folder of a study of one's own, as for `reopened`.
 
     Writes nothing. CheckFailed names what does not agree, BadInput a run that has no audit.
     """
@@ -102,7 +105,7 @@ def audited_again(run: RunDirectory, seed: int | None) -> AuditResult:
         if "audit" not in reads:
             raise BadInput(f"{run.path} has no audit: give the run directory of a study's report, or of its audit")
         run = reads["audit"]
-    given = reopened(run.path)
+    given = reopened(run.path, own)
     config = given.config if seed is None else given.config.model_copy(update={"seed": seed})
     numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
     with given.elsewhere() as work:

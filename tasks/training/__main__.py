@@ -21,16 +21,20 @@ from tasks.stage.reopened import reopened
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.training", description=__doc__.splitlines()[0])
     parser.add_argument("--run-dir", type=Path, required=True, help="run directory of the stage")
+    parser.add_argument("--own", type=Path, help="folder with the code of a study of your own: it runs")
+    given = parser.parse_args(arguments)
+    if given.own:
+        sys.path.append(str(given.own.absolute()))
     log_visibly()
-    outcome = continue_run(parser.parse_args(arguments).run_dir.absolute())
+    outcome = continue_run(given.run_dir.absolute(), given.own)
     sys.stderr.write(visible(f"{outcome.end_state}: {outcome.message}\n"))
     return outcome.exit_code
 
 
-def continue_run(path: Path) -> Outcome:
-    """One more attempt at the stage whose run directory is `path`; its inputs must be finished."""
+def continue_run(path: Path, own: Path | None = None) -> Outcome:
+    """One more attempt at the stage whose run directory is `path`; its inputs must be finished. `own`: `reopened`."""
     try:
-        found = reopened(path)
+        found = reopened(path, own)
     except BadInput as error:
         return Outcome("bad_input", str(error))
     digests = {role: given.outputs_digest for role, given in found.inputs.items()}

@@ -30,8 +30,10 @@ class _Ready(Exception):
         self.problem = problem
 
 
-def replay(path: Path) -> Iterator[str]:
+def replay(path: Path, own: Path | None = None) -> Iterator[str]:
     """Makes the step again that failed in the run directory `path`; gives lines for a person.
+
+    `own` is the folder of a study of one's own, as for `reopened`.
 
     BadInput where no step is kept, or where the stage never comes to a training.
     """
@@ -42,7 +44,7 @@ def replay(path: Path) -> Iterator[str]:
             "of a learning rate, a single batch)"
         )
     described, step = kept(folder)
-    problem = _problem(reopened(path))
+    problem = _problem(reopened(path, own))
     _load_weights(problem.model, folder / "model.safetensors")
     yield f"step {step.number}, as it failed: {described.tensor}, examples {_some(described.culprits)}"
     changed: list[str] = []

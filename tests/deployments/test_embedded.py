@@ -152,12 +152,14 @@ with started_server(Path(sys.argv[1])) as server:
 def test_the_server_of_a_command_that(killed: bool, own_prefect_home: Path) -> None:
     """It stays for the other commands that use it, and no longer."""
     home = own_prefect_home
+    (theirs := home / "deployments").mkdir()  # in the present folder, which may be a stranger's: it is not run
+    (theirs / "__init__.py").write_text("raise SystemExit('this is not the server')")
     first = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(home / "log")],
+        [sys.executable, "-P", "-c", COMMAND, str(home / "log")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=REPOSITORY,
+        cwd=home,
         env=os.environ | {"PREFECT_HOME": str(home)},
     )
     assert first.stdout

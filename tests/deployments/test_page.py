@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from deployments.page import load_page
+from deployments.slurm.cluster.site import Site
 from deployments.slurm.study import file as study_file
 from deployments.walk import Handle
 from tests.slurm.harness import kept_study
@@ -61,7 +62,10 @@ def test_two_pages_with_files_of_the_same_names_do_not_mix_in_one_process(tmp_pa
     for name in ("one", "two", "three", "two", "one"):
         kept = kept_study(root, pages[name].model(name=name), pages[name])
         assert fields(kept.handles) == [name]
-    read = {page.place: fields(kept_study(root, study, page).handles) for _, page, study in study_file.readable(root)}
+    read = {
+        page.place: fields(kept_study(root, study, page).handles)
+        for _, page, study in study_file.readable(root, Site(root=str(root)))
+    }
     assert read == {str(place): [name] for name, place in places.items()}
 
 

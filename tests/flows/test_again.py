@@ -44,8 +44,8 @@ def begun(root: Path, study: Any, page: Page = ROBUSTNESS) -> list[Handle]:
     return walk.handles
 
 
-def command_for(run: RunDirectory) -> str:
-    (words,) = again(run)
+def command_for(run: RunDirectory, named: str = "") -> str:
+    (words,) = again(run, named)
     return words
 
 
@@ -127,9 +127,9 @@ def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys
 def test_the_command_of_a_page_without_profiles_names_what_differs_from_its_defaults(tmp_path: Path) -> None:
     page, study = load_page("tests.slurm.toy"), toy_study("own", steps=18)
     handles = begun(tmp_path, study, page)
-    words = command_for(handles[0].run)
+    words = command_for(handles[0].run, page.place)
     assert words.startswith("ratchet run tests.slurm.toy --set ") and "training.budget.epochs=3.0" in words
-    assert command_for(handles[1].run) == words
+    assert command_for(handles[1].run, page.place) == words
 
 
 SMALL = (
@@ -152,17 +152,22 @@ def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(
     (path,) = (path for path in root.glob("small/count/*") if not path.is_symlink())
     run = run_in(path)
     capsys.readouterr()
-    words = command_for(run)
+    words = command_for(run, str(own))
     assert words == f"ratchet run {own} --set words=7 --root {root}"
     assert command.ratchet(["status", *shlex.split(words)[2:]]) == 0 and path.name in capsys.readouterr().out
+    as_kept, *notes = again(run)
+    assert command.ratchet(["status", *shlex.split(as_kept)[2:]]) == 0 and path.name in capsys.readouterr().out
+    assert "was not tried" in notes[0] and notes[1].endswith(f"ratchet show {path} --page {own}")
+    assert command.ratchet(shlex.split(notes[1].partition(": ")[2])[1:]) == 0
+    assert f"  again    {words}\n" in capsys.readouterr().out
     own.write_text(SMALL.replace("study.words", "1 + study.words"))
     sys.modules.pop("small")
-    assert "gives other fingerprints" in command_for(run)
+    assert "gives other fingerprints" in command_for(run, str(own))
     own.write_text("not python")
     sys.modules.pop("small", None)
-    assert "not possible as things are now" in command_for(run)
+    assert "not possible as things are now" in command_for(run, str(own))
     own.unlink()
-    assert "not possible as things are now" in command_for(run)
+    assert "not possible as things are now" in command_for(run, str(own))
 
 
 def test_the_command_has_its_path_where_the_shell_does_not_find_it_alone(

@@ -91,7 +91,9 @@ class Victims:
             pid = self._ask([str(run), *aimed])
             _watch(pid, run, watched, before)
             return self._ask([])
-        module = ["tests.kill.victim", run, *aimed] if aimed else ["tasks.training", "--run-dir", run]
+        module = (
+            ["tests.kill.victim", run, *aimed] if aimed else ["tasks.training", "--run-dir", run, "--own", REPOSITORY]
+        )
         command = [sys.executable, "-m", *map(str, module)]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=REPOSITORY)
         _watch(process.pid, run, watched, before)

@@ -56,7 +56,7 @@ def victim(run: str, moment: str = "", pattern: str = "", nth: int = 0) -> int:
     """The command itself; without a moment, untouched."""
     if moment:
         die_at(Path(run), moment, pattern, int(nth))
-    return main(["--run-dir", run])
+    return main(["--run-dir", run, "--own", str(Path(__file__).parents[2])])
 
 
 def serve() -> None:

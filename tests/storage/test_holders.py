@@ -80,7 +80,7 @@ for line in sys.stdin:
         if what == "train":
             sys.stderr = open(f"{given[0]}-{os.getpid()}.stderr", "w", buffering=1)
         try:
-            code = main(["--run-dir", *given]) if what == "train" else saves(*given)
+            code = main(["--run-dir", *given, "--own", "."]) if what == "train" else saves(*given)
         finally:
             os._exit(code)
 """

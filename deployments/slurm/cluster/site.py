@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import grp
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,6 +62,11 @@ class Site(BaseModel):
         description="The first jobs of a stage's cells that ask SLURM for the same are one job array, of which so many "
         "tasks run at once (sbatch --array=...%8). Empty: each is a job of its own.",
     )
+    trust_group: str = Field(
+        "",
+        description="Group whose members share the root on purpose: what they may write there runs as the one who has "
+        "the workers. Empty: what others may write is refused.",
+    )
     notify: str = Field(
         "",
         description="Shell command that the worker runs when a study needs a person, with the diagnosis on its input "
@@ -91,6 +97,14 @@ class Site(BaseModel):
         if "$" in value:
             raise ValueError(f"names a variable that is not set here: {value}")
         return value
+
+    @field_validator("trust_group")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            return value and grp.getgrnam(value).gr_name
+        except KeyError:
+            raise ValueError(f"there is no group {value!r} here") from None
 
     @field_validator("job_name")
     @classmethod

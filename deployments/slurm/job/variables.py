@@ -17,6 +17,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseJobConfiguration, BaseVariables
 from pydantic import Field, ValidationError
 
+from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.cluster.site import Site, explained, overrides
 from deployments.slurm.job.journal import Journal, jobs_folder
@@ -128,8 +129,13 @@ def own_resources(study: Any) -> dict[str, dict[str, Any]]:
     return _asked_by_study(study.execution.resources)
 
 
-def kept_resources(study_file: str) -> dict[str, dict[str, Any]]:
-    """As `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that."""
+def kept_resources(study_file: str, group: str = "") -> dict[str, dict[str, Any]]:
+    """As `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that.
+
+    BadInput also when others than `group` may have written it: what it asks for stands in the job's script.
+    """
+    if study_file:
+        require_own([Path(study_file)], group)
     try:
         kept = reading.read_yaml(Path(study_file))["study"]["execution"]["resources"]
         return _asked_by_study(kept)

@@ -31,6 +31,7 @@ from prefect.plugins import load_prefect_collections
 from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.cluster.client import Refused, SlurmCommands, require_commands
+from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.partitions import Cluster, read_cluster
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.cluster.site import Site, read_site
@@ -102,6 +103,7 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         log_visibly()
         self._site = read_site()
         close_to_others(self._site.permissions)  # scripts and logs of jobs, which begin with the umask of this process
+        require_own([Path(self._site.root) / ".slurm" / self._work_pool_name], self._site.trust_group)
         await super().setup()
         assert self._runs_task_group is not None
         self._runs_task_group.start_soon(self._watch)
@@ -172,12 +174,13 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
 
     async def _submit(self, flow_run: FlowRun, configuration: SlurmJobConfiguration) -> str | None:
         """The job's id when SLURM gave it; else the run's state shows why there is no job, or a later poll finds it."""
-        assert self._jobs is not None
+        assert self._jobs is not None and self._site is not None
         shown, may_wait = "", True  # somebody may be editing the site file or the study
         try:
             automatic, shown, state_id = await self._asked_for_by(flow_run)
             await anyio.to_thread.run_sync(self._read_site_again)
-            study = await anyio.to_thread.run_sync(kept_resources, flow_run.parameters.get("study_file", ""))
+            given = flow_run.parameters.get("study_file", "")
+            study = await anyio.to_thread.run_sync(kept_resources, given, self._site.trust_group)
             may_wait = False
             plan = self._plan(flow_run, configuration, study, automatic, state_id)
             # for a disk that is away, say; a first job fails at once, and a person is notified

@@ -102,7 +102,7 @@ def finish_cancels(root: Path) -> None:
             if (datetime.now(UTC) - state.timestamp).total_seconds() < HOOK_SECONDS:
                 continue
             try:
-                for page in _pages_of(client.read_flow(run.flow_id).name, root):
+                for page in _pages_of(client.read_flow(run.flow_id).name, root, site):
                     study = validated(page.model, given["study"], f"flow run {run.name}")
                     stop(SlurmStudy.at_site(replace(page, over=given.get("over") or {}), study, str(root)))
             except BadInput as error:  # of a study as it was once, say; the others are ended all the same
@@ -111,7 +111,7 @@ def finish_cancels(root: Path) -> None:
                 LOG.warning("%s was cancelled, but not yet all its stages: it is tried again. %s", run.name, error)
                 continue
             client.set_flow_run_state(run.id, Cancelled(message="cancelled; its process was gone"), force=True)
-        for file, page, study in study_file.readable(root):
+        for file, page, study in study_file.readable(root, site):
             if not study_file.stopped(file).exists() and _cancelled_unheard(client, file, site, root):
                 stop(SlurmStudy(page, study, site, root))
 
@@ -127,16 +127,16 @@ def _cancelled_unheard(client: SyncPrefectClient, file: Path, site: Site, root: 
     )
 
 
-def _pages_of(flow: str, root: Path) -> list[Page]:
+def _pages_of(flow: str, root: Path, site: Site) -> list[Page]:
     """The page whose flow has this name, if a study of it was started below `root`."""
-    pages = {page.place: page for _, page, _ in study_file.readable(root)}
+    pages = {page.place: page for _, page, _ in study_file.readable(root, site)}
     return [page for page in pages.values() if page.name == flow]
 
 
 def _files_of(slurm: SlurmStudy) -> list[Path]:
     """All files of the study: the present one, and those from before a stage, a package or a text changed."""
     found = [slurm.file] if slurm.file.exists() else []
-    for file, page, study in study_file.readable(slurm.root):
+    for file, page, study in study_file.readable(slurm.root, slurm.site):
         if page.place == slurm.page.place and study.name == slurm.study.name and file != slurm.file:
             with suppress(BadInput):  # its text is gone, say: nobody can tell that it is the same
                 found += [file] if SlurmStudy(page, study, slurm.site, slurm.root).file == slurm.file else []
@@ -146,7 +146,7 @@ def _files_of(slurm: SlurmStudy) -> list[Path]:
 def _wanted(slurm: SlurmStudy) -> set[str]:
     """Fingerprints of all stages of the studies beside this one that were started and not stopped."""
     found = set()
-    for file, page, study in study_file.readable(slurm.root):
+    for file, page, study in study_file.readable(slurm.root, slurm.site):
         if not study_file.stopped(file).exists():
             with suppress(BadInput):  # its text is gone, say: it starts nothing
                 other = SlurmStudy(page, study, slurm.site, slurm.root)

@@ -19,7 +19,10 @@ from typing import Any
 
 import yaml
 
-from deployments.page import Page, load_page
+from deployments.page import Page, imported_files, load_page
+from deployments.slurm.cluster.ownership import require_own
+from deployments.slurm.cluster.site import Site
+from deployments.slurm.study import snapshot
 from deployments.walk import Handle
 from storage import durable, reading
 from storage.errors import BadInput
@@ -57,8 +60,12 @@ def keep(file: Path, page: Page, study: Any, source: Path) -> Path:
     return file
 
 
-def read(file: Path) -> tuple[Page, Any]:
-    """The page, and the typed study. BadInput when the file is not one that `keep` wrote."""
+def read(file: Path, site: Site | None) -> tuple[Page, Any]:
+    """The page, and the typed study. BadInput when the file is not one that `keep` wrote, or others may have written
+    it, its page or what that imports; without a site, in a job, the page is that of the job's own copy."""
+    group = site.trust_group if site else ""
+    if site:
+        require_own([file], group)
     try:
         values = reading.read_yaml(file)
         place, configuration, over = str(values["page"]), values["study"], values.get("over", {})
@@ -66,6 +73,8 @@ def read(file: Path) -> tuple[Page, Any]:
         raise BadInput(f"there is no study file {file}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"{file} is not a study file ({error}): start the study again, which writes it") from None
+    if site and place.endswith(".py"):
+        require_own(imported_files(place), group)
     try:
         page = replace(load_page(place), over=over)
     except BadInput as error:
@@ -79,16 +88,17 @@ def read(file: Path) -> tuple[Page, Any]:
 def source_of(file: Path) -> str:
     """Name of the copy of the source that its jobs run; empty when the file, perhaps an older one, names none."""
     try:
-        return str(reading.read_yaml(file).get("source", ""))
+        name = str(reading.read_yaml(file).get("source", ""))
     except (OSError, ValueError, AttributeError):
         return ""
+    return name if snapshot.NAME.fullmatch(name) else ""
 
 
-def readable(root: Path) -> Iterator[tuple[Path, Page, Any]]:
+def readable(root: Path, site: Site) -> Iterator[tuple[Path, Page, Any]]:
     """Every study below `root`, whether it goes on or not: its file, its page, and itself. Warns of the unreadable."""
     for file in sorted(root.glob(f"*/{FOLDER}/*.yaml")):
         try:
-            yield file, *read(file)
+            yield file, *read(file, site)
         except BadInput as error:
             LOG.warning("a study is passed over: %s", error)
 

@@ -78,7 +78,7 @@ def checked(slurm: SlurmStudy) -> Checked:
     problems: dict[str, list[str]] = {}
     noted: set[str] = set()
     of_root = folder_problems(slurm.root, several_hosts=cluster.several_hosts)
-    for text in [*other_clusters(), *_unknown_stages(slurm.walk, own, slurm.site), *of_root]:
+    for text in [*other_clusters(), *_unknown_stages(slurm.walk, own, slurm.site), *of_root, *_unowned(slurm)]:
         problems[text] = []
     with get_client(sync_client=True) as client:
         deployments = Deployments(client)
@@ -116,6 +116,15 @@ def warn_of_idle_pools(client: SyncPrefectClient) -> None:
             LOG.warning("no worker serves the pool %s: start one with `prefect worker start --pool %s`", pool, pool)
         elif status == WorkPoolStatus.PAUSED:
             LOG.warning("the pool %s is paused: nothing is submitted until `prefect work-pool resume %s`", pool, pool)
+
+
+def _unowned(slurm: SlurmStudy) -> list[str]:
+    """What others may write, for which `advance` would start nothing more."""
+    try:
+        slurm.require_own()
+    except BadInput as error:
+        return [str(error)]
+    return []
 
 
 def _unknown_stages(walk: Walk, own: dict[str, Any], site: Site) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -14,12 +15,15 @@ from pathlib import Path
 
 from deployments.sources import ROOMS
 from storage import attempts, durable
+from storage.errors import BadInput
 
 REPOSITORY = Path(__file__).parents[3]
 KEPT = {".py", ".yaml"}
 NOTHING: Mapping[str, Path] = {}
 LEFT_OUT = {"__pycache__", "sites"}
 """Folders that no job reads: a corrected site file makes no other source."""
+NAME = re.compile(r"[0-9a-f]{16}")
+"""Of a copy."""
 
 
 def staged(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Path = REPOSITORY) -> Path:
@@ -55,15 +59,38 @@ def stage_source(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Pa
     return target
 
 
+def require_as_staged(copy: Path) -> None:
+    """BadInput when a copy holds anything else than what its name was made of, but for what Python compiled there."""
+    found = [place for place in copy.rglob("*") if place.is_symlink() or place.is_file()]
+    beside = {
+        place.relative_to(copy).as_posix(): place
+        for place in {*found} - {copy / attempts.SOURCE_FILE, *_of_rooms(copy)}
+        if place.parent.name != "__pycache__"
+    }
+    if any(place.is_symlink() for place in found) or _digest(_contents(copy, beside)) != copy.name:
+        raise BadInput(
+            f"the copy of the source {copy} is not what was staged there: somebody or something has changed it since. "
+            "Remove it, and start the study again, which makes a new one"
+        )
+
+
+def in_copy() -> bool:
+    """Whether this process runs a copy, as a job does."""
+    return (REPOSITORY / attempts.SOURCE_FILE).is_file()
+
+
 def _contents(repository: Path, own: Mapping[str, Path]) -> list[tuple[Path, bytes]]:
-    files = sorted(
+    found = [(file.relative_to(repository), file.read_bytes()) for file in _of_rooms(repository)]
+    return found + [(Path(name), file.read_bytes()) for name, file in sorted(own.items())]
+
+
+def _of_rooms(repository: Path) -> list[Path]:
+    return sorted(
         file
         for room in ROOMS
         for file in (repository / room).rglob("*")
         if file.is_file() and LEFT_OUT.isdisjoint(file.relative_to(repository).parts) and file.suffix in KEPT
     )
-    found = [(file.relative_to(repository), file.read_bytes()) for file in files]
-    return found + [(Path(name), file.read_bytes()) for name, file in sorted(own.items())]
 
 
 def _digest(contents: list[tuple[Path, bytes]]) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from deployments.page import Page, own_files
+from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.study import file as study_file
-from deployments.slurm.study.snapshot import stage_source, staged
+from deployments.slurm.study.snapshot import require_as_staged, stage_source, staged
 from deployments.walk import Handle, Walk
 from storage.errors import BadInput
 from storage.permissions import strictest
@@ -32,6 +33,7 @@ class SlurmStudy:
         page.walk(study, self.walk)
         self.handles: list[Handle] = list(self.walk.handles)
         self.file = study_file.path(root, page, study, self.handles)
+        self._found_unchanged: set[Path] = set()
 
     @classmethod
     def at_site(cls, page: Page, study: Any, root: str = "") -> SlurmStudy:
@@ -47,10 +49,16 @@ class SlurmStudy:
     @classmethod
     def kept(cls, file: Path, site: Site, root: Path) -> SlurmStudy:
         """The study of a file. BadInput when it would not be the one that a person started."""
-        found = cls(*study_file.read(file), site, root)
+        found = cls(*study_file.read(file, site), site, root)
         if found.file != file:
             raise BadInput(study_file.CHANGED)
+        found.require_own()
         return found
+
+    def require_own(self) -> None:
+        """BadInput when others may write where the study is kept, or what runs for it as this user."""
+        own = own_files(self.page, self.handles).values()
+        require_own([self.file, *own, *({self.page.file.parent} if own else ())], self.site.trust_group)
 
     def keep(self) -> Path:
         """Writes its file, and the copy of the present source that its jobs run; it is active from now on."""
@@ -61,7 +69,7 @@ class SlurmStudy:
         """The folder of the source that its jobs run: as it was when a person last started the study."""
         name = study_file.source_of(self.file)
         kept = self.root / SOURCES / name
-        return kept if name and kept.is_dir() else self._stage_source()
+        return self._unchanged(kept) if name and kept.is_dir() else self._stage_source()
 
     @property
     def present_source(self) -> Path:
@@ -73,4 +81,12 @@ class SlurmStudy:
         return self.page.sweep_without_stopped(self.study, self.walk)
 
     def _stage_source(self) -> Path:
-        return stage_source(self.root / SOURCES, own_files(self.page, self.handles))
+        return self._unchanged(stage_source(self.root / SOURCES, own_files(self.page, self.handles)))
+
+    def _unchanged(self, copy: Path) -> Path:
+        """The copy. BadInput when it is not what was staged, or when others may write it."""
+        if copy not in self._found_unchanged:  # a study that is followed asks again and again
+            require_own([copy, *copy.rglob("*")], self.site.trust_group)
+            require_as_staged(copy)
+            self._found_unchanged.add(copy)
+        return copy

@@ -382,7 +382,7 @@ def test_a_copy_of_a_run_directory_is_not_continued_in_the_place_of_the_original
     run = toy_directory(tmp_path, TOY)
     copy = run.path.parent.parent.parent / "backup" / "toy" / run.path.name
     shutil.copytree(run.path, copy)
-    outcome = continue_run(copy)
+    outcome = continue_run(copy, REPOSITORY)
     assert (outcome.end_state, outcome.exit_code) == ("bad_input", 2)
     assert f"{copy} is a copy of {run.path}" in outcome.message
     assert len(records(tmp_path)) == 1

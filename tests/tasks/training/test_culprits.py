@@ -19,6 +19,7 @@ from tasks.training import culprits as module
 from tasks.training.culprits import FOLDER, FailedStep, Step, culprits, located, tensors_of
 from tasks.training.replay import replay
 from tasks.training.state import generator_tensors
+from tests.conftest import REPOSITORY
 from tests.tasks.tiny import SEEN, ToyBatch, ToyConfig, toy_attempt, toy_directory, toy_problem
 
 WINDOW = 8
@@ -139,7 +140,7 @@ def test_the_kept_step_is_made_again_as_it_was_from_files_and_draws(tmp_path: Pa
     folder, before = run.path / FOLDER, sorted(run.path.rglob("*"))
     described = durable.read_json(folder / "failure.json")
     assert described["step"] == 3 and described["culprits"] == [config.poisoned_loss]
-    lines = list(replay(run.path))
+    lines = list(replay(run.path, REPOSITORY))
     assert lines[0] == f"step 3, as it failed: the loss, examples [{config.poisoned_loss}]"
     assert lines[1] == f"reproduced: the loss, examples [{config.poisoned_loss}]"
     assert any(line.split()[0] == "dropout" for line in lines), "every module is shown"
@@ -152,13 +153,13 @@ def test_a_kept_step_repeats_the_draws_of_dropout(tmp_path: Path):
     toy_attempt(tmp_path, config)
     path = toy_directory(tmp_path, config).path
     torch.manual_seed(99)
-    one = list(replay(path))
+    one = list(replay(path, REPOSITORY))
     torch.manual_seed(7)
-    assert list(replay(path)) == one
+    assert list(replay(path, REPOSITORY)) == one
     file = path / FOLDER / "generators.safetensors"
     torch.manual_seed(5)
     save_file({"torch": torch.get_rng_state()}, file)
-    assert list(replay(path)) != one
+    assert list(replay(path, REPOSITORY)) != one
 
 
 def test_data_that_changed_since_is_put_back_and_said(tmp_path: Path):
@@ -169,7 +170,7 @@ def test_data_that_changed_since_is_put_back_and_said(tmp_path: Path):
     assert set(stored) == {"batch.indices", "batch.x"}
     stored["batch.x"] = torch.full_like(stored["batch.x"], torch.nan)
     save_file(stored, path / FOLDER / "batch.safetensors")
-    lines = list(replay(path))
+    lines = list(replay(path, REPOSITORY))
     assert "the data changed since (batch.x)" in lines[1]
     assert lines[2].startswith("it fails otherwise here: the loss, examples [") and "the input of inner" in lines[3]
 
@@ -199,7 +200,7 @@ def test_a_step_that_another_version_kept_is_refused_in_a_sentence(tmp_path: Pat
     del described["micro_batch"]
     durable.write_json(path / FOLDER / "failure.json", described)
     with pytest.raises(BadInput, match=r"failure\.json was written by another version .* \(attempts/ in "):
-        list(replay(path))
+        list(replay(path, REPOSITORY))
 
 
 @pytest.mark.parametrize(
@@ -220,7 +221,7 @@ def test_a_model_or_a_batch_of_another_form_is_refused_not_taken_in_part(
     kept = path / FOLDER / f"{file}.safetensors"
     save_file({name: one.contiguous() for name, one in change(load_file(kept)).items()}, kept)
     with pytest.raises(BadInput) as error:
-        list(replay(path))
+        list(replay(path, REPOSITORY))
     assert said in str(error.value)
 
 
@@ -231,7 +232,7 @@ def test_a_kept_step_that_is_a_pickle_is_refused_and_not_run(tmp_path: Path, nam
     file = toy_directory(tmp_path, config).path / FOLDER / f"{name}.safetensors"
     torch.save(toy_problem(ToyConfig()).model, file)
     with pytest.raises(BadInput, match=f"{file} is no safetensors file"):
-        list(replay(file.parents[1]))
+        list(replay(file.parents[1], REPOSITORY))
 
 
 def test_a_run_without_a_failed_step_is_refused(tmp_path: Path):

@@ -18,6 +18,7 @@ from tasks.training.__main__ import main as continue_from_run_directory
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 from tasks.training.state import State
+from tests.conftest import REPOSITORY
 from tests.tasks.tiny import (
     HOOKS,
     SEEN,
@@ -233,7 +234,7 @@ def test_metrics_altered_before_the_checkpoint_begin_nothing_anew_unasked(tmp_pa
 def test_the_run_directory_alone_is_enough_to_go_on(tmp_path, undisturbed):
     toy_attempt(tmp_path, TOY, max_steps_per_run=7)
     run = toy_directory(tmp_path, TOY)
-    codes = [continue_from_run_directory(["--run-dir", str(run.path)]) for _ in range(2)]
+    codes = [continue_from_run_directory(["--run-dir", str(run.path), "--own", str(REPOSITORY)]) for _ in range(2)]
     assert codes == [0, 0]  # 5 steps are left, and a finished run says so
     assert what_must_be_equal(run) == undisturbed
 

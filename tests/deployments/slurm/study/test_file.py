@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deployments.page import load_page
+from deployments.slurm.cluster.site import Site
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
@@ -16,6 +17,7 @@ from tests.slurm import toy
 from tests.slurm.harness import kept_study, toy_study
 
 TOY = load_page("tests.slurm.toy")
+HERE = Site(root="/")
 
 
 def test_the_same_study_has_the_same_file_and_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_the_same_study_with_other_execution_fields_takes_the_place_of_the_one_b
     file = kept_study(tmp_path, toy_study("kept", memory_mb=1)).file
     corrected = toy_study("kept", memory_mb=2, resources={"memory_gb": 8})
     assert kept_study(tmp_path, corrected).file == file
-    assert study_file.active(tmp_path) == [file] and study_file.read(file)[1] == corrected
+    assert study_file.active(tmp_path) == [file] and study_file.read(file, HERE)[1] == corrected
 
 
 def test_a_study_whose_stages_changed_since_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +59,7 @@ def test_a_study_that_cannot_be_read_is_passed_over_with_a_warning(
     kept = kept_study(tmp_path, toy_study("kept")).file
     broken = kept.with_name("broken.yaml")
     broken.write_bytes(b"\xff")
-    assert [file for file, _, _ in study_file.readable(tmp_path)] == [kept]
+    assert [file for file, _, _ in study_file.readable(tmp_path, HERE)] == [kept]
     assert f"a study is passed over: {broken} is not a study file" in caplog.text
 
 
@@ -86,5 +88,5 @@ def test_what_is_no_study_file_is_bad_input_that_names_it(tmp_path: Path, text: 
     file = tmp_path / "study.yaml"
     file.write_text(text)
     with pytest.raises(BadInput, match=message) as error:
-        study_file.read(file)
+        study_file.read(file, HERE)
     assert str(file) in str(error.value)
