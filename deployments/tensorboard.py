@@ -70,8 +70,9 @@ class EventFiles:
         if before := self._written.pop(path, None):
             before.writer.close()
         folder = self._target / path.relative_to(self._root)
+        named = self._root if self._target.is_relative_to(self._root) else self._target  # by a person
         with suppress(FileNotFoundError):
-            inside(self._target, path.relative_to(self._root).as_posix(), folder=True)
+            inside(named, folder.relative_to(named).as_posix(), folder=True)
         for file in folder.glob("events.out.tfevents.*"):
             file.unlink()
         self._written[path] = _Run(path, self._writer_of(str(folder)))

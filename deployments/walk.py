@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from storage import markers
 from storage.errors import BadInput
+from storage.inside import refuse_links
 from storage.permissions import close_to_others
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.stage.execution import Execution
@@ -115,7 +116,12 @@ class Walk:
             handle.check_marker()
 
     def close_to_others(self) -> None:
-        """Closes the study's folder, and what this process writes from now on, as the study's `permissions` say."""
+        """Closes the study's folder, and what this process writes from now on, as the study's `permissions` say.
+
+        BadInput where the folder is a link: what is written would go elsewhere.
+        """
+        if (self.root / self.study).is_symlink():
+            refuse_links(self.root / self.study, self.root)
         if self._execution is not None:
             close_to_others(self._execution.permissions, self.root / self.study)
 

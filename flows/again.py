@@ -5,6 +5,8 @@ It is walked first where its page comes with Ratchet, or where a person names th
 
 from __future__ import annotations
 
+import json
+import math
 import shlex
 import shutil
 import sys
@@ -26,6 +28,7 @@ from tasks.stage.validation import validated
 
 NOWHERE = "/nonexistent"
 """A root without runs: a walk there computes fingerprints and has no markers to check."""
+MOST_CELLS = 1000
 NOT_KEPT = "not known: an earlier version of Ratchet began this run, and kept no study.json with it"
 
 
@@ -39,14 +42,20 @@ def again(run: RunDirectory, named: str = "") -> Iterator[str]:
     except (KeyError, TypeError, ValueError, AttributeError):
         yield NOT_KEPT
         return
+    to_try = f"to try it: {_ratchet()} show {shlex.quote(str(run.path))} --page {shlex.quote(place)}"
     if not named and not is_house_page(place):
         yield _words(place, None, over, _changes({}, values), run.root)
         yield "as it was written down: whether that gives this run was not tried, since it takes code of that file."
-        yield f"to try it: {_ratchet()} show {shlex.quote(str(run.path))} --page {shlex.quote(place)}"
+        yield to_try
         return
     try:
         page = replace(load_page(named or place), over=over)
         study = validated(page.model, values, str(run.study_file))
+        if not named and (_names_files(study) or math.prod(map(len, over.values())) > MOST_CELLS):
+            yield _command(page, study, run.root)
+            yield "as it was written down: whether that gives this run was not tried, as it reads what the run names."
+            yield to_try
+            return
         walk = Walk(NOWHERE, study.name, study.execution)
         page.walk(study, walk)
     except BadInput as error:
@@ -60,6 +69,11 @@ def again(run: RunDirectory, named: str = "") -> Iterator[str]:
         return
     yield _command(page, study, run.root)
     yield from _made_otherwise(run, walk)
+
+
+def _names_files(study: Any) -> bool:
+    """Whether a walk would read local files: their places are absolute, once a configuration is valid."""
+    return '"/' in json.dumps(study.model_dump(mode="json", exclude={"execution"}))
 
 
 def _command(page: Page, study: Any, root: Path) -> str:

@@ -104,6 +104,10 @@ def dry_run(page: Page, study: Any, where: Where) -> int:
     """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
     slurm = at_site(page, study, where) if where.on_slurm else None
     walk = slurm.walk if slurm else _walked(page, study, where)
+    if slurm:
+        from deployments.slurm.job.variables import own_resources
+
+        own_resources(study)  # needs no server, and a profile may be another person's
     for handle in walk.handles:
         show(_dry_line(handle) + _of_cell(handle, walk))
     show(f"finished: {estimate(walk.handles).words}")

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from storage import durable, locks, markers, visible
+from storage import durable, locks, markers, reading, visible
 from storage.errors import BadInput
 from storage.generations import EARLIER
 from storage.inside import Outside, copy, inside, parts
@@ -122,7 +122,10 @@ def verify(root: Path, study: str | None = None) -> int:
 def _verify_copy(root: Path, study: str | None) -> int:
     """An export lacks weights and text, so it is held against its manifest, and each output against its marker."""
     try:
-        manifest, wrong = dict(durable.read_json(root / MANIFEST)), 0
+        manifest, wrong = (
+            dict(reading.json_value(reading.read_bytes(root / MANIFEST, reading.MANIFEST_BYTES), root / MANIFEST)),
+            0,
+        )
     except (ValueError, TypeError) as error:
         return _say(f"error: {root / MANIFEST} is not that of an export: {error}", 1)
     places = [name.removesuffix("/COMPLETE.json") for name in manifest if name.endswith("/COMPLETE.json")]

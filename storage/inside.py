@@ -61,11 +61,13 @@ def copy(directory: Path, name: str, folder: Path, sha256: str | None = None) ->
     return copied
 
 
-def refuse_links(directory: Path) -> None:
-    """Outside where there is a link below `directory`: what is written there would go elsewhere."""
-    for path in directory.rglob("*"):
+def refuse_links(directory: Path, root: Path | None = None) -> None:
+    """Outside where there is a link below `directory`, or on the way to it from the `root`: what is written there would
+    go elsewhere."""
+    way = [directory, *directory.parents]
+    for path in (*way[: way.index(root) if root else 0], *directory.rglob("*")):
         if path.is_symlink():
             raise Outside(
-                f"{path} is a symbolic link, and none may stand in a run directory: put there what it leads to (the "
-                "root, or a folder above it, may be one)"
+                f"{path} is a symbolic link, and none may stand in a run directory or on the way to it: put there what "
+                "it leads to (the root, or a folder above it, may be one)"
             )

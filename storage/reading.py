@@ -18,8 +18,8 @@ import yaml
 
 from storage.errors import cut
 
-JSON_BYTES = 64 * 2**20
-"""The manifest of an export of 100,000 files has 20 MB; a marker of 1,000 files 0.3 MB."""
+JSON_BYTES, MANIFEST_BYTES = 16 * 2**20, 64 * 2**20
+"""A marker of 1,000 files has 0.3 MB; the manifest of an export of 100,000 files 20 MB."""
 YAML_BYTES = 256 * 2**10
 """Of a file, and of what it says once its aliases are written out; a study is kept in 10 kB."""
 ROWS_BYTES = 2**30

@@ -12,7 +12,7 @@ import sys
 import traceback
 from typing import Any
 
-HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+HIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 """Control codes but tab and line end, marks that turn the direction of text, and what is no character."""
 CONTINUES = "\n      | "
 

@@ -45,6 +45,14 @@ def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 @pytest.fixture(autouse=True)
+def _usual_umask() -> Iterator[None]:
+    """For each test, whatever the one before set: `permissions` sets that of the process."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture(autouse=True)
 def _one_thread_as_imported() -> None:
     """A stage that a test ran in this process leaves its number of threads, on which the last digits depend."""
     if torch := sys.modules.get("torch"):

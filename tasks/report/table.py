@@ -14,6 +14,8 @@ SPAN = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?%?) to ([+-]?[\d.]+(?:e[+-]?\d+)?%
 """An interval, as `tasks.report.numbers` writes it."""
 NUMBER = re.compile(r"([<>] )?[+-]?([\d,]*\.\d+|[\d,]*\d)(e-?\d+)?( ?%)?")
 """Each way to match it is the only one, so that no cell takes long, however many digits it has."""
+FORMULA = re.compile("[\\s\0-\x1f\u200b-\u200f\ufeff]*[=+@\uff1d\uff0b\uff0d\uff20-]|[\t\r\n]")
+"""How a cell begins that spreadsheets run, whatever invisible marks stand before it."""
 NO_SPAN = ("", "-", "none (one source)")
 
 
@@ -111,7 +113,7 @@ def markdown_text(text: str) -> str:
 
 def no_formula(cell: Any) -> Any:
     """The cell of a CSV file, behind a ' where a spreadsheet would run it as a formula: names may be a stranger's."""
-    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or cell in NO_SPAN:
+    if not isinstance(cell, str) or not FORMULA.match(cell) or cell in NO_SPAN:
         return cell
     try:
         float(cell.replace(",", "").rstrip(" %"))

@@ -38,8 +38,8 @@ def attempt(
     wrote in the meantime is taken as it is.
     """
     try:
+        refuse_links(run.path, run.root)
         run.path.mkdir(parents=True, exist_ok=True)
-        refuse_links(run.path)
         lock = locks.acquire(run.path / "locks")
     except Held as error:
         return Outcome("held", str(error))

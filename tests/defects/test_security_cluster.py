@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +49,9 @@ def test_no_job_is_given_what_opens_the_prefect_server() -> None:
     assert Resources(pass_environment=["HF_TOKEN"]).pass_environment == ["HF_TOKEN"]
 
 
-@pytest.fixture
-def umask() -> Iterator[None]:
-    """The usual one, put back as it was: `permissions` sets that of the process."""
-    before = os.umask(0o022)
-    yield
-    os.umask(before)
-
-
 @pytest.mark.parametrize(("permissions", "folders", "files"), [("private", 0o700, 0o600), ("group", 0o750, 0o640)])
 def test_private_text_and_logs_are_closed_to_others_where_a_study_asks_for_it(
-    permissions: str, folders: int, files: int, prefect_server: str, umask: None, tmp_path: Path
+    permissions: str, folders: int, files: int, prefect_server: str, tmp_path: Path
 ) -> None:
     """All of it stood open at the usual umask, and nothing said so."""
     asked = ["--set", f"execution.permissions={permissions}"]
@@ -74,7 +65,7 @@ def test_private_text_and_logs_are_closed_to_others_where_a_study_asks_for_it(
     assert stat.S_IMODE(attempt.stat().st_mode) == files
 
 
-def test_a_folder_that_was_open_is_closed_and_one_of_another_person_is_refused(umask: None, tmp_path: Path) -> None:
+def test_a_folder_that_was_open_is_closed_and_one_of_another_person_is_refused(tmp_path: Path) -> None:
     (tmp_path / "study").mkdir(mode=0o755)
     close_to_others("umask", tmp_path / "study")
     assert open_to_all(Path("/usr")) and stat.S_IMODE((tmp_path / "study").stat().st_mode) == 0o755

@@ -24,6 +24,7 @@ from storage.generations import begin_anew
 from storage.inside import inside
 from storage.run_directory import RunDirectory
 from tasks.stage.attempt import attempt
+from tasks.stage.execution import Execution
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig
 from tests.storage import runs
@@ -349,6 +350,22 @@ def test_an_attempt_wrote_through_links(tmp_path: Path, home: Path, name: str) -
     assert attempt(handle.stage, handle.config, handle.run, {}).end_state == "finished"
 
 
+@pytest.mark.parametrize("linked", ["toy", "toy/only"])
+def test_a_study_s_or_stage_s_folder_that_is_a_link_sent_all_that_ran_elsewhere(
+    tmp_path: Path, home: Path, linked: str
+) -> None:
+    walk = Walk(tmp_path / "runs", "toy", Execution())
+    handle = walk(TOY, ToyConfig(ends="finished"))
+    (walk.root / linked).parent.mkdir(parents=True)
+    (walk.root / linked).symlink_to(home)
+    outcome = attempt(handle.stage, handle.config, handle.run, {})
+    assert outcome.end_state == "bad_input" and f"{walk.root / linked} is a symbolic link" in outcome.text
+    if linked == "toy":
+        with pytest.raises(BadInput, match="symbolic link"):
+            walk.close_to_others()
+    assert sorted(file.name for file in home.iterdir()) == [".bashrc", "secret"]
+
+
 def test_a_fresh_start_moved_what_was_there_through_a_link(run: RunDirectory, home: Path) -> None:
     (run.path / "earlier").symlink_to(home)
     with pytest.raises(BadInput, match="symbolic link"):
@@ -356,14 +373,15 @@ def test_a_fresh_start_moved_what_was_there_through_a_link(run: RunDirectory, ho
     assert run.result_file.exists() and sorted(file.name for file in home.iterdir()) == [".bashrc", "secret"]
 
 
+@pytest.mark.parametrize("linked", [".tensorboard", ".tensorboard/study"])
 def test_event_files_were_removed_and_written_through_a_link(
-    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str]
+    run: RunDirectory, home: Path, capsys: pytest.CaptureFixture[str], linked: str
 ) -> None:
-    there = home / run.stage / run.path.name
+    there = (home if "/" in linked else home / run.study) / run.stage / run.path.name
     there.mkdir(parents=True)
     (there / "events.out.tfevents.1").touch()
-    (run.root / ".tensorboard").mkdir()
-    (run.root / ".tensorboard" / run.study).symlink_to(home)
+    (run.root / linked).parent.mkdir(exist_ok=True)
+    (run.root / linked).symlink_to(home)
     code, said = ratchet(capsys, "tensorboard", run.root)
     assert code == 2 and "symbolic link" in said
     assert [file.name for file in there.iterdir()] == ["events.out.tfevents.1"]

@@ -41,7 +41,7 @@ from tests.storage import runs
 SECONDS = 60
 """So long each command may take, also on a busy machine: one that waits for a pipe, or reads a device, never ends."""
 DEEP = "[" * 200_000
-ESCAPES = "\x1b]52;c;aGk=\x07\x1b[2J\x9b1m\u202egnp\r\n  2026-01-01 00:00  forged, seed 42"
+ESCAPES = "\x1b]52;c;aGk=\x07\x1b[2J\x9b1m\u200e\u061c\u200b\u202egnp\r\n  2026-01-01 00:00  forged, seed 42"
 
 
 def finished(root: Path, seed: int, study: str = "study", **result: Any) -> RunDirectory:
@@ -258,12 +258,13 @@ def test_a_bad_study_file_ends_no_walk_over_the_others(tmp_path: Path, caplog: p
     (folder / "list.yaml").write_text("[1]")
     pipe(folder / "pipe.yaml")
     device(folder / "zero.yaml")
-    assert list(study_file.readable(tmp_path)) == [] and len(caplog.records) == 5
+    (folder / "gone.yaml").symlink_to(tmp_path / "nowhere")  # it ended the whole walk
+    assert list(study_file.readable(tmp_path, Site(root=str(tmp_path)))) == [] and len(caplog.records) == 6
     files = study_file.active(tmp_path)
     left = _advance_each(files, Site(root=str(tmp_path)), tmp_path, logging.getLogger("ratchet.advance"))
-    assert len(files) == 5 and list(left) == ["study"]
+    assert len(files) == 6 and list(left) == ["study"]
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 10 and all(len(line) < 2_000 for line in told)
+    assert len(told) == 12 and all(len(line) < 2_000 for line in told)
 
 
 def test_a_profile_of_a_stranger_ends_in_a_short_message(tmp_path: Path) -> None:

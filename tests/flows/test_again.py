@@ -89,7 +89,7 @@ def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp
         f"text={{source: files, paths: [{text}]}}",
         "name=yes-no",
     )
-    words = command_for(begun(tmp_path, study)[-1].run)
+    words = command_for(begun(tmp_path, study)[-1].run, "flows.robustness")  # of itself `show` reads no such file
     options = command.ratchet_parser().parse_args(shlex.split(words)[1:])
     assert settings.read_study(ROBUSTNESS, options.profile, options.changes, options.seed) == study
     assert "--set execution.micro_batch_examples=64" in words and "--set execution.cpu_threads=1" in words

@@ -107,7 +107,7 @@ def active(root: Path, study: str = "") -> list[Path]:
     """The studies below `root`, of this name if one is given, that were started and neither stopped nor finished since,
     oldest first."""
     found = [file for file in root.glob(f"{glob.escape(study) or '*'}/{FOLDER}/*.yaml") if not stopped(file).exists()]
-    return sorted(found, key=lambda file: file.stat().st_mtime)
+    return sorted(found, key=lambda file: file.lstat().st_mtime)  # of a link that leads nowhere, too
 
 
 def stopped(file: Path) -> Path:

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from tasks.report.table import Link, Table, markdown_table, markdown_text, visible
+from tasks.report.table import Link, Table, markdown_table, markdown_text, no_formula, visible
 
 
 def test_numbers_stand_right_words_left_and_all_lines_are_equally_long():
@@ -69,6 +69,13 @@ NUMBERS = ["-0.02", "+3.1", "-1,234.5", "-5 %", "**-0.02**", "-1e-05", "-1e+05",
 def test_names_in_a_csv_file_were_run_as_formulas_by_a_spreadsheet():
     cells = [row[0] for row in rows_of(Table("c", ["=name()"], [[cell] for cell in FORMULAS]))]
     assert cells == ["'=name()", *(f"'{cell}" for cell in FORMULAS[:5]), "-", "none (one source)", "'- b"]
+
+
+@pytest.mark.parametrize("before", [" ", "\n", "\0", "\ufeff", "\u200b", "\u00a0"])
+@pytest.mark.parametrize("sign", "=+-@\uff1d")
+def test_no_mark_before_it_hides_a_formula(before, sign):
+    assert no_formula(f"{before}{sign}cmd") == f"'{before}{sign}cmd"
+    assert no_formula(f"{before}word") == (f"'{before}word" if before == "\n" else f"{before}word")
 
 
 def test_numbers_in_a_csv_file_stay_numbers():
