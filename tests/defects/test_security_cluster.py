@@ -12,6 +12,7 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import VARIABLE
 from deployments.slurm.job.variables import kept_resources, own_resources
 from flows import command
 from storage.errors import BadInput
@@ -41,6 +42,18 @@ def test_a_profile_brings_no_commands_secrets_or_options_of_sbatch(
     kept.write_text(yaml.safe_dump({"page": "x", "study": study.model_dump(mode="json")}))
     with pytest.raises(BadInput, match=told):
         kept_resources(str(kept))
+
+
+def test_a_dry_run_refuses_the_commands_of_a_profile_without_any_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It listed all stages as those that would run, and then spoke of the missing server alone."""
+    (site := tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
+    monkeypatch.setenv(VARIABLE, str(site))
+    asked = ["--set", "execution.resources={all: {setup_lines: [evil]}}"]
+    assert command.ratchet(["run", "tests.slurm.toy", "--dispatch", "slurm", "--dry-run", *asked]) == 2
+    said = capsys.readouterr()
+    assert "execution.resources.all.setup_lines: a study cannot set this" in said.err and "toy-training" not in said.out
 
 
 def test_no_job_is_given_what_opens_the_prefect_server() -> None:

@@ -229,7 +229,7 @@ def test_no_text_of_a_file_reaches_a_terminal_as_a_control_code(printed: list[st
         assert not HIDDEN.search(ours.sub("", answer)), answer
         assert "\x1b[2J" not in answer and "\x1b]" not in answer
     shown = "".join(printed)
-    assert r"\x1b]52;c;aGk=\x07" in shown and r"\u202e" in shown and r"\udcff\x1b[2J" in shown
+    assert r"\x1b]52;c;aGk=\x07" in shown and r"\u200e\u061c\u200b\u202e" in shown and r"\udcff\x1b[2J" in shown
 
 
 def test_a_line_end_in_a_text_begins_no_line_of_its_own(printed: list[str]) -> None:
