@@ -290,7 +290,7 @@ def serve(port: int) -> None:
     os.umask(0o077)  # the database holds parameters and logs of studies, private ones too
     if there := _database_file():
         for file in there.parent.glob(f"{there.name}*"):
-            with suppress(PermissionError):  # of another user, who shares it
+            with suppress(PermissionError, FileNotFoundError):  # of another user, who shares it; of a server that ended
                 file.chmod(0o600)
     app = create_app()
     app.router.routes.insert(0, Route(f"/{ENTER}", lambda _: HTMLResponse(ENTER_PAGE)))

@@ -178,31 +178,7 @@ def _add_views_of_runs(commands: Any) -> None:
     compares.add_argument("a", metavar="A", help=f"{run_help}; or a table, FILE.csv, with a line for each arm and seed")
     compares.add_argument("b", metavar="B", nargs="?", help=run_help)
     compares.add_argument("--all", action="store_true", help="everything that differs, however long it is")
-    table = compares.add_argument_group("of a table")
-    table.add_argument("--by", default="arm", metavar="COLUMN", help="names the arm (default: arm)")
-    table.add_argument("--pair", default="seed", metavar="COLUMN", help="names the seed (default: seed)")
-    table.add_argument("--value", default="", metavar="COLUMN", help="is compared (default: the only other column)")
-    table.add_argument("--reference", default="", metavar="ARM", help="compare with it only (default: every two arms)")
-    table.add_argument(
-        "--confidence",
-        dest="confidence_level",
-        type=_level,
-        default=0.95,
-        help="level of the intervals (default: 0.95)",
-    )
-    table.add_argument("--min-seeds", type=_seeds, default=3, help="of fewer nothing is called better (default: 3)")
-    table.add_argument("--higher-is-better", action="store_true", help="of an accuracy, say (default: lower)")
-    table.add_argument(
-        "--allow-equal", action="store_true", help="two arms may have equal values: they are counts, say"
-    )
-    table.add_argument(
-        "--test",
-        choices=["paired", "unpaired"],
-        default="",
-        help="which test decides: paired where the same seed gave both arms the same start (default: paired where both "
-        "tests agree, and else nothing)",
-    )
-    table.add_argument("--format", choices=["table", "csv", "json"], default="table", help="of what is printed")
+    _add_table_options(compares)
     compares.set_defaults(function=_compare)
     help_ = "compute recorded numbers of a finished study again, by a plain path; 1 and a name where one does not agree"
     audits = commands.add_parser("audit", help=help_, description=help_, allow_abbrev=False)
@@ -232,6 +208,35 @@ def _add_views_of_runs(commands: Any) -> None:
     events.add_argument("--to", metavar="FOLDER", type=Path, help="where they are written (default: ROOT/.tensorboard)")
     events.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
     events.set_defaults(function=lambda options: run.tensorboard(options.root, options.to, options.follow))
+
+
+def _add_table_options(compares: argparse.ArgumentParser) -> None:
+    """How `compare` reads and judges a table."""
+    table = compares.add_argument_group("of a table")
+    table.add_argument("--by", default="arm", metavar="COLUMN", help="names the arm (default: arm)")
+    table.add_argument("--pair", default="seed", metavar="COLUMN", help="names the seed (default: seed)")
+    table.add_argument("--value", default="", metavar="COLUMN", help="is compared (default: the only other column)")
+    table.add_argument("--reference", default="", metavar="ARM", help="compare with it only (default: every two arms)")
+    table.add_argument(
+        "--confidence",
+        dest="confidence_level",
+        type=_level,
+        default=0.95,
+        help="level of the intervals (default: 0.95)",
+    )
+    table.add_argument("--min-seeds", type=_seeds, default=3, help="of fewer nothing is called better (default: 3)")
+    table.add_argument("--higher-is-better", action="store_true", help="of an accuracy, say (default: lower)")
+    table.add_argument(
+        "--allow-equal", action="store_true", help="two arms may have equal values: they are counts, say"
+    )
+    table.add_argument(
+        "--test",
+        choices=["paired", "unpaired"],
+        default="",
+        help="which test decides: paired where the same seed gave both arms the same start (default: paired where both "
+        "tests agree, and else nothing)",
+    )
+    table.add_argument("--format", choices=["table", "csv", "json"], default="table", help="of what is printed")
 
 
 def _level(text: str) -> float:
