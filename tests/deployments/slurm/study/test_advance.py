@@ -458,7 +458,8 @@ def test_a_start_goes_on_when_a_busy_server_answers_again(
     status: int, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
-    monkeypatch.setattr("deployments.slurm.study.follow.time.sleep", waited.append)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=waited.append)  # threads of other tests sleep too
+    monkeypatch.setattr("deployments.slurm.study.follow.time", clock)
     follower, told = Away(answered(status), 5, world), list[tuple[str, str]]()
     state = follow(follower, lambda handle, now: told.append((handle.label, now.stand)), once=True)  # type: ignore[arg-type]
     assert state.name == "AwaitingRetry" and told == [("first", "under way"), ("second", "waits")]
