@@ -35,6 +35,8 @@ from deployments.slurm.pool.submissions import Submissions
 
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
+GATHER_SECONDS = 60.0
+"""At most so long a first job waits for others of its array: less than a run may be Pending without a submission."""
 POLLS_APART_SECONDS = 45.0
 """At most so much of the time between two polls counts as absence of a job that neither found."""
 
@@ -63,11 +65,15 @@ class Pool:
         clock: Callable[[], float] = time.monotonic,
         ours: Callable[[], bool] = lambda: True,
         arrays: Path = Path(),
+        more_come: Callable[[], bool] = lambda: False,
     ) -> None:
         """`ours`: whether this process still serves the pool. One whose disk hung for a minute may not any more.
-        `arrays`: where scripts of job arrays are kept, on a disk that all nodes share."""
+        `arrays`: where scripts of job arrays are kept, on a disk that all nodes share.
+        `more_come`: whether runs are on their way to `submit`, so that an array would be submitted in parts."""
         self.slurm, self.runs, self.limits, self._clock = slurm, runs, limits or Limits(), clock
-        self._ours = ours
+        self._ours, self._more_come = ours, more_come
+        self._gathering: float | None = None
+        """Since when first jobs wait for others of their array; None when none does."""
         self.submissions = Submissions(slurm, self.limits, clock, ours, arrays)
         self.live = self.submissions.live
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
@@ -107,6 +113,7 @@ class Pool:
         now = self._clock()
         since = 0.0 if self._polled is None else min(now - self._polled, POLLS_APART_SECONDS)
         self._polled = now
+        more_come = self._more_come()  # first: what has come since then is among those gathered
         gathered = self.submissions.gathered  # before the runs are read: what is read is newer
         watched = self.runs.watched({*list(self.live), *self._unsettled})
         states = {run.id: run.state_id for run in watched if run.type == "PENDING"}
@@ -133,9 +140,18 @@ class Pool:
                 LOG.warning("flow run %s: %s", action.run.id, error)
             else:
                 self.done.append(action)
+        self._submit_gathered(asked, more_come)
+        return self.done
+
+    def _submit_gathered(self, asked: list[Plan], more_come: bool) -> None:
+        """Submits the first jobs that wait for each other; while more come they wait on, for GATHER_SECONDS at most."""
+        now = self._clock()
+        self._gathering = (now if self._gathering is None else self._gathering) if asked else None
+        if self._gathering is None or (more_come and now - self._gathering < GATHER_SECONDS):
+            return
+        self._gathering = None
         for run_id, job_id in self.submissions.submit_gathered(asked).items():
             self.runs.set_job(run_id, job_id)
-        return self.done
 
     def cancel_at_once(self, runs: Iterable[Run]) -> None:
         """Ends the jobs of runs that are being cancelled without waiting for the next poll."""

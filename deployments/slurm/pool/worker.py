@@ -330,7 +330,13 @@ class SlurmWorker(BaseWorker[SlurmJobConfiguration, SlurmVariables, BaseWorkerRe
         self._runs = PrefectRuns(self._work_pool_name, self._folder_of, client)
         self._mirror = Beside(Mirror(get_client(sync_client=True)))
         self._places = Places(self._runs, folder / "places.json")
-        self._jobs = Pool(SlurmCommands(), self._runs, ours=self._still_serves, arrays=folder / "arrays")
+        self._jobs = Pool(
+            SlurmCommands(),
+            self._runs,
+            ours=self._still_serves,
+            arrays=folder / "arrays",
+            more_come=lambda: bool(self._submitting_flow_run_ids),
+        )
         self._walks.ask(Path(self._site.root))  # what ended while no worker watched
         return True
 

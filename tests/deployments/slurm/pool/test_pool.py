@@ -18,8 +18,9 @@ from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import End, Journal
 from deployments.slurm.job.plan import Plan, preview
 from deployments.slurm.pool.arrays import TASKS_AT_MOST
-from deployments.slurm.pool.pool import Pool
+from deployments.slurm.pool.pool import GATHER_SECONDS, Pool
 from deployments.slurm.pool.reconcile import Finish, Limits
+from deployments.slurm.pool.worker import interval_seconds
 from storage import attempts, durable
 from tests.deployments.slurm.fakes import (
     NODES,
@@ -43,11 +44,19 @@ class World:
         self.folder, self.clock, self.fates = folder, Clock(), [WORKS]
         self.server = FakePrefect(self.clock)
         self.slurm = FakeSlurm(self.clock, self._fate, self._stage)
+        self.more_come = False
         self.pool = self.restart()
 
     def restart(self) -> Pool:
         self.runs = FakeRuns(self.server)
-        self.pool = Pool(self.slurm, self.runs, Limits(), self.clock.monotonic(), arrays=self.folder / "arrays")
+        self.pool = Pool(
+            self.slurm,
+            self.runs,
+            Limits(),
+            self.clock.monotonic(),
+            arrays=self.folder / "arrays",
+            more_come=lambda: self.more_come,
+        )
         return self.pool
 
     def add(self, name: str = "flow-run", stage: str = "train") -> str:
@@ -808,6 +817,33 @@ def test_first_jobs_that_ask_for_the_same_are_one_array_of_which_so_many_run_at_
         attempt = durable.read_json(world.journal(name).folder.parent / "attempts" / "0001.json")
         assert attempt["slurm_job_name"] == entry.name
     assert world.pool.live == {} and world.slurm.counts["submit"] == 1
+
+
+def test_cells_that_a_poll_finds_half_way_are_one_array_with_those_still_to_come(world: World) -> None:
+    """A busy server's poll came between four cells of a sweep: two were jobs of their own, two an array."""
+    names = [world.add(f"cell{number}", f"train-{number}") for number in range(4)]
+    world.more_come = True
+    for name in names:
+        assert world.submit(name, array_tasks=2) is None
+        world.poll()
+    assert not world.slurm.all
+    world.more_come = False
+    world.poll()
+    assert world.slurm.counts["submit"] == 1 and [job.id for job in world.slurm.all] == [f"1_{n}" for n in range(1, 5)]
+    assert [entry.name[-3:] for name in names for entry in world.journal(name).all()] == ["[1]", "[2]", "[3]", "[4]"]
+
+
+def test_a_pool_with_runs_on_their_way_all_the_time_keeps_no_cell_for_long(world: World) -> None:
+    world.more_come = True
+    for round_ in range(2):
+        for number in range(2):
+            world.submit(world.add(f"cell{round_}{number}", f"train-{round_}{number}"), array_tasks=2)
+        polls = 0
+        while len(world.slurm.all) == 2 * round_:
+            world.poll()
+            polls += 1
+        assert polls == 1 + GATHER_SECONDS / 5
+    assert GATHER_SECONDS + interval_seconds(1000) < Limits().unsubmitted, "else the run would be asked for again"
 
 
 def test_every_journal_has_its_task_and_its_script_before_sbatch(world: World) -> None:
