@@ -7,13 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from prefect import Flow
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, WorkPoolCreate
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import ObjectAlreadyExists
-from prefect.flows import load_flow_from_entrypoint
 from prefect.utilities.callables import parameter_schema
+from prefect.utilities.importtools import import_object
+
+from deployments.study_flow import made
 
 STUDIES, JOBS = "ratchet", "gpu"
 """The pools: of what runs in a process, the studies and `advance`; and of stages that are SLURM jobs."""
@@ -40,7 +41,7 @@ def deploy(client: SyncPrefectClient, deployments: Iterable[dict[str, Any]]) -> 
     """
     here = {"prefect.deployments.steps.set_working_directory": {"directory": str(Path.cwd())}}
     for given in deployments:
-        flow: Flow[..., Any] = load_flow_from_entrypoint(given["entrypoint"])
+        flow = made(import_object(given["entrypoint"]))
         client.create_deployment(
             client.create_flow(flow),
             given["name"],

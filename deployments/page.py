@@ -19,22 +19,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_type_hints
 
-from prefect import Flow
 from pydantic import ValidationError
 
 from deployments import sweep
-from deployments.sources import ROOMS, digest_of, require_usable, sources
+from deployments.sources import FLOWS, ROOMS, digest_of, page_names, require_usable, sources
 from deployments.syntax import parsed
 from deployments.walk import Cell, Handle, Walk
 from storage import attempts
-from storage.errors import BadInput
+from storage.errors import BadInput, did_you_mean
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import explained
 
 LOG = logging.getLogger("ratchet.page")
-FLOWS = "flows"
-"""The package whose modules are the pages that come with Ratchet."""
 
 
 @dataclass(frozen=True)
@@ -165,21 +162,12 @@ def load_page(place: str) -> Page:
     except (ImportError, ValueError):
         found = None
     if found is None:
+        names = page_names()
         raise BadInput(
-            f"there is no study {place!r}: the studies are {', '.join(page_names())}; or give a file: my_study.py"
+            f"there is no study {place!r}; {did_you_mean(place, names)}the studies are {', '.join(names)}; or give a "
+            "file: my_study.py"
         )
     return _page_of(_imported(module, Path(found.origin or module)), module)
-
-
-def is_house_page(place: object) -> bool:
-    """Whether it is a page that comes with Ratchet: only such a one is imported because some data name it."""
-    return place in {f"{FLOWS}.{name}" for name in page_names()}
-
-
-def page_names() -> list[str]:
-    """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`."""
-    folder = Path(importlib.import_module(FLOWS).__path__[0])
-    return sorted(file.stem for file in folder.glob("*.py") if _defines_page(file))
 
 
 def stages_of(page: Page) -> list[Stage]:
@@ -211,12 +199,6 @@ def _as_staged(file: Path) -> Path:
     if not (here / file.name).is_file():
         raise BadInput(f"{file} is not in {here}, the copy of the source that this job runs: start the study again")
     return here / file.name
-
-
-def require_flow(page: Page) -> None:
-    """BadInput when Prefect would not find the page's flow."""
-    if not isinstance(page.function.__globals__.get(page.name), Flow):
-        raise BadInput(f"{page.file}: names no flow {page.name!r}: end it with `{page.name} = study_flow(page)`")
 
 
 def _page_of(module: ModuleType, place: str) -> Page:
@@ -378,7 +360,3 @@ def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
             f"it has {', '.join(sorted(functions)) or 'none'}"
         )
     return found.origin, functions[name]
-
-
-def _defines_page(file: Path) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in parsed(file.read_text()).body)

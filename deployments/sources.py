@@ -1,4 +1,5 @@
-"""What a page of one's own is made of: its file, and the modules of its folder that it and its stages import.
+"""Which pages come with Ratchet, and what a page of one's own is made of: its file, and the modules of its folder that
+it and its stages import.
 
 The files are read and not imported: work modules take torch. What is imported under `if TYPE_CHECKING` or in a `try`
 that expects an ImportError may be missing.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,7 +19,9 @@ from pathlib import Path
 from deployments.syntax import parsed
 from storage.errors import BadInput
 
-ROOMS = ("flows", "tasks", "deployments", "storage")
+ROOMS = ("ratchet", "flows", "tasks", "deployments", "storage")
+FLOWS = "flows"
+"""The package whose modules are the pages that come with Ratchet."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,17 @@ class _Import:
     name: str
     line: int
     may_be_missing: bool
+
+
+def page_names() -> list[str]:
+    """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`."""
+    folder = Path(importlib.import_module(FLOWS).__path__[0])
+    return sorted(file.stem for file in folder.glob("*.py") if _defines_page(file))
+
+
+def is_house_page(place: object) -> bool:
+    """Whether it is a page that comes with Ratchet: only such a one is imported because some data name it."""
+    return place in {f"{FLOWS}.{name}" for name in page_names()}
 
 
 def sources(modules: Iterable[str], folder: Path) -> list[Path]:
@@ -54,6 +69,10 @@ def require_free_names(folder: Path) -> None:
     """BadInput for a file of the folder that would take the place of another module where the folder comes first."""
     for file in sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")]):
         _require_free_name(file, folder)
+
+
+def _defines_page(file: Path) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in parsed(file.read_text()).body)
 
 
 def _collect(module: str, folder: Path, seen: set[Path]) -> None:

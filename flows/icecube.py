@@ -15,7 +15,6 @@ from typing import get_args
 from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
-from flows import command
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.stages import (
     AuditConfig,
@@ -86,4 +85,6 @@ icecube = study_flow(page)
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main("flows.icecube"))
+    from flows.command import main
+
+    raise SystemExit(main("flows.icecube"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
-from flows import command
 from tasks.inversion.stages import AuditConfig, MatricesConfig, PilotConfig, ProbeConfig, ReportConfig, TrainConfig
 from tasks.inversion.study import Study
 from tasks.stage.run import Stage
@@ -53,4 +52,6 @@ inversion = study_flow(page)
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main("flows.inversion"))
+    from flows.command import main
+
+    raise SystemExit(main("flows.inversion"))

@@ -15,7 +15,6 @@ from __future__ import annotations
 from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
-from flows import command
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.stages import (
     AggregateConfig,
@@ -115,4 +114,6 @@ robustness = study_flow(page)
 
 
 if __name__ == "__main__":
-    raise SystemExit(command.main("flows.robustness"))
+    from flows.command import main
+
+    raise SystemExit(main("flows.robustness"))

@@ -13,6 +13,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from storage.errors import BadInput
 from storage.generations import EARLIER
 from storage.inside import Outside, copy, inside, parts
 from storage.kinds import of_kind
-from storage.run_directory import LATEST, RunDirectory, find_runs, run_in
+from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 
 BESIDE_OUTPUTS = (
     "study.json",
@@ -46,18 +47,18 @@ def main(arguments: list[str] | None = None) -> int:
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
     chosen = parser.parse_args(arguments)
     visible.log_visibly()
-    return chosen.function(chosen)
+    return run(chosen)
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
-    """Adds `verify`, `prune` and `export` to a command line; `function` of what it parses runs the one chosen."""
+    """Adds `verify`, `prune` and `export` to a command line; `run` does what it parses."""
     for name, text in (
         ("verify", "hash every output of every finished stage"),
         ("prune", "remove checkpoints and record parts of finished stages"),
         ("export", "copy results, without weights, text and checkpoints, to a folder"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command.set_defaults(function=_run, command=name)
+        command.set_defaults(work="storage.__main__:run", command=name)
         add_root(command)
         command.add_argument("--study", help="of this study alone (default: of all that lie there)")
         if name == "prune":
@@ -81,7 +82,8 @@ class _Given(argparse.Action):
             setattr(namespace, self.dest, values)
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def run(chosen: argparse.Namespace) -> int:
+    """Does what `add_commands` parsed; returns the exit code."""
     if not chosen.root.is_dir():
         return _say(f"error: there is no folder {chosen.root}", 2)
     studies = sorted({path.parts[-3] for path in find_runs(chosen.root)})
@@ -103,41 +105,47 @@ def _run(chosen: argparse.Namespace) -> int:
 
 
 def verify(root: Path, study: str | None = None) -> int:
-    """One line for each run: verified, unfinished, or what does not hold. Exit 1 when a marker does not hold."""
+    """One line for each run: verified, unfinished, or what does not hold; then their sum. Exit 1 when a marker does not
+    hold."""
     if (root / MANIFEST).is_file():
         return _verify_copy(root, study)
     runs, wrong = _runs(root, study)
+    counts = Counter(REFUSED=wrong)
     for run in runs:
         verdict = _verdict(run)
-        if verdict.holds:
-            _say(f"verified    {run.path.relative_to(root)}")
-        elif verdict.present:
-            wrong += 1
-            _say(f"REFUSED     {run.path.relative_to(root)}: {verdict.reason}")
-        else:
-            _say(f"unfinished  {run.path.relative_to(root)}")
-    return 1 if wrong else 0
+        state = "verified" if verdict.holds else "REFUSED" if verdict.present else "unfinished"
+        counts[state] += 1
+        cell = read(run.stage_file).get("configuration", {}).get("cell")
+        why = f": {verdict.reason}" if state == "REFUSED" else ""
+        _say(f"{state:<11} {run.path.relative_to(root)}" + (f" ({cell})" if cell else "") + why)
+    return _summed(counts)
 
 
 def _verify_copy(root: Path, study: str | None) -> int:
     """An export lacks weights and text, so it is held against its manifest, and each output against its marker."""
     try:
-        manifest, wrong = (
-            dict(reading.json_value(reading.read_bytes(root / MANIFEST, reading.MANIFEST_BYTES), root / MANIFEST)),
-            0,
+        manifest = dict(
+            reading.json_value(reading.read_bytes(root / MANIFEST, reading.MANIFEST_BYTES), root / MANIFEST)
         )
     except (ValueError, TypeError) as error:
         return _say(f"error: {root / MANIFEST} is not that of an export: {error}", 1)
     places = [name.removesuffix("/COMPLETE.json") for name in manifest if name.endswith("/COMPLETE.json")]
+    counts: Counter[str] = Counter()
     for place in (place for place in places if study in (None, place.partition("/")[0])):
         copied = {name: digest for name, digest in manifest.items() if name.startswith(f"{place}/")}
         try:
             reason = _wrong_copy(root, place, copied)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"it cannot be verified: {error}"
-        wrong += bool(reason)
+        counts["REFUSED" if reason else "verified"] += 1
         _say(f"REFUSED     {place}: {reason}" if reason else f"verified    {place} (exported copy)")
-    return 1 if wrong else 0
+    return _summed(counts)
+
+
+def _summed(counts: Counter[str]) -> int:
+    """Says how many runs hold and how many do not; returns the exit code."""
+    others = (f", {number} {state}" for state, number in sorted(counts.items()) if number and state != "verified")
+    return _say(f"{counts['verified']} of {counts.total()} runs verified{''.join(others)}", min(counts["REFUSED"], 1))
 
 
 def _wrong_copy(root: Path, place: str, copied: dict[str, str]) -> str:
@@ -250,7 +258,9 @@ def _verdict(run: RunDirectory) -> markers.Verdict:
 
 
 def _say(text: str, code: int = 0) -> int:
-    sys.stdout.write(visible.line(text) + "\n")
+    text = visible.line(text)
+    text = visible.wrapped(text, shutil.get_terminal_size().columns) if sys.stdout.isatty() else text
+    sys.stdout.write(text + "\n")
     return code
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 VALUE_SHOWN, MESSAGE_SHOWN = 300, 20_000
 """Characters of a value that a message quotes, and of a whole one: what it quotes may be of any length."""
@@ -14,6 +14,14 @@ CURVE_SHOWN = 10
 def cut(text: str, at_most: int = VALUE_SHOWN) -> str:
     """The text, or as much of it as a message quotes and how much it leaves out."""
     return text if len(text) <= at_most else f"{text[:at_most]}... ({len(text) - at_most:,} more characters)"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like this one, for a message: "did you mean 'epochs'? "; empty where none is."""
+    import difflib  # where something is wrong only
+
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 class BadInput(Exception):

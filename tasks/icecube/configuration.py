@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from storage import external
 from storage.errors import BadInput
-from tasks.icecube.layout import files_of
 from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
 
 Split = Literal["train", "validation"]
@@ -101,6 +100,8 @@ class Files(Configuration):
         return getattr(self, split).max_events
 
     def external_inputs(self) -> dict[str, Any]:
+        from tasks.icecube.layout import files_of  # takes pyarrow
+
         folder = Path(self.folder)
         numbers = [number for split in ("train", "validation") for number in self.batches(split)]
         files = files_of(folder, numbers)

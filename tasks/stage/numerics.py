@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from storage.attempts import version_of
 from storage.errors import BadInput
 from tasks.stage.execution import Execution
@@ -37,6 +35,8 @@ def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, An
 
     Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for and not there.
     """
+    import numpy as np
+
     # both before torch is loaded, by whatever stage of this process. OpenMP's threads that wait sleep, or they starve
     # whatever shares the cores (a step took twice as long beside one busy process); the partition of the work, and so
     # the bits, are the same

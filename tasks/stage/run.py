@@ -11,12 +11,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
 
 from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
 from storage.errors import BadInput
-from storage.records import RecordParts
 from storage.rows import Rows
 from storage.run_directory import LATEST, RunDirectory
 from tasks.stage.execution import Execution
@@ -25,6 +24,9 @@ from tasks.stage.progress import Progress, StopRequest
 from tasks.stage.result import Result
 from tasks.stage.study import StageConfiguration
 from tasks.stage.watchdog import ended_when_stalled
+
+if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
+    from storage.records import RecordParts
 
 Needs = Literal["training", "gpu", "cpu"]
 """A kind of resources: `prefect.yaml` says what its jobs ask for, the site file what differs on one cluster."""
@@ -147,6 +149,8 @@ class StageRun:
 
     @cached_property
     def records(self) -> RecordParts:
+        from storage.records import RecordParts
+
         return RecordParts(self.directory / "records", self.identity, self.lock)
 
     def reached(self) -> list[int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from storage.errors import BadInput, cut
+from storage.errors import BadInput, cut, did_you_mean
 from tasks.stage.configuration import Configuration
 from tasks.stage.keys import keys_of
 
@@ -59,6 +60,9 @@ def _explained(model: type[Configuration], item: Any) -> str:
         if between_keys:  # the message names them, and the input is the whole group
             return f"{key}: {message}" if key else message
         shown = "" if item["type"] == "missing" else f" (it is {cut(repr(item['input']))})"
+        if item["type"] in ("literal_error", "enum"):
+            meant = did_you_mean(str(item["input"]), re.findall("'([^']*)'", item["ctx"]["expected"]))
+            shown += f"; {meant}".rstrip()
         if item["type"] == "list_type":
             shown += f": write a list, such as [{cut(str(item['input']))}]"
         if item["type"].startswith(("greater", "less")):  # pydantic names the one limit that was crossed
@@ -85,9 +89,8 @@ def _wrong_tag(model: type[BaseModel], item: Any) -> str:
     if name not in item["input"]:
         return f"{name} is missing: {', '.join(valid)}"
     given = item["input"][name]
-    close = difflib.get_close_matches(str(given), valid, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{name}: {cut(repr(given))} is none of its values; {hint}valid: {', '.join(valid)}"
+    close = did_you_mean(str(given), valid)
+    return f"{name}: {cut(repr(given))} is none of its values; {close}valid: {', '.join(valid)}"
 
 
 def _elsewhere(model: type[BaseModel], name: str, alike: float) -> list[str]:

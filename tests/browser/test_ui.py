@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from deployments.embedded import Server
-from deployments.page import page_names
+from deployments.sources import page_names
 from storage import attempts
 from tests.browser.conftest import NARROW, WIDE, OpenPage
 from tests.conftest import REPOSITORY, heed_ctrl_c

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tasks
-from flows.settings import read_study
+from flows.command.settings import read_study
 from storage.errors import BadInput
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.stages import RobustnessExecution

@@ -28,7 +28,7 @@ from deployments.slurm.pool.mirror import jobs_markdown
 from deployments.slurm.pool.reconcile import Finish, Seen, reconcile
 from deployments.slurm.study import file as study_file
 from flows.advance import _advance_each
-from flows.settings import read_study
+from flows.command.settings import read_study
 from storage import durable, locks, markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import importlib.util
 import re
@@ -12,7 +11,8 @@ from cyclopts.exceptions import CycloptsError, MissingArgumentError
 from prefect.cli._app import _app as prefect
 
 from deployments.page import load_page
-from flows import command, settings
+from flows import command
+from flows.command import settings
 from storage import __main__ as storage
 from tests.conftest import REPOSITORY
 
@@ -50,7 +50,7 @@ def problem(line: str, whole: bool = True) -> str:
 def _ratchet(arguments: list[str], whole: bool) -> str:
     if not whole and arguments in [[name] for name in names_of_commands()]:
         return ""
-    options = command.ratchet_parser().parse_args(arguments)
+    options = command.ratchet_parser()[0].parse_args(arguments)
     if not hasattr(options, "changes"):
         return ""
     profile = YOURS.get(options.profile, options.profile)
@@ -66,15 +66,18 @@ def _ratchet(arguments: list[str], whole: bool) -> str:
 
 def names_of_commands() -> list[str]:
     """Of `ratchet`."""
-    (commands,) = command.ratchet_parser()._subparsers._group_actions  # type: ignore[union-attr]
-    return list(commands.choices)  # type: ignore[arg-type]
+    return list(command.ratchet_parser()[1])
 
 
 def options_of_commands() -> set[str]:
-    """Every option of every `ratchet` command, and of `python -m flows.sweep`."""
-    (commands,) = command.ratchet_parser()._subparsers._group_actions  # type: ignore[union-attr]
-    parsers: list[argparse.ArgumentParser] = [*commands.choices.values(), command.parser("flows.sweep")]  # type: ignore[union-attr]
-    return {option for parser in parsers for action in parser._actions for option in action.option_strings}
+    """Every option of `ratchet` and of its commands."""
+    ratchet, commands = command.ratchet_parser()
+    return {
+        option
+        for parser in (ratchet, *commands.values())
+        for action in parser._actions
+        for option in action.option_strings
+    }
 
 
 def _make(arguments: list[str], whole: bool) -> str:
@@ -104,7 +107,7 @@ def _python(arguments: list[str], whole: bool) -> str:
     module, rest = arguments[1], arguments[2:]
     if module in ("pip", "venv"):
         return ""
-    if module in ("flows.robustness", "flows.sweep"):
+    if module == "flows.robustness":
         command.parser(module).parse_args(rest)
     elif module == "storage":
         storage.main(["--help"] if not rest else [rest[0], "--help"])

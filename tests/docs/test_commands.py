@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from deployments.page import load_page
-from flows import command, settings
+from flows import command
+from flows.command import settings
 from storage.errors import BadInput
 from tests.conftest import REPOSITORY
 from tests.docs.commands import names_of_commands, options_of_commands, problem

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deployments.page import load_page
 from deployments.walk import Walk
-from flows import settings
+from flows.command import settings
 from tasks.stage.outcome import PRECEDENCE
 from tests.docs.pages import PAGES, blocks
 

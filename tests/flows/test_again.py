@@ -13,8 +13,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.page import Page, load_page
 from deployments.walk import Handle, Walk
-from flows import command, settings
-from flows.again import NOT_KEPT, again
+from flows import command
+from flows.command import settings
+from flows.command.again import NOT_KEPT, again
 from storage import durable
 from storage.run_directory import RunDirectory, run_in
 from tests.conftest import ROBUSTNESS
@@ -90,7 +91,7 @@ def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp
         "name=yes-no",
     )
     words = command_for(begun(tmp_path, study)[-1].run, "flows.robustness")  # of itself `show` reads no such file
-    options = command.ratchet_parser().parse_args(shlex.split(words)[1:])
+    options = command.ratchet_parser()[0].parse_args(shlex.split(words)[1:])
     assert settings.read_study(ROBUSTNESS, options.profile, options.changes, options.seed) == study
     assert "--set execution.micro_batch_examples=64" in words and "--set execution.cpu_threads=1" in words
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,6 @@ from tests.conftest import REPOSITORY, RunHere
 
 def test_the_options_are_frozen() -> None:
     """People's scripts depend on these: a new option is added here on purpose."""
-
-    def options(module: str) -> set[str]:
-        return {option for action in command.parser(module)._actions for option in action.option_strings}
 
     study = {
         "-h",
@@ -39,8 +37,8 @@ def test_the_options_are_frozen() -> None:
         "--status",
     }
     study |= {"--show-config", "--keys"}
-    assert options("flows.robustness") == study
-    assert options("flows.sweep") == study | {"--seeds"}
+    given = command.parser("flows.robustness")._actions
+    assert {option for action in given for option in action.option_strings} == study
 
 
 def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +51,34 @@ def test_the_commands_are_frozen(capsys: pytest.CaptureFixture[str]) -> None:
     )
     others = ["verify", "prune", "export", "ui", "deploy", "deployments", "reference", "completion"]
     assert shown == [*of_study, *of_runs, *others]
+
+
+def test_without_a_command_its_help_is_shown_and_a_version_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    for given, shown in (([], "usage: ratchet "), (["--version"], f"ratchet {version('ratchet')}\n")):
+        with pytest.raises(SystemExit) as ended:
+            command.ratchet(given)
+        assert ended.value.code == 0 and capsys.readouterr().out.startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["statu"], "status"),
+        (["run", "robustnes"], "robustness"),
+        (["run", "robustness", "--profile", "smok"], "smoke"),
+        (["run", "robustness", "--profile", "smoke", "--set", "constraint.variant=mlp_bth"], "mlp_both"),
+        (["run", "robustness", "--profile", "smoke", "--set", "budget.epoch=1"], "epochs"),
+        (["run", "robustness", "--profile", "smoke", "--root", "{root}", "--fresh", "trainsfer"], "transfer"),
+        (["run", "robustness", "--keys", "bugdet"], "budget"),
+        (["deploy", "inversion/quik"], "inversion/quick"),
+    ],
+    ids=lambda given: given[-1] if isinstance(given, list) else "",
+)
+def test_a_slip_of_the_finger_is_told_what_was_meant(
+    given: list[str], meant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.ratchet([word.format(root=tmp_path) for word in given]) == 2
+    assert f"did you mean {meant!r}?" in capsys.readouterr().err
 
 
 def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +103,10 @@ def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys
 
 def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["run", "robustness", "--keys", "bugdet"]) == 2
-    assert "no such key or group; it has arms, audit, base_checks, budget, " in capsys.readouterr().err
+    assert (
+        "no such key or group; did you mean 'budget'? it has arms, audit, base_checks, budget, "
+        in capsys.readouterr().err
+    )
 
 
 def test_the_configuration_that_is_shown_is_the_study_as_a_profile(
@@ -100,16 +129,36 @@ def test_the_shell_completes_the_commands(shell: str, capsys: pytest.CaptureFixt
     assert "show-config" in shown and "prune" in shown
 
 
-def test_bash_accepts_its_completion_and_offers_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bash_accepts_its_completion_and_offers_commands_studies_profiles_and_keys(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a person types it: the keys are asked of `ratchet` itself."""
     command.ratchet(["completion", "bash"])
-    script = capsys.readouterr().out + "\nCOMP_WORDS=(ratchet ve); COMP_CWORD=1; _shtab_ratchet; echo ${COMPREPLY[@]}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=300, check=True)
-    assert done.stdout.split() == ["verify"]
+    (tmp_path / "ratchet").write_text(f'#!/bin/sh\nexec {sys.executable} -m flows "$@"\n')
+    (tmp_path / "ratchet").chmod(0o755)
+    typed = ["ve", "run ro", "run icecube --profile ''", "sweep inversion --set budget.ep"]
+    ask = "".join(
+        f"COMP_WORDS=(ratchet {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); "
+        "_shtab_ratchet; echo ${COMPREPLY[@]}\n"
+        for line in typed
+    )
+    done = subprocess.run(
+        ["bash", "-c", capsys.readouterr().out + "\n" + ask],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+        cwd=REPOSITORY,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    assert done.stdout.splitlines() == ["verify", "robustness", "icecube quick smoke", "budget.epochs"], done.stderr
 
 
 def test_an_unknown_study_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.ratchet(["run", "robustnes"]) == 2
-    assert "there is no study 'robustnes': the studies are icecube, inversion, robustness;" in capsys.readouterr().err
+    assert (
+        "there is no study 'robustnes'; did you mean 'robustness'? the studies are icecube, " in capsys.readouterr().err
+    )
 
 
 def test_dry_run_shows_every_stage_and_writes_nothing(run_here: RunHere, tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
-from deployments.page import load_page, page_names
+from deployments.page import load_page
 from deployments.slurm.cluster.site import Overrides
-from flows import command, settings
+from deployments.sources import page_names
+from flows import command
+from flows.command import settings
 from tasks.stage.run import Needs
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY

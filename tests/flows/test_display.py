@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from deployments.walk import Handle, Walk
-from flows import display
-from flows.display import Display, standing
-from flows.terminal import Terminal
+from flows.command import display
+from flows.command.display import Display
+from flows.command.standing import standing
+from flows.command.terminal import Terminal
 from storage import attempts, durable
 from tasks.stage.attempt import attempt
 from tasks.stage.run import Stage

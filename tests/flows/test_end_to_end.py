@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.walk import Handle, Walk
-from flows import robustness, settings
+from flows import robustness
+from flows.command import settings
 from storage import __main__ as storage_command
 from storage import durable, markers
 from tasks.robustness import transfer
@@ -139,7 +141,11 @@ def test_a_copied_root_still_holds_and_verifies(
     copied = _copy(smoke_root, tmp_path)
     assert all(handle.finished for handle in _handles(copied).values())
     assert storage_command.main(["verify", str(copied)]) == 0
-    assert capsys.readouterr().out.count("verified") == len(STAGES)
+    printed = capsys.readouterr().out
+    assert printed.count("verified  ") == len(STAGES) and printed.endswith(
+        f"\n{len(STAGES)} of {len(STAGES)} runs verified\n"
+    )
+    assert re.search(r"^verified    smoke/uat/\w+ \(baseline\)$", printed, re.MULTILINE)
 
 
 def test_pruning_invalidates_nothing(smoke_root: Path, tmp_path: Path) -> None:
@@ -235,7 +241,7 @@ def test_verify_finds_a_result_whose_input_was_made_again_with_other_bytes(
     _sign(run.marker_file, sha256=durable.sha256_file(run.result_file))
     assert storage_command.main(["verify", str(copied)]) == 1
     printed = capsys.readouterr().out
-    assert printed.count("verified") == 1 and "the input 'text' is not the one that was read" in printed
+    assert printed.count("verified  ") == 1 and "the input 'text' is not the one that was read" in printed
 
 
 def test_a_study_of_a_pretrained_folder_and_local_files(smoke_root: Path, tmp_path: Path, run_here: RunHere) -> None:

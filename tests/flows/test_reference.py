@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.page import page_names
+from deployments.sources import page_names
 from flows import command
 from tasks.icecube.configuration import Trial
 from tasks.robustness.study import Study

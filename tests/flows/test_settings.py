@@ -10,9 +10,11 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import AfterValidator, BaseModel, TypeAdapter
 
 from deployments.form import Form
-from deployments.page import load_page, page_names
+from deployments.page import load_page
+from deployments.sources import page_names
 from deployments.walk import Walk
-from flows import robustness, settings
+from flows import robustness
+from flows.command import settings
 from storage import external
 from storage.errors import BadInput
 from tasks.attacks import configuration as of_attacks

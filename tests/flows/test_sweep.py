@@ -17,12 +17,11 @@ from prefect.flow_engine import run_flow
 from prefect.logging.loggers import flow_run_logger
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.flow import flow_of
 from deployments.page import load_page
-from deployments.study_flow import flow_of
 from flows import command
 from storage import durable
 from storage.run_directory import LATEST
-from tests.conftest import RunHere
 
 ANGLES = '''
 from deployments.study_flow import study_flow
@@ -227,10 +226,10 @@ def test_the_log_of_a_deployed_run_ends_with_its_cause_and_no_traceback(
 
 
 def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
-    run_here: RunHere, smoke_root: Path, tmp_path: Path
+    run_sweep: Callable[..., tuple[int, str]], smoke_root: Path, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True))
-    code, printed = run_here("--root", root, "--seeds", "42", "7", module="flows.sweep")
+    code, printed = run_sweep("robustness", "--profile", "smoke", "--root", root, "--over", "seed=42,7")
     assert code == 0 and "the arms over 2 trainings of each" in printed, printed
     assert "study smoke, seeds 7, 42, in " in printed
     stages = [stage for stage in os.listdir(root / "smoke") if stage != LATEST]
@@ -251,26 +250,13 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
 
 
 def test_a_dry_run_says_which_seed_each_stage_belongs_to(
-    run_here: RunHere, run_sweep: Callable[..., tuple[int, str]], tmp_path: Path
+    run_sweep: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
-    code, printed = run_here("--root", tmp_path, "--seeds", "42", "7", "--dry-run", module="flows.sweep")
+    given = ["robustness", "--profile", "smoke", "--root", tmp_path, "--dry-run"]
+    code, printed = run_sweep(*given, "--over", "seed=42,7")
     *lines, total = printed.splitlines()
     told = [line.rpartition("  ")[2].rpartition(", ")[2].strip("()") for line in lines]
     assert code == 0 and total == "finished: 0 of 30 stages"
     made_once = {"all cells": 3, "non-negative-positive-part": 1}
     assert Counter(told) == {"seed 42": 13, "seed 7": 13, **made_once}, printed
-    code, again = run_sweep("robustness", "--profile", "smoke", "--root", tmp_path, "--over", "seed=42,7", "--dry-run")
-    assert code == 0 and again == printed, "the command of before is the same sweep"
-
-
-@pytest.mark.parametrize("seeds", [["42"], ["42", "42"]])
-def test_a_sweep_needs_different_seeds(seeds: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--profile", "smoke", "--root", str(tmp_path), "--seeds", *seeds]
-    assert command.main("flows.sweep", arguments) == 2
-    assert "two or more different seeds" in capsys.readouterr().err
-
-
-def test_one_seed_beside_several_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--profile", "smoke", "--root", str(tmp_path), "--seeds", "1", "2", "--seed", "3"]
-    assert command.main("flows.sweep", arguments) == 2
-    assert "give --seeds" in capsys.readouterr().err
+    assert run_sweep(*given, "--set", "sweep_seeds=[42, 7]") == (0, printed), "the profile's own seeds"

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flows.terminal import show_markdown
+from flows.command.terminal import show_markdown
 from tests.conftest import REPOSITORY
+from tests.flows.answers import Study, finished
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)")
 
@@ -26,12 +27,12 @@ NOT_HERE = ("COLUMNS", "LINES", "NO_COLOR", "DO_NOT_TRACK", "PREFECT_SERVER_ANAL
 
 
 def in_window(columns: int, *arguments: str, status: int = 0) -> list[str]:
-    """The lines that `python -m ...` prints on a pseudo-terminal of so many columns."""
+    """The lines that `python ...` prints on a pseudo-terminal of so many columns."""
     outer, inner = pty.openpty()
     termios.tcsetwinsize(inner, (40, columns))
     environment = {key: value for key, value in os.environ.items() if key not in NOT_HERE}
     process = subprocess.Popen(
-        [sys.executable, "-m", *arguments],
+        [sys.executable, *arguments],
         stdin=inner,
         stdout=inner,
         stderr=inner,
@@ -60,7 +61,7 @@ def words(text: str) -> Counter[str]:
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_word_of_the_tables_is_cut_off_at_the_edge_of_the_window(smoke_root: Path, columns: int) -> None:
-    lines = in_window(columns, "flows.robustness", "--profile", "smoke", "--root", str(smoke_root))
+    lines = in_window(columns, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root))
     (table,) = smoke_root.glob("smoke/aggregate/*/table.md")
     missing = words(table.read_text()) - words(" ".join(lines))
     assert not missing
@@ -84,7 +85,9 @@ def test_words_that_are_wider_than_the_window_and_wide_characters_are_folded(col
 
 def test_nothing_but_how_it_stands_is_said_of_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "never-used"))  # Prefect's notice comes once in each
-    lines = in_window(120, "flows.robustness", "--profile", "smoke", "--root", str(tmp_path), "--status", status=75)
+    lines = in_window(
+        120, "-m", "flows.robustness", "--profile", "smoke", "--root", str(tmp_path), "--status", status=75
+    )
     assert lines[0].startswith("setup ") and lines[0].endswith(" not started")
     assert "anonymous" not in " ".join(lines)
 
@@ -97,3 +100,27 @@ def test_a_pipe_gets_the_tables_as_text_without_escapes(smoke_root: Path) -> Non
     assert escaped and not re.search(r"\\[_*\[\]<>]", shown)
     missing = words(table.read_text()) - words(shown)
     assert not missing
+
+
+COMMANDS = """
+import sys
+from flows.command import ratchet
+for line in {lines!r}:
+    ratchet(line.split())
+"""
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_every_line_wraps_between_words_in_a_terminal_and_stays_whole_in_a_pipe(columns: int, tmp_path: Path) -> None:
+    """What came: `robust|ness`, `-0|.0221`, `uat (b|aseline)`."""
+    answers = [finished(tmp_path, Study(name="one", seed=seed, words=12))[-1].run.path for seed in (42, 43)]
+    lines = [f"list {tmp_path}", f"show {answers[0]}", f"compare {answers[0]} {answers[1]} --all", f"verify {tmp_path}"]
+    lines += [f"status robustness --profile smoke --root {tmp_path}", "run icecube --keys trials", "run robustnes"]
+    lines += ["run robustness --profile smok", "run robustness --set budget.epoch=1"]
+    code = COMMANDS.format(lines=lines)
+    shown = in_window(columns, "-c", code)
+    piped = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert sorted(" ".join(shown).split()) == sorted((piped.stdout + piped.stderr).split()), "no word is broken or lost"
+    wide = [line for line in shown if len(line) > columns and max(map(len, line.split())) <= columns]
+    assert not wide
+    assert max(map(len, piped.stdout.splitlines())) > 300 and any(line.startswith(" " * 17) for line in shown)

@@ -40,11 +40,13 @@ def output_of(capsys, *arguments):
 # ---------------------------------------------------------------------------------------------------- verify
 
 
-def test_verify_says_one_line_for_each_run(root, capsys):
+def test_verify_says_one_line_for_each_run_and_how_many_there_are(root, capsys):
     code, printed = output_of(capsys, "verify", root)
     assert code == 0
     names = {seed: run_in(root, "train", seed).path.relative_to(root) for seed in (1, 2)}
-    assert sorted(printed.splitlines()) == sorted(
+    *lines, total = printed.splitlines()
+    assert total == "2 of 3 runs verified, 1 unfinished"
+    assert sorted(lines) == sorted(
         [
             f"verified    {run_in(root, 'base').path.relative_to(root)}",
             f"verified    {names[1]}",

@@ -11,7 +11,7 @@ from typing import Any
 
 from deployments.page import load_page
 from deployments.walk import Handle, Walk
-from flows import settings
+from flows.command import settings
 from tests.tasks.tiny import FinishedStudy, Here
 
 

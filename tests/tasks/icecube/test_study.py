@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from deployments.walk import Handle, Walk
-from flows import icecube, settings
+from flows import icecube
+from flows.command import settings
 from storage.errors import BadInput
 from tasks.icecube.configuration import Generated
 from tasks.icecube.study import trial_role

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows import settings
+from flows.command import settings
 from storage.errors import BadInput
 from tasks.inversion.study import Study
 from tests.tasks.inversion.tiny import SMOKE, smoke

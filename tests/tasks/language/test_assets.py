@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import settings
+from flows.command import settings
 from storage import durable
 from storage.errors import BadInput
 from tasks.language import assets

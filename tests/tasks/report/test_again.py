@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from deployments.walk import Walk
-from flows import robustness, settings
+from flows import robustness
+from flows.command import settings
 from tasks.report.again import made_again
 from tasks.report.dag import Dag, Node
 from tests.conftest import ROBUSTNESS

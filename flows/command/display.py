@@ -17,11 +17,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from deployments.estimate import estimate
 from deployments.walk import Handle
-from flows.terminal import Terminal
+from flows.command.standing import far_of
+from flows.command.terminal import Terminal
 from storage import attempts, locks
-from storage.checkpoints import furthest
 from storage.run_directory import read
-from tasks.stage.outcome import in_words
 from tasks.stage.progress import described, duration
 
 UPDATE_EVERY_SECONDS = 1.0
@@ -36,7 +35,7 @@ class Display:
         self._console = console
         self._handles = handles
         self._waiting = [handle for handle in handles if not handle.finished]
-        self._before = {handle.run.path: _progress(handle) for handle in self._waiting}
+        self._before = {handle.run.path: read(handle.run.progress_file) for handle in self._waiting}
         self._labels = _labels(self._waiting)
         self._bar = Progress(
             TextColumn("{task.description:<16}", markup=False),
@@ -74,7 +73,7 @@ class Display:
 
     def _update(self) -> None:
         for handle in self._waiting:
-            now = _progress(handle)
+            now = read(handle.run.progress_file)
             if handle.run.path in self._done or now == self._before[handle.run.path]:
                 continue  # not begun: what stands there is from an earlier attempt
             record = attempts.newest(handle.run.attempts) or {}
@@ -83,7 +82,7 @@ class Display:
             elif record.get("end_state") is None:
                 self._show(handle, now)
             elif handle.run.path in self._bars:
-                self._bar.update(self._bars[handle.run.path], progress=described(_far(now)))
+                self._bar.update(self._bars[handle.run.path], progress=described(far_of(now)))
         if self._console.is_terminal and time.monotonic() - self._estimated_at > ESTIMATE_EVERY_SECONDS:
             self._estimated_at = time.monotonic()
             if self._study is None:
@@ -138,45 +137,3 @@ def _labels(handles: list[Handle]) -> dict[Path, str]:
         handle.run.path: name if names.count(name) == 1 else f"{name} {handle.run.path.name}"
         for handle, name in zip(handles, names, strict=True)
     }
-
-
-def standing(handle: Handle, attempt: dict[str, Any] | None) -> str:
-    """One line for `--status`, from the run directory alone."""
-    if handle.finished:
-        seconds = attempts.seconds_of(handle.run.attempts)
-        return "finished" if seconds is None else f"finished in {duration(seconds)}"
-    refused = f"marker refused ({handle.verdict.reason}); " if handle.verdict.present else ""
-    number, end_state = (attempt or {}).get("attempt"), (attempt or {}).get("end_state")
-    if running(handle, attempt):
-        return f"{refused}running, attempt {number}: {described(_progress(handle))}"
-    if handle.waits_for:
-        return refused + handle.verdict.reason
-    if attempt is None:
-        return refused + "not started"
-    if end_state == "finished":
-        return refused + "the same command runs it again"
-    now, saved = _progress(handle), furthest(handle.run.checkpoints)
-    far = described(_far(now))
-    if end_state is None:  # progress.json was written now and then: what is saved may be further on
-        of = f" of {now['total']:,}" if now.get("total") else ""
-        where, step = ("", f" from step {saved:,}{of}") if saved else (f" at {far}" if far else "", "")
-        return f"{refused}attempt {number} was killed{where}; the same command goes on{step}"
-    line = f"{refused}{in_words(end_state)} in attempt {number}" + (f", {far}" if far else "")
-    if summary := (attempt.get("diagnosis") or {}).get("summary", ""):
-        line += f": {summary}"
-    return line + (f"; step {saved:,} is saved" if saved else "")
-
-
-def running(handle: Handle, attempt: dict[str, Any] | None) -> bool:
-    """Whether the newest attempt has not ended and holds the run directory."""
-    begun = attempt is not None and attempt.get("end_state") is None
-    return begun and locks.holder(handle.run.path / "locks") is not None
-
-
-def _far(now: dict[str, Any]) -> dict[str, Any]:
-    """How far, without what is left: nothing is under way."""
-    return {key: value for key, value in now.items() if key in ("step", "total", "unit")}
-
-
-def _progress(handle: Handle) -> dict[str, Any]:
-    return read(handle.run.progress_file)

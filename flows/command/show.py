@@ -9,13 +9,12 @@ from typing import Any
 from rich.filesize import decimal
 
 from deployments.listing import date, ended_at, shown_first, standing
-from flows.again import again
+from flows.command.again import again
 from storage import attempts, locks
 from storage.errors import BadInput
 from storage.inside import inside
 from storage.reading import last_lines
 from storage.run_directory import RunDirectory, read
-from tasks.report.provenance import ATTEMPTS
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import duration
 
@@ -70,7 +69,7 @@ def _found(run: RunDirectory) -> Iterator[str]:
         yield _line("result", headline)
     first = shown_first(result)
     tables = [name for name in result.get("tables", []) if name != first]
-    names = [first, ATTEMPTS, *tables, "final_results.json", "result.json"]
+    names = [first, "attempts.html", *tables, "final_results.json", "result.json"]
     for name in filter(None, names):
         try:
             yield _line("read", str(inside(run.path, name)))

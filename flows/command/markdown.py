@@ -1,41 +1,18 @@
-"""A stage's tables in a terminal: nothing is cut off, however narrow the window is."""
+"""Markdown in a terminal: tables are never cut off, however narrow the window is."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Markdown, TableElement
-from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from storage.visible import visible
-
 GAP = 2
 """Columns of the window between two of a table."""
-
-
-class Terminal(Console):
-    """Where all is printed: the text is shown as it stands, only its control codes are not sent but written out."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, **options)
-
-    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for one in super().render(renderable, options):
-            yield one if one.control else Segment(visible(one.text), one.style)
-
-
-def show_markdown(console: Console, text: str) -> None:
-    """Prints Markdown at the window's width; where no terminal reads it, as lines of plain text."""
-    if console.is_terminal:
-        console.print(_Tables(text, hyperlinks=False), soft_wrap=False)
-    else:
-        console.print(re.sub(r"\\([\\`*_\[\]<>|~&$#])", r"\1", text))
 
 
 class _Table(TableElement):
@@ -68,7 +45,7 @@ class _Table(TableElement):
             yield items
 
 
-class _Tables(Markdown):
+class WholeTables(Markdown):
     elements: ClassVar = {**Markdown.elements, "table_open": _Table}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Hashable
 from pathlib import Path
@@ -11,10 +12,22 @@ import yaml
 
 from deployments.page import Page
 from storage import reading
-from storage.errors import BadInput, cut
+from storage.errors import BadInput, cut, did_you_mean
 from tasks.stage.validation import set_key, validated
 
 DEFAULT_PROFILE = "quick"
+
+
+def root_of(options: argparse.Namespace) -> str:
+    """The folder of the run directories. BadInput when it is a file."""
+    root = options.root or "runs"
+    if options.dispatch == "slurm" and not options.root:
+        from deployments.slurm.cluster.site import read_site
+
+        root = read_site().root
+    if Path(root).expanduser().is_file():
+        raise BadInput(f"--root {root} is a file: name the folder of the run directories, which may be a new one")
+    return root
 
 
 class _Loader(reading.Loader):
@@ -68,8 +81,9 @@ def profile_file(page: Page, profile: str) -> Path:
         return file
     file = page.profiles / f"{profile}.yaml"
     if not file.is_file():
-        known = ", ".join(profile_names(page)) or "none"
-        raise BadInput(f"{page.name} has no profile {profile!r}. Its profiles: {known}; or give a .yaml file")
+        names = profile_names(page)
+        close, known = did_you_mean(profile, names), ", ".join(names) or "none"
+        raise BadInput(f"{page.name} has no profile {profile!r}; {close}its profiles: {known}; or give a .yaml file")
     return file
 
 

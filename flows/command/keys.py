@@ -1,14 +1,50 @@
-"""The reference of a study: every key of its configuration as Markdown, made from the classes that check it."""
+"""Every key of a study's configuration, made from the classes that check it: for a terminal, and as Markdown."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
-from deployments.page import Page
+import yaml
+
+from deployments.page import Page, load_page
+from flows.command.terminal import show
+from storage.errors import BadInput, did_you_mean
 from tasks.stage.keys import Key, keys_of
 
 HEADER = ("key", "type", "unit", "default", "limits", "new run", "meaning")
+
+
+def show_keys(page: Page, group: str) -> int:
+    """Prints every key of a study, or of one group of them. BadInput for a group that does not exist."""
+    found = keys_of(page.model, group)
+    if not found:
+        groups = sorted({key.path.split(".")[0] for key in keys_of(page.model)})
+        close = did_you_mean(group, [*groups, *(key.path for key in keys_of(page.model))])
+        raise BadInput(f"--keys {group}: {page.name} has no such key or group; {close}it has {', '.join(groups)}")
+    only_with = ""
+    for key in found:
+        if key.only_with != only_with and key.only_with:
+            show(f"\nwith {key.only_with}:", style="bold")
+        only_with = key.only_with
+        default = f"default {key.default}" if key.default else "required"
+        facts = [key.type + (f" ({key.unit})" if key.unit else ""), default, *filter(None, [key.limits])]
+        facts += ["names no run: not in the fingerprint"] if key.field_class == "execution" else []
+        show(key.path, style="bold")
+        show(f"    {', '.join(facts)}\n    {key.description}")
+    return 0
+
+
+def show_configuration(study: Any) -> int:
+    """Prints the whole study: given to `--profile` as a file, it is the same study."""
+    return show(yaml.safe_dump(study.model_dump(mode="json"), sort_keys=False).rstrip())
+
+
+def print_reference(options: argparse.Namespace) -> int:
+    """`ratchet reference`: prints the reference of a study."""
+    return show(reference(load_page(options.study)))
 
 
 def reference(page: Page) -> str:

@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deployments.page import Page, is_house_page, load_page
+from deployments.page import Page, load_page
+from deployments.sources import is_house_page
 from deployments.walk import Walk
-from flows import settings
+from flows.command import settings
 from storage.differences import ABSENT
 from storage.errors import BadInput
 from storage.lineage import Lineages

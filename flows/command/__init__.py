@@ -1,0 +1,67 @@
+"""The command line, and the only room that prints. What a command takes is imported when it runs.
+
+    ratchet run robustness [--profile quick | FILE.yaml] [--root runs] [--set key=value ...] [--seed N]
+                           [--dispatch local|slurm] [--wait] [--fresh STAGE]
+                           [--dry-run | --status | --show-config | --keys [GROUP]]
+    ratchet sweep robustness --over seed=42,1337 [--over key=value,value ...] ...    as `run`, for each combination
+    ratchet status robustness ...        as `run ... --status`, with --over of a sweep
+    ratchet cancel robustness ...        ends a study on SLURM, its runs in Prefect and its jobs
+    ratchet list [ROOT]                  the studies below a folder of run directories, and what came out
+    ratchet show RUN                     all about one run: its folder, or the beginning of its fingerprint
+    ratchet compare A B                  what differs between two runs of one stage
+    ratchet compare FILE.csv             which differences between arms their seeds show
+    ratchet audit RUN                    recorded numbers of a finished study computed again, by a plain path
+    ratchet replay RUN                   the step again at which a training's numbers were not finite
+    ratchet index [ROOT]                 the list as a page for a browser, with links to the reports
+    ratchet tensorboard [ROOT]           what trainings measure, as files for TensorBoard
+    ratchet verify|prune|export ROOT     what is kept below a folder of run directories
+    ratchet ui [STUDY]                   Prefect's UI on this machine, to start studies in and to watch them
+    ratchet deploy [STUDY ...]           pools and deployments on a Prefect server that stays: for a cluster
+    ratchet reference STUDY              every key of a study, as docs/reference.md has it
+
+`python -m flows.robustness` is `ratchet run robustness`. Exit codes: 0 finished, 1 failed, 2 bad input, 75 unfinished
+(the same command goes on), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from flows.command.options import parser, ratchet_parser
+from flows.command.terminal import refuse, show
+from storage.errors import BadInput, did_you_mean
+from storage.visible import log_visibly
+from tasks.stage import outcome
+
+
+def main(place: str, arguments: Sequence[str] | None = None) -> int:
+    """`python -m flows.robustness`: runs the study of a page; returns the exit code."""
+    return _answer(parser(place).parse_args(arguments))
+
+
+def ratchet(arguments: Sequence[str] | None = None) -> int:
+    """The command `ratchet`; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options, commands = ratchet_parser()
+    if given and not given[0].startswith("-") and given[0] not in commands:
+        known = ", ".join(commands)
+        return refuse(f"there is no command {given[0]!r}; {did_you_mean(given[0], commands)}the commands are {known}")
+    return _answer(options.parse_args(given or ["--help"]))
+
+
+def _answer(options: argparse.Namespace) -> int:
+    """The exit code of the work that the options name; bad input is one clear line."""
+    log_visibly()
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        return refuse(f"Python {sys.version.split()[0]} is not supported: use Python 3.11, 3.12 or 3.13")
+    module, _, name = options.work.partition(":")
+    try:
+        return getattr(import_module(module), name)(options)
+    except BadInput as error:
+        return refuse(str(error))
+    except KeyboardInterrupt:
+        show("interrupted; the same command goes on where it stopped")
+        return outcome.CANCELLED.exit_code

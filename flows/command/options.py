@@ -1,0 +1,275 @@
+"""What each command takes. `work` of what is parsed names the function that does it, as `module:function`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deployments.sources import page_names
+from storage.__main__ import add_commands, add_root
+from storage.attempts import version_of
+from tasks.stage import outcome
+
+EXIT_CODES = "Exit codes: " + ", ".join(
+    f"{code} {words}"
+    for code, words in sorted({state.exit_code: state.words for state in reversed(outcome.PRECEDENCE)}.items())
+)
+RUN = "a run directory, or the beginning of its fingerprint as tables print it"
+SHELLS = ("bash", "zsh", "tcsh")
+Add = Callable[..., argparse.ArgumentParser]
+
+
+def parser(place: str) -> argparse.ArgumentParser:
+    """The options of one study, frozen by a test: people's scripts depend on them."""
+    options = argparse.ArgumentParser(
+        prog=f"python -m {place}",
+        description="Runs the study here, goes on where it stopped, and says so when it is finished.",
+        allow_abbrev=False,
+        epilog=EXIT_CODES,
+    )
+    _add_study_options(options)
+    options.set_defaults(work="flows.command.study:run_study", command="run", study=place)
+    return options
+
+
+def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """All commands: the parser of all, and that of each by its name, which a test freezes."""
+    ratchet = argparse.ArgumentParser(
+        prog="ratchet",
+        description="Runs staged studies that can be killed at any instant and are called done only when verified.",
+        allow_abbrev=False,
+        epilog=EXIT_CODES,
+    )
+    ratchet.add_argument("--version", action="version", version=f"ratchet {version_of('ratchet')}")
+    commands = ratchet.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, work: str, text: str, **options: Any) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False, **options)
+        command.set_defaults(work=f"flows.command.{work}", command=name)
+        return command
+
+    _add_studies(add)
+    _add_runs(add)
+    add_commands(commands)
+    _add_deployments(add)
+    keys = add("reference", "keys:print_reference", "print docs/reference.md: every key of a study, as Markdown")
+    keys.add_argument("study", metavar="STUDY", help="a study or a file of your own")
+    completion = add("completion", "completion:print_completion", "print what makes the shell complete these commands")
+    completion.add_argument("shell", choices=SHELLS)
+    return ratchet, commands.choices
+
+
+def _add_studies(add: Add) -> None:
+    """`run`, `sweep`, `status` and `cancel`."""
+    for name, text in (
+        ("run", "run a study here or on SLURM; the same command goes on where it stopped"),
+        ("sweep", "run a study for each combination of values, and lay the results side by side"),
+        ("status", "how each stage of a study stands (75: not all are finished)"),
+        ("cancel", "end a study on SLURM: its runs in Prefect and its jobs; a start of it goes on where it stands"),
+    ):
+        command = add(name, "study:run_study", text, epilog=EXIT_CODES)
+        studies = ", ".join(page_names())
+        command.add_argument("study", metavar="STUDY", help=f"a study ({studies}) or a file of your own (my_study.py)")
+        _add_study_options(command, with_views=name in ("run", "sweep"), with_dispatch=name != "cancel")
+        if name != "run":
+            command.add_argument(
+                "--over",
+                action="append",
+                default=[],
+                metavar="KEY=VALUE,VALUE",
+                help="vary one key of the study, such as seed=42,1337; may be given again (sweep: default the "
+                "profile's sweep_seeds)",
+            )
+        if name == "status":
+            command.set_defaults(status=True)
+        if name == "cancel":
+            command.set_defaults(status=False, dispatch="slurm", wait=False)
+
+
+def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True, with_dispatch: bool = True) -> None:
+    options.add_argument(
+        "--profile", help="a profile of the study, or a .yaml file (default: quick, where the study has it)"
+    )
+    options.add_argument("--root", help="folder of the run directories (default: runs; on SLURM the site's)")
+    options.add_argument(
+        "--set",
+        dest="changes",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one value of the profile, such as budget.epochs=0.5; may be given again",
+    )
+    options.add_argument("--seed", type=int, help="seed of the study, where no sweep varies it")
+    if with_dispatch:
+        options.add_argument(
+            "--dispatch",
+            choices=["local", "slurm"],
+            default="local",
+            help="where stages run: in this process, or as SLURM jobs (starts what is ready and returns with 75)",
+        )
+        options.add_argument(
+            "--wait", action="store_true", help="with --dispatch slurm: stay until the study has ended"
+        )
+    if with_views:
+        _add_views(options)
+    options.set_defaults(over=[], **({} if with_views else {"dry_run": False, "keys": None, "show_config": False}))
+
+
+def _add_views(options: argparse.ArgumentParser) -> None:
+    options.add_argument(
+        "--fresh",
+        action="append",
+        default=[],
+        metavar="STAGE",
+        help="begin a stage with nothing, finished or not: its name, or the beginning of a fingerprint; what it made "
+        "before is kept in earlier/, and what reads it runs again where bytes differ; may be given again",
+    )
+    view = options.add_mutually_exclusive_group()
+    view.add_argument("--dry-run", action="store_true", help="print the stages and what would run, and stop")
+    view.add_argument(
+        "--status", action="store_true", help="print how each stage stands, and stop (75: not all are finished)"
+    )
+    view.add_argument("--show-config", action="store_true", help="print the whole study as YAML, and stop")
+    view.add_argument(
+        "--keys",
+        nargs="?",
+        const="",
+        metavar="GROUP",
+        help="print every key with type, unit, default, limits and description (of one group: budget), and stop",
+    )
+
+
+def _add_runs(add: Add) -> None:
+    """What shows runs that are there."""
+    listed = add(
+        "list",
+        "runs:list_studies",
+        "the studies below a folder of run directories: what came out of each, and what is not finished",
+    )
+    shows = add(
+        "show",
+        "runs:show_run",
+        "all about one run: what came out, the command that makes it again, its attempts, logs and sizes",
+    )
+    compares = add(
+        "compare",
+        "runs:compare",
+        "what differs between two runs of one stage, or between the arms of a table FILE.csv",
+    )
+    compares.add_argument("a", metavar="A", help=f"{RUN}; or a table, FILE.csv, with a line for each arm and seed")
+    compares.add_argument("b", metavar="B", nargs="?", help=RUN)
+    compares.add_argument("--all", action="store_true", help="everything that differs, however long it is")
+    _add_table_options(compares)
+    audits = add(
+        "audit",
+        "runs:audit",
+        "compute recorded numbers of a finished study again, by a plain path; 1 and a name where one does not agree",
+    )
+    replays = add(
+        "replay",
+        "runs:replay",
+        "make the step again at which a training's numbers were not finite: which examples, which module",
+    )
+    for command in (shows, audits, replays):
+        of_report = "of a study's report, such as runs/quick/latest: " if command is audits else ""
+        command.add_argument("run", metavar="RUN", help=of_report + RUN)
+    audits.add_argument("--seed", type=int, help="draws other examples (default: those of the study's audit)")
+    for command in (shows, compares, audits, replays):
+        root_help = "folder of the run directories (default: runs)"
+        command.add_argument("--root", type=Path, default=Path("runs"), help=root_help)
+        if command is not compares:
+            command.add_argument(
+                "--page",
+                metavar="FILE.py",
+                default="",
+                help="the study, where it is one of your own: its code runs only when you name it here",
+            )
+    index = add(
+        "index",
+        "runs:make_index",
+        "write index.html: all studies below a folder of run directories, with links to their reports",
+    )
+    events = add(
+        "tensorboard",
+        "runs:tensorboard",
+        "write what trainings measure as event files for TensorBoard, a run of it for each run directory",
+    )
+    for command in (listed, index, events):
+        add_root(command)
+    events.add_argument("--to", metavar="FOLDER", type=Path, help="where they are written (default: ROOT/.tensorboard)")
+    events.add_argument("--follow", action="store_true", help="go on while trainings run, until Ctrl-C")
+
+
+def _add_table_options(compares: argparse.ArgumentParser) -> None:
+    """How `compare` reads and judges a table."""
+    table = compares.add_argument_group("of a table")
+    table.add_argument("--by", default="arm", metavar="COLUMN", help="names the arm (default: arm)")
+    table.add_argument("--pair", default="seed", metavar="COLUMN", help="names the seed (default: seed)")
+    table.add_argument("--value", default="", metavar="COLUMN", help="is compared (default: the only other column)")
+    table.add_argument("--reference", default="", metavar="ARM", help="compare with it only (default: every two arms)")
+    table.add_argument(
+        "--confidence",
+        dest="confidence_level",
+        type=_level,
+        default=0.95,
+        help="level of the intervals (default: 0.95)",
+    )
+    table.add_argument("--min-seeds", type=_seeds, default=3, help="of fewer nothing is called better (default: 3)")
+    table.add_argument("--higher-is-better", action="store_true", help="of an accuracy, say (default: lower)")
+    table.add_argument(
+        "--allow-equal", action="store_true", help="two arms may have equal values: they are counts, say"
+    )
+    table.add_argument(
+        "--test",
+        choices=["paired", "unpaired"],
+        default="",
+        help="which test decides: paired where the same seed gave both arms the same start (default: paired where both "
+        "tests agree, and else nothing)",
+    )
+    table.add_argument("--format", choices=["table", "csv", "json"], default="table", help="of what is printed")
+
+
+def _level(text: str) -> float:
+    if not 0.5 < float(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.5 and 1")
+    return float(text)
+
+
+def _seeds(text: str) -> int:
+    if int(text) < 2:
+        raise argparse.ArgumentTypeError(f"{text} is below 2: one seed shows no difference")
+    return int(text)
+
+
+def _add_deployments(add: Add) -> None:
+    """What makes deployments: on a server of this command, on a running one, and as a file."""
+    ui = add(
+        "ui",
+        "servers:ui",
+        "open Prefect's UI on this machine: a server, a worker, and a deployment for each profile (Ctrl-C ends it)",
+    )
+    ui.add_argument("--port", type=int, help="of 127.0.0.1 (default: 4200, or the next one that is free)")
+    deploys = add(
+        "deploy",
+        "servers:deploy_studies",
+        "make pools and deployments on the Prefect server: a deployment for each profile, local and on SLURM",
+    )
+    deploys.add_argument(
+        "names",
+        metavar="STUDY",
+        nargs="*",
+        help="a study, one of its deployments (robustness/quick), or a file of your own (default: all studies)",
+    )
+    deployments = add(
+        "deployments",
+        "servers:print_deployments",
+        "print prefect.yaml: a deployment for each profile, local and on SLURM",
+    )
+    for command in (ui, deployments):
+        command.add_argument(
+            "study", metavar="STUDY", nargs="?", help="a study or a file of your own (default: all studies of Ratchet)"
+        )
+    for command in (ui, deploys, deployments):
+        command.add_argument("--profile", action="append", default=[], help="of your own: a .yaml file")

@@ -1,0 +1,143 @@
+"""The commands on runs that are there: what lies below a root, two of them side by side, and numbers asked again."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from deployments.listing import ListedResult, date, read_root
+from flows.command.terminal import OUT, show, show_lines, show_markdown
+from storage.errors import BadInput, CheckFailed
+from storage.run_directory import RunDirectory, find_run
+from tasks.stage import outcome
+
+FOLLOW_SECONDS = 5.0
+
+
+def list_studies(options: argparse.Namespace) -> int:
+    """`ratchet list`: each study below a root with its results, newest last, and what is not finished."""
+    return show_lines(_listing(options.root))
+
+
+def show_run(options: argparse.Namespace) -> int:
+    """`ratchet show`: all about one run."""
+    from flows.command.show import shown
+
+    return _show_of(shown(find_run(options.root, options.run), options.page))
+
+
+def compare(options: argparse.Namespace) -> int:
+    """`ratchet compare`: two runs, or the arms of a table."""
+    if options.a.endswith(".csv"):
+        if options.b is not None:
+            raise BadInput(f"{options.a} is a table, and is compared with nothing else: leave out {options.b}")
+        from flows.command import compare_table  # takes scipy
+
+        asked = [field.name for field in fields(compare_table.Asked)]
+        found = compare_table.compared_table(
+            Path(options.a), compare_table.Asked(**{name: getattr(options, name) for name in asked})
+        )
+        if options.format != "table":
+            return show({"csv": compare_table.as_csv, "json": compare_table.as_json}[options.format](found))
+        show_markdown(OUT, compare_table.as_markdown(found))
+        return 0
+    from flows.command.compare import compared
+
+    if options.b is None:
+        raise BadInput("compare wants two runs, or one table FILE.csv")
+    one, other = (find_run(options.root, named) for named in (options.a, options.b))
+    return _show_of(compared(one, other, options.all))
+
+
+def audit(options: argparse.Namespace) -> int:
+    """`ratchet audit`: recorded numbers computed again."""
+    from pyarrow import ArrowException
+
+    from tasks.report.audit import audited_again  # takes torch
+
+    try:
+        found, own = _work_of(options)
+        return show(audited_again(found, options.seed, own).in_words)
+    except CheckFailed as error:
+        show(str(error))
+        return outcome.FAILED.exit_code
+    except ArrowException as error:
+        raise BadInput(f"what {options.run} read, or its records, are no Parquet files: {error}") from error
+
+
+def replay(options: argparse.Namespace) -> int:
+    """`ratchet replay`: the step again at which a training's numbers were not finite."""
+    from tasks.training import replay  # takes torch
+
+    found, own = _work_of(options)
+    for one in replay.replay(found.path, own):  # each when it is known
+        show_lines([one])
+    return 0
+
+
+def make_index(options: argparse.Namespace) -> int:
+    """`ratchet index`: the list as a page for a browser."""
+    from deployments.index import write_index
+
+    return show(str(write_index(options.root)))
+
+
+def tensorboard(options: argparse.Namespace) -> int:
+    """`ratchet tensorboard`: writes event files for TensorBoard; with `--follow` again and again, until Ctrl-C."""
+    from deployments.tensorboard import FOLDER, EventFiles
+
+    target = options.to or options.root / FOLDER
+    files = EventFiles(options.root, target)
+    try:
+        show(
+            f"runs that measured something: {files.update()}; see them: tensorboard --logdir {shlex.quote(str(target))}"
+        )
+        for file, lines in files.damaged.items():
+            show(f"left out, because it cannot be read: {lines} line{'s' * (lines != 1)} of {file}")
+        while options.follow:
+            time.sleep(FOLLOW_SECONDS)
+            files.update()
+    except KeyboardInterrupt:
+        show("ended")
+    finally:
+        files.close()
+    return 0
+
+
+def _listing(root: Path) -> Iterator[str]:
+    """The lines for a person. BadInput where there are no runs."""
+    for study in read_root(root):
+        yield f"{study.name} ({study.finished} of {study.begun} begun stages are finished)"
+        for result in study.results:
+            yield from _result(result)
+        if study.unlearned:
+            yield f"  {study.unlearned}"
+        for work in study.work:
+            yield f"  {work.state:<12} {work.line}"
+
+
+def _result(result: ListedResult) -> Iterator[str]:
+    yield f"  {date(result.ended_at)}  {', '.join([result.run.stage, *result.of])}"
+    if result.headline:
+        yield f"    {result.headline}"
+    yield f"    {result.shown}"
+
+
+def _show_of(lines: Iterable[str]) -> int:
+    """Prints what stands in run directories. BadInput where anybody wrote there what cannot be read."""
+    try:
+        return show_lines(lines)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadInput(f"this directory is not readable, because {error!r}") from error
+
+
+def _work_of(options: argparse.Namespace) -> tuple[RunDirectory, Path | None]:
+    """The run that is named, and the folder of the study's page where that is named too: its work lies there."""
+    from deployments.page import load_page
+
+    own = load_page(options.page).file.parent if options.page else None
+    return find_run(options.root, options.run), own

@@ -1,0 +1,234 @@
+"""`ratchet run`, `sweep` and `status`: a study in a terminal. The page is walked first, without Prefect and torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from deployments.estimate import estimate
+from deployments.notes import finished_neighbours, notes
+from deployments.page import Page, load_page
+from deployments.sweep import waiting_cells
+from deployments.walk import Handle, Walk
+from flows.command import settings
+from flows.command.standing import dry_line, of_cell, status_line
+from flows.command.terminal import OUT, refuse, show, show_markdown
+from storage import generations, markers
+from storage.errors import BadInput, Held, did_you_mean
+from tasks.stage import outcome
+from tasks.training.unlearned import unlearned
+
+if TYPE_CHECKING:
+    from deployments.slurm.study.study import SlurmStudy
+
+
+def run_study(options: argparse.Namespace) -> int:
+    """Does what the options ask of a study; returns the exit code."""
+    page = load_page(options.study)
+    if options.keys is not None:
+        from flows.command.keys import show_keys
+
+        return show_keys(page, options.keys)
+    if options.wait and options.dispatch != "slurm":
+        raise BadInput("--wait goes with --dispatch slurm: a study that runs here is waited for anyway")
+    study = settings.read_study(page, options.profile, options.changes, options.seed)
+    page = replace(page, over=_over(options, study))
+    if options.show_config:
+        from flows.command.keys import show_configuration
+
+        return show_configuration(study)
+    if options.command not in ("status", "cancel") and options.fresh and (options.dry_run or options.status):
+        raise BadInput("--fresh begins stages anew, and --dry-run and --status change nothing: leave one of both out")
+    root = settings.root_of(options)
+    slurm = _at_site(page, study, root) if options.dispatch == "slurm" else None
+    if options.command == "cancel":
+        from flows.command.on_slurm import cancel
+
+        assert slurm
+        return cancel(slurm)
+    walk = slurm.walk if slurm else _walked(page, study, root)
+    if options.dry_run:
+        return _dry_run(study, walk, slurm)
+    if options.status:
+        return _status(page, study, walk, slurm)
+    return _run(page, study, walk, slurm, options)
+
+
+def _over(options: argparse.Namespace, study: Any) -> dict[str, list[Any]]:
+    """What the command varies; nothing where it runs one study. BadInput for a sweep of one seed."""
+    over = settings.read_over(options.over)
+    if not over and options.command == "sweep":
+        if len(set(study.sweep_seeds)) < max(2, len(study.sweep_seeds)):
+            raise BadInput(
+                f"a sweep needs two or more different seeds, not {study.sweep_seeds}: give --over seed=42,1337,..."
+            )
+        over = {"seed": study.sweep_seeds}
+    if "seed" in over and options.seed is not None:
+        raise BadInput("--seed is one seed, and a sweep runs several: give --over seed=42,1337,...")
+    return over
+
+
+def _run(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, options: argparse.Namespace) -> int:
+    """Runs what is not finished, and `fresh` stages with nothing, then shows the result; returns the exit code."""
+    for note in notes(walk.handles):
+        show(note, style="yellow")
+    _begin_anew(walk, options.fresh)
+    if not all(handle.finished for handle in walk.handles):
+        if slurm:
+            from flows.command.on_slurm import run_on_slurm
+
+            code = run_on_slurm(slurm, options.wait)
+        else:
+            code = _run_here(page, study, walk)
+        if code and not page.over:
+            return code
+        walk.check_markers()
+        if code:
+            if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
+                _show_tables(rest, f"the sweep ({rest.config.cell}) is finished")
+            elif not slurm and (waiting := waiting_cells(page.over, walk)):
+                show(f"the table of the sweep waits for {waiting}; the same command goes on")
+            return code
+    return _show_result(walk)
+
+
+def _begin_anew(walk: Walk, named: Sequence[str]) -> None:
+    """Has the named stages begin with nothing. BadInput for a name that the page does not have, or work under way."""
+    for name in named:
+        of_name = [handle for handle in walk.handles if handle.stage.name == name]
+        found = of_name or [handle for handle in walk.handles if handle.run.fingerprint.startswith(name)]
+        if not found or (len(found) > 1 and not of_name):
+            known = ", ".join(dict.fromkeys(handle.stage.name for handle in walk.handles))
+            close = did_you_mean(name, {handle.stage.name for handle in walk.handles})
+            raise BadInput(
+                f"--fresh {name} names no stage of this study; {close}they are {known}; or give a fingerprint"
+            )
+        for handle in found:
+            try:
+                aside = generations.begin_anew(handle.run)
+            except Held as error:
+                raise BadInput(f"--fresh {name}: {error}") from None
+            if aside:
+                show(f"{handle.label} begins anew; what it had made is in {aside}. To go on later, leave --fresh out")
+    if named:
+        walk.check_markers()
+
+
+def _dry_run(study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
+    """Prints each stage and whether it would run; on SLURM the exact text of each job that would be submitted now."""
+    if slurm:
+        from deployments.slurm.job.variables import own_resources
+
+        own_resources(study)  # needs no server, and a profile may be another person's
+    for handle in walk.handles:
+        show(dry_line(handle) + of_cell(handle, walk))
+    show(f"finished: {estimate(walk.handles).words}")
+    for note in [*notes(walk.handles), *finished_neighbours(walk.handles)]:
+        show(note, style="yellow")
+    if slurm:
+        from flows.command.on_slurm import show_jobs
+
+        return show_jobs(slurm)
+    return 0
+
+
+def _status(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
+    """Prints how each stage stands; on SLURM also what its jobs used. 0 when all are finished, else 75."""
+    stands: dict[str, Any] = {}
+    if slurm:
+        from flows.command import on_slurm
+
+        stands = on_slurm.stands(slurm)
+    else:
+        page.sweep_without_stopped(study, walk)
+    if not walk.root.is_dir():
+        show(f"there is no folder {walk.root} yet: nothing was started with this --root", style="yellow")
+    for handle in walk.handles:
+        show(status_line(handle, stands.get(handle.run.fingerprint)) + of_cell(handle, walk))
+    for note in finished_neighbours(walk.handles):
+        show(note, style="yellow")
+    if slurm:
+        on_slurm.show_used(slurm)
+    return 0 if all(handle.finished for handle in walk.handles) else outcome.AWAITING_RETRY.exit_code
+
+
+def _run_here(page: Page, study: Any, walk: Walk) -> int:
+    """Runs the flow in this process, on the configured Prefect server or on one for the length of this command."""
+    from prefect.exceptions import TerminationSignal
+    from prefect.logging.configuration import setup_logging
+
+    from deployments.embedded import prefect_server
+    from deployments.flow import flow_of
+    from flows.command.display import Display
+
+    # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    setup_logging(incremental=False)
+    seeds = sorted({seed for handle in walk.handles for seed in handle.seeds})
+    of_seeds = f", seed{'s' if seeds[1:] else ''} {', '.join(map(str, seeds))}" if seeds else ""
+    show(f"study {study.name}{of_seeds}, in {walk.root / study.name}")
+    show(
+        f"starting Prefect ({sum(handle.finished for handle in walk.handles)} of {len(walk.handles)} stages "
+        "are finished) ..."
+    )
+    for handle in walk.handles:
+        if handle.verdict.present and not handle.finished:
+            show(f"{handle.label} runs again: {handle.verdict.reason}", style="yellow")
+    try:
+        with prefect_server() as address, Display(walk.handles, OUT):
+            show(f"Prefect API: {address}")
+            state: Any = flow_of(page)(study, str(walk.root), over=page.over, return_state=True)
+    except TerminationSignal:  # SIGTERM between two stages, where Prefect listens and not the stage
+        show("stopped by SIGTERM; the same command goes on where it stopped")
+        return outcome.AWAITING_RETRY.exit_code
+    ended = outcome.state_named(state.name)
+    if ended != outcome.COMPLETED:
+        show(f"{ended.words}: {state.message}", style="bold red" if ended.condition else "yellow")
+        goes_on = f"{ended.condition} the same command goes on".strip()
+        show(f"exit code {ended.exit_code}; what is finished is kept, and {goes_on}", style="dim")
+    return ended.exit_code
+
+
+def _walked(page: Page, study: Any, root: str) -> Walk:
+    walk = Walk(root, study.name, study.execution)
+    page.walk(study, walk)
+    return walk
+
+
+def _at_site(page: Page, study: Any, root: str) -> SlurmStudy:
+    from deployments.slurm.study.study import SlurmStudy
+
+    return SlurmStudy.at_site(page, study, root)
+
+
+def _show_result(walk: Walk) -> int:
+    """The tables of the last stage, every byte of it verified, and where they are."""
+    last = walk.handles[-1]
+    last.check_marker(full=True)
+    for handle in walk.handles:
+        if not handle.finished:
+            return refuse(
+                f"{handle.label} does not hold: {handle.verdict.reason}. Start the same command again",
+                outcome.AWAITING_RETRY.exit_code,
+            )
+    _show_tables(last, "the study is finished")
+    if nothing := unlearned(handle.run for handle in walk.handles):
+        show(nothing, style="yellow")
+    return 0
+
+
+def _show_tables(handle: Handle, end: str) -> None:
+    """The stage's tables, or where its result is; `end` says of what."""
+    result = handle.as_input().result
+    for name in result.get("tables", []):
+        file = markers.output(handle.run, name)
+        text = file.read_text()
+        show_markdown(OUT, text)
+        show(f"{end}: {file}")
+    if not result.get("tables"):
+        show(f"{end}: {handle.run.result_file}")
+    if report := result.get("report"):
+        show(f"the report, for a browser: {markers.output(handle.run, report)}")

@@ -1,0 +1,62 @@
+"""Where all is printed. In a terminal lines wrap between words, and no word, number or path is broken or cut off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions
+from rich.segment import Segment
+
+from storage.visible import line, visible, wrapped
+from tasks.stage import outcome
+
+
+class Terminal(Console):
+    """Shows text as it stands, only its control codes are not sent but written out.
+
+    In a terminal lines are wrapped at its width; elsewhere a line stays whole, for `grep` and the next program.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, soft_wrap=True, markup=False, emoji=False, **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_terminal:
+            objects = tuple(wrapped(one, self.width) if isinstance(one, str) else one for one in objects)
+        super().print(*objects, **options)
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(visible(one.text), one.style)
+
+
+OUT = Terminal()
+
+
+def show(text: str, style: str | None = None) -> int:
+    """Prints text as it stands."""
+    OUT.print(text, style=style)
+    return 0
+
+
+def show_lines(lines: Iterable[str]) -> int:
+    """Prints lines, of which none ends early, whatever stood in a file that it tells of."""
+    return show("\n".join(map(line, lines)))
+
+
+def refuse(message: str, code: int = outcome.BAD_INPUT.exit_code) -> int:
+    """Prints an error; returns `code`."""
+    Terminal(stderr=True).print(f"error: {message}", style="bold red")
+    return code
+
+
+def show_markdown(console: Console, text: str) -> None:
+    """Prints Markdown at the window's width; where no terminal reads it, as lines of plain text."""
+    if console.is_terminal:
+        from flows.command.markdown import WholeTables
+
+        console.print(WholeTables(text, hyperlinks=False), soft_wrap=False)
+    else:
+        console.print(re.sub(r"\\([\\`*_\[\]<>|~&$#])", r"\1", text))

@@ -1,0 +1,37 @@
+"""`import ratchet`: one place for all that a study of one's own is written with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import ratchet
+from tests.conftest import REPOSITORY
+from tests.docs.pages import PAGES
+from tests.flows.test_cold_start import HEAVY
+
+
+def test_a_page_s_names_load_neither_torch_nor_prefect() -> None:
+    code = f"""
+import sys
+from ratchet import BadInput, Budget, Dispatcher, Execution, Handle, Numerics, Stage, StageRun, StudyBase, study_flow
+found = set(sys.modules) & {HEAVY}
+sys.exit(", ".join(found) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_each_name_is_there() -> None:
+    missing = [name for name in ratchet.__all__ if not hasattr(ratchet, name)]
+    assert not missing and {*ratchet.__all__} == {*dir(ratchet)}
+    with pytest.raises(AttributeError, match="ratchet has no 'Stagee'; did you mean 'Stage'"):
+        ratchet.Stagee  # noqa: B018
+
+
+def test_the_page_about_an_own_study_imports_nothing_else_of_ours() -> None:
+    page = PAGES["docs/your-own-study.md"]
+    assert "from ratchet import" in page
+    assert not [room for room in ("tasks", "deployments", "storage", "flows") if f"from {room}." in page]
