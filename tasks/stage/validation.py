@@ -14,7 +14,7 @@ from tasks.stage.keys import keys_of
 
 SHOWN = 20
 """Errors that a message lists: each takes some milliseconds, and a file may hold thousands."""
-Typed = TypeVar("Typed", bound=Configuration)
+Typed = TypeVar("Typed", bound=BaseModel)
 
 
 def validated(model: type[Typed], values: dict[str, Any], where: str) -> Typed:
@@ -22,10 +22,14 @@ def validated(model: type[Typed], values: dict[str, Any], where: str) -> Typed:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        wrong = error.errors()
-        lines = [_explained(model, item) for item in wrong[:SHOWN]]
-        lines += [f"and {len(wrong) - SHOWN} more"] if wrong[SHOWN:] else []
-        raise BadInput(f"{where} is not a valid {model.__name__}:\n  " + "\n  ".join(lines)) from None
+        raise BadInput(f"{where} is not a valid {model.__name__}:\n  " + "\n  ".join(listed(model, error))) from None
+
+
+def listed(model: type[BaseModel], error: ValidationError) -> list[str]:
+    """Each error with its key and what would be valid."""
+    wrong = error.errors()
+    lines = [_explained(model, item) for item in wrong[:SHOWN]]
+    return [*lines, f"and {len(wrong) - SHOWN} more"] if wrong[SHOWN:] else lines
 
 
 def explained(error: ValidationError) -> str:
@@ -49,7 +53,7 @@ def set_key(values: dict[str, Any], path: str, value: Any, where: str) -> None:
     values[last] = value
 
 
-def _explained(model: type[Configuration], item: Any) -> str:
+def _explained(model: type[BaseModel], item: Any) -> str:
     """One validation error: key, what is wrong, what would be valid."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
     if item["type"].startswith("union_tag"):
@@ -65,7 +69,9 @@ def _explained(model: type[Configuration], item: Any) -> str:
             shown += f"; {meant}".rstrip()
         if item["type"] == "list_type":
             shown += f": write a list, such as [{cut(str(item['input']))}]"
-        if item["type"].startswith(("greater", "less")):  # pydantic names the one limit that was crossed
+        if item["type"].startswith(("greater", "less")) and issubclass(
+            model, Configuration
+        ):  # pydantic names the one limit that was crossed
             of_key = next((f"; limits: {one.limits}" for one in keys_of(model, key) if one.path == key), "")
             shown = f" (it is {cut(repr(item['input']))}{of_key})"
         return f"{key or model.__name__}: {item['msg']}{shown}"
@@ -110,7 +116,7 @@ def _paths(place: dict[str, Any], schema: dict[str, Any], group: str = "") -> se
 
 def _tags(model: type[BaseModel]) -> set[Any]:
     """The values of `source`, which pydantic puts into the place of an error and which are no keys."""
-    kinds = model.model_json_schema()["$defs"].values()
+    kinds = model.model_json_schema().get("$defs", {}).values()
     return {kind["properties"]["source"].get("const") for kind in kinds if "source" in kind.get("properties", {})}
 
 

@@ -3,20 +3,89 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deployments.slurm.cluster.partitions import read_cluster
+from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job.preflight import problems
 from deployments.slurm.job.variables import stage_parameters
 from storage.errors import BadInput
-from tests.slurm.harness import Bench, Run, kept_study, toy_study
+from tests.slurm.conftest import cluster_or_skip
+from tests.slurm.harness import Bench, Cluster, Run, kept_study, toy_study, until
 
 pytestmark = pytest.mark.slurm_long
+NEVER: dict[str, dict[str, Any]] = {
+    "partition nope": {"partition": "nope"},
+    "partition: drained": {"partition": "drained"},
+    "partition: dwn": {"partition": "dwn"},
+    "time_limit_minutes: 60": {"partition": "short", "time_limit_minutes": 60},
+    "account: partition physics": {"partition": "physics", "account": "chem"},
+    "memory_gb 999": {"memory_gb": 999},
+    "cpus 999": {"cpus": 999},
+    "gpus 99": {"gpus": 99},
+    "gpu_model a10, gpus 1": {"gpus": 1, "gpu_model": "a10"},
+    "constraint volt": {"constraint": "volt"},
+    "exclude zz": {"exclude": ["zz"]},
+    "cpus 1, memory_gb 0.5, exclude n[1-2]": {"partition": "few", "exclude": ["n[1-2]"]},
+    "cpus 5, memory_gb 0.5": {"partition": "few", "cpus": 5},
+    "cpus 9, memory_gb 0.5, gpus 1": {"cpus": 9, "gpus": 1},
+    "reservation nobodys": {"reservation": "nobodys"},
+}
+"""By the beginning of what is told."""
+HONEST: dict[str, dict[str, Any]] = {
+    "what fits": {"gpus": 2, "gpu_model": "a100", "cpus": 8, "memory_gb": 15},
+    "one of two partitions": {"partition": "dwn,cpu"},
+    "a node that is down": {"constraint": "volta", "cpus": 16},
+    "nodes that are busy": {"partition": "busy", "cpus": 8},
+    "the alternate of a partition that takes none": {"partition": "old", "time_limit_minutes": 60},
+}
+CLUSTER = [
+    "NodeName=volta1 NodeAddr=127.0.0.1 Port=9 CPUs=16 RealMemory=16000 Feature=volta State=DOWN",
+    "PartitionName=drained State=DRAIN",
+    "PartitionName=dwn State=DOWN",
+    "PartitionName=short MaxTime=10",
+    "PartitionName=old State=DRAIN Alternate=cpu",
+    "PartitionName=physics AllowAccounts=physics",
+    "PartitionName=few MaxCPUsPerNode=4 Nodes=n[1-2]",
+    "PartitionName=busy Nodes=n1",
+]
+
+
+@pytest.fixture(scope="module")
+def of_many_kinds() -> Iterator[Cluster]:
+    """A cluster with a node that is down and one that is busy."""
+    made = cluster_or_skip(extra=r"\n".join(CLUSTER))
+    made.slurm("sbatch", "--exclusive", "--nodelist=n1", "--time=60", "--wrap=sleep 600")
+    until("it runs", lambda: "RUNNING" in made.jobs().values())
+    yield made
+    made.wipe()
+
+
+@pytest.mark.parametrize("told", NEVER)
+def test_what_could_never_run_is_told_before_any_job(told: str, of_many_kinds: Cluster, monkeypatch: Any) -> None:
+    found = asked_of(of_many_kinds, NEVER[told], monkeypatch)
+    assert [text.startswith(told) for text in found] == [True], found
+    assert ": " in found[0].removeprefix(told), "and what to do"
+
+
+@pytest.mark.parametrize("honest", HONEST)
+def test_what_waits_its_turn_is_queued(honest: str, of_many_kinds: Cluster, monkeypatch: Any) -> None:
+    assert asked_of(of_many_kinds, HONEST[honest], monkeypatch) == []
+
+
+def asked_of(cluster: Cluster, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    asked = {"time_limit_minutes": 2, "lead_seconds": 10.0, "memory_gb": 0.5} | given
+    return problems(Resources(**asked), read_cluster())
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "partition": ({"partition": "nope"}, "cpu, gpu"),
-    "gpu": ({"gpus": 1, "gpu_model": "h900"}, "a100"),
     "memory": ({"memory_gb": 9000}, "memory"),
 }
 
@@ -33,7 +102,7 @@ def test_resources_that_the_cluster_does_not_have_are_refused_before_any_job(
     run = ask_for_a_job(bench, tmp_path / "other", **resources)
     run.wait("Failed")
     before_sbatch = told in run.message and "Resources stand in the site file" in run.message
-    # where scontrol does not answer in time, as was seen on a busy machine, what it offers is unknown: sbatch refuses
+    # where sbatch does not answer in time, as was seen on a busy machine, its second answer counts
     assert before_sbatch or "SLURM refused the job: " in run.message
     assert bench.cluster.submitted() == before
     assert not list((tmp_path / "runs").rglob("jobs")), "nothing was begun"
@@ -103,9 +172,8 @@ def test_an_account_that_is_not_ones_own_and_one_job_too_many(
     slurm = bench.cluster.slurm
     slurm("sacctmgr", "-i", "add", "account", "lab")
     slurm("sacctmgr", "-i", "add", "user", "root", "account=lab", "defaultaccount=lab")
-    wrong = bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
-    wrong.run.wait("Failed")
-    assert "Invalid account" in wrong.run.message and "Correct the site file" in wrong.run.message
+    with pytest.raises(BadInput, match=r"account nobody: SLURM refuses the job \(Invalid account .*: correct it"):
+        bench.dispatch(tmp_path / "wrong", resources={"account": "nobody"})
     slurm("sacctmgr", "-i", "modify", "qos", "normal", "set", "maxsubmitjobsperuser=1")
     runs = bench.dispatch(tmp_path / "runs", pauses=True)
     runs.job("RUNNING")

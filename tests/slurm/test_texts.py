@@ -49,7 +49,7 @@ def test_the_dry_run_prints_the_bytes_that_are_submitted_and_the_script_can_be_r
 def test_the_dry_run_says_what_a_start_would_refuse_and_shows_the_scripts(bench: Bench, tmp_path: Path) -> None:
     study = toy_study("refused", resources={"memory_gb": 9000})
     found = checked(SlurmStudy.at_site(TOY, study, str(tmp_path / "runs")))
-    assert "memory_gb: 9000" in found.refusal and "--mem=9216000" in next(found.scripts())[1]
+    assert "memory_gb 9000" in found.refusal and "--mem=9216000" in next(found.scripts())[1]
 
 
 def test_the_status_shows_what_is_under_way_and_what_stopped(

@@ -39,7 +39,7 @@ NO_ARRAY = re.compile(r"job array")
 """What sbatch prints when it takes no array, or none so large."""
 CLUSTERS = "SLURM_CLUSTERS"
 """Names the clusters that all of SLURM's commands speak to, in place of the one of this host."""
-OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", CLUSTERS)
+OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", CLUSTERS)
 
 
 def other_clusters() -> list[str]:
@@ -64,6 +64,9 @@ def require_commands() -> None:
         )
 
 
+Done = subprocess.CompletedProcess[str]
+
+
 class SlurmError(Exception):
     """SLURM did not do what was asked."""
 
@@ -82,6 +85,10 @@ class NoArray(Refused):
 
 class Unreachable(SlurmError):
     """SLURM did not answer: what was asked may have been done."""
+
+
+class NotInstalled(Unreachable):
+    """The command is not there."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,13 @@ class SlurmCommands:
             raise Unreachable(f"sbatch printed no job id but {done.stdout.strip()!r}")
         return printed[1]
 
+    def would_take(self, script: str) -> None:
+        """Raises as `submit` does, and queues nothing. A job whose only nodes are down or drained is refused here,
+        which `submit` queues."""
+        done = self._run(["sbatch", "--test-only"], script)
+        if done.returncode:
+            raise _submit_error(done.stderr)
+
     def jobs(self) -> dict[str, Job]:
         form = ",".join(f"{field}:|" for field in FIELDS)
         # --all: a job in a partition that is hidden, or not for this group by now, would be taken for lost
@@ -206,23 +220,31 @@ class SlurmCommands:
         if done.returncode and (problems or not done.stderr):
             raise Unreachable("; ".join(problems))
 
-    def _run(self, command: list[str], given: str | None = None) -> subprocess.CompletedProcess[str]:
+    def _run(self, command: list[str], given: str | None = None) -> Done:
         self.calls[command[0]] = self.calls.get(command[0], 0) + 1
-        try:
-            return subprocess.run(
-                command,
-                input=given,
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",  # another job of this user may have any name
-                timeout=CALL_SECONDS,
-                check=False,
-                env=_environment(),
-            )
-        except FileNotFoundError:
-            raise Unreachable(f"{command[0]} is not installed here, or not on PATH") from None
-        except subprocess.TimeoutExpired:
-            raise Unreachable(f"{command[0]} did not answer within {CALL_SECONDS:g} s") from None
+        return call(command, given)
+
+
+def call(command: list[str], given: str | None = None, seconds: float | None = None) -> Done:
+    """What one of SLURM's commands prints, and its exit code; nothing of a person's environment changes it. Raises
+    Unreachable."""
+    try:
+        return subprocess.run(
+            command,
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # another job of this user may have any name
+            timeout=seconds or CALL_SECONDS,
+            check=False,
+            env=_environment(),
+        )
+    except FileNotFoundError:
+        raise NotInstalled(f"{command[0]} is not installed here, or not on PATH") from None
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{command[0]} did not answer within {seconds or CALL_SECONDS:g} s") from None
+    except OSError as error:
+        raise Unreachable(f"{command[0]} cannot be run: {error}") from None
 
 
 def task_id(array_id: str, task: int) -> str:
@@ -243,7 +265,8 @@ def _environment() -> dict[str, str]:
 
 def _submit_error(text: str) -> SlurmError:
     """The error for what sbatch printed: a refusal, unless the job may have been queued all the same."""
-    message = " ".join(line.removeprefix("sbatch: error: ").strip() for line in text.splitlines() if line.strip())
+    lines = [re.sub(r"^(sbatch: error|allocation failure): ", "", line).strip() for line in text.splitlines()]
+    message = " ".join(filter(None, lines))
     if UNCLEAR.search(message) or not message:
         return Unreachable(message)
     return (NotNow if NOT_NOW.search(message) else NoArray if NO_ARRAY.search(message) else Refused)(message)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
-import subprocess
 from dataclasses import dataclass
 from typing import Literal
 
-from deployments.slurm.cluster.client import Job
+from deployments.slurm.cluster.client import Job, NotInstalled, Unreachable, call
 from deployments.slurm.cluster.partitions import Run
 
 CALL_SECONDS = 15.0
@@ -32,13 +31,12 @@ class SubmitLimit:
         return (job.qos if self.of == "QOS" else job.account).lower() == self.name.lower()
 
 
-def submit_limit(account: str = "", qos: str = "", run: Run = subprocess.run) -> SubmitLimit | None:
+def submit_limit(account: str = "", qos: str = "", run: Run = call) -> SubmitLimit | None:
     """The limit for jobs with this account and QOS (empty: the user's defaults); None where there is none, or no
     accounting. Raises NoAnswer.
 
     As SLURM does, a QOS's limit is taken before that of the user's association (slurm.schedmd.com/resource_limits).
-    Of several associations the widest counts: a job too many is only refused, and tried again. `run` is called as
-    `subprocess.run` is.
+    Of several associations the widest counts: a job too many is only refused, and tried again.
     """
     user = pwd.getpwuid(os.geteuid()).pw_name  # as SLURM knows who submits: LOGNAME may name somebody else
     fields = "format=account,defaultqos,maxsubmitjobs"
@@ -55,18 +53,10 @@ def submit_limit(account: str = "", qos: str = "", run: Run = subprocess.run) ->
 
 def _rows(run: Run, width: int, *command: str) -> list[list[str]]:
     try:
-        done = run(
-            list(command),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CALL_SECONDS,
-            check=False,
-            env=os.environ | {"LC_ALL": "C"},
-        )
-    except FileNotFoundError:
+        done = run([*command], seconds=CALL_SECONDS)
+    except NotInstalled:
         return []  # a cluster without accounting
-    except (OSError, subprocess.SubprocessError) as error:
+    except Unreachable as error:
         raise NoAnswer(str(error)) from None
     if done.returncode and "not running a supported accounting_storage" not in done.stdout + done.stderr:
         raise NoAnswer(done.stderr.strip() or f"{command[0]} failed with exit code {done.returncode}")

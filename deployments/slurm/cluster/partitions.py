@@ -1,96 +1,128 @@
-"""What the cluster offers one job, read from two commands. None: not reported or not understood."""
+"""What the cluster offers one job: its partitions, its nodes, and SLURM's own word. None: not known, which passes."""
 
 from __future__ import annotations
 
 import logging
-import os
 import re
-import subprocess
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from deployments.slurm.cluster.client import Done, Refused, SlurmCommands, Unreachable, call
 
 LOG = logging.getLogger("ratchet.slurm")
-CALL_SECONDS = 60.0
 NODE_FIELDS = ("NodeList", "Partition", "NodeHost", "NodeAddr", "CPUs", "Memory", "Gres", "Features", "StateLong")
+NO_NEW_JOBS = ("DRAIN", "INACTIVE")
+"""Partition states in which SLURM refuses a job; in DOWN it is queued until the partition is up again."""
+IN_SERVICE = re.compile(r"(idle|mixed|allocated|completing|planned|reserved)[~#+-]?")
+"""Node states in which jobs start sooner or later; in any other somebody must see to the node first."""
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Run = Callable[..., Done]
+"""As `client.call`."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """What a partition allows one job. None: unlimited or unknown, which both pass."""
+    """A partition as `scontrol show partition` prints it, by field."""
 
-    name: str
-    state: str = ""
-    alternate: str = ""
-    """Where SLURM puts the jobs while this one takes none."""
-    is_default: bool = False
-    hidden: bool = False
-    max_minutes: int | None = None
-    max_memory_mb: int | None = None
-    max_memory_mb_per_cpu: int | None = None
-    max_cpus: int | None = None
-    total_nodes: int | None = None
-    accounts: frozenset[str] | None = None
-    denied_accounts: frozenset[str] = frozenset()
-    qos: frozenset[str] | None = None
-    denied_qos: frozenset[str] = frozenset()
+    fields: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.fields.get("PartitionName", "")
+
+    @property
+    def state(self) -> str:
+        return self.fields.get("State", "")
+
+    @property
+    def is_default(self) -> bool:
+        return self.fields.get("Default") == "YES"
+
+    @property
+    def hidden(self) -> bool:
+        return self.fields.get("Hidden") == "YES"
+
+    @property
+    def max_minutes(self) -> int | None:
+        """None of UNLIMITED and the like."""
+        match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):\d+", self.fields.get("MaxTime", ""))
+        return int(match[1] or 0) * 1440 + int(match[2]) * 60 + int(match[3]) if match else None
+
+    @property
+    def node_limits(self) -> str:
+        """What one job may have of a node, in SLURM's words; empty where nothing limits it."""
+        named = ("MaxCPUsPerNode", "MaxMemPerNode", "MaxMemPerCPU")
+        shown = {name: self.fields.get(name, "UNLIMITED") for name in named}
+        return ", ".join(f"{name}={value}" for name, value in shown.items() if value != "UNLIMITED")
+
+    def allowed(self, of: str) -> frozenset[str] | None:
+        """The `Accounts` or `Qos` whose jobs it takes; None: those of all. Since SLURM 22.05, recognised by a field
+        that it does not print, an allowed account stands for its subaccounts too, which are not listed here."""
+        if of == "Accounts" and "MaxCPUsPerSocket" in self.fields:
+            return None
+        return _names(self.fields.get(f"Allow{of}", ""))
+
+    def denied(self, of: str) -> frozenset[str]:
+        return _names(self.fields.get(f"Deny{of}", "")) or frozenset()
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a node has. None: unknown, which passes."""
+    """What a node of a partition has."""
 
     name: str
-    partitions: frozenset[str] = frozenset()
-    host: str = ""
-    address: str = ""
-    cpus: int | None = None
-    memory_mb: int | None = None
-    gpus: dict[str, int] | None = None
+    partition: str
+    host: str
+    address: str
+    cpus: int | None
+    memory_mb: int | None
+    gpus: dict[str, int] | None
     """Count by model; the model is empty where SLURM's configuration names none."""
-    features: frozenset[str] | None = None
-    state: str = ""
+    features: frozenset[str]
+    state: str
 
-    def gpu_count(self, model: str = "") -> int | None:
+    @property
+    def in_service(self) -> bool:
+        return IN_SERVICE.fullmatch(self.state) is not None
+
+    def gpu_count(self, model: str) -> int:
         """GPUs of a model, or of any. SLURM takes the name to the letter: without configured models none is of it."""
-        if self.gpus is None:
-            return None
-        return self.gpus.get(model, 0) if model else sum(self.gpus.values())
+        return (self.gpus or {}).get(model, 0) if model else sum((self.gpus or {}).values())
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Partitions by name, and nodes; both empty when SLURM reported nothing."""
+    """Partitions by name, their nodes, and whether SLURM would take a job; nothing is known of what did not answer."""
 
     partitions: dict[str, Partition]
     nodes: tuple[Node, ...] = ()
+    would_take: Callable[[str], None] = lambda script: None
+    """Raises Refused where SLURM takes no job of this text."""
+    _said: dict[str, Refused | None] = field(default_factory=dict)
 
-    def nodes_of(self, partition: Partition) -> list[Node]:
-        """The partition's nodes with what one job can get of each; none unless SLURM shows every one of them.
+    def refusal(self, script: str) -> Refused | None:
+        """Why SLURM takes no job of this text. Each text is asked for once: the jobs of a study have few."""
+        if script not in self._said:
+            said = None
+            try:
+                self.would_take(script)
+            except Refused as refusal:
+                said = refusal
+            except Unreachable as error:
+                LOG.warning("preflight: sbatch --test-only gave no answer: %s", error)
+            self._said[script] = said
+        return self._said[script]
 
-        SLURM counts the sleeping nodes of a cloud, and future ones, but does not show them: the larger ones may be
-        among these. MaxMemPerCPU gives a job as much memory as all CPUs of a node bring.
-        """
-        return self._offers.get(partition.name, [])
+    def asked(self, partition: str) -> list[Partition]:
+        """The partitions that a job may start in: those named that exist, else the default one; or their alternates."""
+        known = self.partitions
+        names = listed(partition) or [other.name for other in known.values() if other.is_default]
+        named = [known[name] for name in names if name in known]
+        return [known.get(one.fields.get("Alternate", ""), one) if one.state in NO_NEW_JOBS else one for one in named]
 
-    @cached_property
-    def all_nodes(self) -> list[Node]:
-        """Every node; none unless SLURM shows every one."""
-        whole = all(self.nodes_of(partition) or partition.total_nodes == 0 for partition in self.partitions.values())
-        return list(self.nodes) if self.partitions and whole else []
-
-    @cached_property
-    def _offers(self) -> dict[str, list[Node]]:
-        shown: dict[str, list[Node]] = {name: [] for name in self.partitions}
-        for node in self.nodes:
-            for name in node.partitions & shown.keys():
-                shown[name].append(_within(node, self.partitions[name]))
-        totals = {name: partition.total_nodes for name, partition in self.partitions.items()}
-        return {
-            name: nodes for name, nodes in shown.items() if (total := totals[name]) is not None and len(nodes) >= total
-        }
+    def nodes_of(self, *partitions: Partition) -> list[Node]:
+        names = {partition.name for partition in partitions}
+        return [node for node in self.nodes if node.partition in names]
 
     @property
     def several_hosts(self) -> bool:
@@ -98,21 +130,23 @@ class Cluster:
         return min(len({node.host for node in self.nodes}), len({node.address for node in self.nodes})) > 1
 
 
-def read_cluster(run: Run = subprocess.run) -> Cluster:
+def read_cluster(run: Run = call, would_take: Callable[[str], None] | None = None) -> Cluster:
     """Asks `scontrol` and `sinfo` once each, however large the cluster. What does not answer stays unknown.
 
-    Hidden partitions are asked for too: jobs may run there. `run` is called as `subprocess.run` is.
+    Hidden partitions are asked for too: jobs may run there.
     """
-    form = ",".join(f"{field}:|" for field in NODE_FIELDS)
-    partitions = [_partition(line) for line in lines_of(run, "scontrol", "show", "partition", "--all", "--oneliner")]
-    nodes: dict[str, Node] = {}
-    for line in lines_of(run, "sinfo", "--all", "--noheader", "--Node", f"--Format={form}"):
-        fields = [field.strip() for field in line.split("|")[:-1]]
-        if len(fields) == len(NODE_FIELDS):
-            node = _node(*fields)
-            before = nodes[node.name].partitions if node.name in nodes else frozenset()
-            nodes[node.name] = replace(node, partitions=node.partitions | before)
-    return Cluster({partition.name: partition for partition in partitions if partition.name}, tuple(nodes.values()))
+    form = ",".join(f"{name}:|" for name in NODE_FIELDS)
+    partitions = [
+        Partition({name: value for name, _, value in (word.partition("=") for word in line.split())})
+        for line in _lines(run, "scontrol", "show", "partition", "--all", "--oneliner")
+    ]
+    lines = _lines(run, "sinfo", "--all", "--noheader", "--Node", f"--Format={form}")
+    rows = [[text.strip() for text in line.split("|")[:-1]] for line in lines]
+    return Cluster(
+        {partition.name: partition for partition in partitions if partition.name},
+        tuple(_node(**dict(zip(NODE_FIELDS, row, strict=True))) for row in rows if len(row) == len(NODE_FIELDS)),
+        would_take or SlurmCommands().would_take,
+    )
 
 
 def listed(text: str) -> list[str]:
@@ -120,115 +154,41 @@ def listed(text: str) -> list[str]:
     return [part for part in text.split(",") if part]
 
 
-def is_named(node: str, expression: str) -> bool:
-    """Whether a node is one of `n[1-3,07]`. A file of names, or what is not understood, names none."""
-    pieces = re.split(r"\[([\d,-]+)\]", expression)
-    pattern = "".join(r"(\d+)" if index % 2 else re.escape(piece) for index, piece in enumerate(pieces))
-    match = re.fullmatch(pattern, node)
-    return match is not None and all(
-        any(_is_between(digits, part) for part in listed(ranges))
-        for digits, ranges in zip(match.groups(), pieces[1::2], strict=True)
-    )
-
-
-def _is_between(digits: str, part: str) -> bool:
-    """Whether `007` is in `1-9` (no) or `001-009` (yes): a number is as wide as the lower bound is written."""
-    low, _, high = part.partition("-")
-    if not low.isdecimal() or not (high or low).isdecimal():
-        return False
-    return int(low) <= int(digits) <= int(high or low) and len(digits) == max(len(low), len(str(int(digits))))
-
-
-def lines_of(run: Run, *command: str, level: int = logging.WARNING) -> list[str]:
-    """What a command prints; nothing when it fails, which is logged. A person's SINFO_PARTITION must not hide half of
-    the cluster."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SINFO_")}
+def _lines(run: Run, *command: str) -> list[str]:
+    """What a command prints; nothing when it fails, which is logged."""
     try:
-        done = run(
-            list(command),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=CALL_SECONDS,
-            check=False,
-            env=environment | {"LC_ALL": "C"},
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        LOG.log(level, "preflight: %s gave no answer: %s", command[0], error)
-        return []
-    if done.returncode:
-        LOG.log(level, "preflight: %s gave no answer: %s", command[0], done.stderr.strip())
+        done = run([*command])
+        problem = done.stderr.strip() or "it failed" if done.returncode else ""
+    except Unreachable as error:
+        problem = str(error)
+    if problem:
+        LOG.warning("preflight: %s gave no answer: %s", command[0], problem)
         return []
     return [line for line in done.stdout.splitlines() if line.strip()]
 
 
-def _partition(line: str) -> Partition:
-    """One partition from its line of `NAME=value` words."""
-    fields = {name: value for name, _, value in (word.partition("=") for word in line.split())}
-    # In newer versions an allowed account stands for its subaccounts too, which are not listed here. 22.05 is
-    # older, and is recognised by a field that it does not print.
-    subaccounts = "MaxCPUsPerSocket" in fields
-    return Partition(
-        fields.get("PartitionName", ""),
-        fields.get("State", ""),
-        fields.get("Alternate", ""),
-        fields.get("Default") == "YES",
-        fields.get("Hidden") == "YES",
-        _minutes(fields.get("MaxTime", "")),
-        _number(fields.get("MaxMemPerNode", "")),
-        _number(fields.get("MaxMemPerCPU", "")),
-        _number(fields.get("MaxCPUsPerNode", "")),
-        _number(fields.get("TotalNodes", "")),
-        None if subaccounts else _names(fields.get("AllowAccounts", "")),
-        _names(fields.get("DenyAccounts", "")) or frozenset(),
-        _names(fields.get("AllowQos", "")),
-        _names(fields.get("DenyQos", "")) or frozenset(),
-    )
-
-
-def _node(
-    name: str, partition: str, host: str, address: str, cpus: str, memory: str, gres: str, features: str, state: str
-) -> Node:
+def _node(**row: str) -> Node:
     return Node(
-        name,
-        frozenset([partition.removesuffix("*")]),  # the default partition's mark
-        host,
-        address,
-        _number(cpus),
-        _number(memory),
-        _gpus(gres),
-        None if not features else frozenset() if features == "(null)" else frozenset(listed(features)),
-        state,
+        name=row["NodeList"],
+        partition=row["Partition"].removesuffix("*"),  # the default partition's mark
+        host=row["NodeHost"],
+        address=row["NodeAddr"],
+        cpus=_number(row["CPUs"]),
+        memory_mb=_number(row["Memory"]),
+        gpus=_gpus(row["Gres"]),
+        features=frozenset(listed(row["Features"])) - {"(null)"},
+        state=row["StateLong"],
     )
 
 
 def _gpus(gres: str) -> dict[str, int] | None:
-    """GPUs by model from `gpu:a100:2(S:0,2-3),gpu:2,shard:8`; None when it is not understood."""
-    if not gres:
-        return None  # SLURM writes (null) for none, and nothing for a field that it does not know
+    """GPUs by model from `gpu:a100:2(S:0,2-3),gpu:2,shard:8`; none of `(null)`."""
     found: dict[str, int] = {}
-    for entry in re.sub(r"\([^)]*\)", "", gres).split(","):
-        name, *rest = entry.strip().split(":")
-        if name != "gpu":
-            continue
-        *models, count = [part for part in rest if part != "no_consume"] or [""]
-        if len(models) > 1 or not count.isdecimal():
-            return None
-        model = "".join(models)
+    for model, count in re.findall(
+        r"(?:^|,)gpu(?::([^:,(]+))??(?::no_consume)?:(\d+)(?=,|$)", re.sub(r"\([^)]*\)", "", gres)
+    ):
         found[model] = found.get(model, 0) + int(count)
-    return found
-
-
-def _minutes(text: str) -> int | None:
-    """Minutes of `1-12:30:00`, `1-12`, `36:30:00`, `30:00` (minutes first) or `90`; None for UNLIMITED and the like."""
-    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not match:
-        return None
-    first = int(match[2])
-    days, second, third = (int(part) if part else None for part in match.group(1, 3, 4))
-    if days is None and third is None:
-        return first  # second: seconds
-    return (days or 0) * 1440 + first * 60 + (second or 0)
+    return found if gres else None
 
 
 def _number(text: str) -> int | None:
@@ -238,19 +198,3 @@ def _number(text: str) -> int | None:
 def _names(text: str) -> frozenset[str] | None:
     """Names of accounts or QOS, which SLURM keeps in small letters; None for ALL and what is not reported."""
     return None if text in ("", "ALL", "(null)", "N/A") else frozenset(listed(text.lower()))
-
-
-def _within(node: Node, limits: Partition) -> Node:
-    """The node as one job of the partition gets it."""
-    if limits.max_cpus is limits.max_memory_mb is limits.max_memory_mb_per_cpu is None:
-        return node
-    brought = limits.max_memory_mb_per_cpu and node.cpus and limits.max_memory_mb_per_cpu * node.cpus
-    return replace(
-        node,
-        cpus=_least(node.cpus, limits.max_cpus),
-        memory_mb=_least(node.memory_mb, limits.max_memory_mb, brought),
-    )
-
-
-def _least(*values: int | None) -> int | None:
-    return min((value for value in values if value is not None), default=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import grp
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from deployments.slurm.cluster.resources import Line, Resources
 from storage import reading
 from storage.errors import BadInput
 from storage.permissions import Permissions
+from tasks.stage.validation import listed, validated
 
 SITES = Path(__file__).parents[2] / "sites"
 VARIABLE = "RATCHET_SITE"
@@ -141,11 +141,7 @@ def read_site(name: str | None = None) -> Site:
         raise BadInput(f"{file} cannot be read as YAML: {error}") from None
     except ValueError as error:
         raise BadInput(str(error)) from None
-    try:
-        site = Site.model_validate(values)
-    except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        raise BadInput(f"{file} is not a valid site:\n  " + "\n  ".join(lines)) from None
+    site = validated(Site, values, str(file))
     resources, *stages = overrides(
         {"resources": site.resources} | {f"stages.{name}": some for name, some in site.stages.items()}, f"{file}: "
     ).values()
@@ -160,7 +156,7 @@ def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
         try:
             some = Overrides.model_validate(given).model_dump(exclude_unset=True)
         except ValidationError as error:
-            wrong.append(f"{where}{name}: {explained(error)}")
+            wrong.append(f"{where}{name}: {'; '.join(listed(Overrides, error))}")
             continue
         if some.get("memory_gb", 0) is None:
             some["memory_gb"] = 0  # `memory_gb: null` says that none is asked for
@@ -168,16 +164,3 @@ def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
     if wrong:
         raise BadInput("\n".join(wrong))
     return found
-
-
-def explained(error: ValidationError) -> str:
-    problems = []
-    for item in error.errors():
-        key = ".".join(map(str, item["loc"]))
-        if item["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(str(item["loc"][-1]), list(Resources.model_fields), n=1)
-            hint = f"did you mean {close[0]!r}? " if close else ""
-            problems.append(f"{key}: unknown; {hint}valid: {', '.join(Resources.model_fields)}")
-        else:
-            problems.append(f"{key}: {item['msg']}")
-    return "; ".join(problems)

@@ -1,9 +1,10 @@
-"""Whether a job can run at all, asked before it is submitted: what the cluster offers, and the folder of the run.
+"""Whether a job can run at all, asked before it is submitted: of SLURM, and of the folder of the run.
 
-SLURM by itself queues a job that is longer or larger than its partition allows, where it waits for ever
-(EnforcePartLimits=NO is the default), and refuses others in few words. Preflight lists every problem at once, with
-what to do. What is not known passes: an answer that is missing, partial or not understood refuses nothing, and SLURM
-decides.
+`sbatch --test-only` says what SLURM refuses, and little more; which keys of the site file or the study are meant, and
+what the cluster has instead, is added here. It also refuses a job whose only nodes are down or drained now, which SLURM
+would queue: such a job passes with a note. And it takes jobs that then wait for ever: longer than their partition
+allows (EnforcePartLimits=NO is the default), of an account or QOS that it denies, in one that is down. Those are
+looked for here. What is not known passes, and SLURM decides.
 """
 
 from __future__ import annotations
@@ -15,21 +16,27 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from deployments.slurm.cluster.partitions import Cluster, Node, Partition, is_named, listed, read_cluster
+from deployments.slurm.cluster.client import NotNow
+from deployments.slurm.cluster.partitions import NO_NEW_JOBS, Cluster, Node, Partition, listed
 from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.job.script import request_text
 from storage.errors import BadInput
 from tasks.stage.disk import require_disk
 
-__all__ = ["Cluster", "folder_problems", "notes", "problems", "problems_of", "read_cluster", "require"]
-
 NAMED_AT_MOST = 12
-NO_NEW_JOBS = ("DRAIN", "INACTIVE")
-"""Partition states in which SLURM refuses a job; in DOWN it is queued until the partition is up again."""
-NOT_NOW = ("down", "drain", "drng", "fail", "error", "inval", "unknown")
-"""Beginnings of the states of nodes that start no job until somebody has seen to them."""
+NO_NODE = re.compile(r"node configuration|generic resource|required node", re.I)
+"""SLURM's words where no node that is up has what the job asks for."""
+KEY_OF = {
+    r"\baccount\b": "account",
+    r"\bqos\b": "qos",
+    "partition": "partition",
+    "feature": "constraint",
+    "node name": "exclude",
+    "reservation": "reservation",
+}
+"""Which key SLURM's words are about, where they say so."""
 IN_MEMORY = ("tmpfs", "ramfs")
 OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/local", "$TMPDIR")
@@ -38,143 +45,75 @@ LEAST_FREE_BYTES = 1 << 30
 MOUNTS = Path("/proc/self/mounts")
 
 
-def require(
-    resources: Resources,
-    cluster: Cluster,
-    folder: Path,
-    where: str,
-    *,
-    strict_lead: bool = True,
-    may_wait: bool = False,
-) -> None:
+def require(resources: Resources, cluster: Cluster, folder: Path, where: str, *, strict_lead: bool = True) -> None:
     """BadInput with all that stands against the job of `where` (a stage), which this process submits.
 
-    `problems` describes the options.
+    The job may wait until its partition starts jobs again; a person who starts a study learns it at once (`problems`).
     """
     found = [
-        *problems_of(resources, cluster, os.environ, strict_lead=strict_lead, may_wait=may_wait),
+        *problems(resources, cluster, os.environ, strict_lead=strict_lead, may_wait=True),
         *folder_problems(folder, several_hosts=cluster.several_hosts),
     ]
     if found:
-        raise BadInput(
-            f"{where}: nothing was submitted, since the job could not run:\n  "
-            + "\n  ".join(found)
-            + "\nResources stand in the site file and the deployment, which are read for each job, and in the study."
-        )
+        raise BadInput(f"{where}: {refusal_text('job', found)}")
 
 
-def problems_of(
+def refusal_text(jobs: str, found: Iterable[str]) -> str:
+    """All that stands against a job or some jobs, and where it is corrected."""
+    return (
+        f"nothing was submitted, since the {jobs} could not run:\n  "
+        + "\n  ".join(found)
+        + "\nResources stand in the site file and the deployment, which are read for each job, and in the study."
+    )
+
+
+def problems(
     resources: Resources,
     cluster: Cluster,
-    environment: Container[str],
+    environment: Container[str] = os.environ,
     *,
     strict_lead: bool = True,
     may_wait: bool = False,
 ) -> list[str]:
-    """What stands against a job of these resources, but for its folder. `environment` is that of the pool's worker.
+    """Why a job of these resources would be refused or never start here, and what to do; empty when nothing is seen.
 
-    `problems` describes the options.
+    `environment` is that of the pool's worker. `strict_lead=False` allows a lead of more than a third of the limit.
+    `may_wait`: the job may wait until its partition starts jobs again.
     """
-    return [
-        *problems(resources, cluster, strict_lead=strict_lead, may_wait=may_wait),
-        *(
-            f"pass_environment: {name} is not set where the worker of the pool runs: end the worker, set it there, and "
-            "start the worker again; or take it out of pass_environment"
-            for name in resources.pass_environment
-            if name not in environment
-        ),
+    asked = cluster.asked(resources.partition)
+    denied = [_denials(resources, partition, may_wait) for partition in asked]
+    found = [text for some in denied for text in some] if denied and all(denied) else []  # else one of them takes it
+    if found and (fit := _fitting(resources, cluster)):
+        found = [f"{text}, or name a partition that fits: {_some(fit)}" for text in found]
+    lead, limit = resources.lead_seconds, resources.time_limit_minutes
+    if strict_lead and lead * 3 > limit * 60:
+        found.append(
+            f"lead_seconds: {lead:g} s is more than a third of the time limit of {_h_min(limit)}, so that little of a "
+            f"job would be work: set time_limit_minutes to at least {math.ceil(lead / 20)}, or lead_seconds to at most "
+            f"{limit * 20}"
+        )
+    found += [
+        f"pass_environment: {name} is not set where the worker of the pool runs: end the worker, set it there, and "
+        "start the worker again; or take it out of pass_environment"
+        for name in resources.pass_environment
+        if name not in environment
     ]
+    return found + _refusals(resources, cluster)
+
+
+def notes(resources: Resources, cluster: Cluster) -> list[str]:
+    """What a person should know of a job that is submitted all the same."""
+    if cluster.refusal(request_text(resources)) is None or not (waits := _out_of_service(resources, cluster)):
+        return []
+    states = _some(f"{node.name} {node.state}" for node in waits)
+    return [f"no node that fits starts jobs now ({states}): the job will wait; `sinfo -R` shows why"]
 
 
 # ---------------------------------------------------------------------------------------- what the cluster offers
 
 
-@dataclass(frozen=True)
-class _Want:
-    """One thing that the job needs of its node, in numbers."""
-
-    field: str
-    text: str
-    need: int
-    had: Callable[[Node], int | None]
-    shown: Callable[[int], str] = str
-
-    def met_by(self, node: Node) -> bool:
-        had = self.had(node)
-        return had is None or had >= self.need
-
-
-def problems(resources: Resources, cluster: Cluster, *, strict_lead: bool = True, may_wait: bool = False) -> list[str]:
-    """Why a job of these resources would be refused or never start here, and what to do; empty when nothing is seen.
-
-    `strict_lead=False` allows a lead time of more than a third of the limit. `may_wait`: the job may wait until its
-    partition starts jobs again; a person who starts a study learns it at once.
-    """
-    lead = _lead_problems(resources) if strict_lead else []
-    if not cluster.partitions:
-        return lead
-    unknown = [name for name in listed(resources.partition) if name not in cluster.partitions]
-    if unknown or not (asked := _asked(resources, cluster)):
-        known = [partition.name for partition in cluster.partitions.values() if not partition.hidden]
-        missing = [
-            f"partition: {name} is not a partition of this cluster: name one of {_some(_nearest_first(name, known))}"
-            for name in unknown
-        ]
-        return [*missing, *_node_problems(resources, cluster, "this cluster", cluster.all_nodes), *lead]
-    found = [_partition_problems(resources, cluster, partition, may_wait) for partition in asked]
-    if not all(found):
-        return lead  # one of them takes the job
-    fit = [
-        partition.name
-        for partition in cluster.partitions.values()
-        if not partition.hidden
-        and cluster.nodes_of(partition)
-        and not _partition_problems(resources, cluster, partition)
-    ]
-    instead = f", or name a partition that fits: {_some(fit)}" if fit else ""
-    return [*(text + instead for text in dict.fromkeys(text for some in found for text in some)), *lead]
-
-
-def notes(resources: Resources, cluster: Cluster) -> list[str]:
-    """What a person should know of a job that is submitted all the same."""
-    found = [
-        f"exclude: sinfo shows no node {item}; SLURM refuses a job that excludes a name unknown to it"
-        for item in _excluded(resources)
-        if cluster.nodes and not any(is_named(node.name, item) for node in cluster.nodes)
-    ]
-    fitting = {
-        node.name: node.state
-        for partition in _asked(resources, cluster)
-        for node in _fitting(resources, cluster.nodes_of(partition))
-    }
-    if fitting and all(state.startswith(NOT_NOW) for state in fitting.values()):
-        states = _some(f"{name} {state}" for name, state in fitting.items())
-        found.append(f"no node that fits starts jobs now ({states}): the job will wait; `sinfo -R` shows why")
-    return found
-
-
-def _lead_problems(resources: Resources) -> list[str]:
-    lead, limit = resources.lead_seconds, resources.time_limit_minutes
-    if lead * 3 <= limit * 60:
-        return []
-    return [
-        f"lead_seconds: {lead:g} s is more than a third of the time limit of {_h_min(limit)}, so that little of a job "
-        f"would be work: set time_limit_minutes to at least {math.ceil(lead / 20)}, or lead_seconds to at most "
-        f"{limit * 20}"
-    ]
-
-
-def _partition_problems(
-    resources: Resources, cluster: Cluster, partition: Partition, may_wait: bool = False
-) -> list[str]:
-    return [
-        *_limit_problems(resources, partition, may_wait),
-        *_node_problems(resources, cluster, f"partition {partition.name}", cluster.nodes_of(partition)),
-    ]
-
-
-def _limit_problems(resources: Resources, partition: Partition, may_wait: bool) -> list[str]:
-    """What the partition forbids, whatever its nodes have."""
+def _denials(resources: Resources, partition: Partition, may_wait: bool) -> list[str]:
+    """What a partition forbids of jobs that SLURM queues there all the same."""
     found, name = [], partition.name
     if not may_wait and partition.state in (*NO_NEW_JOBS, "DOWN"):
         found.append(
@@ -186,132 +125,108 @@ def _limit_problems(resources: Resources, partition: Partition, may_wait: bool) 
             f"time_limit_minutes: {limit} ({_h_min(limit)}) is more than partition {name} allows "
             f"({_h_min(most)}): ask for at most {most} (a training goes on in the next job)"
         )
-    for field, value, allowed, denied in (
-        ("account", resources.account, partition.accounts, partition.denied_accounts),
-        ("qos", resources.qos, partition.qos, partition.denied_qos),
-    ):
-        wanted = set(listed(value.lower()))
-        if wanted and allowed is not None and not wanted & allowed:
-            found.append(f"{field}: partition {name} takes no jobs of {value}: name one of {_some(sorted(allowed))}")
-        elif wanted and wanted <= denied:
-            found.append(f"{field}: partition {name} takes no jobs of {value}: name another")
+    for key, value, of in (("account", resources.account, "Accounts"), ("qos", resources.qos, "Qos")):
+        wanted, allowed, denied = {*listed(value.lower())}, partition.allowed(of), partition.denied(of)
+        if wanted and (wanted <= denied if allowed is None else not wanted & allowed):
+            others = f"one of {_some(sorted(allowed))}" if allowed else "another"
+            found.append(f"{key}: partition {name} takes no jobs of {value}: name {others}")
     return found
 
 
-def _node_problems(resources: Resources, cluster: Cluster, place: str, nodes: list[Node]) -> list[str]:
-    """What no node of a place has: each thing by itself, else all of it at once; else only nodes that are excluded."""
-    if not nodes:
+def _refusals(resources: Resources, cluster: Cluster) -> list[str]:
+    """What SLURM itself refuses, with its words; nothing when it takes the job, or will take it later."""
+    refusal = cluster.refusal(request_text(resources))
+    if refusal is None or isinstance(refusal, NotNow):
         return []
-    wants, unknown = _wants(resources), _unknown_features(resources, cluster)
-    unmet = [want for want in wants if not any(want.met_by(node) for node in nodes)]
-    if found := unknown + [
-        _unmet(want, resources, place, nodes) for want in unmet if not unknown or want.field != "constraint"
-    ]:
-        return found
-    fitting = _fitting(resources, nodes)
-    if not fitting:
-        kinds: dict[str, str] = {}  # one node of each kind, those first that lack the least
-        for node in sorted(nodes, key=lambda node: -sum(want.met_by(node) for want in wants)):
-            kinds.setdefault(_shortage(node, wants), node.name)
-        have = "; ".join(f"{name} has {text}" for text, name in list(kinds.items())[:3])
-        return [
-            f"{', '.join(want.field for want in wants)}: no node of {place} has all at once: "
-            f"{', '.join(want.text for want in wants)} ({have}): ask for less"
-        ]
-    excluded = {node.name for node in nodes for item in _excluded(resources) if is_named(node.name, item)}
-    if excluded.issuperset(node.name for node in fitting):
-        names = _some(node.name for node in fitting)
-        return [f"exclude: every node of {place} that the job fits on is excluded ({names}): exclude fewer"]
-    return []
+    said = f"SLURM refuses the job ({refusal})"
+    if NO_NODE.search(str(refusal)):
+        return _shortages(resources, cluster, said)
+    key = next((key for words, key in KEY_OF.items() if re.search(words, str(refusal), re.I)), "")
+    known, unknown = list[str](), list[str]()
+    if key == "partition":
+        known = [partition.name for partition in cluster.partitions.values() if not partition.hidden]
+        unknown = [name for name in listed(resources.partition) if name not in cluster.partitions]
+    elif key == "constraint":
+        known = sorted({word for node in cluster.nodes for word in node.features})
+        unknown = [word for word in re.findall(r"[\w.-]+", resources.constraint) if word not in known]
+    advice = "correct it, or leave it empty"
+    if known and unknown:
+        advice = f"it knows no {_some(unknown)}: name one of {_some(_nearest_first(unknown[0], known))}"
+    keys = [key] if key else [key for key in Resources.model_fields if key in resources.model_fields_set]
+    return [f"{_asked(resources, keys)}: {said}: {advice}"]
 
 
-def _wants(resources: Resources) -> list[_Want]:
-    gpus, model = resources.gpus, resources.gpu_model
-    memory_mb = math.ceil(resources.memory_gb * 1024)  # as the job's text has it
-    wants = [
-        _Want("cpus", f"{resources.cpus} CPUs", resources.cpus, lambda node: node.cpus),
-        _Want("memory_gb", f"{resources.memory_gb:g} GB", memory_mb, lambda node: node.memory_mb, _gb),
+def _shortages(resources: Resources, cluster: Cluster, said: str) -> list[str]:
+    """What no node of the partition has; nothing where one that is out of service may have it."""
+    partitions, wants = cluster.asked(resources.partition), _wants(resources)
+    nodes = cluster.nodes_of(*partitions)
+    if not nodes or _out_of_service(resources, cluster):
+        return []
+    keys = [key for key, is_met in wants.items() if not any(map(is_met, nodes))] or [*wants, "exclude"]
+    models = sorted({model for node in nodes for model in node.gpus or ()} - {""})
+    advice = "exclude fewer nodes" if resources.exclude and "exclude" in keys else "ask for less"
+    if resources.gpu_model and resources.gpu_model not in models and "gpus" in keys:
+        nearest = f"name one of {_some(_nearest_first(resources.gpu_model, models))}" if models else "leave it empty"
+        keys, advice = ["gpu_model", *keys], f"its GPUs are not of this model: {nearest}"
+    elif "memory_gb" in keys and all(node.memory_mb == 1 for node in nodes):
+        advice = "SLURM does not count its memory (RealMemory 1, the default): set memory_gb to 0, which asks for none"
+    if fit := [name for name in _fitting(resources, cluster) if name not in {one.name for one in partitions}]:
+        advice += f", or name a partition that fits: {_some(fit)}"
+    limits = [f"{one.name} has {one.node_limits}" for one in partitions if one.node_limits]
+    have = [*{_shown(node): f"{node.name} has {_shown(node)}" for node in reversed(nodes)}.values()]
+    names = ",".join(one.name for one in partitions)
+    return [
+        f"{_asked(resources, keys)}: {said}; in partition {names} {_some([*limits, *reversed(have)], '; ')}: {advice}"
     ]
-    if gpus:
-        wants.append(_Want("gpus", f"{gpus} {model or 'GPUs'}", gpus, lambda node: node.gpu_count(model)))
-    words, joined_by = _constraint(resources)
-    if joined_by in ("&", "|"):
-        holds = all if joined_by == "&" else any
-        wants.append(
-            _Want(
-                "constraint",
-                f"constraint {resources.constraint}",
-                1,
-                lambda node: None if node.features is None else int(holds(word in node.features for word in words)),
-            )
-        )
-    return wants
 
 
-def _fitting(resources: Resources, nodes: list[Node]) -> list[Node]:
-    wants = _wants(resources)
-    return [node for node in nodes if all(want.met_by(node) for want in wants)]
-
-
-def _unmet(want: _Want, resources: Resources, place: str, nodes: list[Node]) -> str:
-    """The problem when no node of a place has what is wanted: what they have is known then."""
-    if want.field == "constraint":
-        return f"constraint: no node of {place} has {resources.constraint}: ask for other features"
-    if want.field == "gpus":
-        model, known = resources.gpu_model, {model for node in nodes for model in node.gpus or ()}
-        if not known:
-            return f"gpus: no node of {place} has GPUs: ask for 0"
-        if model and known == {""}:
-            return f"gpu_model: SLURM knows no models of the GPUs of {place}, so it has no {model}: leave it empty"
-        if model and model not in known:
-            names = _some(_nearest_first(model, sorted(known - {""})))
-            return f"gpu_model: no node of {place} has GPUs of model {model}: name one of {names}"
-    if want.field == "memory_gb" and all(node.memory_mb == 1 for node in nodes):
-        return (
-            f"memory_gb: {want.text} asked for, but SLURM does not count the memory of {place} (RealMemory 1, its "
-            "default): set memory_gb to 0, which asks for none"
-        )
-    largest = max(nodes, key=lambda node: want.had(node) or 0)
-    return (
-        f"{want.field}: {want.text} asked for, but no node of {place} gives a job more than "
-        f"{want.shown(want.had(largest) or 0)} ({largest.name}): ask for at most that"
+def _asked(resources: Resources, keys: Iterable[str]) -> str:
+    """These keys and what each asks for, those that ask for nothing left out."""
+    values = {key: getattr(resources, key) for key in dict.fromkeys(keys)}
+    return ", ".join(
+        f"{key} {','.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in values.items()
+        if value
     )
 
 
-def _unknown_features(resources: Resources, cluster: Cluster) -> list[str]:
-    """Words of the constraint that no node of the whole cluster has: SLURM refuses the job, even behind an `or`."""
-    words, nodes = _constraint(resources)[0], cluster.all_nodes
-    if not words or not nodes or any(node.features is None for node in nodes):
-        return []
-    known = sorted({word for node in nodes for word in node.features or ()})
+def _wants(resources: Resources) -> dict[str, Callable[[Node], bool]]:
+    """By key, whether a node has what the job asks for; what is not known of a node, it may have."""
+    memory_mb = math.ceil(resources.memory_gb * 1024)  # as the job's text has it
+    wants: dict[str, Callable[[Node], bool]] = {
+        "cpus": lambda node: node.cpus is None or node.cpus >= resources.cpus,
+        "memory_gb": lambda node: node.memory_mb is None or node.memory_mb >= memory_mb,
+    }
+    if resources.gpus:
+        wants["gpus"] = lambda node: node.gpus is None or node.gpu_count(resources.gpu_model) >= resources.gpus
+    if re.fullmatch(r"[^\s&|()*\[\]]+([&|][^\s&|()*\[\]]+)*", resources.constraint):  # else only SLURM can tell
+        words, holds = re.split("[&|]", resources.constraint), any if "|" in resources.constraint else all
+        wants["constraint"] = lambda node: holds(word in node.features for word in words)
+    return wants
+
+
+def _fits(resources: Resources, nodes: Iterable[Node]) -> list[Node]:
+    return [node for node in nodes if all(is_met(node) for is_met in _wants(resources).values())]
+
+
+def _out_of_service(resources: Resources, cluster: Cluster) -> list[Node]:
+    """The nodes that the job fits on and that somebody must see to before jobs start there again."""
+    nodes = cluster.nodes_of(*cluster.asked(resources.partition))
+    return _fits(resources, (node for node in nodes if not node.in_service))
+
+
+def _fitting(resources: Resources, cluster: Cluster) -> list[str]:
+    """Partitions, not hidden ones, that would take the job, as far as is seen here."""
+    shown = (partition for partition in cluster.partitions.values() if not partition.hidden)
     return [
-        f"constraint: no node of this cluster has the feature {word}: "
-        + (f"name one of {_some(_nearest_first(word, known))}" if known else "leave it empty, no node has any")
-        for word in words
-        if word not in known
+        one.name for one in shown if _fits(resources, cluster.nodes_of(one)) and not _denials(resources, one, False)
     ]
 
 
-def _constraint(resources: Resources) -> tuple[list[str], str]:
-    """The features of a constraint of plain words, and what joins them: & (also for one), | or both. Else nothing."""
-    text = resources.constraint
-    if not re.fullmatch(r"[\w.:@%+/=-]+([&|][\w.:@%+/=-]+)*", text):
-        return [], ""
-    return re.split("[&|]", text), "".join(sorted(set(text) & set("&|"))) or "&"
-
-
-def _asked(resources: Resources, cluster: Cluster) -> list[Partition]:
-    """The partitions that the job may start in: those named that exist, else the default one; or their alternates."""
-    known = cluster.partitions
-    names = listed(resources.partition) or [partition.name for partition in known.values() if partition.is_default]
-    asked = [known[name] for name in names if name in known]
-    return [known.get(one.alternate, one) if one.state in NO_NEW_JOBS else one for one in asked]
-
-
-def _excluded(resources: Resources) -> list[str]:
-    """The single expressions of node lists such as `n1,n[2-3,5]`; what has a slash is a file of names, unknown here."""
-    texts = [text for text in resources.exclude if "/" not in text]
-    return [item for text in texts for item in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text)]
+def _shown(node: Node) -> str:
+    gpus = [f"{count} {model or 'GPUs'}" for model, count in sorted((node.gpus or {}).items())]
+    memory = [] if node.memory_mb is None else [f"{math.floor(node.memory_mb * 100 / 1024) / 100:.10g} GB"]
+    return ", ".join([*([f"{node.cpus} CPUs"] if node.cpus else []), *memory, *gpus, *sorted(node.features)])
 
 
 # ---------------------------------------------------------------------------------------- the folder
@@ -384,30 +299,14 @@ def _file_system(path: Path) -> str:
     return kind
 
 
-# ---------------------------------------------------------------------------------------- texts
-
-
-def _shortage(node: Node, wants: Iterable[_Want]) -> str:
-    """What a node has, and what it is short of."""
-    gpus = [f"{count} {model or 'GPUs'}" for model, count in sorted((node.gpus or {}).items())]
-    memory = [] if node.memory_mb is None else [f"{_gb(node.memory_mb)} GB"]
-    has = ", ".join([*([f"{node.cpus} CPUs"] if node.cpus else []), *memory, *gpus])
-    return f"{has}: too little {', '.join(want.field for want in wants if not want.met_by(node))}"
-
-
-def _gb(megabytes: int) -> str:
-    """Rounded down, so that asking for it is granted."""
-    return f"{math.floor(megabytes * 100 / 1024) / 100:.10g}"
-
-
 def _h_min(minutes: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02} h"
 
 
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    more = f" and {len(names) - NAMED_AT_MOST} more" if len(names) > NAMED_AT_MOST else ""
-    return ", ".join(names[:NAMED_AT_MOST]) + more
+def _some(texts: Iterable[str], between: str = ", ") -> str:
+    texts = list(texts)
+    more = f" and {len(texts) - NAMED_AT_MOST} more" if len(texts) > NAMED_AT_MOST else ""
+    return between.join(texts[:NAMED_AT_MOST]) + more
 
 
 def _nearest_first(name: str, known: Iterable[str]) -> list[str]:

@@ -87,6 +87,13 @@ def asked_for(job: JobText) -> tuple[str, ...]:
     return tuple(_options(replace(job, name="", comment=""), ""))
 
 
+def request_text(resources: Resources) -> str:
+    """A script that asks SLURM for these resources and does nothing: what `sbatch --test-only` is asked about."""
+    nowhere = Path()
+    job = JobText("", [], nowhere, nowhere, nowhere, resources, lead_seconds=resources.lead_seconds)
+    return "\n".join(_head(_options(job, "")))
+
+
 def array_text(name: str, folder: Path, tasks: Mapping[int, JobText], at_once: int) -> str:
     """The script of an array of jobs that ask for the same, by number; `at_once` of them run at a time.
 

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from pydantic import Field, ValidationError
 
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.cluster.site import Site, explained, overrides
+from deployments.slurm.cluster.site import Site, overrides
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.job.plan import Plan
 from deployments.walk import Handle
 from storage import reading
 from storage.errors import BadInput
+from tasks.stage.validation import listed
 
 OPEN = re.compile(
     "(CUDA|CUBLAS|CUDNN|NVIDIA|NCCL|UCX|OMP|KMP|MKL|OPENBLAS|NUMEXPR|RAYON|MALLOC|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|LC)"
@@ -68,26 +70,35 @@ class SlurmJobConfiguration(BaseJobConfiguration, _Where):
     """One run's job, all layers merged."""
 
 
+@dataclass(frozen=True)
+class Layers:
+    """Where the variables of a job come from, the later over the earlier. All are read as they stand now: who corrects
+    one of them and retries the run, or starts the study again, expects the next job to have it."""
+
+    configuration: SlurmJobConfiguration
+    """The pool's and the deployment's."""
+    site: Site
+    study: dict[str, dict[str, Any]]
+    """By stage, or `all` (`own_resources`)."""
+    run: dict[str, Any]
+    """Given to the flow run itself."""
+
+
 def plan_of(
-    configuration: SlurmJobConfiguration,
-    site: Site,
-    flow_run: str,
+    layers: Layers,
+    *,
     name: str,
     parameters: dict[str, Any],
-    given: dict[str, Any],
-    study: dict[str, dict[str, Any]],
     own_folder: Path,
+    flow_run: str,
     automatic: bool = False,
     state_id: str = "",
 ) -> Plan:
-    """The plan of a flow run's next job.
-
-    Over the pool's and the deployment's resources come the site's, then those of the `study` (`own_resources`), then
-    the variables `given` to the run itself. All are as they stand now: who corrects one of them and retries the run, or
-    starts the study again, expects the next job to have it. `own_folder` is for a run whose variables name none.
+    """The plan of a flow run's next job; `own_folder` is for a run whose variables name none.
 
     BadInput for a variable of the environment that may be a secret: they stand in the job's script.
     """
+    configuration, site, stage = layers.configuration, layers.site, parameters.get("stage", "")
     environment = {key: value for key, value in configuration.env.items() if value and not key.startswith("PREFECT_")}
     hidden = sorted(key for key, value in environment.items() if not OPEN.fullmatch(key) or PASSWORD.search(value))
     if hidden:
@@ -96,28 +107,27 @@ def plan_of(
             "set it where the worker runs, and name it in pass_environment of the site file"
         )
     asked = configuration.model_dump(include=set(Resources.model_fields))
-    stage = parameters.get("stage", "")
     at_site = site.resources | site.stages.get(configuration.needs, {}) | site.stages.get(stage, {})
-    asked |= at_site | study.get("all", {}) | study.get(stage, {})
-    asked |= {name: value for name, value in given.items() if name in Resources.model_fields}
+    asked |= at_site | layers.study.get("all", {}) | layers.study.get(stage, {})
+    asked |= {key: value for key, value in layers.run.items() if key in Resources.model_fields}
     try:
         resources = Resources.model_validate(asked)
     except ValidationError as error:
-        raise BadInput(f"{name}: {explained(error)}") from None
+        raise BadInput(f"{name}: {'; '.join(listed(Resources, error))}") from None
     return Plan(
-        flow_run,
-        Path(configuration.folder or own_folder),
-        configuration.label or name,
-        command(configuration.command or "", parameters),
-        Path(configuration.directory or site.root),
-        resources,
-        environment,
-        automatic,
-        state_id,
-        site.array_tasks if parameters.get("study_file") else None,
-        parameters.get("study_file", ""),
-        stage,
-        name,
+        flow_run=flow_run,
+        folder=Path(configuration.folder or own_folder),
+        label=configuration.label or name,
+        command=command(configuration.command or "", parameters),
+        directory=Path(configuration.directory or site.root),
+        resources=resources,
+        environment=environment,
+        automatic=automatic,
+        state_id=state_id,
+        array_tasks=site.array_tasks if parameters.get("study_file") else None,
+        study_file=parameters.get("study_file", ""),
+        stage=stage,
+        comment=name,
     )
 
 
@@ -215,7 +225,12 @@ def plan_for(
     goes_on = last is not None and (last.end is None or last.end.follows == "AwaitingRetry")
     flow_run = last.flow_run if last is not None and goes_on else ""  # else a person's start makes a new one
     return plan_of(
-        configuration, site, flow_run, name, stage_parameters(handle, study_file), variables, own, folder, goes_on
+        Layers(configuration, site, own, variables),
+        name=name,
+        parameters=stage_parameters(handle, study_file),
+        own_folder=folder,
+        flow_run=flow_run,
+        automatic=goes_on,
     )
 
 

@@ -17,7 +17,7 @@ from deployments.slurm.cluster.client import other_clusters
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.plan import Plan, preview, time_problem
-from deployments.slurm.job.preflight import folder_problems, notes, problems_of
+from deployments.slurm.job.preflight import folder_problems, notes, problems, refusal_text
 from deployments.slurm.job.variables import Deployments, own_resources, plan_for
 from deployments.slurm.pool.environment import of_worker
 from deployments.slurm.study.study import SlurmStudy
@@ -59,11 +59,9 @@ class Checked:
         """All of it, so that a person corrects it in one go; empty when nothing stands against the jobs."""
         if not self.problems:
             return ""
-        lines = [f"{', '.join(stages)}: {text}" if stages else text for text, stages in self.problems.items()]
-        return (
-            "nothing was submitted, since the jobs could not run:\n  "
-            + "\n  ".join(lines)
-            + "\nResources stand in the site file and the deployment, which are read for each job, and in the study."
+        return refusal_text(
+            "jobs",
+            (f"{', '.join(stages)}: {text}" if stages else text for text, stages in self.problems.items()),
         )
 
     def scripts(self) -> Iterator[tuple[Handle, str]]:
@@ -76,18 +74,18 @@ def checked(slurm: SlurmStudy) -> Checked:
     """The study's jobs, one and all; writes nothing. What a person should know of jobs that can run is logged."""
     own, cluster, source = own_resources(slurm.study), read_cluster(), slurm.present_source
     plans: list[tuple[Handle, Plan]] = []
-    problems: dict[str, list[str]] = {}
+    found: dict[str, list[str]] = {}
     noted: set[str] = set()
     of_root = folder_problems(slurm.root, several_hosts=cluster.several_hosts)
     for text in [*other_clusters(), *_unknown_stages(slurm.walk, own, slurm.site), *of_root, *_unowned(slurm)]:
-        problems[text] = []
+        found[text] = []
     with get_client(sync_client=True) as client:
         deployments = Deployments(client)
         for handle in (handle for handle in slurm.handles if not handle.finished):
             try:
                 plan = plan_for(deployments, slurm.site, handle, slurm.file, source, own)
                 given = of_worker(Path(slurm.site.root) / ".slurm" / deployments.pool(handle.stage.deployment))
-                against = problems_of(plan.resources, cluster, given, strict_lead=slurm.site.strict_lead)
+                against = problems(plan.resources, cluster, given, strict_lead=slurm.site.strict_lead)
                 if too_short := time_problem(replace(plan, automatic=False)):
                     against.append(too_short)
                 plans.append((handle, plan))
@@ -96,7 +94,7 @@ def checked(slurm: SlurmStudy) -> Checked:
                 against = [str(error)]
             of_run = [] if of_root else folder_problems(handle.run.path, several_hosts=cluster.several_hosts)
             for text in [*against, *of_run]:
-                problems.setdefault(text, []).append(handle.label)
+                found.setdefault(text, []).append(handle.label)
         if slurm.study.execution.permissions == "umask" and open_to_all(slurm.root / slurm.study.name):
             noted.add(
                 f"everybody on this cluster can read what the study keeps below {slurm.root}, its texts and logs too: "
@@ -105,7 +103,7 @@ def checked(slurm: SlurmStudy) -> Checked:
         for note in sorted(noted):
             LOG.warning("%s", note)
         warn_of_idle_pools(client)
-    return Checked(plans, problems)
+    return Checked(plans, found)
 
 
 def warn_of_idle_pools(client: SyncPrefectClient) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deployments.slurm.cluster.client import Job
+from deployments.slurm.cluster.client import Job, NotInstalled, Unreachable
 from deployments.slurm.cluster.limits import NoAnswer, SubmitLimit, submit_limit
 
 
@@ -65,7 +65,7 @@ def test_an_accounting_that_is_away_does_not_say_that_there_is_no_limit(said: st
         return subprocess.CompletedProcess(command, 1, "", said)
 
     def hangs(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        raise subprocess.TimeoutExpired(command, 15.0)
+        raise Unreachable("sacctmgr did not answer")
 
     for run in (away, hangs):
         with pytest.raises(NoAnswer):
@@ -83,7 +83,7 @@ def test_a_cluster_without_accounting_has_no_limit_and_says_nothing(caplog: pyte
         return subprocess.CompletedProcess(command, 1, "", "You are not running a supported accounting_storage plugin")
 
     def missing(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        raise FileNotFoundError(command[0])
+        raise NotInstalled(command[0])
 
     assert submit_limit(run=run) is submit_limit(run=missing) is None
     assert not caplog.records

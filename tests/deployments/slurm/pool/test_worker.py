@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,9 +27,12 @@ from deployments.slurm.job.variables import SlurmJobConfiguration
 from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.pool import Pool
 from deployments.slurm.pool.reconcile import Finish, Run, SetState
-from deployments.slurm.pool.worker import FEW_SECONDS, SUBMITTED_AT_ONCE, SlurmWorker, interval_seconds, notify
+from deployments.slurm.pool.service import Service, notify
+from deployments.slurm.pool.worker import FEW_SECONDS, SUBMITTED_AT_ONCE, SlurmWorker, interval_seconds
 from storage import durable, locks
 from storage.errors import BadInput
+
+FAKE = SimpleNamespace()
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(0, 5.0), (20, 5.0), (1000, 30.0)])
@@ -59,12 +62,20 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmWorker:
         return SlurmWorker("gpu")
 
     made = asyncio.run(make())
-    monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
-    (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\n")
-    made._site, made._jobs = Site(root=str(tmp_path)), SimpleNamespace()  # type: ignore[assignment]
-    made._places = SimpleNamespace(are_kept=True)  # type: ignore[assignment]
+    made._service = SimpleNamespace(places=SimpleNamespace(are_kept=True))  # type: ignore[assignment]
     made._has_successfully_synced = True
     return made
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A pool that this process serves, without a server."""
+    monkeypatch.setenv("RATCHET_SITE", str(tmp_path / "site.yaml"))
+    (tmp_path / "site.yaml").write_text(f"root: {tmp_path}\n")
+    lock = locks.acquire(tmp_path / ".slurm" / "gpu" / "locks")
+    made = Service("gpu", Site(root=str(tmp_path)), lock, clients=lambda: FAKE, more_come=lambda: False)  # type: ignore[arg-type]
+    yield made
+    made.end()
 
 
 def answered(status: int) -> httpx.HTTPStatusError:
@@ -105,7 +116,7 @@ def test_no_run_is_taken_before_a_poll_has_said_how_many_may_come(
         return ["due"]
 
     monkeypatch.setattr(BaseWorker, "get_and_submit_flow_runs", due)
-    worker._places = SimpleNamespace(are_kept=are_kept)  # type: ignore[assignment]
+    worker._service = SimpleNamespace(places=SimpleNamespace(are_kept=are_kept))  # type: ignore[assignment]
     assert asyncio.run(worker.get_and_submit_flow_runs()) == (["due"] if are_kept else [])
 
 
@@ -119,18 +130,19 @@ def test_a_place_that_a_poll_found_free_is_given_at_once_and_before_anybody_is_t
         done.append("submit")
         return []
 
-    async def serves() -> bool:
-        if "tell" in done:
-            worker._watching.cancel()
-        return True
+    async def wait(service: Any) -> None:
+        worker._watching.cancel()
+        await anyio.sleep(0)
 
+    async def serving(site: Any) -> Any:
+        return worker._service
+
+    service = SimpleNamespace(poll=lambda: done.append("poll"), tell=lambda: done.append("tell"))
+    worker._service = SimpleNamespace(**vars(worker._service) | vars(service))  # type: ignore[assignment]
     monkeypatch.setattr(BaseWorker, "get_and_submit_flow_runs", of_prefect)
-    monkeypatch.setattr(worker, "_serves", serves)
-    monkeypatch.setattr(worker, "_poll", lambda: done.append("poll"))
-    monkeypatch.setattr(worker, "_tell", lambda: done.append("tell"))
-    worker._jobs = SimpleNamespace(live={})  # type: ignore[assignment]
-    monkeypatch.setattr("deployments.slurm.pool.worker.FEW_SECONDS", 0.0)
-    asyncio.run(worker._watch())
+    monkeypatch.setattr(worker, "_serving", serving)
+    monkeypatch.setattr(worker, "_wait", wait)
+    asyncio.run(worker._watch(Site(root="/runs")))
     assert done[:3] == ["poll", "submit", "tell"]
 
 
@@ -215,19 +227,20 @@ def test_a_run_is_not_crashed_because_the_server_failed_while_it_was_submitted(
 
 @pytest.mark.parametrize("error", [httpx.ConnectError("away"), OSError(5, "Input/output error")])
 def test_a_run_that_cannot_be_read_now_is_left_for_later(
-    worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, error: Exception
+    worker: SlurmWorker, service: Service, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """What `run` raises Prefect makes Crashed, and nothing would start it again."""
 
-    async def fails(*_: Any) -> None:
+    def fails(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(worker, "_asked_for_by", fails)
+    worker._service = service
+    monkeypatch.setattr(service, "asked_for_by", fails)
     result = asyncio.run(worker.run(SimpleNamespace(name="a run", id=uuid4()), SlurmJobConfiguration()))  # type: ignore[arg-type]
     assert result.status_code == 0 and not result.identifier
 
 
-def test_a_run_that_a_person_made_has_the_folder_of_its_stage(worker: SlurmWorker, tmp_path: Path) -> None:
+def test_a_run_that_a_person_made_has_the_folder_of_its_stage(service: Service, tmp_path: Path) -> None:
     """There its records and its marker are, and the journal of all its jobs."""
     parameters = {
         "study_file": f"{tmp_path}/runs/mono/studies/robustness-s42-0123abcd.yaml",
@@ -236,34 +249,31 @@ def test_a_run_that_a_person_made_has_the_folder_of_its_stage(worker: SlurmWorke
         "fingerprint": "ab" * 32,
     }
     by_hand = SimpleNamespace(id=uuid4(), job_variables={}, parameters=parameters)
-    assert worker._folder_of(by_hand) == tmp_path / "runs/mono/train-baseline/abababababab/jobs"  # type: ignore[arg-type]
+    assert service.folder_of(by_hand) == tmp_path / "runs/mono/train-baseline/abababababab/jobs"  # type: ignore[arg-type]
     by_hand.parameters = {"anything": "else"}
-    assert worker._folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"  # type: ignore[arg-type]
+    assert service.folder_of(by_hand) == tmp_path / f".slurm/gpu/{by_hand.id}/jobs"  # type: ignore[arg-type]
     by_hand.job_variables = {"folder": "/given/jobs"}
-    assert worker._folder_of(by_hand) == Path("/given/jobs")  # type: ignore[arg-type]
+    assert service.folder_of(by_hand) == Path("/given/jobs")  # type: ignore[arg-type]
 
 
 class Refusing:
     """A worker whose preflight refuses: the states that it set, and what it notified a person of."""
 
-    def __init__(self, worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    def __init__(self, service: Service, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.states: list[tuple[Any, ...]] = []
         self.notified: list[str] = []
         self.open = True
         """Whether the run is still open: else a poll has set its end."""
-        self._worker, self._folder = worker, folder
+        self._service, self._folder = service, folder
 
-        async def asked_for_by(*_: Any) -> tuple[bool, str, str]:
-            return self.automatic, self.message, "state"
-
-        async def set_(run: Any, *state: Any) -> bool:
+        def set_(run: Any, *state: Any) -> bool:
             self.states.append(state)
             return self.open
 
-        monkeypatch.setattr(worker, "_asked_for_by", asked_for_by)
-        monkeypatch.setattr(worker, "_set", set_)
-        monkeypatch.setattr(worker, "_notify", lambda name, message: self.notified.append(message))
-        monkeypatch.setattr("deployments.slurm.pool.worker.read_cluster", lambda: Cluster({}))
+        monkeypatch.setattr(service, "asked_for_by", lambda run: (self.automatic, self.message, "state"))
+        monkeypatch.setattr(service, "set_state", set_)
+        monkeypatch.setattr(service, "notify", lambda name, message: self.notified.append(message))
+        monkeypatch.setattr("deployments.slurm.pool.service.read_cluster", lambda: Cluster({}))
 
     def run(
         self, message: str = "", automatic: bool = True, study_file: str = "", **asked: Any
@@ -272,13 +282,13 @@ class Refusing:
         self.message, self.automatic = message, automatic
         given = SlurmJobConfiguration(command="work", folder=str(self._folder), **asked)
         run = SimpleNamespace(name="a run", id="f", parameters={"study_file": study_file}, job_variables={})
-        asyncio.run(self._worker.run(run, given))  # type: ignore[arg-type]
+        self._service.submit(run, given)  # type: ignore[arg-type]
         return self.states
 
 
 @pytest.fixture
-def refusing(worker: SlurmWorker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refusing:
-    return Refusing(worker, monkeypatch, tmp_path / "runs" / "jobs")
+def refusing(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refusing:
+    return Refusing(service, monkeypatch, tmp_path / "runs" / "jobs")
 
 
 def test_what_is_wrong_with_a_first_job_fails_the_run_and_notifies_a_person(refusing: Refusing) -> None:
@@ -313,7 +323,7 @@ def test_more_memory_than_any_node_has_is_not_waited_for(refusing: Refusing, tmp
         if resources.memory_gb > 5:
             raise BadInput("memory_gb: no node has so much")
 
-    monkeypatch.setattr("deployments.slurm.pool.worker.require", require)
+    monkeypatch.setattr("deployments.slurm.pool.service.require", require)
     end = End("AwaitingRetry", "it ran out of memory", memory_gb=6.0, exclude=["n1"])
     Journal(tmp_path / "runs" / "jobs").write(Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7", end=end))
     ((type_, _, message),) = refusing.run("it ran out of memory", memory_gb=4)
@@ -337,7 +347,7 @@ def test_a_limit_in_which_two_jobs_did_no_step_fails_the_run_and_says_which_key_
     assert refusing.notified == [message]
 
 
-def test_what_was_done_before_the_server_went_away_is_shown(worker: SlurmWorker, monkeypatch: Any) -> None:
+def test_what_was_done_before_the_server_went_away_is_shown(service: Service, monkeypatch: Any) -> None:
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     run, end = Run("f", "s", "RUNNING", "Running"), End("Failed", "a check failed")
     done = Finish(run, entry, end, SetState(run, "FAILED", "Failed", end.message))
@@ -349,52 +359,70 @@ def test_what_was_done_before_the_server_went_away_is_shown(worker: SlurmWorker,
     shown: list[Any] = []
     mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: shown.append(ended.end))
     notified: list[str] = []
-    monkeypatch.setattr(worker, "_notify", lambda name, message: notified.append(message))
-    worker._jobs, worker._mirror = jobs, mirror  # type: ignore[assignment]
+    monkeypatch.setattr(service, "notify", lambda name, message: notified.append(message))
+    service.pool, service.mirror = jobs, mirror  # type: ignore[assignment]
     with pytest.raises(httpx.ConnectError):
-        worker._poll()
+        service.poll()
     assert (shown, notified) == ([end], ["a check failed"])
 
 
-def test_a_worker_whose_pool_was_taken_over_may_submit_nothing(worker: SlurmWorker, monkeypatch: Any) -> None:
-    monkeypatch.setattr("deployments.slurm.pool.worker.get_client", lambda sync_client: None)
-    assert asyncio.run(worker._serves()) and worker._jobs is not None and worker._jobs._ours()
-    assert worker._lock is not None
-    worker._lock.release()
-    other = locks.acquire(worker._lock.directory)
-    assert not worker._jobs._ours()
-    other.release()
-
-
-def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(
-    worker: SlurmWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_worker_whose_pool_was_taken_over_may_submit_nothing_and_stands_by(
+    worker: SlurmWorker, tmp_path: Path, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr("deployments.slurm.pool.worker.get_client", lambda sync_client: None)
+    worker._service, site = None, Site(root=str(tmp_path))
+    service = asyncio.run(worker._serving(site))
+    assert service is not None and service is worker._service and service.pool._ours()
+    service.lock.release()
+    other = locks.acquire(service.lock.directory)
+    assert not service.pool._ours()
+    assert asyncio.run(worker._serving(site)) is worker._service is None
+    other.release()
+    assert asyncio.run(worker._serving(site)) is not service
+    assert worker._service is not None
+    worker._service.end()
+
+
+def test_the_pool_waits_for_the_runs_that_prefect_is_submitting(
+    worker: SlurmWorker, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The cells of a sweep came to the pool one after the other, and went as jobs of their own."""
+    monkeypatch.setattr("deployments.slurm.pool.worker.get_client", lambda sync_client: None)
+    worker._service = None
+    service = asyncio.run(worker._serving(Site(root=str(tmp_path))))
+    assert service is not None and not service.pool._more_come()
+    worker._submitting_flow_run_ids.add(uuid4())
+    assert service.pool._more_come()
+    service.end()
+
+
+def test_after_a_poll_in_vain_no_ended_run_is_shown_as_if_it_were_alive(service: Service) -> None:
     class Away:
         def jobs(self) -> Any:
             raise Unreachable("away")
 
     shown: list[Any] = []
-    worker._jobs = Pool(Away(), SimpleNamespace())  # type: ignore[arg-type]
-    worker._jobs.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]  # type: ignore[list-item]
-    worker._mirror = SimpleNamespace(show=shown.append)  # type: ignore[assignment]
-    worker._poll()
+    service.pool = Pool(Away(), SimpleNamespace())  # type: ignore[arg-type]
+    service.pool.seen = [SimpleNamespace(run=Run("f", "s", "FAILED", "Failed"), submissions=[])]  # type: ignore[list-item]
+    service.mirror = SimpleNamespace(show=shown.append)  # type: ignore[assignment]
+    service.poll()
     assert not shown
 
 
-def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(worker: SlurmWorker, tmp_path: Path) -> None:
+def test_each_poll_keeps_the_places_by_the_site_file_as_it_is_now(service: Service, tmp_path: Path) -> None:
     kept: list[tuple[int | None, Alive]] = []
     told: list[int] = []
     alive, keep = Alive(), lambda site, alive: kept.append((site.max_jobs, alive))
     seen = [SimpleNamespace(run=Run("f", "s", type_, type_), submissions=[]) for type_ in ("PENDING", "CANCELLING")]
-    worker._places = SimpleNamespace(keep=keep, tell=told.append)  # type: ignore[assignment]
-    worker._mirror = SimpleNamespace(show=lambda seen: None)  # type: ignore[assignment]
-    worker._jobs = SimpleNamespace(poll=lambda: None, done=[], seen=seen, alive=alive)  # type: ignore[assignment]
+    service.places = SimpleNamespace(keep=keep, tell=told.append)  # type: ignore[assignment]
+    service.mirror = SimpleNamespace(show=lambda seen: None)  # type: ignore[assignment]
+    service.pool = SimpleNamespace(poll=lambda: None, done=[], seen=seen, alive=alive)  # type: ignore[assignment]
     for text in (f"root: {tmp_path}\nmax_jobs: 2\n", f"root: {tmp_path}\nmax_job: 2\n", f"root: {tmp_path}\n"):
         (tmp_path / "site.yaml").write_text(text)
-        worker._poll()
-        worker._tell()
-    worker._jobs.alive = None
-    worker._poll()
+        service.poll()
+        service.tell()
+    service.pool.alive = None
+    service.poll()
     assert kept == [(2, alive), (2, alive), (None, alive)] and told == [1, 1, 1]
 
 
@@ -407,10 +435,10 @@ def test_a_person_is_notified_once_of_what_is_put_off_again_and_again(refusing: 
 
 
 def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_it(
-    refusing: Refusing, worker: SlurmWorker, tmp_path: Path
+    refusing: Refusing, service: Service, tmp_path: Path
 ) -> None:
     plans = []
-    worker._jobs = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
+    service.pool = SimpleNamespace(submit=plans.append)  # type: ignore[assignment]
     site = tmp_path / "site.yaml"
     site.write_text(f"root: {tmp_path}\nresources:\n  cpuss: 3\n")
     ((type_, name, message, delay),) = refusing.run(automatic=False)
@@ -422,12 +450,12 @@ def test_the_site_file_is_read_for_each_job_and_waited_for_while_somebody_edits_
 
 
 def test_a_root_that_moves_in_the_site_file_moves_nothing_that_is_under_way(
-    refusing: Refusing, worker: SlurmWorker, tmp_path: Path
+    refusing: Refusing, service: Service, tmp_path: Path
 ) -> None:
-    worker._jobs = SimpleNamespace(submit=lambda plan: "7")  # type: ignore[assignment]
+    service.pool = SimpleNamespace(submit=lambda plan: "7")  # type: ignore[assignment]
     (tmp_path / "site.yaml").write_text("root: /elsewhere\njob_name: other\n")
     refusing.run("")
-    assert worker._site is not None and (worker._site.root, worker._site.job_name) == (str(tmp_path), "other")
+    assert (service.site.root, service.site.job_name) == (str(tmp_path), "other")
 
 
 def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(refusing: Refusing, tmp_path: Path) -> None:
@@ -438,9 +466,7 @@ def test_a_kept_study_that_asks_for_what_does_not_exist_is_waited_for(refusing: 
 
 
 @pytest.mark.parametrize("origin", ["person", "automatic"])
-def test_who_asked_for_a_job_stands_before_what_only_put_it_off(
-    worker: SlurmWorker, monkeypatch: Any, origin: Origin
-) -> None:
+def test_who_asked_for_a_job_stands_before_what_only_put_it_off(service: Service, origin: Origin) -> None:
     """Else a person's start that met a broken site file counts as one of three automatic attempts in vain."""
     start = datetime(2026, 11, 22, tzinfo=UTC)
 
@@ -458,31 +484,25 @@ def test_who_asked_for_a_job_stands_before_what_only_put_it_off(
     other: Origin = "automatic" if origin == "person" else "person"
     states = [*put_off, state(0, origin), state(-1, other), present]
 
-    async def read_states(_: Any) -> list[State[Any]]:
-        return states
-
-    async def read(_: Any) -> Any:
-        return SimpleNamespace(state=present)
-
-    client = SimpleNamespace(read_flow_run_states=read_states, read_flow_run=read)
-    monkeypatch.setattr(SlurmWorker, "client", property(lambda self: client))
-    asked = asyncio.run(worker._asked_for_by(SimpleNamespace(id=uuid4())))  # type: ignore[arg-type]
+    read = lambda _: SimpleNamespace(state=present)  # noqa: E731
+    service._client = SimpleNamespace(read_flow_run_states=lambda _: states, read_flow_run=read)  # type: ignore[assignment]
+    asked = service.asked_for_by(SimpleNamespace(id=uuid4()))  # type: ignore[arg-type]
     assert asked == (origin == "automatic", "the worker was away", str(present.id))
 
 
 def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_says(
-    worker: SlurmWorker, monkeypatch: Any
+    service: Service, monkeypatch: Any
 ) -> None:
     notified: list[str] = []
-    monkeypatch.setattr(worker, "_notify", lambda name, message: notified.append(message))
+    monkeypatch.setattr(service, "notify", lambda name, message: notified.append(message))
     run = Run("f", "s", "PENDING", "Pending")
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     mirror = SimpleNamespace(show=lambda seen: None)
     jobs = SimpleNamespace(seen=[SimpleNamespace(run=run, submissions=[entry])])
-    worker._jobs, worker._mirror = jobs, mirror  # type: ignore[assignment]
+    service.pool, service.mirror = jobs, mirror  # type: ignore[assignment]
     advice = diagnosis.waiting("JobHeldAdmin").text
-    worker._show([SetState(run, "PENDING", "InfrastructurePending", advice)])
-    worker._show([SetState(run, "PENDING", "InfrastructurePending", "in other words", needs_person=True)])
+    service.show([SetState(run, "PENDING", "InfrastructurePending", advice)])
+    service.show([SetState(run, "PENDING", "InfrastructurePending", "in other words", needs_person=True)])
     assert notified == ["in other words"]
 
 
@@ -495,17 +515,18 @@ def test_a_person_is_notified_of_a_job_that_waits_for_one_whatever_its_message_s
         (End("Cancelled", "scancel", again=True), False),
     ],
 )
-def test_the_study_of_a_stage_that_ended_is_walked_within_seconds(worker: SlurmWorker, end: End, walked: bool) -> None:
+def test_the_study_of_a_stage_that_ended_is_walked_within_seconds(
+    worker: SlurmWorker, service: Service, end: End, walked: bool
+) -> None:
     """Else the next stage is submitted by `advance`, up to ten minutes later."""
     run = Run("f", "s", "RUNNING", "Running", folder="/runs/mono/train/abababababab/jobs")
     entry = Submission(1, "x.1", "f", 0.0, True, 4.0, job_id="7")
     seen = [SimpleNamespace(run=run, submissions=[entry])]
     done = [Finish(run, entry, end, SetState(run, "COMPLETED", "Completed", end.message))]
-    worker._jobs = SimpleNamespace(poll=lambda: None, done=done, seen=seen, alive=None, live={})  # type: ignore[assignment]
-    worker._mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: None)  # type: ignore[assignment]
+    service.pool = SimpleNamespace(poll=lambda: None, done=done, seen=seen, alive=None, live={})  # type: ignore[assignment]
+    service.mirror = SimpleNamespace(show=lambda seen: None, show_end=lambda seen, ended: None)  # type: ignore[assignment]
     asked: list[tuple[Path, str]] = []
-    worker._walks = SimpleNamespace(ask=lambda *study: asked.append(study), look=lambda: True)  # type: ignore[assignment]
-    worker._poll()
+    service.walks = SimpleNamespace(ask=lambda *study: asked.append(study), look=lambda: True, stop=lambda: None)  # type: ignore[assignment]
+    service.poll()
     assert asked == [(Path("/runs"), "mono")] * walked
-    worker._runs = SimpleNamespace()  # type: ignore[assignment]
-    asyncio.run(asyncio.wait_for(worker._wait(), 4))  # what a walk has started is not left to the next poll
+    asyncio.run(asyncio.wait_for(worker._wait(service), 4))  # what a walk has started is not left to the next poll

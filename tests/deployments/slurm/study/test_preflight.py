@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from deployments.deploy import JOBS, STUDIES, deploy, make_pool
 from deployments.generate import shared_deployments
 from deployments.page import load_page
+from deployments.slurm.cluster.client import Refused
 from deployments.slurm.cluster.site import VARIABLE, Site
 from deployments.slurm.pool import environment
 from deployments.slurm.study import preflight
@@ -29,7 +31,8 @@ from tests.slurm import toy
 from tests.slurm.harness import toy_study
 
 WRONG = {
-    "toy-training": {"partition": "nope", "cpus": 99},
+    "toy-training": {"partition": "nope"},
+    "toy-report": {"cpus": 99},
     "all": {"memory_gb": 1},
 }
 NOT_SET = {"pass_environment": ["SURELY_NOT_SET"]}
@@ -38,12 +41,19 @@ NOT_SET = {"pass_environment": ["SURELY_NOT_SET"]}
 @pytest.fixture
 def at_server(prefect_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A server with the deployments of stages, and a cluster of one node."""
-    monkeypatch.setattr(preflight, "read_cluster", one_node)
+    monkeypatch.setattr(preflight, "read_cluster", lambda: replace(one_node(), would_take=takes_eight_cpus_of_gpu))
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
         for pool in (STUDIES, JOBS):
             make_pool(client, pool)
         assert len([*deploy(client, shared_deployments())]) == 4
         yield
+
+
+def takes_eight_cpus_of_gpu(script: str) -> None:
+    if "--partition=nope" in script:
+        raise Refused("Invalid partition name specified")
+    if "--cpus-per-task=99" in script:
+        raise Refused("Requested node configuration is not available")
 
 
 def a_study(root: Path, asked: dict[str, Any], **of_site: Any) -> SlurmStudy:
@@ -62,8 +72,8 @@ def test_all_that_stands_against_a_study_is_told_at_once_each_cause_once_with_it
         Follower(a_study(tmp_path, WRONG, resources=NOT_SET, stages={"no-such-stage": {}})).start()
     lines = str(refused.value).splitlines()
     for problem in (
-        "toy-training: partition: nope is not a partition of this cluster",
-        "toy-training: cpus: 99 CPUs asked for",
+        "toy-training: partition nope: SLURM refuses the job (Invalid partition name specified)",
+        "toy-report: cpus 99: SLURM refuses the job (Requested node configuration is not available)",
         "toy-training, toy-report: pass_environment: SURELY_NOT_SET is not set where the worker of the pool runs",
         "SLURM_CLUSTERS=gpus is set",
         "site file: stages.no-such-stage: no stage has this name",
@@ -103,7 +113,7 @@ def test_the_dry_run_tells_all_refusals_above_the_scripts(
     monkeypatch.setattr(sys, "stderr", sys.stdout)
     assert command.ratchet(["run", "tests.slurm.toy", "--dispatch", "slurm", "--dry-run"]) == 2
     shown = capsys.readouterr().out
-    at = [shown.index(part) for part in ("stages.all: no stage", "partition: nope", "cpus: 99", "#SBATCH", "above")]
+    at = [shown.index(part) for part in ("stages.all: no stage", "partition nope", "cpus 99", "#SBATCH", "above")]
     assert at == sorted(at), shown
 
 
