@@ -102,6 +102,12 @@ def _cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in _used())
 
 
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The attempts' records, oldest first; one that cannot be read, of a process that died while it wrote it, is left
+    out."""
+    return [record for file in sorted(folder.glob("[0-9]*.json")) if (record := read(file))]
+
+
 def newest(folder: Path) -> dict[str, Any] | None:
     """The newest attempt's record, or None when there was no attempt or its record cannot be read."""
     files = sorted(folder.glob("[0-9]*.json"))
@@ -110,8 +116,8 @@ def newest(folder: Path) -> dict[str, Any] | None:
 
 def seconds_of(folder: Path) -> float | None:
     """What the attempts took together, as far as they could say; None where none could."""
-    records = [read(file) for file in sorted(folder.glob("[0-9]*.json"))]
-    spans = [one["ended_at"] - one["started_at"] for one in records if one.get("ended_at") and one.get("started_at")]
+    ends = [(one.get("started_at"), one.get("ended_at")) for one in records(folder)]
+    spans = [ended - started for started, ended in ends if started and ended]
     return sum(spans) if spans else None
 
 
@@ -128,9 +134,7 @@ def without_progress(folder: Path, now_at: list[int]) -> list[dict[str, Any]]:
     row ends at an attempt with progress or one that a person started; one that a person ended is passed over.
     """
     row: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("[0-9]*.json"), reverse=True):
-        if not (record := read(file)):
-            continue  # half a record says nothing about who started what
+    for record in reversed(records(folder)):  # half a record says nothing about who started what
         began_at = record.get("began_at") or [0] * len(now_at)
         if record.get("started_by") != "automatic" or any(a > b for a, b in zip(now_at, began_at, strict=True)):
             return row

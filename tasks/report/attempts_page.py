@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage import durable
-from storage.run_directory import read
+from storage.attempts import records
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
 from tasks.report.page import Section, html_page
@@ -45,9 +45,7 @@ class Attempt:
 def attempts_of(directory: Path) -> list[Attempt]:
     """The attempts at a stage that left a record in its run directory, in their order."""
     found = []
-    for file in sorted((directory / "attempts").glob("[0-9]*.json")):
-        if not (record := read(file)):
-            continue  # of one that died while it wrote it
+    for record in records(directory / "attempts"):
         started, ended = record["started_at"], record.get("ended_at")
         found.append(
             Attempt(

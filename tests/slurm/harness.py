@@ -32,8 +32,8 @@ from deployments.page import Page, load_page
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.study import file as study_file
-from deployments.slurm.study.advance import Advance
 from deployments.slurm.study.follow import Follower, advance_kept
+from deployments.slurm.study.standings import Standings
 from deployments.slurm.study.study import SlurmStudy
 from deployments.sources import page_names
 from deployments.walk import Handle
@@ -396,7 +396,7 @@ class Dispatched:
     def folder(self) -> Path:
         return self.training.run.path
 
-    def advance(self, person: bool = False) -> Advance:
+    def advance(self, person: bool = False) -> Standings:
         """As `advance` does every ten minutes; `person`: as somebody who starts the study."""
         slurm = SlurmStudy.at_site(load_page("tests.slurm.toy"), self.study, str(self.root))
         return Follower(slurm).start() if person else advance_kept(slurm.file, slurm.site, slurm.root)

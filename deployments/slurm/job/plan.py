@@ -13,7 +13,6 @@ from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import attempts
-from storage.run_directory import read
 from tasks.stage.limit import least_minutes, too_short
 
 
@@ -139,7 +138,7 @@ def time_problem(plan: Plan) -> str:
     """
     limit, lead = plan.resources.time_limit_minutes, _lead_seconds(plan.resources, plan.folder.parent)
     most = 2 if plan.automatic else 1
-    newest = [read(file) for file in sorted((plan.folder.parent / "attempts").glob("[0-9]*.json"))[-most:]]
+    newest = attempts.records(plan.folder.parent / "attempts")[-most:]
     found = []
     for record in newest:
         start, step = float(record.get("start_seconds") or 0), float(record.get("step_seconds") or 0)

@@ -2,67 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Scheduled
 
-from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
 from deployments.slurm.job.variables import Deployments, job_variables, run_name, stage_parameters
-from deployments.slurm.study.known_runs import is_over
-from deployments.slurm.study.standings import Stand, Standing, Standings, Told, key_of, nobody, under_way
+from deployments.slurm.study.known_runs import KnownRuns, is_over
+from deployments.slurm.study.standings import Stand, Standing, key_of, under_way
 from deployments.walk import Handle
-from storage import generations, locks
+from storage import generations
 from storage.errors import Held
-from storage.run_directory import RunDirectory
 
 
-class Advance(Standings):
-    """Starts what is ready of a walked page."""
+class Starter:
+    """Makes the flow runs of a study's stages (`standings.Start`)."""
 
-    def __init__(
-        self,
-        handles: Iterable[Handle],
-        client: SyncPrefectClient,
-        slurm: SlurmClient,
-        site: Site,
-        study_file: Path,
-        source: Path,
-        person: bool = False,
-        told: Told = nobody,
-        begun: frozenset[str] = frozenset(),
-    ) -> None:
-        self._site, self._file, self._source = site, study_file, source
+    def __init__(self, client: SyncPrefectClient, site: Site, study_file: Path, source: Path) -> None:
+        self._client, self._site, self._file, self._source = client, site, study_file, source
         self._deployments = Deployments(client)
-        super().__init__(handles, client, slurm, person, told, begun)
 
-    def _held_by(self, run: RunDirectory) -> str:
-        folder = run.path / "locks"
-        if locks.holder(folder) is None:
-            return ""
-        try:  # one on another host can only be watched
-            locks.acquire(folder).release()
-        except Held as held:
-            return str(held)
-        return ""
-
-    def _ready(self, handle: Handle, again: str) -> Standing:
+    def __call__(self, handle: Handle, runs: KnownRuns, person: bool, again: str) -> Standing:
         """A new flow run of the stage; the one that was made already for this generation, when it was."""
-        anew = self._person and not again
+        anew = person and not again
         if again:  # by a key that will be a new one: two who start it at once would make two runs of it
-            made = self._runs.made_by_now(key_of(handle, generations.current(handle.run)["generation"]))
+            made = runs.made_by_now(key_of(handle, generations.current(handle.run)["generation"]))
             if made is not None and not is_over(made):
                 return under_way(made, None)
         try:
-            run = self._begin(handle, again)
+            run = self._begin(handle, person, again)
             while run and run.state is not None and run.state.is_final() and (run.state.is_completed() or anew):
                 # the folder was removed since, perhaps more than once
                 again = f"started again: its flow run is {run.state.name}, and its folder has no marker"
-                run = self._begin(handle, again)
+                run = self._begin(handle, person, again)
         except Held as held:
             return Standing("under way", str(held))
         if run is None:
@@ -72,14 +47,14 @@ class Advance(Standings):
             return Standing(stand, f"{run.state.name}: {run.state.message}", str(run.id))
         return Standing("under way", "started", str(run.id))
 
-    def _begin(self, handle: Handle, again: str) -> FlowRun | None:
+    def _begin(self, handle: Handle, person: bool, again: str) -> FlowRun | None:
         """The flow run of the stage's generation, raised if it begins again; None when it is finished by now."""
         digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
         generation = generations.raised_for_dispatch(handle.run, digests, again)
         handle.check_marker()
-        return None if handle.finished else self._flow_run_of(handle, generation)
+        return None if handle.finished else self._flow_run_of(handle, person, generation)
 
-    def _flow_run_of(self, handle: Handle, generation: int) -> FlowRun:
+    def _flow_run_of(self, handle: Handle, person: bool, generation: int) -> FlowRun:
         """The flow run of a stage in a generation: one, however often this is called."""
         name = handle.stage.name
         key = key_of(handle, generation)
@@ -90,8 +65,8 @@ class Advance(Standings):
             tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
             idempotency_key=key,
             state=Scheduled(
-                message="started by a person" if self._person else None,
-                state_details=marked("person" if self._person else "automatic"),
+                message="started by a person" if person else None,
+                state_details=marked("person" if person else "automatic"),
             ),
             job_variables=job_variables(self._site, handle, self._source),
         )

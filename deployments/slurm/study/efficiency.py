@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from deployments.slurm.cluster.client import Used
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.walk import Handle
-from storage import reading
-from storage.run_directory import RunDirectory, read
+from storage import attempts, reading
+from storage.run_directory import RunDirectory
+from tasks.report.table import markdown_table
+from tasks.stage.progress import duration
 
 Accounting = Callable[[Sequence[str]], Mapping[str, Used]]
 """What jobs used, by id, as far as SLURM knows."""
@@ -64,7 +65,7 @@ def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | 
     entries = Journal(jobs_folder(run)).all()
     if not entries:
         return None
-    records = _records(run)
+    records = attempts.records(run.attempts)
     by_job = {record.get("slurm_job_name"): record for record in records}
     measured = {name for name, record in by_job.items() if record.get("cpu_seconds") is not None}
     killed = accounting([entry.job_id for entry in entries if entry.job_id and entry.name not in measured]).values()
@@ -112,32 +113,32 @@ def table(handles: Sequence[Handle], accounting: Accounting = lambda ids: {}) ->
     uses = [use for _, use in used]
     if not uses:
         return ""
-    lines = [
-        "| stage | jobs | queued | ran | GPU hours | steps lost | CPU used | memory used | ask for |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
+    header = ["stage", "jobs", "queued", "ran", "GPU hours", "steps lost", "CPU used", "memory used", "ask for"]
+    rows = [[label, *_costs([use], f" of {use.steps:,}"), *_shares(use), use.suggestion] for label, use in used]
+    return markdown_table(header, [*rows, ["all", *_costs(uses), "", "", ""]])
+
+
+def _costs(uses: Sequence[Use], of_steps: str = "") -> list[str]:
+    return [
+        str(sum(use.jobs for use in uses)),
+        duration(sum(use.queued for use in uses)),
+        duration(sum(use.ran for use in uses)),
+        f"{sum(use.gpu_hours for use in uses):.2f}",
+        f"{sum(use.lost_steps for use in uses):,}{of_steps}",
     ]
-    for label, use in used:
-        cpu = "" if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.asked.cpus}"
-        of_asked = f" of {use.asked.memory_gb:g}" if use.asked.memory_gb else ""
-        memory = "" if use.memory_gb is None else f"{use.memory_gb:.1f}{of_asked} GB"
-        lines.append(
-            f"| {label} | {use.jobs} | {_time(use.queued)} | {_time(use.ran)} | {use.gpu_hours:.2f} "
-            f"| {use.lost_steps:,} of {use.steps:,} | {cpu} | {memory} | {use.suggestion} |"
-        )
-    lines.append(
-        f"| all | {sum(use.jobs for use in uses)} | {_time(sum(use.queued for use in uses))} "
-        f"| {_time(sum(use.ran for use in uses))} | {sum(use.gpu_hours for use in uses):.2f} "
-        f"| {sum(use.lost_steps for use in uses):,} | | | |"
-    )
-    return "\n".join(lines)
+
+
+def _shares(use: Use) -> list[str]:
+    """What was used of the processors and of the memory that were asked for."""
+    of_asked = f" of {use.asked.memory_gb:g}" if use.asked.memory_gb else ""
+    return [
+        "" if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.asked.cpus}",
+        "" if use.memory_gb is None else f"{use.memory_gb:.1f}{of_asked} GB",
+    ]
 
 
 def _less(name: str, enough: float, asked: float) -> list[str]:
     return [f"{name}: {max(1, enough):g}"] if max(1, enough) < asked else []
-
-
-def _records(run: RunDirectory) -> list[dict[str, Any]]:
-    return [record for file in sorted(run.attempts.glob("[0-9]*.json")) if (record := read(file))]
 
 
 def _steps(run: RunDirectory) -> list[int]:
@@ -154,11 +155,3 @@ def _steps(run: RunDirectory) -> list[int]:
     except (OSError, ValueError):
         pass
     return steps
-
-
-def _time(seconds: float) -> str:
-    """With spaces at which no browser breaks the line."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
-    return text.replace(" ", "\N{NO-BREAK SPACE}")

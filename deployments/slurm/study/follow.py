@@ -16,9 +16,9 @@ from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
 from deployments.slurm.study import file as study_file
-from deployments.slurm.study.advance import Advance
+from deployments.slurm.study.advance import Starter
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
-from deployments.slurm.study.standings import Standing, Standings, Told, nobody
+from deployments.slurm.study.standings import Look, Standing, Standings, Told, nobody
 from deployments.slurm.study.study import SlurmStudy
 from deployments.states import prefect_state
 from deployments.walk import Handle
@@ -93,22 +93,15 @@ def advance_kept(file: Path, site: Site, root: Path) -> Standings:
 def standings(slurm: SlurmStudy, told: Told = nobody) -> Standings:
     """How every stage stands; starts and writes nothing."""
     with get_client(sync_client=True) as client:
-        found = Standings(slurm.handles, client, SlurmCommands(), told=told)
-        _add_table(slurm, found)
+        found = _all(slurm, Look(client, SlurmCommands(), told=told))
         warn_of_idle_pools(client)
     return found
 
 
-def _advanced(
-    slurm: SlurmStudy,
-    person: bool,
-    told: Told = nobody,
-    begun: frozenset[str] = frozenset(),
-) -> Standings:
+def _advanced(slurm: SlurmStudy, person: bool, told: Told = nobody, begun: frozenset[str] = frozenset()) -> Standings:
     with get_client(sync_client=True) as client:
-        source = slurm.kept_source()
-        found = Advance(slurm.handles, client, SlurmCommands(), slurm.site, slurm.file, source, person, told, begun)
-        _add_table(slurm, found)
+        start = Starter(client, slurm.site, slurm.file, slurm.kept_source())
+        found = _all(slurm, Look(client, SlurmCommands(), start=start, person=person, told=told, begun=begun))
     _keep_results(slurm.handles[-1], slurm.site)
     if (last := found.handles[-1]).finished:
         leave_for_people(last)
@@ -117,10 +110,12 @@ def _advanced(
     return found
 
 
-def _add_table(slurm: SlurmStudy, found: Standings) -> None:
-    """Adds the table of a sweep without the cells that stopped, when nothing else is left to do."""
+def _all(slurm: SlurmStudy, look: Look) -> Standings:
+    """Every stage, and the table of a sweep without the cells that stopped, when nothing else is left to do."""
+    found = look.at(slurm.handles)
     if not found.under_way and (table := slurm.table_without_stopped()):
-        found.add(table)
+        look.at([table])
+    return found
 
 
 def follow(

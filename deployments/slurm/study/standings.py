@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeGuard
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -21,7 +21,8 @@ from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.study.known_runs import KnownRuns, is_over
 from deployments.walk import Handle
-from storage import attempts, generations
+from storage import attempts, generations, locks
+from storage.errors import Held
 from storage.run_directory import RunDirectory
 from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, CANCELLED, COMPLETED, FAILED, PrefectState, stops
 
@@ -54,50 +55,21 @@ class Standing:
 
 Told = Callable[[Handle, Standing], None]
 """Gets a stage and how it stands."""
+Start = Callable[[Handle, KnownRuns, bool, str], Standing]
+"""Starts a stage for a person or not, and why again when it stopped before; how it stands then."""
 
 
 def nobody(handle: Handle, standing: Standing) -> None:
     """Where nobody wants to be told."""
 
 
+@dataclass(frozen=True)
 class Standings:
-    """How the stages of a walked page stand; `standings` are those of `handles`, in page order. Starts nothing."""
+    """How the stages of a walked page stand, in page order."""
 
-    def __init__(
-        self,
-        handles: Iterable[Handle],
-        client: SyncPrefectClient,
-        slurm: SlurmClient,
-        person: bool = False,
-        told: Told = nobody,
-        begun: frozenset[str] = frozenset(),
-    ) -> None:
-        """`person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is, and so do the
-        stages whose fingerprints are `begun`. `told` gets each stage as soon as it is known how it stands."""
-        self.handles: list[Handle] = []
-        self._client, self._slurm, self._told = client, slurm, told
-        self._asked, self._begun, self._person = person, begun, person
-        self.standings: dict[str, Standing] = {}
-        self._runs = KnownRuns(client)
-        given = [*handles]
-        self._ask_for([handle for handle in given if not handle.finished])
-        for handle in given:
-            self.add(handle)
-
-    def _ask_for(self, handles: list[Handle]) -> None:
-        """Reads what Prefect knows of these stages."""
-        entries = [Journal(jobs_folder(handle.run)).all() for handle in handles]
-        keys = [key_of(handle, generations.current(handle.run)["generation"]) for handle in handles]
-        self._runs.read([some[-1].flow_run for some in entries if some], keys)
-
-    def add(self, handle: Handle) -> None:
-        """Finds how a stage stands, and lets it start where it may."""
-        if not handle.finished:
-            handle.check_marker()  # what it reads may have become finished on the way
-        self.handles.append(handle)
-        self._person = self._asked and handle.run.fingerprint not in self._begun
-        standing = self.standings[handle.run.fingerprint] = self._stand(handle)
-        self._told(handle, standing)
+    handles: list[Handle] = field(default_factory=list)
+    standings: dict[str, Standing] = field(default_factory=dict)
+    """By fingerprint."""
 
     @property
     def under_way(self) -> bool:
@@ -107,7 +79,48 @@ class Standings:
     def standing(self, handle: Handle) -> Standing:
         return self.standings[handle.run.fingerprint]
 
-    def _stand(self, handle: Handle) -> Standing:
+
+class Look:
+    """Finds how stages stand. Starts nothing, but for what `start` does."""
+
+    def __init__(
+        self,
+        client: SyncPrefectClient,
+        slurm: SlurmClient,
+        *,
+        start: Start | None = None,
+        person: bool = False,
+        begun: frozenset[str] = frozenset(),
+        told: Told = nobody,
+    ) -> None:
+        """`start` gets each stage that may start, and says how it stands then.
+
+        `person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is, and so do the
+        stages whose fingerprints are `begun`. `told` gets each stage as soon as it is known how it stands."""
+        self._slurm, self._start, self._told = slurm, start, told
+        self._person, self._begun = person, begun
+        self._runs, self._found = KnownRuns(client), Standings()
+
+    def at(self, handles: Iterable[Handle]) -> Standings:
+        """How these stages stand, and those that were looked at before."""
+        given = [*handles]
+        self._ask_for([handle for handle in given if not handle.finished])
+        for handle in given:
+            if not handle.finished:
+                handle.check_marker()  # what it reads may have become finished on the way
+            self._found.handles.append(handle)
+            person = self._person and handle.run.fingerprint not in self._begun
+            standing = self._found.standings[handle.run.fingerprint] = self._stand(handle, person)
+            self._told(handle, standing)
+        return self._found
+
+    def _ask_for(self, handles: list[Handle]) -> None:
+        """Reads what Prefect knows of these stages."""
+        entries = [Journal(jobs_folder(handle.run)).all() for handle in handles]
+        keys = [key_of(handle, generations.current(handle.run)["generation"]) for handle in handles]
+        self._runs.read([some[-1].flow_run for some in entries if some], keys)
+
+    def _stand(self, handle: Handle, person: bool) -> Standing:
         if handle.finished:
             return Standing("finished", str(handle.run.path))
         if handle.waits_for:
@@ -124,16 +137,18 @@ class Standings:
             state = self._job_state(last, handle.run)
             if state not in ENDS:
                 return Standing("under way", unknown)
-            if state == "CANCELLED" and not self._person:
+            if state == "CANCELLED" and not person:
                 return Standing("cancelled", f"{unknown}, was cancelled")
-        if _finished_lately(last) and not handle.verdict.present and not self._person:
+        if _finished_lately(last) and not handle.verdict.present and not person:
             return Standing("under way", f"job {last.job_id} finished it; this host does not see its marker yet")
-        if holder := self._held_by(handle.run):
+        if self._start and (holder := held_by(handle.run)):
             return Standing("under way", holder)
         stopped = _stopped(handle.run, last, run)
-        if stopped is None or self._person:
-            return self._ready(handle, f"started again: {stopped.message}" if stopped else "")
-        return stopped
+        if stopped is not None and not person:
+            return stopped
+        if self._start is None:
+            return Standing("ready", "starting the study starts it")
+        return self._start(handle, self._runs, person, f"started again: {stopped.message}" if stopped else "")
 
     def _made_after(self, handle: Handle, entries: list[Submission]) -> FlowRun | None:
         """The flow run that was made for the stage after all its jobs so far, and has none yet."""
@@ -143,14 +158,6 @@ class Standings:
         if run is None or str(run.id) in {one.flow_run for one in entries}:
             return None
         return run if run.created and run.created.timestamp() > since else None
-
-    def _ready(self, handle: Handle, again: str) -> Standing:
-        """How a stage stands that may start; `again` says why, when it stopped before."""
-        return Standing("ready", "starting the study starts it")
-
-    def _held_by(self, run: RunDirectory) -> str:
-        """Who works on the stage without any flow run that we know of; empty where finding out would take the lock."""
-        return ""
 
     def _job_state(self, entry: Submission, run: RunDirectory) -> str:
         """SLURM's last word on the job of a submission; empty without an answer, FAILED when nothing is left of it."""
@@ -166,6 +173,18 @@ class Standings:
             return found[0].state
         log = evidence.end_of(Journal(jobs_folder(run)).log(entry))
         return "CANCELLED" if evidence.CANCEL_WORDS.search(log) else "FAILED"
+
+
+def held_by(run: RunDirectory) -> str:
+    """Who works on a stage without any flow run that we know of. Takes its lock for a moment."""
+    folder = run.path / "locks"
+    if locks.holder(folder) is None:
+        return ""
+    try:  # one on another host can only be watched
+        locks.acquire(folder).release()
+    except Held as held:
+        return str(held)
+    return ""
 
 
 def _finished_lately(last: Submission | None) -> TypeGuard[Submission]:

@@ -1,4 +1,4 @@
-"""`Advance` on a real Prefect server: what is started, what is left alone, and that nothing is started twice."""
+"""A look that starts, on a real Prefect server: what is started, what is left alone, nothing is started twice."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
@@ -23,12 +24,12 @@ from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.job.variables import job_variables
-from deployments.slurm.study.advance import Advance
+from deployments.slurm.study.advance import Starter
 from deployments.slurm.study.cancel import _cancel
 from deployments.slurm.study.follow import _keep_results, final_state, follow
 from deployments.slurm.study.known_runs import KnownRuns
 from deployments.slurm.study.preflight import warn_of_idle_pools
-from deployments.slurm.study.standings import Standing, Standings, Told, key_of
+from deployments.slurm.study.standings import Look, Standing, Standings, Told, key_of
 from deployments.slurm.study.study import SlurmStudy
 from deployments.walk import Walk
 from storage import attempts, durable, generations, locks
@@ -77,10 +78,11 @@ class World:
         self.config = ToyConfig(ends="finished")
         self.site: dict[str, dict[str, object]] = {}
 
-    def advance(self, person: bool = False) -> Advance:
+    def advance(self, person: bool = False, handles: Any = None, **how: Any) -> Standings:
         site = Site(root=str(self.root), **self.site)
-        source = self.root / ".sources" / "abc"
-        return Advance(self.walk().handles, self.client, self.slurm, site, self.root / "study.yaml", source, person)
+        start = Starter(self.client, site, self.root / "study.yaml", self.root / ".sources" / "abc")
+        look = Look(self.client, self.slurm, start=start, person=person, **how)  # type: ignore[arg-type]
+        return look.at(handles or self.walk().handles)
 
     def stands(self, person: bool = False) -> tuple[Standing, Standing]:
         walk = self.advance(person)
@@ -90,7 +92,7 @@ class World:
     def shown(self) -> Standing:
         """How the first stage stands, as the status shows it."""
         walk = self.walk()
-        return Standings(walk.handles, self.client, self.slurm).standing(walk.handles[0])
+        return Look(self.client, self.slurm).at(walk.handles).standing(walk.handles[0])  # type: ignore[arg-type]
 
     @property
     def first(self):
@@ -426,13 +428,13 @@ class Away:
     def __init__(self, error: httpx.HTTPError, times: int, world: World | None = None) -> None:
         self.error, self.times, self.world, self.calls = error, times, world, list[str]()
 
-    def start(self, told: Told) -> Advance:
+    def start(self, told: Told) -> Standings:
         return self._answer("start", told)
 
-    def advance(self, told: Told) -> Advance:
+    def advance(self, told: Told) -> Standings:
         return self._answer("advance", told)
 
-    def _answer(self, call: str, told: Told) -> Advance:
+    def _answer(self, call: str, told: Told) -> Standings:
         self.calls.append(call)
         if len(self.calls) <= self.times or self.world is None:
             raise self.error
@@ -477,13 +479,10 @@ def test_a_start_that_was_broken_off_goes_on_behind_the_stages_that_it_had_begun
     """What has failed since the person asked is not begun again for the same wish."""
     started = world.stands(person=True)[0].flow_run
     world.client.set_flow_run_state(UUID(started), Failed(message="its next job was refused"), force=True)
-    site, source = Site(root=str(world.root)), world.root / ".sources" / "abc"
 
     def again(begun: frozenset[str]) -> Standing:
         handle, *_ = world.walk().handles
-        file = world.root / "study.yaml"
-        given = (world.client, world.slurm, site, file, source)
-        return Advance([handle], *given, person=True, begun=begun).standing(handle)
+        return world.advance(person=True, handles=[handle], begun=begun).standing(handle)
 
     assert again(frozenset({world.first.run.fingerprint})).stand == "failed"
     new = again(frozenset())
@@ -518,8 +517,7 @@ def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
     walk = Walk(world.root, world.study)
     for number in range(7):
         walk(FIRST, ToyConfig(ends=f"finished {number}"))
-    site, source = Site(root=str(world.root)), world.root / ".sources" / "abc"
-    found = Advance(walk.handles, world.client, world.slurm, site, world.root / "study.yaml", source)
+    found = world.advance(handles=walk.handles)
     ids = [found.standing(handle).flow_run or "" for handle in walk.handles]
     runs, keys, nowhere = KnownRuns(world.client), [key_of(handle, 0) for handle in walk.handles], str(uuid4())
     with counted() as asked:
@@ -536,7 +534,6 @@ def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
 def test_many_stages_are_started_and_looked_at_with_few_requests(world: World) -> None:
     walk, told = Walk(world.root, world.study), list[str]()
     handles = [walk(FIRST, ToyConfig(ends=f"finished {number}")) for number in range(12)]
-    site, file, source = Site(root=str(world.root)), world.root / "study.yaml", world.root / ".sources" / "abc"
 
     def tell(_: object, now: Standing) -> None:
         told.append(now.stand)
@@ -544,7 +541,7 @@ def test_many_stages_are_started_and_looked_at_with_few_requests(world: World) -
     def advance(requests: int) -> list[Standing]:
         told.clear()
         with counted() as asked:
-            found = Advance(handles, world.client, world.slurm, site, file, source, told=tell)
+            found = world.advance(handles=handles, told=tell)
         assert sum(asked.values()) == requests, asked
         return [found.standing(handle) for handle in handles]
 

@@ -16,6 +16,7 @@ from deployments.page import load_page
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study import flow_run, follow
 from deployments.slurm.study.follow import Follower, advance_kept
+from deployments.slurm.study.standings import Look
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
 from tests.slurm.harness import kept_study, toy_study
@@ -31,14 +32,14 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
     found: list[tuple[Any, ...]] = []
 
-    def advance(
-        handles: Any, client: Any, slurm: Any, site: Any, file: Path, source: Path, person: bool, *_: Any
-    ) -> Any:
-        found.append((site.root, source, person))
-        return SimpleNamespace(handles=handles, under_way=True)
+    def look(client: Any, slurm: Any, *, start: Any = None, person: bool = False, **how: Any) -> Any:
+        if start is None:
+            return Look(client, slurm, **how)
+        found.append((start._site.root, start._source, person))
+        return SimpleNamespace(at=lambda handles: SimpleNamespace(handles=handles, under_way=True))
 
     monkeypatch.setattr(follow, "require_runnable", lambda _: None)
-    monkeypatch.setattr(follow, "Advance", advance)
+    monkeypatch.setattr(follow, "Look", look)
     with temporary_settings({PREFECT_API_URL: prefect_server}):
         yield found
 
@@ -131,13 +132,15 @@ def test_a_start_that_was_broken_off_tells_the_next_try_what_it_had_begun(
 ) -> None:
     tries: list[frozenset[str]] = []
 
-    def busy(handles: Any, *given: Any) -> Any:
-        *_, told, begun = given
-        tries.append(begun)
-        told(handles[0], SimpleNamespace(stand="under way"))
-        raise ConnectionError("busy")
+    def busy(*_: Any, told: Any, begun: Any, **__: Any) -> Any:
+        def at(handles: Any) -> Any:
+            tries.append(begun)
+            told(handles[0], SimpleNamespace(stand="under way"))
+            raise ConnectionError("busy")
 
-    monkeypatch.setattr(follow, "Advance", busy)
+        return SimpleNamespace(at=at)
+
+    monkeypatch.setattr(follow, "Look", busy)
     slurm = SlurmStudy.at_site(TOY, toy_study("broken-off"))
     follower, told = Follower(slurm), list[Any]()
     for _ in range(2):
