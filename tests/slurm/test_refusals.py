@@ -59,7 +59,7 @@ CLUSTER = [
 def of_many_kinds() -> Iterator[Cluster]:
     """A cluster with a node that is down and one that is busy."""
     made = cluster_or_skip(extra=r"\n".join(CLUSTER))
-    made.slurm("sbatch", "--exclusive", "--nodelist=n1", "--time=60", "--wrap=sleep 600")
+    made.slurm("sbatch", "--output=/dev/null", "--exclusive", "--nodelist=n1", "--time=60", "--wrap=sleep 600")
     until("it runs", lambda: "RUNNING" in made.jobs().values())
     yield made
     made.wipe()
