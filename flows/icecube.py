@@ -15,48 +15,39 @@ from typing import get_args
 from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
+from tasks.icecube import stages
 from tasks.icecube.configuration import Inputs
-from tasks.icecube.stages import (
-    AuditConfig,
-    LookConfig,
-    OverfitConfig,
-    PulsesConfig,
-    RatesConfig,
-    ReportConfig,
-    TrainConfig,
-    TrialConfig,
-)
 from tasks.icecube.study import Study
 from tasks.stage.run import Stage
 from tasks.sweep.configuration import SweepConfig
 
-PULSES = Stage("icecube-pulses", PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
-LOOK = Stage("icecube-look", LookConfig, "tasks.icecube.look:look", version=2, needs="cpu")
-RATES = Stage("icecube-rates", RatesConfig, "tasks.icecube.rates:rates", version=3, needs="gpu")
-OVERFIT = Stage("icecube-overfit", OverfitConfig, "tasks.icecube.overfit:overfit", needs="gpu")
-TRIAL = Stage("icecube-trial", TrialConfig, "tasks.icecube.trials:trial", version=3)
-TRAIN = Stage("icecube-train", TrainConfig, "tasks.icecube.train:train")
-AUDIT = Stage("icecube-audit", AuditConfig, "tasks.icecube.audit:audit", needs="gpu")
-REPORT = Stage("icecube-report", ReportConfig, "tasks.icecube.report:report", version=4, needs="cpu")
+PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
+LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=2, needs="cpu")
+RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.rates:rates", version=3, needs="gpu")
+OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.overfit:overfit", needs="gpu")
+TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.trials:trial", version=3)
+TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train")
+AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", needs="gpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=5, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
     """The study, top to bottom; returns the handle of its last stage."""
-    events = stage(PULSES, study.for_pulses())
-    look = stage(LOOK, study.for_look(), events=events)
+    events = stage(PULSES, stages.PulsesConfig.of(study))
+    look = stage(LOOK, stages.for_look(study), events=events)
     seen = {"events": events, "look": look}
 
-    rates = {inputs: stage(RATES, study.for_rates(inputs), **seen) for inputs in get_args(Inputs)}
-    overfit = stage(OVERFIT, study.for_overfit(), **seen)
-    trials = {role: stage(TRIAL, config, **seen) for role, config in study.for_trials().items()}
+    rates = {inputs: stage(RATES, stages.for_rates(study, inputs), **seen) for inputs in get_args(Inputs)}
+    overfit = stage(OVERFIT, stages.for_overfit(study), **seen)
+    trials = {role: stage(TRIAL, config, **seen) for role, config in stages.for_trials(study).items()}
     taken = {"rates": rates["normalised"]} if study.take_recommended_rate else {}
-    trained = stage(TRAIN, study.for_training(), **seen, **taken, overfit=overfit)
+    trained = stage(TRAIN, stages.for_training(study), **seen, **taken, overfit=overfit)
 
-    audit = stage(AUDIT, study.for_audit(), **seen, trained=trained)
+    audit = stage(AUDIT, stages.for_audit(study), **seen, trained=trained)
 
     return stage(
         REPORT,
-        study.for_report(),
+        stages.for_report(study),
         **seen,
         **{f"rates-{inputs}": table for inputs, table in rates.items()},
         overfit=overfit,

@@ -13,31 +13,31 @@ from __future__ import annotations
 from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
-from tasks.inversion.stages import AuditConfig, MatricesConfig, PilotConfig, ProbeConfig, ReportConfig, TrainConfig
-from tasks.inversion.study import Study
+from tasks.inversion import stages
+from tasks.inversion.study import Study, cell_role
 from tasks.stage.run import Stage
 from tasks.sweep.configuration import SweepConfig
 
-MATRICES = Stage("inversion-matrices", MatricesConfig, "tasks.inversion.fixed:matrices", needs="cpu")
-PILOT = Stage("inversion-pilot", PilotConfig, "tasks.inversion.train:pilot")
-TRAIN = Stage("inversion-train", TrainConfig, "tasks.inversion.train:train")
-PROBE = Stage("inversion-probe", ProbeConfig, "tasks.inversion.probe:probe", needs="cpu")
-AUDIT = Stage("inversion-audit", AuditConfig, "tasks.inversion.audit:audit", needs="cpu")
-REPORT = Stage("inversion-report", ReportConfig, "tasks.inversion.report:report", version=3, needs="cpu")
+MATRICES = Stage("inversion-matrices", stages.MatricesConfig, "tasks.inversion.fixed:matrices", needs="cpu")
+PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilot")
+TRAIN = Stage("inversion-train", stages.TrainConfig, "tasks.inversion.train:train")
+PROBE = Stage("inversion-probe", stages.ProbeConfig, "tasks.inversion.probe:probe", needs="cpu")
+AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audit", needs="cpu")
+REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=3, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
     """The study, top to bottom; returns the handle of its last stage."""
-    data = stage(MATRICES, study.for_matrices())
-    pilot = stage(PILOT, study.for_pilot(), data=data)
+    data = stage(MATRICES, stages.MatricesConfig.of(study))
+    pilot = stage(PILOT, stages.for_pilot(study), data=data)
 
-    cells = {role: stage(TRAIN, config, data=data, pilot=pilot) for role, config in study.for_cells().items()}
-    looked_at = {arm: cells[role] for arm, role in study.first_cells().items()}
-    probe = stage(PROBE, study.for_probe(), data=data, **looked_at)
+    cells = {role: stage(TRAIN, config, data=data, pilot=pilot) for role, config in stages.for_cells(study).items()}
+    looked_at = {arm.name: cells[cell_role(arm.name, study.seeds[0])] for arm in study.arms}
+    probe = stage(PROBE, stages.ProbeConfig.of(study), data=data, **looked_at)
 
-    audit = stage(AUDIT, study.for_audit(), data=data, **cells)
+    audit = stage(AUDIT, stages.AuditConfig.of(study), data=data, **cells)
 
-    return stage(REPORT, study.for_report(), data=data, pilot=pilot, probe=probe, audit=audit, **cells)
+    return stage(REPORT, stages.for_report(study), data=data, pilot=pilot, probe=probe, audit=audit, **cells)
 
 
 NUMBERS_OF_A_SWEEP = ["trivial.*", "arms.*.mean", "differences.*.percent", "differences.*.p_adjusted"]

@@ -15,79 +15,68 @@ from __future__ import annotations
 from deployments.study_flow import study_flow
 from deployments.sweep import SWEEP
 from deployments.walk import Dispatcher, Handle
+from tasks.robustness import stages
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
-from tasks.robustness.stages import (
-    AggregateConfig,
-    AuditConfig,
-    BaseConfig,
-    ChooseConfig,
-    ConstrainConfig,
-    EvaluateConfig,
-    HotFlipConfig,
-    OrderConfig,
-    SetupConfig,
-    TrainConfig,
-    TransferConfig,
-    UatConfig,
-)
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 from tasks.sweep.configuration import SweepConfig
 
-SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
-BASE_MODEL = Stage("base", BaseConfig, "tasks.robustness.base:base", version=3)
-CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain", version=2, needs="gpu")
-TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.robustness.arms:train_arm", version=3)
-TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.robustness.arms:train_arm", version=3)
-TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.robustness.arms:train_arm", version=1)
-CHOOSE = Stage("choose", ChooseConfig, "tasks.robustness.choose:choose", version=1, needs="cpu")
-EVALUATE = Stage("evaluate", EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
-ORDER = Stage("order", OrderConfig, "tasks.robustness.order:order", version=2, needs="gpu")
-UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")
-HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
-TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
+SETUP = Stage("setup", stages.SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
+BASE_MODEL = Stage("base", stages.BaseConfig, "tasks.robustness.base:base", version=3)
+CONSTRAIN = Stage("constrain", stages.ConstrainConfig, "tasks.robustness.constrain:constrain", version=2, needs="gpu")
+TRAIN_BASELINE = Stage("train-baseline", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=3)
+TRAIN_MONOTONIC = Stage("train-monotonic", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=3)
+TRAIN_PLACEBO = Stage("train-placebo", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=1)
+CHOOSE = Stage("choose", stages.ChooseConfig, "tasks.robustness.choose:choose", version=1, needs="cpu")
+EVALUATE = Stage("evaluate", stages.EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
+ORDER = Stage("order", stages.OrderConfig, "tasks.robustness.order:order", version=2, needs="gpu")
+UAT = Stage("uat", stages.UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")
+HOTFLIP = Stage("hotflip", stages.HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
+TRANSFER = Stage("transfer", stages.TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=7, needs="cpu")
-AUDIT = Stage("audit", AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
-AGGREGATE = Stage("aggregate", AggregateConfig, "tasks.robustness.aggregate:aggregate", version=10, needs="cpu")
+AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=11, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
     """The study, top to bottom; returns the handle of its last stage."""
-    text = stage(SETUP, study.for_setup())
-    base = stage(BASE_MODEL, study.for_base(), text=text)
+    text = stage(SETUP, stages.for_setup(study))
+    base = stage(BASE_MODEL, stages.for_base(study), text=text)
 
-    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in study.starts().items()}
+    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in stages.for_starts(study).items()}
     models = {BASE: base}
     for arm in study.arms:
         start = starts[study.start_of(arm)] if ARMS[arm].signs else base
         trials = {
             f"trial-{number}": stage(TRAIN.get(arm, TRAIN_PLACEBO), config, text=text, start=start)
-            for number, config in enumerate(study.for_trainings(arm), 1)
+            for number, config in enumerate(stages.for_trainings(study, arm), 1)
         }
-        models[arm] = stage(CHOOSE, study.for_choice(arm), **trials) if len(trials) > 1 else trials["trial-1"]
+        models[arm] = (
+            stage(CHOOSE, stages.ChooseConfig.of(study, cell=arm), **trials) if len(trials) > 1 else trials["trial-1"]
+        )
 
     constrained = starts[study.start_of(MONOTONIC)]
-    evaluation = stage(EVALUATE, study.for_evaluation(), text=text, constrained=constrained, **models)
-    order = stage(ORDER, study.for_order(), text=text, **models)
+    evaluation = stage(EVALUATE, stages.EvaluateConfig.of(study), text=text, constrained=constrained, **models)
+    order = stage(ORDER, stages.for_order(study), text=text, **models)
 
     attacked = study.attacked()
     uat = {
-        f"uat-{name}": stage(UAT, study.for_uat(name), text=text, model=models[trained])
+        f"uat-{name}": stage(UAT, stages.for_uat(study, name), text=text, model=models[trained])
         for name, (trained, _) in attacked.items()
     }
     hotflip = {
-        f"hotflip-{name}": stage(HOTFLIP, study.for_hotflip(name), text=text, model=models[trained])
+        f"hotflip-{name}": stage(HOTFLIP, stages.for_hotflip(study, name), text=text, model=models[trained])
         for name, (trained, _) in attacked.items()
     }
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
-    transfer = stage(TRANSFER, study.for_transfer(), text=text, **victims, **uat, **hotflip)
+    transfer = stage(TRANSFER, stages.for_transfer(study), text=text, **victims, **uat, **hotflip)
 
     began = {f"start-{name}": start for name, start in starts.items()}
     read = {"text": text, **began, **models, "evaluation": evaluation, **uat, **hotflip, "transfer": transfer}
-    audit = stage(AUDIT, study.for_audit(), **read)
-    return stage(AGGREGATE, study.for_aggregate(), **read, order=order, audit=audit)
+    audit = stage(AUDIT, stages.for_audit(study), **read)
+    return stage(AGGREGATE, stages.for_aggregate(study), **read, order=order, audit=audit)
 
 
 NUMBERS_OF_A_SWEEP = [

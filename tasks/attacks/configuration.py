@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from tasks.stage.configuration import Configuration, scientific
+from tasks.stage.validation import require_at_most
 
 CandidateRule = Literal["per-position", "sampled"]
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -80,10 +81,7 @@ class FlipAttack(Search):
 
     @model_validator(mode="after")
     def _flips_are_writable(self) -> FlipAttack:
-        if self.writable_tokens is not None and self.writable_tokens < self.flips:
-            raise ValueError(
-                f"hotflip.writable_tokens {self.writable_tokens} is less than hotflip.flips {self.flips}: raise it"
-            )
+        require_at_most("hotflip.flips", self.flips, "hotflip.writable_tokens", self.writable_tokens)
         return self
 
     @property

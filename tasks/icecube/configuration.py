@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from storage import external
 from storage.errors import BadInput
 from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
+from tasks.stage.validation import require_once
 
 Split = Literal["train", "validation"]
 Inputs = Literal["raw", "normalised"]
@@ -41,11 +42,16 @@ class Generated(Configuration):
         return list(range(1, of_train + 1) if split == "train" else range(of_train + 1, of_train + of_validation + 1))
 
     def max_events(self, split: Split) -> int | None:
-        return None
+        return self.train_events if split == "train" else self.validation_events
 
     @property
     def skip_bad_events(self) -> bool:
         return False
+
+    @property
+    def folder(self) -> str:
+        """Where files lie that the study did not write: nowhere."""
+        return ""
 
 
 class Batches(Configuration):
@@ -152,13 +158,15 @@ class Trial(Configuration):
 
     @property
     def trained(self) -> Trained:
-        return Trained(**{name: getattr(self, name) for name in Trained.model_fields})
+        return self.part(Trained)
 
 
 class RateTries(Configuration):
     """Short trainings at several rates, each with several seeds, judged on one fixed set of events."""
 
-    rates: list[float] = scientific([1e-5, 3e-5, 1e-4, 3e-4, 1e-3], min_length=1, description="Rates to try.")
+    rates: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = scientific(
+        [1e-5, 3e-5, 1e-4, 3e-4, 1e-3], min_length=1, description="Rates to try."
+    )
     seeds: list[int] = scientific([0, 1, 2], min_length=3, description="Initial weights and order of each try.")
     steps: int = scientific(20, ge=1, description="Steps of each try, at a constant rate.")
     probe_events: int = scientific(256, ge=2, description="Events of validation that each try is judged on.")
@@ -166,11 +174,7 @@ class RateTries(Configuration):
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         for name in ("rates", "seeds"):
-            values = getattr(self, name)
-            if len(set(values)) < len(values):
-                raise ValueError(f"{name} {values}: give each once")
-        if wrong := [rate for rate in self.rates if not 0 < rate < float("inf")]:
-            raise ValueError(f"rates holds {wrong[0]:g}: a rate is a finite number above 0")
+            require_once(name, getattr(self, name))
         return self
 
 

@@ -12,7 +12,8 @@ from tasks.report.figures import SERIES_STYLES, Curve, Dots, curves, dots, over_
 from tasks.report.page import Figure
 from tasks.stage.run import StageInput
 
-SHOWN = ("as-found", "dropout", "normalise")
+SHOWN: tuple[list[str], ...] = ([], ["dropout"], ["inputs"])
+"""The trials whose way is drawn, by what they change."""
 
 
 def figures(results: FinalResults, stages: Mapping[str, StageInput]) -> dict[str, Figure]:
@@ -42,10 +43,10 @@ def _trials(results: FinalResults) -> Figure:
 def _ways(results: FinalResults) -> Figure | None:
     """The validations of some trials, each with the seed that came furthest, of several the worst."""
     drawn = []
-    for name, style in zip(SHOWN, SERIES_STYLES, strict=True):
-        known = (
-            [one for one in results.trials[name].seeds.values() if one.validations] if name in results.trials else []
-        )
+    names = {tuple(trial.changes): name for name, trial in results.trials.items()}
+    for changes, style in zip(SHOWN, SERIES_STYLES, strict=True):
+        name = names.get(tuple(changes), "")
+        known = [one for one in results.trials[name].seeds.values() if one.validations] if name else []
         if known:
             chosen = max(known, key=lambda one: (len(one.validations), one.validations[-1][1]))
             drawn.append(Curve(f"{name}, seed {chosen.seed}", style, chosen.validations, dots=True))

@@ -25,6 +25,8 @@ class TrialFacts(Result):
     came below the trivial angle by the margin that a training must have.
     """
 
+    changes: list[str]
+    """What it was given otherwise than the training as it was found; nothing: it is the control."""
     trained: Trained
     learning_rate: float
     warmup_ratio: float
@@ -107,5 +109,5 @@ class FinalResults(Result):
 
     @property
     def as_found(self) -> TrialFacts | None:
-        """The trial with no change, if there is one under its usual name."""
-        return self.trials.get("as-found")
+        """The control, if there is one."""
+        return next((trial for trial in self.trials.values() if not trial.changes), None)

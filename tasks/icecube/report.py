@@ -63,7 +63,7 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         found = {seed: TrialResult.read(given[role]) for seed, role in roles.items()}
         for seed, one in found.items():
             require_trial(f"{name}, seed {seed}", given[roles[seed]], one, pulses, trivial)
-        trials[name] = _trial([*found.values()], config, trivial)
+        trials[name] = _trial(name, [*found.values()], config, trivial)
     _require_distinct(trials)
     for inputs, table in rates.items():
         _require_rows(given[f"rates-{inputs}"], table, config.configuration["rates"]["rates"])
@@ -113,7 +113,7 @@ TRAINED = (
 )  # fmt: skip
 
 
-def _trial(by_seed: list[TrialResult], config: ReportConfig, trivial: float) -> TrialFacts:
+def _trial(name: str, by_seed: list[TrialResult], config: ReportConfig, trivial: float) -> TrialFacts:
     """The trial over its seeds; the worst one stands for it."""
 
     def angle(one: TrialResult) -> float:
@@ -123,6 +123,7 @@ def _trial(by_seed: list[TrialResult], config: ReportConfig, trivial: float) -> 
     worst = max(by_seed, key=lambda one: (WORST.index(one.ended), angle(one)))
     shown = ("trained", "learning_rate", "warmup_ratio", "seed", "ended", "validation_angle_degrees", "step", "tensor")
     return TrialFacts(
+        changes=config.changes[name],
         **{name: getattr(worst, name) for name in (*shown, "module", "event_ids")},
         gradient_norm_max=max(one.gradient_norm_max for one in by_seed),
         healed=all(one.ended == "finished" and angle(one) <= config.healed_ratio * trivial for one in by_seed),

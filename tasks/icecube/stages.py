@@ -1,10 +1,11 @@
-"""What each stage of the direction study is given; the page composes it from the study."""
+"""What each stage of the direction study is given, and how that is composed from the study."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from tasks.icecube.configuration import Events, Inputs, Network, RateLimits, RateTries, Scaling, SingleBatch, Trained
+from tasks.icecube.study import Study, trial_role
 from tasks.report.configuration import Audit
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics
@@ -12,20 +13,26 @@ from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget
 
 
-class PulsesConfig(StageConfiguration):
+class OfStudy(StageConfiguration):
+    """What every stage of this study is given."""
+
+    STUDY: ClassVar = Study
+
+
+class PulsesConfig(OfStudy):
     """icecube-pulses: the files, written or found, and whether they are sound."""
 
     numerics: ClassVar = Numerics(packages=("numpy", "pyarrow"), torch=False)
 
-    events: Events = scientific(description="Where the events come from.")
+    events: Events
 
 
-class ReadsEvents(StageConfiguration):
+class ReadsEvents(OfStudy):
     """What every stage that reads events is given."""
 
     folder: LocalPath = execution("", description="Where files lie that the study did not write; empty: it did.")
-    pulses_per_event: int = scientific(ge=1, description="Most pulses of an event that the network gets.")
-    open_files: int = scientific(ge=1, description="Files whose events are mixed with each other, and kept in memory.")
+    pulses_per_event: int
+    open_files: int
 
 
 class LookConfig(ReadsEvents):
@@ -33,15 +40,15 @@ class LookConfig(ReadsEvents):
 
     numerics: ClassVar = Numerics()
 
-    scaling: Scaling = scientific(description="How inputs are normalised.")
+    scaling: Scaling
     max_absolute_z: float | None = scientific(description="How large they may be, normalised; empty: as they are.")
 
 
 class TrainsNetwork(ReadsEvents):
     """What every stage that trains a network is given."""
 
-    network: Network = scientific(description="The network.")
-    budget: Budget = scientific(description="What a training may spend.")
+    network: Network
+    budget: Budget
 
 
 class RatesConfig(TrainsNetwork):
@@ -49,21 +56,21 @@ class RatesConfig(TrainsNetwork):
 
     inputs: Inputs = scientific(description="What the network gets.")
     table: RateTries = scientific(description="What is tried.")
-    dropout: float = scientific(ge=0, lt=1, description="As in the training that a rate is for.")
+    dropout: float
 
 
 class OverfitConfig(TrainsNetwork):
     """icecube-overfit: whether the network can fit one batch."""
 
     batch: SingleBatch = scientific(description="The batch, and how well it must be fitted.")
-    seed: int = scientific(ge=0, description="Initial weights.")
+    seed: int
 
 
 class TrialConfig(TrainsNetwork):
     """icecube-trial: a training as the recorded study did it, with one change; its failure is a result."""
 
     trained: Trained = scientific(description="How, beside the budget.")
-    seed: int = scientific(ge=0, description="Initial weights, order of the events, dropout.")
+    seed: int
 
 
 class TrainConfig(TrainsNetwork):
@@ -71,9 +78,9 @@ class TrainConfig(TrainsNetwork):
 
     trained: Trained = scientific(description="How, beside the budget.")
     rate_limits: RateLimits | None = scientific(description="When a rate is recommended; empty: that of the budget.")
-    min_spread_ratio: float = scientific(ge=0, description="Of outputs, as a share of the truth's.")
-    max_dead_share: float = scientific(ge=0, le=1, description="Of the units of a layer.")
-    seed: int = scientific(ge=0, description="Initial weights, order of the events, dropout.")
+    min_spread_ratio: float
+    max_dead_share: float
+    seed: int
 
 
 AUDITED = ("angles", "trivial angle")
@@ -82,28 +89,104 @@ AUDIT_TOLERANCE = 0.01
 """Degrees. The same event alone and among others differs by some 1e-4 in fp32; a step of a training by far more."""
 
 
-class AuditConfig(StageConfiguration):
+class AuditConfig(OfStudy):
     """icecube-audit: recorded angles computed again by a plain path."""
 
     numerics: ClassVar = Numerics()
 
     folder: LocalPath = execution("", description="Where files lie that the study did not write; empty: it did.")
-    pulses_per_event: int = scientific(ge=1, description="Most pulses of an event that the network gets.")
-    seed: int = scientific(ge=0, description="What draws the examples.")
-    audit: Audit = scientific(description="How much is computed again.")
+    pulses_per_event: int
+    seed: int
+    audit: Audit
 
 
-class ReportConfig(StageConfiguration):
+class ReportConfig(OfStudy):
     """icecube-report: tables and report."""
 
     numerics: ClassVar = Numerics(torch=False)
 
     study: str = execution(description="Name of the study, as shown in the table.")
     trials: list[str] = scientific(description="Names of the trials, in the order in which tables show them.")
-    trial_seeds: list[int] = scientific(description="The seeds of each.")
-    healed_ratio: float = scientific(description="What counts as healed.")
+    changes: dict[str, list[str]] = scientific(description="What each of them changes; nothing is the control.")
+    trial_seeds: list[int]
+    healed_ratio: float
     rate_limits: RateLimits = scientific(description="When a rate is recommended.")
-    raw_inputs_reason: str = scientific(description="Why some trainings get raw inputs.")
+    raw_inputs_reason: str
     reason_for_more: str | None = scientific(description="Why inputs may be as large as they are, normalised.")
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")
+
+
+def for_look(study: Study) -> LookConfig:
+    return LookConfig.of(study, folder=study.events.folder, max_absolute_z=study.limits.largest)
+
+
+def for_rates(study: Study, inputs: Inputs) -> RatesConfig:
+    """A recommendation holds for the budget that it was made with: that of the training it is for."""
+    table = study.rates.part(RateTries)
+    given, dropout = (study.budget, study.dropout) if inputs == "normalised" else (study.trial_budget, 0.0)
+    budget = _short(given, table.steps, table.rates[0], given.effective_batch_examples)
+    return RatesConfig.of(
+        study, folder=study.events.folder, inputs=inputs, table=table, budget=budget, dropout=dropout, cell=inputs
+    )
+
+
+def for_overfit(study: Study) -> OverfitConfig:
+    batch = study.overfit
+    budget = _short(study.budget, batch.steps, batch.learning_rate, batch.events)
+    return OverfitConfig.of(study, folder=study.events.folder, batch=batch, budget=budget)
+
+
+def for_trials(study: Study) -> dict[str, TrialConfig]:
+    """Role of each trial on the page, `trial-<name>-<seed>` -> its configuration."""
+    return {
+        trial_role(trial.name, seed): TrialConfig.of(
+            study,
+            folder=study.events.folder,
+            trained=trial.trained,
+            budget=study.budget_of(trial),
+            seed=seed,
+            cell=f"{trial.name}, seed {seed}",
+        )
+        for trial in study.trials
+        for seed in study.trial_seeds
+    }
+
+
+def for_training(study: Study) -> TrainConfig:
+    return TrainConfig.of(
+        study,
+        folder=study.events.folder,
+        trained=Trained(dropout=study.dropout),
+        rate_limits=study.rates.part(RateLimits) if study.take_recommended_rate else None,
+    )
+
+
+def for_audit(study: Study) -> AuditConfig:
+    return AuditConfig.of(study, folder=study.events.folder)
+
+
+def for_report(study: Study) -> ReportConfig:
+    return ReportConfig.of(
+        study,
+        study=study.name,
+        trials=[trial.name for trial in study.trials],
+        changes={trial.name: study.changes_of(trial) for trial in study.trials},
+        rate_limits=study.rates.part(RateLimits),
+        reason_for_more=study.limits.reason_for_more,
+        configuration=study.scientific(),
+        profile=study.model_dump(mode="json"),
+    )
+
+
+def _short(given: Budget, steps: int, rate: float, batch: int) -> Budget:
+    """A budget of few steps at one rate, otherwise the given one."""
+    kept = ("beta_1", "beta_2", "weight_decay", "max_gradient_norm", "precision")
+    return Budget(
+        steps=steps,
+        effective_batch_examples=batch,
+        learning_rate=rate,
+        warmup_ratio=0.0,
+        decay="constant",
+        **{name: getattr(given, name) for name in kept},
+    )

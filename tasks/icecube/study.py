@@ -1,8 +1,8 @@
-"""The direction study, typed: what a person writes, and what each of its stages is given."""
+"""The direction study, typed: what a person writes in a profile, the UI's form, or `--set`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar, get_args
 
 from pydantic import Field, model_validator
 
@@ -10,30 +10,18 @@ from tasks.data.limits import InputLimits
 from tasks.icecube.configuration import (
     Events,
     Generated,
-    Inputs,
     Network,
-    RateLimits,
     RateTable,
-    RateTries,
     Scaling,
     SingleBatch,
-    Trained,
+    Split,
     Trial,
-)
-from tasks.icecube.stages import (
-    AuditConfig,
-    LookConfig,
-    OverfitConfig,
-    PulsesConfig,
-    RatesConfig,
-    ReportConfig,
-    TrainConfig,
-    TrialConfig,
 )
 from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
+from tasks.stage.validation import require_at_most, require_different, require_once
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 
@@ -125,32 +113,9 @@ class Study(StudyBase):
 
     @model_validator(mode="after")
     def _trials_are_told_apart(self) -> Study:
-        names = [trial.name for trial in self.trials]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"trials names {', '.join(twice)} twice: give each a name of its own")
-        if len(set(self.trial_seeds)) < len(self.trial_seeds):
-            raise ValueError(f"trial_seeds {self.trial_seeds}: give each seed once")
-        return self
-
-    @model_validator(mode="after")
-    def _names_mean_what_they_say(self) -> Study:
-        plain = Trial(name="as-found")
-        for trial in self.trials:
-            given = {name for name, value in trial if value != getattr(plain, name) and name != "name"}
-            if (trial.name == "as-found" and given) or (trial.name == "normalise" and given != {"inputs"}):
-                raise ValueError(
-                    f"the trial {trial.name} changes {', '.join(sorted(given)) or 'nothing'}: the report takes "
-                    "as-found for the one without a change, and normalise for that of inputs alone: rename it"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _trials_differ(self) -> Study:
-        first: dict[str, str] = {}
-        for trial in self.trials:
-            given = f"{trial.trained!r} {self._budget_of(trial)!r}"
-            if (other := first.setdefault(given, trial.name)) != trial.name:
-                raise ValueError(f"the trials {other} and {trial.name} are the same training: leave one of them out")
+        require_once("trials", [trial.name for trial in self.trials], "give each a name of its own")
+        require_once("trial_seeds", self.trial_seeds)
+        require_different("trials", {trial.name: (trial.trained, self.budget_of(trial)) for trial in self.trials})
         return self
 
     @model_validator(mode="after")
@@ -181,7 +146,7 @@ class Study(StudyBase):
 
     @model_validator(mode="after")
     def _gates_are_reached(self) -> Study:
-        events = self.events.train_events if isinstance(self.events, Generated) else self.events.train.max_events
+        events = self.events.max_events("train")
         for key, budget in (("budget", self.budget), ("trial_budget", self.trial_budget)):
             if events is None or budget.not_learning is None:
                 continue
@@ -194,112 +159,22 @@ class Study(StudyBase):
 
     @model_validator(mode="after")
     def _validation_is_large_enough(self) -> Study:
-        train, validation = (
-            (self.events.train_events, self.events.validation_events)
-            if isinstance(self.events, Generated)
-            else (self.events.train.max_events, self.events.validation.max_events)
-        )
-        for key, needed, there in (
-            ("rates.probe_events", self.rates.probe_events, validation),
-            ("overfit.events", self.overfit.events, train),
-        ):
-            if there is not None and needed > there:
-                raise ValueError(f"{key} {needed} is more than the {there} events of its split: lower it")
+        train, validation = (self.events.max_events(split) for split in get_args(Split))
+        require_at_most("rates.probe_events", self.rates.probe_events, "the events of validation,", validation)
+        require_at_most("overfit.events", self.overfit.events, "the events of train,", train)
         return self
 
-    def for_pulses(self) -> PulsesConfig:
-        return PulsesConfig(events=self.events, execution=self.execution)
-
-    def for_look(self) -> LookConfig:
-        return LookConfig(scaling=self.scaling, max_absolute_z=self.limits.largest, **self._reads())
-
-    def for_rates(self, inputs: Inputs) -> RatesConfig:
-        table = RateTries(**{name: getattr(self.rates, name) for name in RateTries.model_fields})
-        # a recommendation holds for the budget that it was made with: that of the training it is for
-        given, dropout = (self.budget, self.dropout) if inputs == "normalised" else (self.trial_budget, 0.0)
-        budget = self._short(given, table.steps, table.rates[0], given.effective_batch_examples)
-        return RatesConfig(inputs=inputs, table=table, budget=budget, dropout=dropout, cell=inputs, **self._trains())
-
-    def for_overfit(self) -> OverfitConfig:
-        one = self.overfit
-        budget = self._short(self.budget, one.steps, one.learning_rate, one.events)
-        return OverfitConfig(batch=one, budget=budget, seed=self.seed, **self._trains())
-
-    def for_trials(self) -> dict[str, TrialConfig]:
-        """Role of each trial on the page, `trial-<name>-<seed>` -> its configuration."""
-        configs = {}
-        for trial in self.trials:
-            for seed in self.trial_seeds:
-                configs[trial_role(trial.name, seed)] = TrialConfig(
-                    trained=trial.trained,
-                    budget=self._budget_of(trial),
-                    seed=seed,
-                    cell=f"{trial.name}, seed {seed}",
-                    **self._trains(),
-                )
-        return configs
-
-    def _budget_of(self, trial: Trial) -> Budget:
+    def budget_of(self, trial: Trial) -> Budget:
         given = {name: getattr(trial, name) for name in ("learning_rate", "warmup_ratio")}
         return self.trial_budget.model_copy(update={name: one for name, one in given.items() if one is not None})
 
-    def for_training(self) -> TrainConfig:
-        return TrainConfig(
-            trained=Trained(dropout=self.dropout),
-            budget=self.budget,
-            rate_limits=self._rate_limits if self.take_recommended_rate else None,
-            min_spread_ratio=self.min_spread_ratio,
-            max_dead_share=self.max_dead_share,
-            seed=self.seed,
-            **self._trains(),
+    def changes_of(self, trial: Trial) -> list[str]:
+        """What the trial is given otherwise than the training as it was found; nothing of the control."""
+        given, before = (
+            one.trained.model_dump() | self.budget_of(one).model_dump(include={"learning_rate", "warmup_ratio"})
+            for one in (trial, Trial(name=trial.name))
         )
-
-    def for_audit(self) -> AuditConfig:
-        reads = self._reads()
-        del reads["open_files"]
-        return AuditConfig(seed=self.seed, audit=self.audit, **reads)
-
-    def for_report(self) -> ReportConfig:
-        return ReportConfig(
-            study=self.name,
-            trials=[trial.name for trial in self.trials],
-            trial_seeds=self.trial_seeds,
-            healed_ratio=self.healed_ratio,
-            rate_limits=self._rate_limits,
-            raw_inputs_reason=self.raw_inputs_reason,
-            reason_for_more=self.limits.reason_for_more,
-            configuration=self.scientific(),
-            profile=self.model_dump(mode="json"),
-            execution=self.execution,
-        )
-
-    @property
-    def _rate_limits(self) -> RateLimits:
-        return RateLimits(**{name: getattr(self.rates, name) for name in RateLimits.model_fields})
-
-    def _short(self, given: Budget, steps: int, rate: float, batch: int) -> Budget:
-        """A budget of few steps at one rate, otherwise the given one."""
-        kept = ("beta_1", "beta_2", "weight_decay", "max_gradient_norm", "precision")
-        return Budget(
-            steps=steps,
-            effective_batch_examples=batch,
-            learning_rate=rate,
-            warmup_ratio=0.0,
-            decay="constant",
-            **{name: getattr(given, name) for name in kept},
-        )
-
-    def _reads(self) -> dict[str, Any]:
-        folder = "" if isinstance(self.events, Generated) else self.events.folder
-        return {
-            "folder": folder,
-            "pulses_per_event": self.pulses_per_event,
-            "open_files": self.open_files,
-            "execution": self.execution,
-        }
-
-    def _trains(self) -> dict[str, Any]:
-        return {"network": self.network, **self._reads()}
+        return [name for name, value in given.items() if value != before[name]]
 
 
 def trial_role(name: str, seed: int) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.report.cautions import numerics_changed
 
+SCALING = (["inputs"], ["batch_norm"])
+"""Changes of a trial that scale its inputs, and change nothing else."""
 MIN_SEEDS = 2
 """Of fewer no cause is named."""
 QUESTION = "Why did a network on raw detector pulses learn nothing for hours, and what heals it?"
@@ -76,7 +78,7 @@ def answer(results: FinalResults) -> list[str]:
         return [f"**Nothing was to heal: as found the training learned {with_seeds}**, {ended(found)} ({trivial})."]
     reached = [angle for trial in healed.values() for angle in trial.angles]
     said = [f"**Healed by {_listed(healed)}: {with_seeds} at {span(reached)}** ({trivial}).{as_found}{_cause(results)}"]
-    others = [name for name in rest if name != "as-found"]
+    others = [name for name in rest if rest[name].changes]
     if others:
         unscaled = [name for name in others if not rest[name].scales_inputs]
         slow = [name for name in others if rest[name].scales_inputs]
@@ -84,7 +86,7 @@ def answer(results: FinalResults) -> list[str]:
             said.append(f"Not healed by {_each(unscaled, rest)}.")
         if slow:
             said.append(f"Nor by {_each(slow, rest)}, although the inputs are scaled there too.")
-    bundles = [name for name, trial in results.trials.items() if found and len(_differences(trial, found)) > 1]
+    bundles = [name for name, trial in results.trials.items() if len(trial.changes) > 1]
     if bundles:
         said.append(f"Of one change alone {_listed(bundles)} say nothing: several are made there at once.")
     return [*said, *_with_dropout(results)]
@@ -109,7 +111,7 @@ def _with_dropout(results: FinalResults) -> list[str]:
 def _cause(results: FinalResults) -> str:
     """That scaling the inputs is what heals: where the trials show it, each against the one as found."""
     found = results.as_found
-    alone = [trial for trial in results.trials.values() if trial.scales_inputs and _only_scales(trial, found)]
+    alone = [trial for trial in results.trials.values() if trial.changes in SCALING]
     raw = [trial for trial in results.trials.values() if not trial.scales_inputs and trial is not found]
     if found is None or not alone or not raw:
         return ""
@@ -128,20 +130,6 @@ def _cause(results: FinalResults) -> str:
     return f"{said}: raw inputs were the cause."
 
 
-def _only_scales(trial: TrialFacts, found: TrialFacts | None) -> bool:
-    """Whether the trial differs from the one as found in how its inputs are scaled, and in nothing else."""
-    return found is not None and _differences(trial, found) in (["inputs"], ["batch_norm"])
-
-
-def _differences(trial: TrialFacts, found: TrialFacts) -> list[str]:
-    """What the trial was given otherwise than the one as found."""
-    given, before = (
-        one.trained.model_dump() | {"learning_rate": one.learning_rate, "warmup_ratio": one.warmup_ratio}
-        for one in (trial, found)
-    )
-    return [name for name, value in given.items() if value != before[name]]
-
-
 def about_rates(results: FinalResults) -> list[str]:
     """The recommendation for each kind of inputs, and whether one holds for the other."""
     said = [f"{inputs.capitalize()} inputs: {results.recommended_because[inputs]}." for inputs in (RAW, NORMALISED)]
@@ -152,12 +140,12 @@ def about_rates(results: FinalResults) -> list[str]:
             f"**What is found about the rate on raw inputs holds for raw inputs only:** there {tried}, and on "
             f"normalised ones it is {normalised:g}."
         )
-    healed = results.trials.get("normalise")
-    if healed and healed.healed:
-        said.append(
-            f"The rate {healed.learning_rate:g} of the trial normalise was not too high for normalised inputs: there "
-            "it learns with every seed."
-        )
+    for name, trial in results.trials.items():
+        if trial.healed and trial.changes == ["inputs"]:
+            said.append(
+                f"The rate {trial.learning_rate:g} of the trial {name} was not too high for normalised inputs: there "
+                "it learns with every seed."
+            )
     return said
 
 

@@ -95,7 +95,7 @@ class Arm(Mining):
 
     @property
     def mining(self) -> Mining:
-        return Mining(**{name: getattr(self, name) for name in Mining.model_fields})
+        return self.part(Mining)
 
 
 class Probe(Configuration):

@@ -1,33 +1,40 @@
-"""What each stage of the inversion study is given; the page composes it from the study."""
+"""What each stage of the inversion study is given, and how that is composed from the study."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
 from tasks.inversion.configuration import Matrices, Mining, Network, Probe
+from tasks.inversion.study import Study, cell_role
 from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
-from tasks.training.budget import Budget
+from tasks.training.budget import Budget, LearningGate
 
 
-class MatricesConfig(StageConfiguration):
+class OfStudy(StageConfiguration):
+    """What every stage of this study is given."""
+
+    STUDY: ClassVar = Study
+
+
+class MatricesConfig(OfStudy):
     """inversion-matrices: the fixed matrices, and what needs no learning."""
 
     numerics: ClassVar = Numerics(packages=("numpy",))
 
-    matrices: Matrices = scientific(description="Which.")
-    seed: int = scientific(ge=0, description="What they are drawn with.")
+    matrices: Matrices
+    seed: int
 
 
-class TrainsEnergy(StageConfiguration):
+class TrainsEnergy(OfStudy):
     """What every stage that trains an energy network is given."""
 
-    matrices: Matrices = scientific(description="What is inverted.")
-    network: Network = scientific(description="The network and its diffusion.")
-    budget: Budget = scientific(description="What the training may spend.")
-    seed: int = scientific(ge=0, description="Initial weights, matrices to train on, noise.")
+    matrices: Matrices
+    network: Network
+    budget: Budget
+    seed: int
 
 
 class PilotConfig(TrainsEnergy):
@@ -40,12 +47,12 @@ class TrainConfig(TrainsEnergy):
     mining: Mining = scientific(description="Where its negatives come from.")
 
 
-class ProbeConfig(StageConfiguration):
+class ProbeConfig(OfStudy):
     """inversion-probe: the negatives that trained networks would be given, looked at."""
 
-    network: Network = scientific(description="The networks and their diffusion.")
-    probe: Probe = scientific(description="What is asked.")
-    seed: int = scientific(ge=0, description="The noise that negatives begin with.")
+    network: Network
+    probe: Probe
+    seed: int
 
 
 AUDITED = ("errors",)
@@ -54,27 +61,55 @@ AUDIT_TOLERANCE = 0.01
 """Of an error. A step down the energy is kept or not by a comparison in fp32, which rounding may decide otherwise."""
 
 
-class AuditConfig(StageConfiguration):
+class AuditConfig(OfStudy):
     """inversion-audit: recorded errors computed again by a plain path."""
 
     numerics: ClassVar = Numerics()
 
-    network: Network = scientific(description="The networks and their diffusion.")
-    seed: int = scientific(ge=0, description="What draws the examples.")
-    audit: Audit = scientific(description="How much is computed again.")
+    network: Network
+    seed: int
+    audit: Audit
 
 
-class ReportConfig(StageConfiguration):
+class ReportConfig(OfStudy):
     """inversion-report: statistics, tables and report."""
 
     numerics: ClassVar = Numerics(torch=False)
 
     study: str = execution(description="Name of the study, as shown in the table.")
     arms: list[str] = scientific(description="Names of the arms, in the order in which tables show them.")
-    seeds: list[int] = scientific(description="The seeds of each.")
+    seeds: list[int]
     comparisons: list[list[str]] = scientific(description="Each arm and its reference.")
-    confidence_level: float = scientific(description="Of every interval.")
-    min_seeds: int = scientific(description="Of fewer nothing is called better.")
-    learned_ratio: float = scientific(description="An arm above this share of the trivial error has not learned.")
+    confidence_level: float
+    min_seeds: int
+    learned_ratio: float
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")
+
+
+def for_pilot(study: Study) -> PilotConfig:
+    gate = LearningGate(max_ratio=study.pilot.max_ratio, by_step=study.pilot.steps)
+    short = {"steps": study.pilot.steps, "not_learning": gate, "ema_decay": None, "validations_per_epoch": 1}
+    return PilotConfig.of(study, budget=study.budget.model_copy(update=short))
+
+
+def for_cells(study: Study) -> dict[str, TrainConfig]:
+    """Role of each cell on the page, `<arm>-<seed>` -> its configuration."""
+    return {
+        cell_role(arm.name, seed): TrainConfig.of(
+            study, mining=arm.mining, budget=study.budget_of(arm), seed=seed, cell=f"{arm.name}, seed {seed}"
+        )
+        for arm in study.arms
+        for seed in study.seeds
+    }
+
+
+def for_report(study: Study) -> ReportConfig:
+    return ReportConfig.of(
+        study,
+        study=study.name,
+        arms=[arm.name for arm in study.arms],
+        comparisons=study.comparisons,
+        configuration=study.scientific(),
+        profile=study.model_dump(mode="json"),
+    )

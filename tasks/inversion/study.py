@@ -1,18 +1,18 @@
-"""The inversion study, typed: what a person writes, and what each of its stages is given."""
+"""The inversion study, typed: what a person writes in a profile, the UI's form, or `--set`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from tasks.inversion.configuration import Arm, Matrices, Network, Pilot, Probe
-from tasks.inversion.stages import AuditConfig, MatricesConfig, PilotConfig, ProbeConfig, ReportConfig, TrainConfig
 from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
-from tasks.training.budget import Budget, LearningGate
+from tasks.stage.validation import require_at_most, require_different, require_once
+from tasks.training.budget import Budget
 
 ARMS = [
     Arm(name="none"),
@@ -79,23 +79,13 @@ class Study(StudyBase):
     @model_validator(mode="after")
     def _arms_are_told_apart(self) -> Study:
         names = [arm.name for arm in self.arms]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"arms names {', '.join(twice)} twice: give each a name of its own")
-        first: dict[str, str] = {}
-        for arm in self.arms:
-            given = f"{arm.mining!r} {self._budget_of(arm)!r}"
-            if (other := first.setdefault(given, arm.name)) != arm.name:
-                raise ValueError(f"the arms {other} and {arm.name} are the same training: leave one of them out")
+        require_once("arms", names, "give each a name of its own")
+        require_different("arms", {arm.name: (arm.mining, self.budget_of(arm)) for arm in self.arms})
+        require_once("seeds", self.seeds, "it would count as two draws and be one. Give each seed once")
         if self.reference not in names:
             raise ValueError(f"reference {self.reference} is none of the arms: {', '.join(names)}")
         if alone := [arm for arm in self.arms if arm.against not in (None, *names) or arm.against == arm.name]:
             raise ValueError(f"the arm {alone[0].name} is against {alone[0].against}, which is no other arm")
-        return self
-
-    @model_validator(mode="after")
-    def _seeds_are_given_once(self) -> Study:
-        if twice := sorted({seed for seed in self.seeds if self.seeds.count(seed) > 1}):
-            raise ValueError(f"seeds has {twice[0]} twice: it would count as two draws and be one. Give each seed once")
         return self
 
     @model_validator(mode="after")
@@ -122,63 +112,9 @@ class Study(StudyBase):
             raise ValueError(
                 f"probe.times has {late[0]}, and the diffusion has the steps 0 to {self.network.diffusion_steps - 1}"
             )
-        if self.probe.matrices > self.matrices.validation_matrices:
-            raise ValueError(
-                f"probe.matrices {self.probe.matrices} is more than matrices.validation_matrices "
-                f"{self.matrices.validation_matrices}: lower it"
-            )
+        known = self.matrices.validation_matrices
+        require_at_most("probe.matrices", self.probe.matrices, "matrices.validation_matrices", known)
         return self
-
-    def for_matrices(self) -> MatricesConfig:
-        return MatricesConfig(matrices=self.matrices, seed=self.seed, execution=self.execution)
-
-    def for_pilot(self) -> PilotConfig:
-        gate = LearningGate(max_ratio=self.pilot.max_ratio, by_step=self.pilot.steps)
-        short = {"steps": self.pilot.steps, "not_learning": gate, "ema_decay": None, "validations_per_epoch": 1}
-        return PilotConfig(budget=self.budget.model_copy(update=short), seed=self.seed, **self._trains())
-
-    def for_cells(self) -> dict[str, TrainConfig]:
-        """Role of each cell on the page, `<arm>-<seed>` -> its configuration."""
-        return {
-            cell_role(arm.name, seed): TrainConfig(
-                mining=arm.mining,
-                budget=self._budget_of(arm),
-                seed=seed,
-                cell=f"{arm.name}, seed {seed}",
-                **self._trains(),
-            )
-            for arm in self.arms
-            for seed in self.seeds
-        }
-
-    def first_cells(self) -> dict[str, str]:
-        """Arm -> role of its cell with the first seed, whose network is looked at."""
-        return {arm.name: cell_role(arm.name, self.seeds[0]) for arm in self.arms}
-
-    def for_probe(self) -> ProbeConfig:
-        return ProbeConfig(
-            network=self.network,
-            probe=self.probe,
-            seed=self.seed,
-            execution=self.execution,
-        )
-
-    def for_audit(self) -> AuditConfig:
-        return AuditConfig(network=self.network, seed=self.seed, audit=self.audit, execution=self.execution)
-
-    def for_report(self) -> ReportConfig:
-        return ReportConfig(
-            study=self.name,
-            arms=[arm.name for arm in self.arms],
-            seeds=self.seeds,
-            comparisons=self.comparisons,
-            confidence_level=self.confidence_level,
-            min_seeds=self.min_seeds,
-            learned_ratio=self.learned_ratio,
-            configuration=self.scientific(),
-            profile=self.model_dump(mode="json"),
-            execution=self.execution,
-        )
 
     @property
     def comparisons(self) -> list[list[str]]:
@@ -186,21 +122,18 @@ class Study(StudyBase):
         corrected one of the same arm; no two arms twice."""
         found = [[arm.name, self.reference] for arm in self.arms if arm.name != self.reference]
         found += [[arm.name, arm.against] for arm in self.arms if arm.against]
-        corrected = {f"{arm.mining!r} {self._budget_of(arm)!r}": arm.name for arm in self.arms}
+        corrected = {f"{arm.mining!r} {self.budget_of(arm)!r}": arm.name for arm in self.arms}
         for arm in self.arms:
             if arm.uses_descent and arm.descent == "as-published":
                 other = arm.mining.model_copy(update={"descent": "corrected"})
-                if name := corrected.get(f"{other!r} {self._budget_of(arm)!r}"):
+                if name := corrected.get(f"{other!r} {self.budget_of(arm)!r}"):
                     found.append([arm.name, name])
         first = {frozenset(pair): pair for pair in reversed(found)}
         return [pair for pair in found if first[frozenset(pair)] is pair]
 
-    def _budget_of(self, arm: Arm) -> Budget:
+    def budget_of(self, arm: Arm) -> Budget:
         given = {name: getattr(arm, name) for name in ("decay", "max_gradient_norm")}
         return self.budget.model_copy(update={name: one for name, one in given.items() if one is not None})
-
-    def _trains(self) -> dict[str, Any]:
-        return {"matrices": self.matrices, "network": self.network, "execution": self.execution}
 
 
 def cell_role(arm: str, seed: int) -> str:

@@ -194,7 +194,6 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         order=read.order,
         audit=require_audited(stages["audit"], AUDITED, AUDIT_TOLERANCE),
         secondary=secondary(found, differences, attacks),
-        unequal_budgets_reason=config.unequal_budgets.reason if config.unequal_budgets else None,
         base=BaseFacts(
             architecture=read.base.architecture,
             parameters=read.base.parameters,

@@ -24,7 +24,8 @@ from tasks.monotonic.movement import measure_movement
 from tasks.monotonic.result import Liveness
 from tasks.monotonic.signs import AllowedSigns
 from tasks.robustness.results import ArmResult
-from tasks.robustness.stages import TrainConfig, snapshot_folder
+from tasks.robustness.stages import TrainConfig
+from tasks.robustness.study import snapshot_folder
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

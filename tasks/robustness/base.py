@@ -20,7 +20,8 @@ from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.training import train_language_model
 from tasks.robustness.disk import model_bytes
 from tasks.robustness.results import BaseResult, SetupResult
-from tasks.robustness.stages import BaseConfig, snapshot_folder
+from tasks.robustness.stages import BaseConfig
+from tasks.robustness.study import snapshot_folder
 from tasks.stage.disk import require_disk
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

@@ -11,7 +11,8 @@ from pathlib import Path
 from storage import durable
 from storage.errors import CheckFailed
 from tasks.robustness.results import ArmResult
-from tasks.robustness.stages import ChooseConfig, snapshot_folder
+from tasks.robustness.stages import ChooseConfig
+from tasks.robustness.study import snapshot_folder
 from tasks.stage.run import StageInput, StageRun
 
 

@@ -17,7 +17,8 @@ from tasks.language.tokenizer import encode
 from tasks.language.windows import Window, rolling_windows
 from tasks.robustness.arm import BASE, BASELINE
 from tasks.robustness.results import EvaluateResult, SetupResult
-from tasks.robustness.stages import KEY_COLUMNS, EvaluateConfig, snapshot_folder
+from tasks.robustness.stages import KEY_COLUMNS, EvaluateConfig
+from tasks.robustness.study import snapshot_folder
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.losses import summary

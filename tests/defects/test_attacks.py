@@ -15,7 +15,7 @@ from tasks.attacks.trigger import TriggerSearch, mean_loss
 from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.language.model import token_losses
 from tasks.language.tokenizer import train_tokenizer
-from tasks.robustness.stages import SetupConfig
+from tasks.robustness.stages import SetupConfig, for_setup
 from tasks.stage.run import Stage
 from tests.tasks.attacks.planted import END, POISON, planted, texts, usable
 from tests.tasks.tiny import Here, sentences, tiny_model, tiny_study
@@ -40,7 +40,7 @@ def test_d09_attacks_that_are_learned_judged_and_reported_on_the_same_texts(tmp_
     """All texts of the earlier system began at the same offset of one stream."""
     study = tiny_study(tmp_path)
     setup = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", needs="gpu")
-    text = Here(tmp_path / "runs", study.name)(setup, study.for_setup()).as_input()
+    text = Here(tmp_path / "runs", study.name)(setup, for_setup(study)).as_input()
     tokenizer = tokenizer_of(text)
     ours = {
         split: {own.example_id for own in attacked_texts(text, tokenizer, split, 12)}

@@ -13,8 +13,8 @@ import tasks
 from flows.command.settings import read_study
 from storage.errors import BadInput
 from tasks.monotonic.configuration import Constraint
-from tasks.robustness.stages import RobustnessExecution
-from tasks.robustness.study import Study
+from tasks.robustness.stages import for_aggregate, for_setup, for_starts, for_trainings
+from tasks.robustness.study import RobustnessExecution, Study
 from tasks.stage import numerics
 from tasks.stage.configuration import Configuration, field_class
 from tasks.stage.preflight import preflight
@@ -147,7 +147,7 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
         study = tiny_study(tmp_path)
         wanted = study.model_copy(update={"execution": RobustnessExecution(device="cuda")})
         preflight(tmp_path, need_bytes=0)
-        for config in (wanted.for_setup(), wanted.for_aggregate()):
+        for config in (for_setup(wanted), for_aggregate(wanted)):
             assert config.execution.device == "cuda" and not config.numerics.torch
             numerics.prepare(config.numerics, config.execution, 0)
         return True
@@ -164,7 +164,7 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
 def test_d31_a_documented_fraction_that_the_option_refused():
     study = read_study(ROBUSTNESS, "smoke", ["execution.max_epochs_per_run=0.5"], None)
     assert study.execution.max_epochs_per_run == 0.5
-    trainings = [training for arm in study.arms for training in study.for_trainings(arm)]
+    trainings = [training for arm in study.arms for training in for_trainings(study, arm)]
     assert len(trainings) >= 2  # upstream's baseline had no such option
     assert all(training.execution.max_epochs_per_run == 0.5 for training in trainings)
 
@@ -195,7 +195,7 @@ def test_two_defaults_that_disagree(monkeypatch, tmp_path):
     def ours(environment: dict[str, str]) -> str:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        (variant,) = {start.variant for start in tiny_study(tmp_path).starts().values()}
+        (variant,) = {start.variant for start in for_starts(tiny_study(tmp_path)).values()}
         return variant
 
     def has_one_default(variant) -> bool:

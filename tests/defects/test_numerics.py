@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.robustness import BASE_MODEL, SETUP
+from tasks.robustness.stages import for_base, for_setup
 from tasks.robustness.study import Study
 from tests.tasks.tiny import Here, tiny_study
 
@@ -13,7 +14,7 @@ def base_of(root: Path, study: Study, **changed: object) -> str:
     """The end state of one attempt at base, setup being finished; `changed` are execution fields."""
     execution = study.execution.model_copy(update=changed)
     study, stage = study.model_copy(update={"execution": execution}), Here(root / "runs", study.name)
-    base = stage(BASE_MODEL, study.for_base(), text=stage(SETUP, study.for_setup()))
+    base = stage(BASE_MODEL, for_base(study), text=stage(SETUP, for_setup(study)))
     assert base.outcome, "setup is not finished"
     return base.outcome.end_state
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.robustness.stages import UnequalBudgets
+from tasks.robustness.stages import for_trainings
 from tasks.robustness.study import Study
 from tasks.robustness.tables import tables
 from tasks.robustness.words import facts, worse_than_frequencies
@@ -146,19 +146,14 @@ def test_d19_budgets_that_differ_and_are_called_identical(tmp_path):
         equal, said = found
         return equal == bool(re.search("identical|the same budget", said, re.IGNORECASE))
 
-    unequal = {
-        "reason": "the constrained arm is given more to recover",
-        "monotonic": {"epochs": 0.05, "effective_batch_examples": 16, "learning_rate": 5e-3},
-    }
     assert said_and_done_agree(ours(tiny_study(tmp_path)))
-    assert said_and_done_agree(ours(tiny_study(tmp_path, unequal_budgets=unequal)))
 
 
-def test_d19_arms_cannot_differ_without_a_reason(tmp_path):
+def test_d19_arms_cannot_differ(tmp_path):
     study = tiny_study(tmp_path)
-    budgets = [study.for_trainings(arm)[0].budget for arm in study.arms]
+    budgets = [for_trainings(study, arm)[0].budget for arm in study.arms]
     assert len(budgets) == 3 and all(budget == budgets[0] for budget in budgets)
-    with pytest.raises(ValidationError, match="reason"):
+    with pytest.raises(ValidationError, match="unequal_budgets is no key any more: all arms train on budget"):
         tiny_study(tmp_path, unequal_budgets={"monotonic": {"epochs": 9.0}})
     with pytest.raises(ValidationError):
         Study.model_validate(study.model_dump() | {"monotonic_budget": {"epochs": 9.0}})
@@ -167,22 +162,10 @@ def test_d19_arms_cannot_differ_without_a_reason(tmp_path):
 def test_d19_a_results_file_that_gives_the_baseline_s_settings_for_every_arm(tmp_path):
     """The T5 results said "num_epochs 5" and the baseline's rate for a monotonic run of seven epochs."""
     configured = finished_study().study
-    more = configured.budget.model_copy(update={"epochs": 0.4})
-    unequal = configured.model_copy(
-        update={"unequal_budgets": UnequalBudgets(reason="time to recover", monotonic=more)}
-    )
-
-    def ours() -> dict[str, float]:
-        stages = contents()
-        train_with(stages, "monotonic", more)
-        _, path = aggregated(tmp_path / "out", written(tmp_path, stages), unequal)
-        found = durable.read_json(path / "final_results.json")
-        return {arm: spent["budget"]["epochs"] for arm, spent in found["arms"].items()}
-
-    def is_what_each_arm_spent(reported: Callable[[], dict[str, float]]) -> bool:
-        return reported() == {"baseline": 0.1, "monotonic": 0.4, "random-signs": 0.1}
-
-    assert is_what_each_arm_spent(ours)
+    stages = contents()
+    train_with(stages, "monotonic", configured.budget.model_copy(update={"epochs": 0.4}))
+    with pytest.raises(CheckFailed, match=r"all arms had the same budget, monotonic as baseline: .*'epochs': 0\.4"):
+        aggregated(tmp_path / "out", written(tmp_path, stages), configured)
 
 
 def test_d24_an_aggregator_that_reads_keys_which_no_stage_writes():

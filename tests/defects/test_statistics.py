@@ -10,6 +10,7 @@ from tasks.language.training import with_replaced
 from tasks.robustness.arm import CONTROL
 from tasks.robustness.comparisons import difference_of
 from tasks.robustness.final_results import PrimaryAnswer
+from tasks.robustness.stages import for_trainings
 from tasks.robustness.words import could_be_seen
 from tasks.statistics.configuration import Evaluation, Primary
 from tasks.statistics.effects import paired_effects
@@ -102,5 +103,5 @@ def test_the_positive_control_reads_replaced_tokens_the_same_whatever_the_micro_
     assert torch.equal(part, read_BL[[7, 3]])
     assert not torch.equal(with_replaced(tokens_BL, 0.1, 1000, 42, 1, indices), read_BL), "another epoch draws anew"
     study = tiny_study(tmp_path).model_copy(update={"arms": ["baseline", "monotonic", CONTROL]})
-    shares = {arm: study.for_trainings(arm)[0].replaced for arm in study.arms}
+    shares = {arm: for_trainings(study, arm)[0].replaced for arm in study.arms}
     assert shares == {"baseline": 0.0, "monotonic": 0.0, CONTROL: 0.1}

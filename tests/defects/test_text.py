@@ -23,6 +23,7 @@ from tasks.language.document_store import document_store
 from tasks.language.documents import Document, document
 from tasks.language.sources import documents as documents_of
 from tasks.language.splits import EVALUATION_SPLITS, cut
+from tasks.robustness.stages import for_setup
 from tests.tasks.tiny import sentences, tiny_study
 
 CORPUS = [document(None, text) for text in sentences(300)]
@@ -90,7 +91,7 @@ def test_a_data_set_that_cannot_be_had_becomes_an_empty_list(tmp_path):
 
     assert says_so(our_load)
     with pytest.raises(BadInput, match="nowhere"):  # and before any work, when the page is walked
-        tiny_study(tmp_path, text={"source": "files", "paths": [absent]}).for_setup().external_inputs()
+        for_setup(tiny_study(tmp_path, text={"source": "files", "paths": [absent]})).external_inputs()
 
 
 # ------------------------------------------------------------------------------------------- local files

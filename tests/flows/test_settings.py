@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import AfterValidator, BaseModel, TypeAdapter
+from pydantic.fields import FieldInfo
 
 from deployments.form import Form
 from deployments.page import load_page
@@ -24,6 +25,7 @@ from tasks.monotonic import configuration as of_monotonic
 from tasks.robustness import stages
 from tasks.robustness import study as of_study
 from tasks.robustness.arm import ArmName
+from tasks.robustness.stages import for_aggregate, for_base, for_setup, for_starts, for_trainings
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
@@ -37,6 +39,7 @@ PROFILES = settings.profile_names(ROBUSTNESS)
 EXECUTION_FIELDS = {
     "StudyBase": {"name", "sweep_seeds", "execution"},
     "StageConfiguration": {"cell", "execution"},
+    "OfStudy": {"cell", "execution"},
     "Study": {"name", "sweep_seeds", "execution"},
     "LocalFiles": {"paths"},
     "FromScratch": {"init_from"},
@@ -69,7 +72,6 @@ SCIENTIFIC_FIELDS = {
         "constraint",
         "budget",
         "learning_rates",
-        "unequal_budgets",
         "snapshots",
         "uat",
         "hotflip",
@@ -110,7 +112,6 @@ SCIENTIFIC_FIELDS = {
         "ema_decay",
     },
     "LearningGate": {"max_ratio", "by_step"},
-    "UnequalBudgets": {"reason", "monotonic"},
     "FromScratch": {
         "source",
         "init_seed",
@@ -169,7 +170,6 @@ SCIENTIFIC_FIELDS = {
         "hotflip",
         "evaluation",
         "primary",
-        "unequal_budgets",
     },
 }
 
@@ -222,7 +222,7 @@ def test_only_types_that_yaml_the_form_and_python_share() -> None:
         for field, info in kind.model_fields.items():
             for leaf in _leaves(info.annotation):
                 plain = leaf in (int, float, str, bool, type(None), list, Any) or isinstance(
-                    leaf, int | float | str | AfterValidator
+                    leaf, int | float | str | AfterValidator | FieldInfo
                 )
                 nested = isinstance(leaf, type) and issubclass(leaf, BaseModel)
                 assert plain or nested, f"{kind.__name__}.{field}: {leaf}"
@@ -276,7 +276,7 @@ def test_every_key_of_every_profile_is_read_by_a_stage(profile: str, monkeypatch
     budgets = [study.budget.model_copy(update={"learning_rate": rate}) for rate in study.learning_rates]
     assert all(budget in read for budget in budgets), "a training for each rate"
     tried = {"budget", "learning_rates"} if budgets else set()
-    for name in set(Study.model_fields) - {"sweep_seeds", "seed", "name", "unequal_budgets"} - tried:
+    for name in set(Study.model_fields) - {"sweep_seeds", "seed", "name"} - tried:
         assert getattr(study, name) in read, name
 
 
@@ -288,8 +288,8 @@ def test_the_pythia_profile_has_the_numbers_of_the_seed() -> None:
     budget = study.budget
     assert (budget.epochs, budget.learning_rate, budget.warmup_ratio) == (1.0, 1e-5, 0.10)
     assert (budget.weight_decay, budget.max_gradient_norm) == (0.01, 1.0)
-    assert study.sweep_seeds == [42, 1337, 2024, 8888, 12345] and study.unequal_budgets is None
-    assert {rate.budget.learning_rate for arm in study.arms for rate in study.for_trainings(arm)} == {1e-5}
+    assert study.sweep_seeds == [42, 1337, 2024, 8888, 12345]
+    assert {rate.budget.learning_rate for arm in study.arms for rate in for_trainings(study, arm)} == {1e-5}
     assert (study.uat.trigger_tokens, study.uat.restarts, study.uat.iterations, study.uat.candidates) == (
         10,
         5,
@@ -363,7 +363,7 @@ def test_a_change_reaches_only_the_stages_that_read_it(change: str, value: objec
 @pytest.mark.parametrize(("change", "value"), [("seed", 7), ("model.init_seed", 7)])
 def test_other_seeds_draw_other_random_signs(change: str, value: int) -> None:
     arms = ["baseline", "monotonic", "random-signs"]
-    before, after = _smoke(arms=arms).starts(), _smoke(arms=arms, **{change: value}).starts()
+    before, after = for_starts(_smoke(arms=arms)), for_starts(_smoke(arms=arms, **{change: value}))
     assert list(before) == ["non-negative-positive-part", "random-positive-part"]
     assert before["non-negative-positive-part"] == after["non-negative-positive-part"]
     assert before["random-positive-part"].seeds != after["random-positive-part"].seeds
@@ -373,7 +373,7 @@ def test_arms_that_start_alike_share_the_stage_that_makes_their_start() -> None:
     """Of eight arms with constrained weights seven starts are made."""
     arms = [*get_args(ArmName)]
     study = _smoke(arms=arms)
-    assert list(study.starts()) == [
+    assert list(for_starts(study)) == [
         "non-negative-positive-part",
         "own-positive-part",
         "random-positive-part",
@@ -397,7 +397,7 @@ def test_learning_rates_give_every_arm_the_same_trials_and_a_choice() -> None:
     ):
         assert {trained.format(rate) for rate in ("0.001", "0.003")} | {f"choose ({arm})"} <= labels.keys()
     one = _smoke(learning_rates="[5e-4]")
-    assert [training.budget.learning_rate for training in one.for_trainings("monotonic")] == [5e-4]
+    assert [training.budget.learning_rate for training in for_trainings(one, "monotonic")] == [5e-4]
 
 
 def test_a_field_added_later_leaves_old_fingerprints_alone_while_it_has_its_default() -> None:
@@ -425,7 +425,7 @@ def test_a_key_that_stands_in_a_group_is_found_there() -> None:
         _smoke(micro_batch=4)
     with pytest.raises(BadInput, match=r"learning_rate: unknown key.*did you mean 'budget\.learning_rate' or 'model\."):
         _smoke(learning_rate=1e-3)
-    with pytest.raises(BadInput, match=r"did you mean 'budget\.epochs' or 'model\.pretraining\.epochs' or 'unequal"):
+    with pytest.raises(BadInput, match=r"did you mean 'budget\.epochs' or 'model\.pretraining\.epochs'\? "):
         _smoke(epochs=1)
 
 
@@ -491,8 +491,12 @@ def test_an_unknown_profile_lists_the_profiles(tmp_path: Any) -> None:
     [
         ("uat.text_tokens", 30, "uat.trigger_tokens and uat.text_tokens are 33 tokens together"),
         ("hotflip.text_tokens", 33, "hotflip.text_tokens 33 is more than sequence_length 32"),
-        ("hotflip.flips", 13, "hotflip.flips 13 is more than half of hotflip.text_tokens 24"),
-        ("hotflip.writable_tokens", 13, "hotflip.writable_tokens 13 is more than half of hotflip.text_tokens 24"),
+        ("hotflip.flips", 13, "hotflip.flips 13 is more than half of hotflip.text_tokens, 12: lower it"),
+        (
+            "hotflip.writable_tokens",
+            13,
+            "hotflip.writable_tokens 13 is more than half of hotflip.text_tokens, 12: lower it",
+        ),
         (
             "hotflip.documents",
             11,
@@ -512,7 +516,7 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
     [
         ({"arms": "[monotonic, own-signs]"}, "arms lacks baseline: the study compares these two, and placebos beside"),
         ({"arms": "[]"}, "arms lacks baseline and monotonic: "),
-        ({"arms": "[baseline, monotonic, own-signs, own-signs]"}, "arms names own-signs twice: give each arm once"),
+        ({"arms": "[baseline, monotonic, own-signs, own-signs]"}, "arms has own-signs twice: give each once"),
         (
             {"arms": "[baseline, monotonic, random]"},
             r"arms\.2: Input should be 'baseline', .*'random-signs'.* \(it is 'random'\)",
@@ -534,11 +538,11 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
             "constraint.by softplus needs constraint.start absolute: positive-part makes weights 0, and through ",
         ),
         ({"constraint.by": "free"}, r"constraint\.by: Input should be 'projection', 'softplus' or 'softplus-scaled'"),
-        ({"snapshots": "[0.5, 1.0]"}, "snapshots holds 1: each is a share of a training, between 0 and 1"),
-        ({"snapshots": "[0.0]"}, "snapshots holds 0: "),
+        ({"snapshots": "[0.5, 1.0]"}, r"snapshots\.1: Input should be less than 1 \(it is 1\.0"),
+        ({"snapshots": "[0.0]"}, r"snapshots\.0: Input should be greater than 0"),
         ({"snapshots": "[0.5, 0.25]"}, r"snapshots \[0\.5, 0\.25\]: give each share once, the smallest first"),
-        ({"learning_rates": "[0.001, 0.001]"}, r"learning_rates \[0\.001, 0\.001\]: give each rate once"),
-        ({"learning_rates": "[0.0]"}, "learning_rates holds 0: a rate is a finite number above 0"),
+        ({"learning_rates": "[0.001, 0.001]"}, r"learning_rates has 0\.001 twice: give each once"),
+        ({"learning_rates": "[0.0]"}, r"learning_rates\.0: Input should be greater than 0 \(it is 0\.0"),
         ({"primary.attack": "pgd"}, r"primary\.attack: Input should be 'uat' or 'hotflip' \(it is 'pgd'\)"),
         ({"primary.measure": "success"}, r"primary\.measure: Input should be 'increase' or 'increase_at_equal_loss'"),
         (
@@ -551,7 +555,7 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
         ),
         (
             {"hotflip.writable_tokens": 1},
-            "hotflip.writable_tokens 1 is less than hotflip.flips 2: raise it",
+            "hotflip.flips 2 is more than hotflip.writable_tokens 1: lower it",
         ),
     ],
     ids=lambda value: " ".join(f"{key}={one}" for key, one in value.items()) if isinstance(value, dict) else "",
@@ -563,43 +567,26 @@ def test_a_comparison_that_would_mean_nothing_is_refused_before_anything_runs(
         _smoke(**changes)
 
 
-def test_learning_rates_beside_unequal_budgets_are_refused() -> None:
-    unequal = {"reason": "the constraint needs longer", "monotonic": {**_budget(), "epochs": 2.0}}
-    with pytest.raises(BadInput, match="learning_rates gives every arm the same trials: leave it or unequal_budgets "):
-        _smoke(learning_rates="[1e-3]", unequal_budgets=unequal)
-
-
-def _budget() -> dict[str, Any]:
-    return _smoke().budget.model_dump(exclude_none=True)
-
-
-def test_patience_by_which_the_arms_would_train_unequally_long_needs_unequal_budgets() -> None:
+def test_patience_by_which_the_arms_would_train_unequally_long_is_refused() -> None:
     with pytest.raises(BadInput, match=r"budget\.patience_validations: all arms must train"):
         _smoke(**{"budget.patience_validations": 3})
-    monotonic = _smoke().budget.model_dump(exclude_none=True)
-    unequal = {"reason": "each trains until it gets no better", "monotonic": monotonic}
-    assert _smoke(**{"budget.patience_validations": 3, "unequal_budgets": unequal}).budget.patience_validations == 3
 
 
-def test_unequal_budgets_need_a_reason() -> None:
-    monotonic = _smoke().budget.model_dump(exclude_none=True) | {"epochs": 2.0}
-    with pytest.raises(BadInput, match=r"unequal_budgets\.reason"):
-        _smoke(unequal_budgets={"monotonic": monotonic})
-    study = _smoke(unequal_budgets={"reason": "the constraint needs a warmer start", "monotonic": monotonic})
-    (monotonic_training,), (baseline_training,) = study.for_trainings("monotonic"), study.for_trainings("baseline")
-    assert monotonic_training.budget.epochs == 2.0 and baseline_training.budget == study.budget
-    with pytest.raises(BadInput, match="equal to budget: leave unequal_budgets out"):
-        _smoke(
-            unequal_budgets={"reason": "none in particular", "monotonic": _smoke().budget.model_dump(exclude_none=True)}
-        )
+def test_a_key_that_is_gone_says_what_to_do_and_its_default_in_a_kept_study_is_let_through() -> None:
+    with pytest.raises(
+        BadInput, match=r"(?s)quick.*unequal_budgets is no key any more: all arms train on budget: leave"
+    ):
+        settings.read_study(ROBUSTNESS, "quick", ["unequal_budgets={reason: more to recover}"], None)
+    assert _smoke(unequal_budgets="null") == _smoke()
+    assert for_aggregate(_smoke()).scientific()["unequal_budgets"] is None, "as in the fingerprints of finished runs"
 
 
 def test_two_arms_that_are_one_experiment_are_refused() -> None:
     study = _smoke()
     walk = Walk("/nonexistent", "smoke")
-    text = walk(robustness.SETUP, study.for_setup())
-    base = walk(robustness.BASE_MODEL, study.for_base(), text=text)
-    (training,) = study.for_trainings("baseline")
+    text = walk(robustness.SETUP, for_setup(study))
+    base = walk(robustness.BASE_MODEL, for_base(study), text=text)
+    (training,) = for_trainings(study, "baseline")
     walk(robustness.TRAIN_BASELINE, training, text=text, start=base)
     with pytest.raises(BadInput, match="train-baseline and train-monotonic are called with equal scientific fields"):
         walk(robustness.TRAIN_MONOTONIC, training, text=text, start=base)

@@ -19,7 +19,7 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.robustness.stages import RobustnessExecution, snapshot_folder
+from tasks.robustness.study import RobustnessExecution, snapshot_folder
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
 from tests.kill.killing import KilledRun, Strike, Victims, begin

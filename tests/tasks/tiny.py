@@ -27,8 +27,7 @@ from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.language.configuration import FromScratch, LocalFiles, Splits
-from tasks.robustness.stages import RobustnessExecution
-from tasks.robustness.study import Study
+from tasks.robustness.study import RobustnessExecution, Study
 from tasks.stage.attempt import attempt
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution

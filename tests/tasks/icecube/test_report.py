@@ -27,8 +27,8 @@ from tests.tasks.icecube.tiny import finished
 
 TRIVIAL = 88.0
 CONFIG = ReportConfig(
-    study="s", trials=[], trial_seeds=[1, 2], healed_ratio=0.25, rate_limits=RateLimits(), raw_inputs_reason="",
-    reason_for_more=None, configuration={}, profile={},
+    study="s", trials=[], changes={}, trial_seeds=[1, 2], healed_ratio=0.25, rate_limits=RateLimits(),
+    raw_inputs_reason="", reason_for_more=None, configuration={}, profile={},
 )  # fmt: skip
 
 
@@ -49,7 +49,11 @@ def ended(seed: int, how: str, degrees: float | None, **given: Any) -> TrialResu
 
 
 def trial(*by_seed: tuple[str, float | None], **given: Any) -> TrialFacts:
-    return _trial([ended(seed, *one, **given) for seed, one in enumerate(by_seed, 1)], CONFIG, TRIVIAL)
+    return trial_of([ended(seed, *one, **given) for seed, one in enumerate(by_seed, 1)], *given)
+
+
+def trial_of(by_seed: list[TrialResult], *changes: str) -> TrialFacts:
+    return _trial("it", by_seed, CONFIG.model_copy(update={"changes": {"it": [*changes]}}), TRIVIAL)
 
 
 HEALED, BAD = [("finished", 5.0), ("finished", 9.0)], [("numerical_failure", None), ("not_learning", 87.0)]
@@ -84,12 +88,14 @@ def test_the_worst_seed_stands_for_a_trial(by_seed: Any, worst: tuple[str, int],
 
 
 def test_what_heals_is_the_cause_only_where_nothing_else_heals():
-    said = " ".join(answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*BAD))))
+    said = " ".join(
+        answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*BAD, dropout=0.1)))
+    )
     assert "**Healed by normalise: with each of 2 seeds at 5.0 to 9.0 degrees**" in said
     assert "Scaling the inputs alone heals, and nothing that leaves them raw does: raw inputs were the cause." in said
     assert "Not healed by dropout (1 of 2 not finite, 1 of 2 not learning)" in said
     assert "As found: 1 of 2 not finite, 1 of 2 not learning." in said
-    both = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*HEALED)))
+    both = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*HEALED, dropout=0.1)))
     assert "Healed by normalise and dropout" in both[0] and "cause" not in " ".join(both)
 
 
@@ -124,7 +130,9 @@ def test_one_seed_names_no_cause():
         },
         {
             "as_found": trial(*BAD),
-            "bundle": trial(*HEALED, **NORMALISED).model_copy(update={"learning_rate": 1e-4}),
+            "bundle": trial(*HEALED, **NORMALISED).model_copy(
+                update={"learning_rate": 1e-4, "changes": ["inputs", "learning_rate"]}
+            ),
             "dropout": trial(*BAD, dropout=0.1),
         },
         {
@@ -147,6 +155,17 @@ def test_no_cause_is_named_where_the_trials_do_not_show_it(trials: dict[str, Tri
     assert "Healed by" in said and "cause" not in said
 
 
+def test_a_trial_means_what_it_changes_whatever_it_is_called():
+    """Seen: the control had to be called as-found, and the trial of the inputs normalise, or the study was refused."""
+    usual = {"as_found": trial(*BAD), "normalise": trial(*HEALED, **NORMALISED), "dropout": trial(*BAD, dropout=0.1)}
+    renamed = dict(zip(("plain", "scaled", "forgetful"), usual.values(), strict=True))
+    said, other = (" ".join([*answer(of(**trials)), *about_rates(of(**trials))]) for trials in (usual, renamed))
+    assert "raw inputs were the cause" in said and "the trial normalise was not too high" in said
+    assert other == said.replace("normalise", "scaled", 1).replace("trial normalise", "trial scaled").replace(
+        "dropout (", "forgetful ("
+    )
+
+
 def test_a_bundle_that_scales_and_does_not_heal_is_told_apart():
     said = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), all_fixes=trial(*BAD, **NORMALISED)))
     assert said[-1].startswith("Nor by all-fixes (1 of 2 not finite, 1 of 2 not learning), although the inputs are ")
@@ -154,7 +173,7 @@ def test_a_bundle_that_scales_and_does_not_heal_is_told_apart():
 
 def test_nothing_healed_and_nothing_to_heal_are_said():
     assert "No trial healed the training with each of 2 seeds" in answer(of(as_found=trial(*BAD)))[0]
-    assert "Nothing was to heal" in answer(of(as_found=trial(*HEALED), dropout=trial(*BAD)))[0]
+    assert "Nothing was to heal" in answer(of(as_found=trial(*HEALED), dropout=trial(*BAD, dropout=0.1)))[0]
     assert headline(of(as_found=trial(*BAD))).startswith("healed by no trial; trained to ")
     assert headline(of(as_found=trial(*HEALED))).startswith("healed by nothing: as found it learned; ")
 
@@ -237,7 +256,7 @@ def test_a_row_of_rates_that_does_not_follow_from_the_records_is_refused():
 )
 def test_the_table_of_failures_says_which_events_were_found_and_where_none_was_searched(given: Any, said: str):
     one = ended(1, "numerical_failure", None).model_copy(update=given)
-    results = of(as_found=_trial([one], CONFIG, TRIVIAL))
+    results = of(as_found=trial_of([one]))
     assert failure_table(results).rows[0][5] == said
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from flows.command import settings
 from storage.errors import BadInput
+from tasks.inversion.stages import for_cells
 from tasks.inversion.study import Study
 from tests.tasks.inversion.tiny import SMOKE, smoke
 
@@ -19,7 +20,7 @@ NONE = "{name: none}"
         ("seeds=[0, 1, 0]", "seeds has 0 twice"),
         ("seeds=[]", "at least 1 item"),
         (f"arms=[{NONE}, {ADVERSARIAL}, {ADVERSARIAL.replace('a,', 'b,')}]", "the arms a and b are the same training"),
-        (f"arms=[{NONE}, {NONE}]", "arms names none twice"),
+        (f"arms=[{NONE}, {NONE}]", "arms has none twice"),
         (f"arms=[{NONE}]", "at least 2 items"),
         (f"arms=[{ADVERSARIAL}, {{name: b, strategy: random}}]", "reference none is none of the arms: a, b"),
         (
@@ -56,7 +57,7 @@ def test_a_published_descent_is_compared_with_the_corrected_one_of_the_same_arm(
 
 
 def test_arms_of_one_seed_differ_in_their_negatives_alone() -> None:
-    cells = smoke().for_cells()
+    cells = for_cells(smoke())
     one, other = (cells[role].scientific() for role in ("none-1", "adversarial-1"))
     assert {name for name in one if one[name] != other[name]} == {"mining"}
 
@@ -83,7 +84,7 @@ def test_everything_that_the_document_planned_is_a_profile_at_its_own_size(profi
 
 def test_an_arm_may_go_without_clipping() -> None:
     study = Study(name="s", arms=[{"name": "none"}, {"name": "free", "max_gradient_norm": 1e9, "against": "none"}])
-    norms = {role: cell.budget.max_gradient_norm for role, cell in study.for_cells().items()}
+    norms = {role: cell.budget.max_gradient_norm for role, cell in for_cells(study).items()}
     assert (norms["none-0"], norms["free-0"]) == (study.budget.max_gradient_norm, 1e9)
 
 

@@ -20,6 +20,7 @@ from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.robustness.base import base
+from tasks.robustness.stages import for_base
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
@@ -371,7 +372,7 @@ def test_base_checks_the_memory_before_it_trains_and_keeps_the_estimate_out_of_i
     monkeypatch.setattr(memory, "memory_bytes", lambda _: 1000)
     run = stage_run(tmp_path)
     with pytest.raises(BadInput, match=r"this cpu has 0\.0 GiB"):
-        base(run, study.study.for_base(), text=study.input("setup"))
+        base(run, for_base(study.study), text=study.input("setup"))
     assert not list(run.directory.glob("checkpoints/*")) and not (run.directory / "initial").exists()
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 
 from deployments.walk import Handle, Walk
 from tasks.robustness.arm import ARMS as every_arm
-from tasks.robustness.stages import BaseConfig, ConstrainConfig, SetupConfig, TrainConfig
+from tasks.robustness.stages import (
+    BaseConfig,
+    ConstrainConfig,
+    SetupConfig,
+    TrainConfig,
+    for_base,
+    for_setup,
+    for_starts,
+    for_trainings,
+)
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 from tests.tasks.tiny import Here, tiny_study
@@ -32,16 +41,16 @@ def arms_study(folder: Path, **changed: object) -> Study:
 
 def training_of(study: Study, arm: str) -> TrainConfig:
     """How an arm is trained; the baseline also keeps snapshots, as one does whose base was loaded."""
-    (config,) = study.for_trainings(arm)
+    (config,) = for_trainings(study, arm)
     return config.model_copy(update={"snapshots": study.snapshots if arm == "baseline" else []})
 
 
 def arms_page(study: Study, stage: Walk) -> dict[str, Handle]:
     """text, base, `<arm> start` and each arm -> handle."""
-    text = stage(SETUP, study.for_setup())
-    base = stage(BASE, study.for_base(), text=text)
+    text = stage(SETUP, for_setup(study))
+    base = stage(BASE, for_base(study), text=text)
     handles = {"text": text, "base": base}
-    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in study.starts().items()}
+    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in for_starts(study).items()}
     for arm in study.arms:
         start = starts[study.start_of(arm)] if every_arm[arm].signs else base
         handles[f"{arm} start"] = start

@@ -13,7 +13,7 @@ from tasks.report.publish import Published
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.stages import JUDGED
+from tasks.robustness.stages import JUDGED, for_aggregate, for_audit
 from tasks.robustness.strongest import increases_of
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
@@ -120,7 +120,7 @@ def audited(folder: Path, inputs: dict[str, StageInput], configured: Study) -> A
     """What the audit says of these inputs of aggregate."""
     folder.mkdir(parents=True, exist_ok=True)
     given = {role: inputs[role] for role in finished_study().handles["audit"].inputs}
-    return audit(stage_run(folder), configured.for_audit(), **given)
+    return audit(stage_run(folder), for_audit(configured), **given)
 
 
 def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -> tuple[Published, Path]:
@@ -128,7 +128,7 @@ def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -
     folder.mkdir(parents=True, exist_ok=True)
     run = stage_run(folder)
     run.run = SimpleNamespace(root=next(iter(inputs.values())).run.root)  # runs are named relative to their own root
-    return aggregate(run, configured.for_aggregate(), **inputs), run.directory
+    return aggregate(run, for_aggregate(configured), **inputs), run.directory
 
 
 def typed(numbers: dict[str, Any]) -> FinalResults:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from storage import durable
-from storage.errors import CheckFailed
 from tasks.report.numbers import NATS, estimate
 from tasks.robustness.attack_words import attack_cautions
 from tasks.robustness.strongest import increases_of
@@ -25,7 +24,6 @@ from tests.tasks.robustness.edited import (
     contents,
     keep_consistent,
     set_rise,
-    train_with,
     transfer_again,
     typed,
     written,
@@ -132,27 +130,6 @@ def test_triggers_stand_in_the_table_with_their_ids_and_harmlessly(tmp_path: Pat
     made = Made(tmp_path, nasty)
     assert r"\\u202enoisrev\\n\<script\>alert(1)\</script\>\|\*\*x\*\*" in made.table
     assert "<script>alert" not in made.html and r"\u202enoisrev\n&lt;script&gt;" in made.html
-
-
-def test_unequal_budgets_stand_in_every_text_with_their_reason(tmp_path: Path):
-    from tasks.robustness.stages import UnequalBudgets
-
-    study = finished_study().study
-    more = study.budget.model_copy(update={"epochs": 0.2})
-
-    def longer(stages: Stages) -> None:
-        train_with(stages, "monotonic", more)
-
-    made = Made(tmp_path, longer, unequal_budgets=UnequalBudgets(reason="time to recover", monotonic=more))
-    assert all("time to recover" in text for text in made.texts.values())
-
-
-def test_equal_arms_are_never_called_unequal(tmp_path: Path):
-    from tasks.robustness.stages import UnequalBudgets
-
-    more = finished_study().study.budget.model_copy(update={"epochs": 0.2})
-    with pytest.raises(CheckFailed, match="the arms had unequal budgets, as configured"):
-        Made(tmp_path, unequal_budgets=UnequalBudgets(reason="time to recover", monotonic=more))
 
 
 # ------------------------------------------------------------------------------------------------ liveness

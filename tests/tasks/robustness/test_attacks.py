@@ -30,7 +30,7 @@ from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.language.model import load, save
 from tasks.robustness import transfer
 from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
-from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig
+from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig, for_setup
 from tasks.robustness.strongest import KEY_COLUMNS, Tried, increases_of
 from tasks.robustness.study import Study
 from tasks.stage.configuration import scientific
@@ -112,7 +112,7 @@ class Attacked:
 def attacked(root: Path, study: Study) -> Attacked:
     """Runs what is not finished yet."""
     stage = Here(root, study.name)
-    handles = {"setup": stage(SETUP, study.for_setup())}
+    handles = {"setup": stage(SETUP, for_setup(study))}
     text = handles["setup"]
     for name, seed in MODELS.items():
         given = {"model": name, "folder": FOLDERS[name], "execution": study.execution, "cell": name}

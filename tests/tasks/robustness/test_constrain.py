@@ -14,6 +14,7 @@ from tasks.monotonic.constraint import constrained_modules, verify
 from tasks.monotonic.signs import AllowedSigns
 from tasks.robustness.constrain import constrain
 from tasks.robustness.results import ConstrainResult
+from tasks.robustness.stages import for_starts
 from tasks.stage.run import StageRun
 from tests.tasks.robustness.arms_of_tiny import arms_page, finished_arms
 from tests.tasks.tiny import Here, files_of
@@ -59,7 +60,7 @@ def test_only_the_named_weights_differ_from_the_base_model():
 def test_a_distilled_start_is_the_same_twice_and_nearer_to_the_base_model_than_the_positive_part(tmp_path):
     study, _, handles = finished_arms()
     inputs = {role: handles[role].as_input() for role in ("text", "base")}
-    config = study.starts()[study.start_of("monotonic")].model_copy(update={"start": "distilled"})
+    config = for_starts(study)[study.start_of("monotonic")].model_copy(update={"start": "distilled"})
     runs = [RunDirectory(tmp_path / name, "tiny", "constrain", "0" * 64) for name in ("a", "b")]
     for run in runs:
         work = StageRun(run, {"fingerprint": run.fingerprint, "inputs": {}}, acquire(run.path / "locks"), tmp_path)

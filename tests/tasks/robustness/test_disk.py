@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.robustness.disk import model_bytes
-from tasks.robustness.stages import BaseConfig, ChooseConfig, TrainConfig
+from tasks.robustness.stages import BaseConfig, ChooseConfig, TrainConfig, for_base
 from tests.tasks.tiny import finished_study, handles_of, tiny_study
 
 
@@ -22,7 +22,7 @@ def test_the_estimate_grows_with_what_is_kept() -> None:
 def test_as_many_models_are_estimated_as_a_finished_study_holds() -> None:
     study = finished_study()
     there = [file for file in study.root.rglob("model.safetensors") if "checkpoints" not in file.parts]
-    assert study.study.for_base().models_of_study == len(there) == 8
+    assert for_base(study.study).models_of_study == len(there) == 8
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_as_many_models_are_estimated_as_a_finished_study_holds() -> None:
 )
 def test_arms_snapshots_and_trials_are_counted(changed: dict[str, Any], models: int, tmp_path: Path) -> None:
     study = tiny_study(tmp_path, **changed)
-    config, configs = study.for_base(), [handle.config for handle in handles_of(tmp_path, study).values()]
+    config, configs = for_base(study), [handle.config for handle in handles_of(tmp_path, study).values()]
     assert config.models_of_study == models
     assert config.trainings_of_study == sum(isinstance(one, TrainConfig | BaseConfig) for one in configs)
     assert sum(isinstance(one, ChooseConfig) for one in configs) in (0, len(study.arms))
@@ -45,6 +45,6 @@ def test_arms_snapshots_and_trials_are_counted(changed: dict[str, Any], models: 
 def test_a_model_that_is_loaded_has_neither_training_nor_snapshots_of_its_own(tmp_path: Path) -> None:
     scratch = tiny_study(tmp_path)
     hub = {"source": "hub", "model": "EleutherAI/pythia-70m", "revision": "0" * 40}
-    config, ours = tiny_study(tmp_path, model=hub).for_base(), scratch.for_base()
+    config, ours = for_base(tiny_study(tmp_path, model=hub)), for_base(scratch)
     assert ours.models_of_study - config.models_of_study == 1  # untrained; the snapshot is the baseline's then
     assert ours.trainings_of_study - config.trainings_of_study == 1

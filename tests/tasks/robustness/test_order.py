@@ -16,7 +16,7 @@ from tasks.robustness import order as module
 from tasks.robustness.order import order
 from tasks.robustness.results import OrderResult
 from tasks.robustness.setup import setup
-from tasks.robustness.stages import OrderConfig
+from tasks.robustness.stages import OrderConfig, for_setup
 from tasks.stage.run import StageInput, StageRun
 from tests.tasks.tiny import save_model, stage_run, tiny_model, tiny_study
 
@@ -40,7 +40,7 @@ def given(tmp_path_factory) -> dict[str, StageInput]:
     for name in ["text", *MODELS]:
         run = stage_run(folder / name)
         if name == "text":
-            durable.write_json(run.run.result_file, setup(run, tiny_study(folder).for_setup()).as_json())
+            durable.write_json(run.run.result_file, setup(run, for_setup(tiny_study(folder))).as_json())
         else:
             save_model(run.directory / "model", network(name))
         inputs[name] = StageInput(run.run, "0" * 64)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
+from pydantic import ValidationError
 
 from deployments.walk import Walk
 from storage.errors import BadInput
@@ -53,6 +56,48 @@ def test_a_stage_whose_execution_the_study_s_does_not_have_says_so(tmp_path) -> 
     stage = Stage("own", OwnConfig, "a:b")
     with pytest.raises(BadInput, match="stage own works as an OwnExecution says, and the study has a Execution"):
         Walk(tmp_path, "own", Execution())(stage, OwnConfig())
+
+
+def test_what_a_study_declares_a_stage_names_by_its_type_alone() -> None:
+    """Seen: 55 fields of stages were described a second time, in other words."""
+
+    class Chosen(StudyBase):
+        width: int = scientific(3, ge=1, description="Width of the network.")
+        later: int = scientific(7, added_later=True, description="A field that was added later.")
+        place: str = execution("here", description="Where the files lie.")
+
+    class ChosenConfig(StageConfiguration):
+        STUDY = Chosen
+
+        width: int
+        later: int
+        place: str
+        seed: int
+        depth: int = scientific(description="Depth of the network.")
+
+    declared, again = Chosen.model_fields, ChosenConfig.model_fields
+    assert all(again[name].description == declared[name].description for name in ("width", "later", "place", "seed"))
+    config = ChosenConfig.of(Chosen(name="own", width=5, place="there", seed=9), depth=2)
+    assert (config.width, config.place, config.execution) == (5, "there", Execution())
+    assert config.scientific() == {"width": 5, "seed": 9, "depth": 2}
+    with pytest.raises(ValidationError, match="width"):
+        ChosenConfig(depth=2, seed=9)
+
+
+@pytest.mark.parametrize("given", [{}, {"rule": "per-position"}])
+def test_a_key_that_is_gone_stays_in_fingerprints_and_may_be_given_with_its_default(given) -> None:
+    class Before(Configuration):
+        rule: str = scientific("per-position", description="Which.")
+        size: int = scientific(1, description="How many.")
+
+    class Now(Configuration):
+        REMOVED: ClassVar = {"rule": ("per-position", "leave it out")}
+
+        size: int = scientific(1, description="How many.")
+
+    assert Now.model_validate(given).scientific() == Before.model_validate(given).scientific()
+    with pytest.raises(ValidationError, match="rule is no key any more: leave it out"):
+        Now.model_validate({"rule": "sampled"})
 
 
 def test_a_whole_group_replaces_what_its_default_says() -> None:
