@@ -14,9 +14,6 @@ from scipy.stats import spearmanr
 
 from tasks.attacks.configuration import BACKWARD_FORWARDS, Search
 
-SAMPLED_FROM = 256
-"""The best tokens of a position among which `sampled` draws: top-k of Zou et al. (2023)."""
-
 
 @dataclass(frozen=True)
 class Candidates:
@@ -74,23 +71,6 @@ def best_of_each_position(effects_PV: torch.Tensor, positions: Sequence[int], sk
     return Candidates([(position, token) for position, token, _ in chosen], [estimate for *_, estimate in chosen])
 
 
-def sampled(effects_PV: torch.Tensor, positions: Sequence[int], count: int, chance: np.random.Generator) -> Candidates:
-    """`count` draws of a position, and of one of its 256 best tokens: the rule of GCG.
-
-    Zou et al., "Universal and Transferable Adversarial Attacks on Aligned Language Models" (2023).
-    """
-    best_PK, tokens_PK = torch.topk(effects_PV, min(SAMPLED_FROM, effects_PV.shape[1]), dim=1)
-    allowed_P = (best_PK > -torch.inf).sum(1).tolist()
-    best_PK, tokens_PK = best_PK.cpu(), tokens_PK.cpu()
-    places = chance.integers(len(positions), size=count).tolist()
-    ranks = [int(chance.integers(allowed_P[place])) for place in places]
-    drawn = list(zip(places, ranks, strict=True))
-    return Candidates(
-        [(positions[place], int(tokens_PK[place, rank])) for place, rank in drawn],
-        [float(best_PK[place, rank]) for place, rank in drawn],
-    )
-
-
 def blind(
     present: Sequence[int], positions: Sequence[int], usable_V: torch.Tensor, count: int, chance: np.random.Generator
 ) -> Candidates:
@@ -113,12 +93,9 @@ def by_gradient(
     usable_V: torch.Tensor,
     search: Search,
     skip: int,
-    chance: np.random.Generator,
 ) -> Candidates:
-    """The candidates of one iteration by the search's rule; `present` are the tokens at `positions`."""
+    """The candidates of one iteration; `present` are the tokens at `positions`."""
     effects_PV = estimated_effects(gradient_PD, present, embeddings_VD, usable_V)
-    if search.candidate_rule == "sampled":
-        return sampled(effects_PV, positions, search.candidates, chance)
     return best_of_each_position(effects_PV, positions, skip, search.candidates)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
 from tasks.stage.configuration import Configuration, scientific
 from tasks.stage.validation import require_at_most
 
-CandidateRule = Literal["per-position", "sampled"]
 Precision = Literal["fp32", "tf32", "bf16"]
 
 BACKWARD_FORWARDS = 2
@@ -28,11 +27,15 @@ def steps_after(share: float, steps: int) -> int:
 class Search(Configuration):
     """What the searches of both attacks have in common."""
 
-    candidates: int = scientific(100, ge=1, description="Replacements that are tried exactly in one iteration.")
-    candidate_rule: CandidateRule = scientific(
-        "per-position",
-        description="Which: per-position takes the best of every position by the gradient's estimate in turn; sampled "
-        "draws a position, and one of its 256 best tokens, at random (GCG).",
+    REMOVED: ClassVar = {
+        "candidate_rule": ("per-position", "every position takes turns with its best tokens, leave it out")
+    }
+
+    candidates: int = scientific(
+        100,
+        ge=1,
+        description="Replacements that are tried exactly in one iteration: the best of every position by the "
+        "gradient's estimate, in turn.",
     )
     search_precision: Precision = scientific(
         "fp32",

@@ -87,13 +87,13 @@ class FlipSearch:
     def _candidates(self, found: Flipped, number: int) -> Candidates:
         positions = self._open(found)
         present = [found.tokens[position] for position in positions]
-        chance = np.random.default_rng([self.seed, DRAWS, number, *_seed_of(self.text)])
         if not self.with_gradient:
+            chance = np.random.default_rng([self.seed, DRAWS, number, *_seed_of(self.text)])
             return blind(present, positions, self.usable_V, blind_candidates(self.attack), chance)
         (gradient_LD,) = self.victim.gradients([[]], [found.tokens], [self.scored_L])
         embeddings_VD = self.victim.embeddings_VD
         return by_gradient(
-            gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, self.skip, chance
+            gradient_LD[positions], present, positions, embeddings_VD, self.usable_V, self.attack, self.skip
         )
 
     def _open(self, found: Flipped) -> list[int]:

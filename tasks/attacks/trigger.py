@@ -142,14 +142,14 @@ class TriggerSearch:
 
     def _candidates(self, trigger: list[int], batch: list[Sequence[int]], done: int) -> Candidates:
         positions = range(len(trigger))
-        chance = np.random.default_rng([self.seed, DRAWS, done])
         if not self.with_gradient:
+            chance = np.random.default_rng([self.seed, DRAWS, done])
             return blind(trigger, positions, self.usable_V, blind_candidates(self.attack), chance)
         everywhere = [torch.ones(len(text), dtype=torch.bool) for text in batch]
         gradients = self.victim.gradients([trigger] * len(batch), batch, everywhere)
         gradient_TD = torch.stack([gradient_LD[: len(trigger)] for gradient_LD in gradients]).sum(0)
         embeddings_VD, skip = self.victim.embeddings_VD, self.state["skip"]
-        return by_gradient(gradient_TD, trigger, positions, embeddings_VD, self.usable_V, self.attack, skip, chance)
+        return by_gradient(gradient_TD, trigger, positions, embeddings_VD, self.usable_V, self.attack, skip)
 
     def _restart(self, number: int) -> dict[str, Any]:
         start = random_tokens(self.usable_V, self.attack.trigger_tokens, [self.seed, START, number])

@@ -47,13 +47,7 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
         require_disjoint(dict.fromkeys(SPLITS, shared), "events")
         _require_once(twice)
 
-    keys = []
-    for done, batch_id in enumerate(everything):
-        run.progress.update(done, len(everything), "files", note="is each sound?")
-        keys.append(f"batch-{batch_id:06d}")
-        if run.records.has(keys[-1]):
-            continue
-        run.stop.check()
+    def counted(batch_id: int) -> list[dict[str, Any]]:
         found, file = pulse_table(folder, batch_id, digests), batch_file(folder, batch_id)
         of_file = meta.slice(*_rows(numbers, batch_id))
         skipped = require_sound(found, of_file, places, file, events.skip_bad_events)
@@ -61,9 +55,11 @@ def pulses(run: StageRun, config: PulsesConfig) -> PulsesResult:
         row = {"batch_id": batch_id, "split": split, "events": len(of_file), "pulses": len(found)}
         if events.skip_bad_events:
             row |= _left_out(run, skipped, twice, of_file, file)
-        run.records.write(keys[-1], [row])
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file, ("batch_id",))
+        return [row]
+
+    parts = {f"batch-{batch_id:06d}": batch_id for batch_id in everything}
+    keys = run.each(parts, counted, "files", "is each sound?")
+    digest = run.merge_records(keys, ("batch_id",))
     rows = list(read_records(run.directory / "records.parquet"))
     return PulsesResult(
         source=events.source,

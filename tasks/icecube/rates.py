@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tasks.icecube.configuration import Trained
@@ -22,18 +24,19 @@ def rates(run: StageRun, config: RatesConfig, events: StageInput, look: StageInp
     table, prepared = config.table, Prepared.of(config, events, look, config.inputs)
     probe = spread_over(len(prepared.data.validation), table.probe_events, "rates.probe_events")
     tries = {
-        f"rate-{number}-seed-{seed}": (rate, seed) for number, rate in enumerate(table.rates) for seed in table.seeds
+        (name := f"rate-{number}-seed-{seed}"): (name, rate, seed)
+        for number, rate in enumerate(table.rates)
+        for seed in table.seeds
     }
+
+    def tried(one: tuple[str, float, int]) -> list[dict[str, Any]]:
+        name, rate, seed = one
+        found = _tried(run, config, prepared, probe, rate, seed)
+        return [{"name": name, "rate": rate, "seed": seed, **found.model_dump()}]
+
     with run.watched(config.execution.stall_minutes):
-        for done, (name, (rate, seed)) in enumerate(tries.items()):
-            run.progress.update(done, len(tries), "tries", note=f"rate {rate:g}")
-            if run.records.has(name):
-                continue
-            run.stop.check()
-            found = _tried(run, config, prepared, probe, rate, seed)
-            run.records.write(name, [{"name": name, "rate": rate, "seed": seed, **found.model_dump()}])
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(list(tries), file, KEY_COLUMNS)
+        keys = run.each(tries, tried, "tries", lambda one: f"rate {one[1]:g}")
+    digest = run.merge_records(keys, KEY_COLUMNS)
     return RatesResult(
         inputs=config.inputs,
         steps=table.steps,

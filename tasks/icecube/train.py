@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow.parquet as pq
 import torch
@@ -115,18 +117,15 @@ def _records(
 ) -> tuple[np.ndarray, str]:
     """The angle of every event of validation in degrees [N], and the digest of the records that hold it."""
     files, at_once = batches.files, config.execution.micro_batch_examples
-    keys = []
-    for first in range(0, len(files), EVENTS_IN_A_PART):
+
+    def rows(first: int) -> list[dict[str, Any]]:
         some = np.arange(first, min(first + EVENTS_IN_A_PART, len(files)))
-        keys.append(f"validation-{first:010d}")
-        if run.records.has(keys[-1]):
-            continue
-        run.stop.check()
         found = angles(model, batches, some, at_once, run.progress.touch)
-        rows = zip(files.event_ids[some].tolist(), files.batch_ids[some].tolist(), found.tolist(), strict=True)
-        run.records.write(keys[-1], [dict(zip(COLUMNS, row, strict=True)) for row in rows])
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file, ("event_id",))
+        of_part = zip(files.event_ids[some].tolist(), files.batch_ids[some].tolist(), found.tolist(), strict=True)
+        return [dict(zip(COLUMNS, row, strict=True)) for row in of_part]
+
+    parts = {f"validation-{first:010d}": first for first in range(0, len(files), EVENTS_IN_A_PART)}
+    digest = run.merge_records(run.each(parts, rows, "parts"), ("event_id",))
     return pq.read_table(run.directory / "records.parquet")["angle_degrees"].to_numpy(), digest
 
 

@@ -135,9 +135,8 @@ def _exact(batch: Batch) -> Batch:
 
 def _records(run: StageRun, errors: dict[str, torch.Tensor]) -> str:
     """Digest of the records with each matrix's squared error."""
-    for split, found in errors.items():
-        if not run.records.has(split):
-            rows = enumerate(found.tolist())
-            run.records.write(split, [{"split": split, "matrix": number, "mse": value} for number, value in rows])
-    with run.publish_file("records.parquet") as file:
-        return run.records.merge(list(errors), file, ("split", "matrix"))
+    parts = {
+        split: [{"split": split, "matrix": number, "mse": value} for number, value in enumerate(found.tolist())]
+        for split, found in errors.items()
+    }
+    return run.merge_records(run.each(parts, list, "splits"), ("split", "matrix"))

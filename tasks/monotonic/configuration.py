@@ -17,7 +17,7 @@ unit, so that rows of the input and columns of the output projection flip togeth
 off: none, the weight is 0.
 """
 Start = Literal["positive-part", "absolute", "distilled", "shifted"]
-By = Literal["free", "projection", "softplus", "softplus-scaled"]
+By = Literal["free", "projection", "softplus"]
 """What keeps the signs in training; free: nothing."""
 
 _PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
@@ -41,11 +41,10 @@ class Constraint(Configuration):
         "distilled: the non-negative weights that reproduce the base model's outputs best on train text; shifted: all "
         "weights moved up by what the network's LayerNorms take away again, which leaves the function as it is.",
     )
-    by: Literal["projection", "softplus", "softplus-scaled"] = scientific(
+    by: Literal["projection", "softplus"] = scientific(
         "projection",
         description="What keeps them non-negative. projection: each step of AdamW is followed by max(W, 0); softplus: "
-        "W = softplus(V), where a step moves a small weight by its own small share; softplus-scaled: the same on the "
-        "scale of the matrix.",
+        "W = softplus(V), where a step moves a small weight by its own small share.",
     )
 
     @model_validator(mode="after")

@@ -73,6 +73,6 @@ def require_movement(model: PreTrainedModel, variant: str, start: PreTrainedMode
 
 _FORMAT = "Steps smaller than half the spacing of the weights' number format are lost: keep fp32 weights"
 _ADVICE = (
-    "Through softplus a weight W moves by about W times a step: set constraint.by to projection (or softplus-scaled), "
+    "Through softplus a weight W moves by about W times a step: set constraint.by to projection, "
     "or raise budget.learning_rate; in bf16 steps are lost: keep fp32 weights"
 )

@@ -1,9 +1,8 @@
 """What keeps constrained weights at their allowed signs while they are trained: a projection, or a parametrization.
 
 Projection is stateless: each step of AdamW is followed by W <- s max(s W, 0), and AdamW's own decay is right. Through
-softplus, W = s m softplus(V / m), and V is what is trained: m = 1 is the earlier system's, where a step moves a weight
-W << 1 by its own small share W of a step (mirror descent: Amid and Warmuth, 2020); with m = mean |W| of the matrix at
-the start ("softplus-scaled") only the weights that are small beside the others move so.
+softplus, W = s softplus(V), and V is what is trained, as in the earlier system: a step moves a weight W << 1 by its own
+small share W of a step (mirror descent: Amid and Warmuth, 2020).
 """
 
 from __future__ import annotations
@@ -24,47 +23,44 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SMALLEST_WEIGHT = 1e-8
-"""|W| / m below this is raised to it: at W = 0 the inverse is -infinity, where no gradient ever leaves."""
+"""|W| below this is raised to it: at W = 0 the inverse is -infinity, where no gradient ever leaves."""
 
 DECAY_EVERY_STEPS = 100
 
 
 class SignedSoftplus(nn.Module):
-    """W = s m softplus(V / m) with softplus(x) = log(1 + e^x), and the exact inverse of |W|."""
+    """W = s softplus(V) with softplus(x) = log(1 + e^x), and the exact inverse of |W|."""
 
     signs: torch.Tensor
 
-    def __init__(self, signs: torch.Tensor, scale: float = 1.0) -> None:
+    def __init__(self, signs: torch.Tensor) -> None:
         super().__init__()
-        self.scale = scale
         self.register_buffer("signs", signs, persistent=False)  # they come from disk, not from a checkpoint
 
     def forward(self, v: torch.Tensor) -> torch.Tensor:
-        return self.signs * nn.functional.softplus(v, beta=1 / self.scale)
+        return self.signs * nn.functional.softplus(v)
 
     def right_inverse(self, w: torch.Tensor) -> torch.Tensor:
-        """V with m softplus(V / m) = |W|: V = m (A + log(1 - e^-A)), A = |W| / m, stable for small and large A."""
-        a = (w.abs() / self.scale).clamp_min(SMALLEST_WEIGHT)
-        return self.scale * (a + torch.log(-torch.expm1(-a)))
+        """V with softplus(V) = |W|: V = A + log(1 - e^-A), A = |W|, stable for small and large A."""
+        a = w.abs().clamp_min(SMALLEST_WEIGHT)
+        return a + torch.log(-torch.expm1(-a))
 
     def decay(self, v: torch.Tensor, rate: float) -> None:
-        """Decays W by the factor 1 - rate in V, to first order: V -= rate W / W'(V), W'(V) = sigmoid(V / m)."""
-        slope = torch.sigmoid(v / self.scale).clamp_min(1e-30)
-        v.sub_(nn.functional.softplus(v, beta=1 / self.scale) / slope, alpha=rate)
+        """Decays W by the factor 1 - rate in V, to first order: V -= rate W / W'(V), W'(V) = sigmoid(V)."""
+        slope = torch.sigmoid(v).clamp_min(1e-30)
+        v.sub_(nn.functional.softplus(v) / slope, alpha=rate)
 
 
 def prepare(model: PreTrainedModel, variant: str, allowed: AllowedSigns, by: By) -> None:
     """Makes a model that stands at its start ready to be trained with its signs kept, in place.
 
-    The scale m is that of the start, which is why this is asked before a checkpoint is restored. A layer whose weights
-    are all 0 for good is not trained: its gradients would count where all are clipped to one norm.
+    A layer whose weights are all 0 for good is not trained: its gradients would count where all are clipped.
     """
     layers = constrained_modules(model, variant)
     signs = allowed.of(layers)
     for name, layer in layers.items():
-        if by in ("softplus", "softplus-scaled"):
-            scale = layer.weight.detach().double().abs().mean().item() if by == "softplus-scaled" else 1.0
-            parametrize.register_parametrization(layer, "weight", SignedSoftplus(signs[name], scale))
+        if by == "softplus":
+            parametrize.register_parametrization(layer, "weight", SignedSoftplus(signs[name]))
         elif not signs[name].any():
             layer.weight.requires_grad_(False)
 
@@ -115,7 +111,7 @@ def _project_all(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
 def decay_effective_weights(stepper: torch.optim.Optimizer, layers: list[nn.Module], schedule: Schedule) -> None:
     """Makes `stepper` also decay the W of parametrized layers as AdamW decays an ordinary matrix.
 
-    AdamW's decay would pull V to 0, which is W = m ln 2: away from zero for almost every weight of m = 1. One step's
+    AdamW's decay would pull V to 0, which is W = ln 2: away from zero for almost every weight. One step's
     share can be smaller than half the spacing of fp32 at V and would be lost, so the shares of DECAY_EVERY_STEPS steps
     are taken together; when, and how much, depends on the step alone.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,7 @@ def evaluate(
     with run.watched(config.execution.stall_minutes):
         for done, (name, folder) in enumerate(folders.items()):
             keys += _model_records(run, config, setup, name, folder, parts, done, len(folders))
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file, KEY_COLUMNS)
+    digest = run.merge_records(keys, KEY_COLUMNS)
     rows = list(read_records(run.directory / "records.parquet", ("model", "tokens_scored", "loss_sum_nats")))
     return EvaluateResult(
         split="test",
@@ -78,9 +78,8 @@ def _folders(
 def _unigram_records(run: StageRun, text: StageInput, examples: list[Example]) -> list[str]:
     """The trivial reference on the same tokens: each token's frequency in the train split."""
     losses = language.unigram_token_losses(np.load(text.path / "text" / "unigram.npy"))
-    if not run.records.has("unigram"):
-        run.records.write("unigram", [_row("unigram", id_, len(ids), losses[ids].sum()) for id_, ids in examples])
-    return ["unigram"]
+    rows = [_row("unigram", id_, len(ids), losses[ids].sum()) for id_, ids in examples]
+    return run.each({"unigram": rows}, list, "parts")
 
 
 def _model_records(
@@ -94,21 +93,18 @@ def _model_records(
     models: int,
 ) -> list[str]:
     """Writes the parts of one model that are not there yet; returns the keys of all of its parts."""
-    keys = [f"{name}-{number:05d}" for number in range(len(parts))]
-    model = None
-    for number, (key, part) in enumerate(zip(keys, parts, strict=True)):
-        run.progress.update(models_done * len(parts) + number, models * len(parts), "parts", note=name)
-        if run.records.has(key):
-            continue
-        run.stop.check()
-        if model is None:
-            model = language.load(folder).to(device(config.execution)).eval()
-        length = setup.packed["train"].sequence_length
+    length = setup.packed["train"].sequence_length
+
+    @functools.cache
+    def loaded() -> nn.Module:
+        return language.load(folder).to(device(config.execution)).eval()
+
+    def rows(part: list[Example]) -> list[dict[str, Any]]:
         windows = [rolling_windows(ids, setup.end_of_text_id, length) for _, ids in part]
-        sums = document_losses(model, windows, config.execution.evaluation_batch_examples)
-        run.records.write(key, [_row(name, id_, len(ids), total) for (id_, ids), total in zip(part, sums, strict=True)])
-    run.progress.update((models_done + 1) * len(parts), models * len(parts), "parts", note=name)
-    return keys
+        sums = document_losses(loaded(), windows, config.execution.evaluation_batch_examples)
+        return [_row(name, id_, len(ids), total) for (id_, ids), total in zip(part, sums, strict=True)]
+
+    return run.each(parts, rows, "parts", name, f"{name}-", models_done * len(parts), models * len(parts))
 
 
 @torch.no_grad()

@@ -26,19 +26,12 @@ def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: Stage
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
     texts = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens, attack.documents)
-    keys = [f"{number:05d}" for number in range(len(texts))]
     with run.watched(settings.stall_minutes):
         folder, end_of_text = model.path / config.folder, SetupResult.read(text).end_of_text_id
         judge = victim(folder, end_of_text, settings, settings.attack_batch_examples)
         attacker = _Attacker(config, judge, tokenizer)
-        for number, (key, own) in enumerate(zip(keys, texts, strict=True)):
-            run.progress.update(number, len(keys), "texts")
-            run.stop.check()
-            if not run.records.has(key):
-                run.records.write(key, [attacker.row(own)])
-    run.progress.update(len(keys), len(keys), "texts")
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file, KEY_COLUMNS)
+        keys = run.each(texts, lambda own: [attacker.row(own)], "texts")
+    digest = run.merge_records(keys, KEY_COLUMNS)
     return _result(config, list(read_records(run.directory / "records.parquet")), digest)
 
 

@@ -30,16 +30,14 @@ def order(run: StageRun, config: OrderConfig, text: StageInput, **given: StageIn
     """
     documents = pq.read_table(text.path / "text" / "test.parquet").to_pylist()[:DOCUMENTS]
     texts = _first_tokens(text, [document["text"] for document in documents])
+
+    def row(name: str) -> list[dict[str, str]]:
+        found = _model_order(run, config, given[name].path / "model", texts)
+        return [{"model": name, "order": found.model_dump_json()}]
+
     with run.watched(config.execution.stall_minutes):
-        for done, name in enumerate(config.models):
-            run.progress.update(done, len(config.models), "models", note=name)
-            run.stop.check()
-            if not run.records.has(name):
-                found = _model_order(run, config, given[name].path / "model", texts)
-                run.records.write(name, [{"model": name, "order": found.model_dump_json()}])
-        run.progress.update(len(config.models), len(config.models), "models")
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(config.models, file, ("model",))
+        run.each({name: name for name in config.models}, row, "models", str)
+    digest = run.merge_records(config.models, ("model",))
     rows = read_records(run.directory / "records.parquet")
     return OrderResult(
         split="test",

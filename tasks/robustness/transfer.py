@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,24 +32,14 @@ def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: S
     """
     found = [*_triggers(config, text, given), *_flips(config, text, given)]
     settings, end_of_text = config.execution, SetupResult.read(text).end_of_text_id
-    keys = []
-    clean: dict[tuple[str, str], list[torch.Tensor]]
+    keys: list[str] = []
     with run.watched(settings.stall_minutes):
         for place, (model, folder) in enumerate(config.models.items()):
-            judge, clean = None, {}
-            for number, attacked in enumerate(found):
-                run.stop.check()
-                run.progress.update(place * len(found) + number, len(config.models) * len(found), "attacks", model)
-                keys.append(f"{place:03d}-{number:05d}")
-                if not run.records.has(keys[-1]):
-                    if judge is None:
-                        path = given[f"model-{model}"].path / folder
-                        judge = victim(path, end_of_text, settings, settings.attack_batch_examples)
-                    if (kind := (attacked.attack, attacked.split)) not in clean:
-                        clean[kind] = judge.losses([[]] * len(attacked.texts), [own.tokens for own in attacked.texts])
-                    run.records.write(keys[-1], _rows(model, judge, clean[kind], attacked))
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file, KEY_COLUMNS)
+            path = given[f"model-{model}"].path / folder
+            rows = _Tries(model, functools.partial(victim, path, end_of_text, settings, settings.attack_batch_examples))
+            total = len(config.models) * len(found)
+            keys += run.each(found, rows, "attacks", model, f"{place:03d}-", len(keys), total)
+    digest = run.merge_records(keys, KEY_COLUMNS)
     increases = increases_of(read_records(run.directory / "records.parquet"))
     return TransferResult(
         split=JUDGED,
@@ -108,23 +99,34 @@ def _flips(config: TransferConfig, text: StageInput, given: dict[str, StageInput
             yield _Found("hotflip", JUDGED, search, model, texts, [], changed, scored)
 
 
-def _rows(model: str, judge: Victim, clean: list[torch.Tensor], found: _Found) -> list[dict[str, Any]]:
-    """The losses of the same tokens of each text, clean and attacked."""
-    attacked = judge.losses([found.prefix] * len(found.texts), found.tokens)
-    return [
-        {
-            "attack": found.attack,
-            "split": found.split,
-            "search": found.search,
-            "found_for": found.found_for,
-            "model": model,
-            "example_id": text.example_id,
-            "source": text.source,
-            "text_tokens": len(text.tokens),
-            "tokens_scored": int(scored_L.sum()),
-            "loss_sum_nats": attacked_L[scored_L].sum().item(),
-            "clean_loss_sum_nats": clean_L[scored_L].sum().item(),
-            "text_clean_loss_sum_nats": clean_L.sum().item(),
-        }
-        for text, scored_L, clean_L, attacked_L in zip(found.texts, found.scored, clean, attacked, strict=True)
-    ]
+class _Tries:
+    """What was found, tried on one model, which is loaded for the first that was not tried yet."""
+
+    def __init__(self, model: str, load: Callable[[], Victim]) -> None:
+        self.model, self.judge = model, functools.cache(load)
+        self.clean: dict[tuple[str, str], list[torch.Tensor]] = {}
+
+    def __call__(self, found: _Found) -> list[dict[str, Any]]:
+        """The losses of the same tokens of each text, clean and attacked."""
+        kind = (found.attack, found.split)
+        if kind not in self.clean:
+            self.clean[kind] = self.judge().losses([[]] * len(found.texts), [own.tokens for own in found.texts])
+        attacked = self.judge().losses([found.prefix] * len(found.texts), found.tokens)
+        losses = zip(found.texts, found.scored, self.clean[kind], attacked, strict=True)
+        return [
+            {
+                "attack": found.attack,
+                "split": found.split,
+                "search": found.search,
+                "found_for": found.found_for,
+                "model": self.model,
+                "example_id": text.example_id,
+                "source": text.source,
+                "text_tokens": len(text.tokens),
+                "tokens_scored": int(scored_L.sum()),
+                "loss_sum_nats": attacked_L[scored_L].sum().item(),
+                "clean_loss_sum_nats": clean_L[scored_L].sum().item(),
+                "text_clean_loss_sum_nats": clean_L.sum().item(),
+            }
+            for text, scored_L, clean_L, attacked_L in losses
+        ]

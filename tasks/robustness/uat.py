@@ -50,9 +50,10 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
         clean = mean_loss(judge, [], search_texts)
         triggers = {name: _trigger(search, tokenizer, clean) for name, search in found.items()}
         controls = control_triggers(usable_V, attack, config.seed)
-        keys = _judge(run, config.model, judge, judged, triggers["gradient"], triggers["blind"], controls)
-    with run.publish_file("records.parquet") as file:
-        digest = run.records.merge(keys, file, KEY_COLUMNS)
+        pair = (triggers["gradient"], triggers["blind"])
+        parts = [judged[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(judged), DOCUMENTS_IN_A_PART)]
+        keys = run.each(parts, lambda part: _rows(config.model, judge, part, *pair, controls), "parts", "judging")
+    digest = run.merge_records(keys, KEY_COLUMNS)
     return UatResult(
         model=config.model,
         split=JUDGED,
@@ -111,26 +112,6 @@ class _Ledger:
         every = self.settings.checkpoint_every_steps
         by_step = every is not None and self.done % every == 0
         return by_step or time.monotonic() - self.saved_at >= self.settings.checkpoint_every_seconds
-
-
-def _judge(
-    run: StageRun,
-    name: str,
-    judge: Victim,
-    texts: list[Text],
-    gradient: Trigger,
-    blind: Trigger,
-    controls: list[list[int]],
-) -> list[str]:
-    """Writes the parts that are not there yet; returns the keys of all."""
-    parts = [texts[i : i + DOCUMENTS_IN_A_PART] for i in range(0, len(texts), DOCUMENTS_IN_A_PART)]
-    keys = [f"{number:05d}" for number in range(len(parts))]
-    for number, (key, part) in enumerate(zip(keys, parts, strict=True)):
-        run.stop.check()
-        run.progress.update(number, len(parts), "parts", "judging")
-        if not run.records.has(key):
-            run.records.write(key, _rows(name, judge, part, gradient, blind, controls))
-    return keys
 
 
 def _rows(

@@ -6,12 +6,12 @@ import importlib
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO, get_args
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, get_args
 
 from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
@@ -28,6 +28,7 @@ from tasks.stage.watchdog import ended_when_stalled
 if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
     from storage.records import RecordParts
 
+Part = TypeVar("Part")
 Needs = Literal["training", "gpu", "cpu"]
 """A kind of resources: `prefect.yaml` says what its jobs ask for, the site file what differs on one cluster."""
 
@@ -152,6 +153,37 @@ class StageRun:
         from storage.records import RecordParts
 
         return RecordParts(self.directory / "records", self.identity, self.lock)
+
+    def each(
+        self,
+        parts: Mapping[str, Part] | Sequence[Part],
+        make: Callable[[Part], Iterable[dict[str, Any]]],
+        unit: str,
+        note: str | Callable[[Part], str] = "",
+        prefix: str = "",
+        before: int = 0,
+        total: int = 0,
+    ) -> list[str]:
+        """Writes the records that `make` gives of each part, but for those that are there; returns the keys of all.
+
+        Parts without keys are numbered, behind `prefix`. A continuation loses at most one part. `before` parts of a
+        `total` are those of earlier calls.
+        """
+        if not isinstance(parts, Mapping):
+            parts = {f"{prefix}{number:05d}": part for number, part in enumerate(parts)}
+        total = total or len(parts)
+        for done, (key, part) in enumerate(parts.items(), before):
+            self.progress.update(done, total, unit, note if isinstance(note, str) else note(part))
+            if not self.records.has(key):
+                self.stop.check()
+                self.records.write(key, make(part))
+        self.progress.update(before + len(parts), total, unit, note if isinstance(note, str) else "")
+        return list(parts)
+
+    def merge_records(self, keys: Sequence[str], key_columns: Sequence[str]) -> str:
+        """Publishes the parts as `records.parquet`; returns its digest."""
+        with self.publish_file("records.parquet") as file:
+            return self.records.merge(keys, file, key_columns)
 
     def reached(self) -> list[int]:
         """How far the stage is on disk: the furthest checkpoint's step, and the number of record parts."""

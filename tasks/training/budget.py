@@ -22,7 +22,7 @@ class LearningGate(Configuration):
 
 
 class Budget(Configuration):
-    """What one training may spend. Both arms share one, so that they cannot differ."""
+    """What one training may spend. Trainings that are compared share one, so that they cannot differ."""
 
     ALTERNATIVES: ClassVar = ("epochs", "steps")
 
@@ -54,8 +54,8 @@ class Budget(Configuration):
     weight_decay: float = scientific(
         0.01,
         ge=0,
-        description="Decoupled decay of weight matrices, never of biases and norms. In a constrained layer it acts "
-        "on the effective weight W = softplus(V), so that both arms are pulled toward zero alike.",
+        description="Decoupled decay of weight matrices, never of biases and norms; it acts on the weight that "
+        "the network multiplies by, however that is parametrized.",
     )
     max_gradient_norm: float = scientific(1.0, gt=0, description="Gradients are clipped to this global norm.")
     precision: Literal["fp32", "tf32", "bf16"] = scientific(

@@ -58,7 +58,7 @@ EXECUTION_FIELDS = {
     "AuditConfig": {"cell", "execution"},
     "AggregateConfig": {"cell", "execution", "study", "configuration", "profile"},
 }
-SEARCH = {"candidates", "candidate_rule", "search_precision"}
+SEARCH = {"candidates", "search_precision"}
 SCIENTIFIC_FIELDS = {
     "StudyBase": {"seed"},
     "Study": {
@@ -537,7 +537,7 @@ def test_an_attack_that_does_not_fit_is_refused_before_anything_runs(change: str
             {"constraint.by": "softplus"},
             "constraint.by softplus needs constraint.start absolute: positive-part makes weights 0, and through ",
         ),
-        ({"constraint.by": "free"}, r"constraint\.by: Input should be 'projection', 'softplus' or 'softplus-scaled'"),
+        ({"constraint.by": "free"}, r"constraint\.by: Input should be 'projection' or 'softplus'"),
         ({"snapshots": "[0.5, 1.0]"}, r"snapshots\.1: Input should be less than 1 \(it is 1\.0"),
         ({"snapshots": "[0.0]"}, r"snapshots\.0: Input should be greater than 0"),
         ({"snapshots": "[0.5, 0.25]"}, r"snapshots \[0\.5, 0\.25\]: give each share once, the smallest first"),

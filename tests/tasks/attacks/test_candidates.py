@@ -1,4 +1,4 @@
-"""Which replacements are tried: the best of every position in turn, those of GCG, or blind draws."""
+"""Which replacements are tried: the best of every position in turn, or blind draws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tasks.attacks.candidates import (
     blind,
     estimated_effects,
     rank_correlation,
-    sampled,
 )
 from tests.tasks.attacks.planted import POISON, planted, texts, usable
 
@@ -63,8 +62,8 @@ def test_what_stands_there_and_what_is_not_usable_is_never_a_candidate():
     found = best_of_each_position(estimates, POSITIONS, 0, 19)
     assert found.replacements == in_turn(by_hand) and len(set(found.replacements)) == 19 == 6 + 6 + 7
     chance = np.random.default_rng(0)
-    for drawn in (sampled(estimates, POSITIONS, 500, chance), blind(PRESENT, POSITIONS, allowed, 500, chance)):
-        assert set(drawn.replacements) == set(found.replacements), "all of these, and no other"
+    drawn = blind(PRESENT, POSITIONS, allowed, 500, chance)
+    assert set(drawn.replacements) == set(found.replacements), "all of these, and no other"
 
 
 def test_after_the_last_candidate_the_first_comes_again_and_the_number_is_always_the_same():
@@ -72,20 +71,6 @@ def test_after_the_last_candidate_the_first_comes_again_and_the_number_is_always
     every = in_turn(by_hand)
     assert best_of_each_position(estimates, POSITIONS, 55, 5).replacements == [*every[55:], *every[:3]]
     assert best_of_each_position(estimates, POSITIONS, 0, 60).replacements == [*every, *every[:3]]
-
-
-def test_gcg_draws_positions_alike_and_only_among_the_best_tokens():
-    generator = torch.Generator().manual_seed(2)
-    estimates = torch.randn(3, 1000, generator=generator)
-    drawn = sampled(estimates, POSITIONS, 6000, np.random.default_rng(0))
-    counts = np.array([sum(position == own for position, _ in drawn.replacements) for own in POSITIONS])
-    assert (abs(counts - 2000) < 150).all()
-    for place, position in enumerate(POSITIONS):
-        best = set(torch.topk(estimates[place], 256).indices.tolist())
-        assert {token for own, token in drawn.replacements if own == position} == best
-    again = sampled(estimates, POSITIONS, 6000, np.random.default_rng(0))
-    assert again == drawn
-    assert drawn.estimates[0] == float(estimates[POSITIONS.index(drawn.replacements[0][0]), drawn.replacements[0][1]])
 
 
 def test_blind_draws_are_alike_for_every_position_and_token():

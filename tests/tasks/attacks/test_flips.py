@@ -24,7 +24,6 @@ from tests.tasks.attacks.planted import END, POISON, Masked, planted, texts, usa
 from tests.tasks.tiny import tiny_model
 
 ATTACK = FlipAttack(flips=3, candidates=12, control_draws=4)
-RULES = pytest.mark.parametrize("rule", ["per-position", "sampled"])
 
 
 def tiny_victim() -> Victim:
@@ -60,11 +59,10 @@ def test_the_planted_weakness_is_found_and_random_flips_do_not_find_it():
     assert np.mean(found) > 2 * np.mean(controls)
 
 
-@RULES
 @pytest.mark.parametrize("with_gradient", [True, False])
 @pytest.mark.parametrize("make", [planted, tiny_victim])
-def test_only_writable_tokens_are_replaced_and_only_others_scored(make, with_gradient, rule):
-    attack = changed(candidate_rule=rule)
+def test_only_writable_tokens_are_replaced_and_only_others_scored(make, with_gradient):
+    attack = changed()
     for text in texts():
         writable = writable_positions(text, attack, 9)
         found = flip(make(), text, attack, with_gradient=with_gradient)
@@ -131,12 +129,11 @@ def test_with_every_replacement_as_a_candidate_each_flip_is_the_best_there_is():
     assert flip(victim, text, attack).tokens == tokens
 
 
-@RULES
 @pytest.mark.parametrize("with_gradient", [True, False])
-def test_a_round_never_lowers_the_loss_and_after_a_failure_others_are_tried(with_gradient, rule):
+def test_a_round_never_lowers_the_loss_and_after_a_failure_others_are_tried(with_gradient):
     failed_then_found = 0
     for text in texts(8):
-        found = flip(tiny_victim(), text, changed(candidates=1, candidate_rule=rule, rounds=12), None, with_gradient)
+        found = flip(tiny_victim(), text, changed(candidates=1, rounds=12), None, with_gradient)
         sums = found.loss_sums
         assert sums == sorted(sums) and len(sums) == 13
         failed_then_found += any(a == b < sums[-1] for a, b in pairwise(sums))
@@ -153,9 +150,8 @@ def test_after_all_flips_are_made_they_are_made_better():
     assert better > 0
 
 
-@RULES
-def test_every_text_and_model_costs_the_same_and_the_blind_search_as_many_forwards(rule):
-    costs, attack = set(), changed(candidate_rule=rule, rounds=5)
+def test_every_text_and_model_costs_the_same_and_the_blind_search_as_many_forwards():
+    costs, attack = set(), changed(rounds=5)
     for make in (planted, tiny_victim):
         for text in [*texts(), [7, 8]]:
             gradient, blind = make(), make()
@@ -179,13 +175,12 @@ def test_a_share_of_the_budget_gives_what_a_shorter_search_finds():
     assert first == flip(tiny_victim(), text, changed(rounds=1)).tokens, "a tenth of four rounds is one of them"
 
 
-@RULES
-def test_where_the_gradient_tells_the_truth_it_beats_the_blind_search_at_equal_cost(rule):
+def test_where_the_gradient_tells_the_truth_it_beats_the_blind_search_at_equal_cost():
     """One poison among 3000 tokens."""
     sums = {True: 0.0, False: 0.0}
     for with_gradient in sums:
         for text in texts():
-            victim, attack = planted(vocabulary=3000), changed(candidate_rule=rule, candidates=30)
+            victim, attack = planted(vocabulary=3000), changed(candidates=30)
             found = flip(victim, text, attack, usable(3000), with_gradient)
             sums[with_gradient] += found.loss_sums[-1] - found.loss_sums[0]
     assert sums[True] > 4 * sums[False] and sums[True] > 10.0

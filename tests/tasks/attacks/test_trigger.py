@@ -106,9 +106,8 @@ def test_every_model_spends_the_same_whatever_the_search_finds():
     assert plain == weak == {"forward_sequences": 6 + 2 * per_restart, "backward_sequences": 2 * 8 * 4}
 
 
-@pytest.mark.parametrize("rule", ["per-position", "sampled"])
-def test_the_blind_search_spends_exactly_as_many_forwards_as_the_gradient_counts_as(rule):
-    attack = ATTACK.model_copy(update={"candidate_rule": rule})
+def test_the_blind_search_spends_exactly_as_many_forwards_as_the_gradient_counts_as():
+    attack = ATTACK
     gradient, blind = (searched(planted(), attack=attack, with_gradient=with_) for with_ in (True, False))
     assert gradient.victim.count.backward_sequences > 0 == blind.victim.count.backward_sequences
     assert blind.victim.count.forward_sequences == gradient.victim.count.as_forwards
@@ -121,10 +120,9 @@ def test_both_searches_begin_alike_and_read_the_same_texts():
     assert gradient.state == blind.state and gradient._batch(3) == blind._batch(3)
 
 
-@pytest.mark.parametrize("rule", ["per-position", "sampled"])
-def test_where_the_gradient_tells_the_truth_it_beats_the_blind_search_at_equal_cost(rule):
+def test_where_the_gradient_tells_the_truth_it_beats_the_blind_search_at_equal_cost():
     """One poison among 3000 tokens."""
-    attack = ATTACK.model_copy(update={"candidate_rule": rule, "candidates": 100, "restarts": 1})
+    attack = ATTACK.model_copy(update={"candidates": 100, "restarts": 1})
     best = {}
     for with_gradient in (True, False):
         victim = planted(vocabulary=3000)
@@ -184,10 +182,9 @@ def test_while_the_second_restart_runs_the_first_is_what_was_found():
 
 
 @pytest.mark.parametrize("with_gradient", [True, False])
-@pytest.mark.parametrize("rule", ["per-position", "sampled"])
 @pytest.mark.parametrize("cut", range(0, 16, 5))
-def test_a_search_that_was_cut_anywhere_ends_the_same(cut, rule, with_gradient):
-    attack = ATTACK.model_copy(update={"candidate_rule": rule})
+def test_a_search_that_was_cut_anywhere_ends_the_same(cut, with_gradient):
+    attack = ATTACK
     whole = searched(planted(), attack=attack, with_gradient=with_gradient).state
     search = TriggerSearch(planted(), texts(), usable(), attack, 5, with_gradient=with_gradient)
     for _ in range(cut):

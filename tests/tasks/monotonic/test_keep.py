@@ -17,7 +17,7 @@ from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 from tests.tasks.monotonic.architectures import LAYERS, begun, network
-from tests.tasks.tiny import bytes_are_equal, tiny_model
+from tests.tasks.tiny import tiny_model
 
 PLUS = torch.ones((), dtype=torch.int8)
 SCALES = pytest.mark.parametrize("scale", [1.0, 0.02])
@@ -73,21 +73,16 @@ def test_a_weight_of_zero_becomes_the_smallest_weight_and_can_still_learn():
     assert w.tolist() == pytest.approx([keep.SMALLEST_WEIGHT] * 3, rel=2e-6)
 
 
-def test_a_scaled_step_moves_a_weight_as_large_as_the_mean_almost_as_a_free_one():
-    """And through plain softplus, fifty times less at 0.02."""
-    moved = {}
-    for scale in (1.0, 0.02):
-        softplus = SignedSoftplus(PLUS, scale)
-        v = softplus.right_inverse(torch.tensor([0.02], dtype=torch.float64))
-        moved[scale] = (softplus(v + 1e-4) - softplus(v)).item() / 1e-4
-    assert moved[1.0] == pytest.approx(0.02, rel=0.02)
-    assert moved[0.02] == pytest.approx(1 - math.exp(-1), rel=0.02)
+def test_a_step_moves_a_small_weight_by_its_own_share_of_it():
+    softplus = SignedSoftplus(PLUS)
+    v = softplus.right_inverse(torch.tensor([0.02], dtype=torch.float64))
+    assert (softplus(v + 1e-4) - softplus(v)).item() / 1e-4 == pytest.approx(0.02, rel=0.02)
 
 
 # --------------------------------------------------------------------------------------------- in training
 
 
-@pytest.mark.parametrize("by", ["projection", "softplus", "softplus-scaled"])
+@pytest.mark.parametrize("by", ["projection", "softplus"])
 @pytest.mark.parametrize("signs", ["non-negative", "random"])
 def test_signs_hold_after_every_step_and_baking_keeps_the_function(by, signs):
     model = tiny_model()
@@ -128,24 +123,10 @@ def test_layers_that_are_off_stay_off_and_do_not_count_in_the_gradient_s_norm():
     assert verify(model, "mlp_both", allowed).share_of_zeros == 1.0
 
 
-def test_the_scale_is_that_of_the_start_and_none_of_it_is_in_a_checkpoint():
-    """A continuation makes the model ready from its start on disk, and then restores the state of a later step."""
-    model, again = tiny_model(), tiny_model()
-    allowed = begun(model, "mlp_both", "random", "absolute", "softplus-scaled")
-    trained(model, keep.optimizer(model, "mlp_both", allowed, "softplus-scaled", schedule_of(3, 0.05, 0.0)))
-    begun(again, "mlp_both", "random", "absolute", "softplus-scaled")
-    assert not any("signs" in name or "scale" in name for name in model.state_dict())
-    again.load_state_dict(model.state_dict())
-    name = "gpt_neox.layers.0.mlp.dense_h_to_4h"
-    mean = tiny_model().get_submodule(name).weight.abs().mean().item()
-    assert again.get_submodule(name).parametrizations.weight[0].scale == pytest.approx(mean, rel=1e-6)
-    assert bytes_are_equal(model.get_submodule(name).weight.detach(), again.get_submodule(name).weight.detach())
-
-
 # ------------------------------------------------------------------------------------------------ decay
 
 
-@pytest.mark.parametrize("by", ["projection", "softplus", "softplus-scaled"])
+@pytest.mark.parametrize("by", ["projection", "softplus"])
 @pytest.mark.parametrize(("architecture", "variant"), LAYERS)
 def test_in_every_architecture_effective_weights_decay_as_matrices_do(architecture, variant, by):
     model, schedule = network(architecture), schedule_of(1, 2e-2, 0.1)
