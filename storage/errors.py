@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
 
 VALUE_SHOWN, MESSAGE_SHOWN = 300, 20_000
 """Characters of a value that a message quotes, and of a whole one: what it quotes may be of any length."""
@@ -44,16 +46,42 @@ class CheckFailed(Exception):
         )
 
 
+def require(holds: object, check: str, measured: object, required: object, advice: str = "") -> None:
+    """CheckFailed where this does not hold."""
+    if not holds:
+        raise CheckFailed(check, measured, required, advice)
+
+
 def require_equal(check: str, measured: object, required: object, advice: str = "") -> None:
     """CheckFailed where the two differ."""
-    if measured != required:
-        raise CheckFailed(check, measured, required, advice)
+    require(measured == required, check, measured, required, advice)
 
 
 def require_close(check: str, measured: float, required: float, rounding: float, advice: str = "") -> None:
     """CheckFailed where the two differ by more than this, also where one is no number."""
-    if not abs(measured - required) <= rounding:
-        raise CheckFailed(check, measured, f"{required}, give or take {rounding:.2g}", advice)
+    holds = abs(measured - required) <= rounding
+    require(holds, check, measured, f"{required}, give or take {rounding:.2g}", advice)
+
+
+def require_limit(check: str, measured: float, limit: float, unit: str = "", advice: str = "") -> None:
+    """CheckFailed where this is above its limit, or no number."""
+    require(measured <= limit, check, measured, f"at most {limit:g}{unit}", advice)
+
+
+def require_distinct(check: str, values: Mapping[str, Hashable], equal: str, advice: str = "") -> None:
+    """CheckFailed names two of equal value: they are one under two names. `equal` says what is equal."""
+    first: dict[Hashable, str] = {}
+    for name, value in values.items():
+        other = first.setdefault(value, name)
+        require(other == name, check, f"{other} and {name}: {equal}", "different", advice)
+
+
+def require_each_once(check: str, measured: Iterable[Any], required: Iterable[Any], where: str = "") -> None:
+    """CheckFailed unless both hold the same, each as often; names the first that differs."""
+    ours, theirs = sorted(measured), sorted(required)
+    one, other = next((pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1]), (None, None))
+    said = f"{len(ours)} rows, {one} in place of {other}{where}"
+    require(ours == theirs, check, said, f"{len(theirs)}, each once")
 
 
 class NumericalFailure(Exception):

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import torch
 
 from storage import durable
-from storage.errors import CheckFailed, require_equal
+from storage.errors import require_each_once, require_equal
 from storage.tensors import read_tensors
 from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser
@@ -77,15 +77,9 @@ def _events(folder: Path, found: PulsesResult) -> dict[int, dict[str, Any]]:
 
 
 def _require_same_events(meta: dict[int, dict[str, Any]], rows: list[dict[str, Any]]) -> None:
-    required = sorted((event["event_id"], event["batch_id"]) for event in meta.values())
-    found = sorted((row["event_id"], row["batch_id"]) for row in rows)
-    if found != required:
-        wrong = sorted(set(found) ^ set(required)) or [one for one in found if found.count(one) > 1]
-        raise CheckFailed(
-            "there is a record of each event of validation",
-            f"{len(found)} records; the first that differs is of event {wrong[0][0]}",
-            f"the {len(required)} events of its files, each once",
-        )
+    required = ((event["event_id"], event["batch_id"]) for event in meta.values())
+    found = ((row["event_id"], row["batch_id"]) for row in rows)
+    require_each_once("there is a record of each event of validation", found, required)
 
 
 def _require_inputs(look: StageInput, trained: StageInput, said: TrainResult) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from storage.errors import CheckFailed, require_close, require_equal
+from storage.errors import require, require_close, require_equal, require_limit
 from storage.records import read_records, records_digest
 from tasks.icecube.pulses import SPLITS, split_facts
-from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, TrainResult, TrialResult
+from tasks.icecube.results import CONSTANT, LookResult, OverfitResult, PulsesResult, TrainResult, TrialResult
 from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, TrainConfig, TrialConfig
 from tasks.report.asked import asked
 from tasks.stage.run import StageInput
-from tasks.training.logged import require_as_configured, require_as_logged, rows_of
+from tasks.training.logged import require_trained, rows_of
 from tasks.training.schedule import Schedule
 
 ANGLE = "angle_degrees"
@@ -40,8 +40,7 @@ def require_overfit(given: StageInput, told: OverfitResult) -> None:
     require_equal("one batch was fitted as asked for", (fit.examples, fit.steps), (batch.events, batch.steps))
     required = batch.max_ratio * told.trivial_degrees
     require_close("the angle that one batch must reach", told.required_degrees, required, SAME * required)
-    if not fit.after <= required:
-        raise CheckFailed("the network fits one batch", fit.after, f"at most {required:g} degrees")
+    require_limit("the network fits one batch", fit.after, required, " degrees")
 
 
 def require_trial(what: str, given: StageInput, told: TrialResult, events: PulsesResult, trivial: float) -> None:
@@ -62,14 +61,13 @@ def require_trial(what: str, given: StageInput, told: TrialResult, events: Pulse
     ):
         require_equal(f"the {name} of {what} is that of its configuration and metrics", measured, required)
     # what fails fails in the step after the last row, or some steps later: there is a row every ten
-    if not last <= told.step <= (schedule.total_steps if told.ended == "numerical_failure" else last):
-        raise CheckFailed(f"the step at which {what} ended is that of its metrics", told.step, f"{last}, its last row")
+    follows = last <= told.step <= (schedule.total_steps if told.ended == "numerical_failure" else last)
+    require(follows, f"the step at which {what} ended is that of its metrics", told.step, f"{last}, its last row")
     norms = [row["gradient_norm_max"] for row in rows if "epoch" in row]
     whole = told.ended != "numerical_failure" and any(row["step"] == last for row in rows if "epoch" in row)
-    if told.gradient_norm_max < max(norms, default=0.0) or (whole and told.gradient_norm_max > max(norms)):
-        raise CheckFailed(
-            f"the largest gradient of {what} is that of its metrics", told.gradient_norm_max, max(norms, default=0.0)
-        )
+    largest = max(norms, default=0.0)
+    follows = told.gradient_norm_max == largest or (told.gradient_norm_max > largest and not whole)
+    require(follows, f"the largest gradient of {what} is that of its metrics", told.gradient_norm_max, largest)
 
 
 def _ended(schedule: Schedule, validations: list[list[float]], trivial: float) -> str:
@@ -87,15 +85,12 @@ def _ended(schedule: Schedule, validations: list[list[float]], trivial: float) -
 def require_training(given: StageInput, told: TrainResult, events: PulsesResult, look: LookResult) -> None:
     """The training is the one that was asked for, and says of itself what its metrics and its records do."""
     config, training, what = asked(given, TrainConfig), told.training, "the training"
-    budget, file = config.budget, given.run.metrics_file
+    budget = config.budget
     if config.rate_limits is not None:  # then the rate is the one that is recommended: asked elsewhere
         budget = budget.model_copy(update={"learning_rate": told.learning_rate})
     require_equal(f"the rate of {what} is that of its budget", told.learning_rate, budget.learning_rate)
-    require_as_logged(what, file, training, ANGLE)
-    require_as_configured(what, file, training, budget, events.train.events)
-    trivial = [look.trivial.best_constant_degrees]
-    for place in (training, *training["validations"]):
-        require_equal(f"{what} was compared with the best constant direction", [*place["trivial"].values()], trivial)
+    trivial = {CONSTANT: look.trivial.best_constant_degrees}
+    require_trained(what, given.run.metrics_file, training, ANGLE, budget, events.train.events, trivial=trivial)
     _require_angles(given, told, events)
     best = training[f"best_{ANGLE}"]
     require_close(f"the mean angle of {what} is its best", told.mean_degrees, best, AUDIT_TOLERANCE)

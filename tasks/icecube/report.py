@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import get_args
 
-from storage.errors import CheckFailed
+from storage.errors import require_distinct, require_equal
 from tasks.icecube.checks import require_events, require_overfit, require_training, require_trial
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.figures import figures
@@ -69,10 +69,9 @@ def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRu
         _require_rows(given[f"rates-{inputs}"], table, config.configuration["rates"]["rates"])
     recommended = {inputs: recommendation(found.rows, config.rate_limits) for inputs, found in rates.items()}
     require_training(given["trained"], trained, pulses, look)
-    if config.configuration["take_recommended_rate"] and trained.learning_rate != recommended["normalised"].rate:
-        raise CheckFailed(
-            "the training took the rate that is recommended", trained.learning_rate, recommended["normalised"].rate
-        )
+    if config.configuration["take_recommended_rate"]:
+        rate = recommended["normalised"].rate
+        require_equal("the training took the rate that is recommended", trained.learning_rate, rate)
     training = trained.training
     return FinalResults(
         study=config.study,
@@ -137,31 +136,25 @@ def _require_distinct(trials: Mapping[str, TrialFacts]) -> None:
 
     Trials without a validation are left out: two that fail in their first steps may well have the same few numbers.
     """
-    first: dict[Any, str] = {}
-    for name, trial in trials.items():
-        for seed, one in trial.seeds.items():
-            if not one.validations:
-                continue
-            if one.validation_angle_degrees != one.validations[-1][1]:
-                raise CheckFailed(
-                    f"{name} with seed {seed} is judged by its last validation",
-                    one.validation_angle_degrees,
-                    one.validations[-1][1],
-                )
-            measured = (seed, one.gradient_norm_max, *map(tuple, one.validations))
-            if (other := first.setdefault(measured, name)) != name:
-                raise CheckFailed(
-                    "every trial has numbers of its own",
-                    f"{other} and {name} have the same validations and gradients with seed {seed}",
-                    "other ones, since they differ in what they were given",
-                    "What one of them changes does not reach its training: look at the configuration of both",
-                )
+    known = {
+        f"{name} with seed {seed}": one
+        for name, trial in trials.items()
+        for seed, one in trial.seeds.items()
+        if one.validations
+    }
+    for name, one in known.items():
+        last = one.validations[-1][1]
+        require_equal(f"{name} is judged by its last validation", one.validation_angle_degrees, last)
+    require_distinct(
+        "every trial has numbers of its own",
+        {name: (one.seed, one.gradient_norm_max, *map(tuple, one.validations)) for name, one in known.items()},
+        "the same validations and gradients",
+        "What one of them changes does not reach its training: look at the configuration of both",
+    )
 
 
 def _require_rows(given: StageInput, found: RatesResult, rates: list[float]) -> None:
     """CheckFailed unless there is a row for each of `rates`, and it follows from the records."""
-    if (told := [row.rate for row in found.rows]) != rates:
-        raise CheckFailed("the table has a row for each rate", told, rates)
+    require_equal("the table has a row for each rate", [row.rate for row in found.rows], rates)
     for row, again in zip(found.rows, rate_rows(given.path, rates), strict=True):
-        if row != again:
-            raise CheckFailed(f"the row of the rate {row.rate:g} follows from the records", f"{row}", f"{again}")
+        require_equal(f"the row of the rate {row.rate:g} follows from the records", row, again)

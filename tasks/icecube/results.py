@@ -32,6 +32,9 @@ class PulsesResult(Result):
     records_digest: str
 
 
+CONSTANT = "best constant direction"
+
+
 class Constant(Result):
     """The one direction that is nearest to those of validation: what a method without learning gets at best."""
 

@@ -100,16 +100,9 @@ class Study(StudyBase):
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
-        "name",
-        "seed",
-        "trial_seeds",
-        "pulses_per_event",
-        "budget.epochs",
-        "budget.learning_rate",
-        "take_recommended_rate",
-        "execution.device",
-        "execution.micro_batch_examples",
-    )
+        "name", "seed", "trial_seeds", "pulses_per_event", "budget.epochs", "budget.learning_rate",
+        "take_recommended_rate", "execution.device", "execution.micro_batch_examples",
+    )  # fmt: skip
 
     @model_validator(mode="after")
     def _trials_are_told_apart(self) -> Study:

@@ -19,7 +19,7 @@ from tasks.icecube.data import Data
 from tasks.icecube.events import EventFiles
 from tasks.icecube.look import normaliser_of
 from tasks.icecube.network import DirectionNetwork, predicted
-from tasks.icecube.results import LookResult
+from tasks.icecube.results import CONSTANT, LookResult
 from tasks.icecube.stages import TrainsNetwork
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
@@ -30,7 +30,6 @@ from tasks.training.problem import Problem
 
 ANGLE = "angle_degrees"
 """The metric that decides: the mean angle between prediction and truth on the events that are judged."""
-CONSTANT = "best constant direction"
 
 
 @dataclass(frozen=True)

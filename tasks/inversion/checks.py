@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import CheckFailed, require_close, require_equal
+from storage.errors import require_close, require_each_once, require_equal, require_limit
 from storage.records import read_records, records_digest
 from tasks.inversion.results import MatricesResult, PilotResult, TrainResult, Trivial
 from tasks.inversion.stages import PilotConfig, TrainConfig, TrainsEnergy
 from tasks.report.asked import asked
 from tasks.stage.run import StageInput
-from tasks.training.logged import require_as_configured, require_as_logged
+from tasks.training.logged import require_trained
 
 SPLITS = ("validation", "out_of_distribution")
 KEY = ("split", "matrix")
@@ -28,8 +28,7 @@ def require_pilot(given: StageInput, told: PilotResult, trivial: Trivial) -> Non
     required = config.budget.not_learning.max_ratio * min(trivial.by_name.values())
     require_close("the error that the pilot must reach", told.required_mse, required, SAME * required)
     require_equal("the error of the pilot is its best", told.validation_mse, told.training["best_validation_mse"])
-    if not told.validation_mse <= required:
-        raise CheckFailed("the pilot has learned", told.validation_mse, f"at most {required:g}")
+    require_limit("the pilot has learned", told.validation_mse, required)
 
 
 def require_training(what: str, given: StageInput, told: TrainResult, fixed: MatricesResult) -> None:
@@ -55,11 +54,9 @@ def _require_trained(
 ) -> None:
     """Matrices do not come twice: one epoch is the whole training."""
     budget, file = config.budget, given.run.metrics_file
-    require_as_logged(what, file, training, "validation_mse")
     assert budget.steps is not None
-    require_as_configured(what, file, training, budget, budget.steps * budget.effective_batch_examples)
-    for place in (training, *training["validations"]):
-        require_equal(f"{what} was compared with the trivial errors", place["trivial"], trivial.by_name)
+    seen = budget.steps * budget.effective_batch_examples
+    require_trained(what, file, training, "validation_mse", budget, seen, trivial=trivial.by_name)
 
 
 def require_records(
@@ -69,15 +66,9 @@ def require_records(
     file = given.path / "records.parquet"
     rows = [(row["split"], row["matrix"], row["mse"]) for row in read_records(file)]
     matrices = {split: getattr(fixed, split).matrices for split in SPLITS}
-    required = sorted(key for split, count in matrices.items() for key in product([split], range(count)))
-    found = sorted((split, matrix) for split, matrix, _ in rows)
-    if found != required:
-        wrong = next((pair for pair in zip(found, required, strict=False) if pair[0] != pair[1]), ("", ""))
-        raise CheckFailed(
-            f"the records of {what} hold each matrix of both splits once",
-            f"{len(found)} rows{f', {wrong[0]} where {wrong[1]} must be' if wrong[0] else ''} in {file}",
-            f"{len(required)}",
-        )
+    required = (key for split, count in matrices.items() for key in product([split], range(count)))
+    found = ((split, matrix) for split, matrix, _ in rows)
+    require_each_once(f"the records of {what} hold each matrix of both splits once", found, required, f" in {file}")
     for split in SPLITS:
         mean, stated = np.mean([mse for of, _, mse in rows if of == split]), getattr(told, f"{split}_mse")
         require_close(f"the error of {what} on {split} follows from the records", stated, float(mean), SAME * stated)

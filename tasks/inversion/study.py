@@ -65,16 +65,9 @@ class Study(StudyBase):
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
-        "name",
-        "seed",
-        "seeds",
-        "matrices.rank",
-        "budget.steps",
-        "budget.learning_rate",
-        "arms",
-        "execution.device",
+        "name", "seed", "seeds", "matrices.rank", "budget.steps", "budget.learning_rate", "arms", "execution.device",
         "execution.micro_batch_examples",
-    )
+    )  # fmt: skip
 
     @model_validator(mode="after")
     def _arms_are_told_apart(self) -> Study:

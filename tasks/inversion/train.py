@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from storage import durable
-from storage.errors import CheckFailed
+from storage.errors import require_close
 from storage.tensors import read_tensors
 from tasks.inversion.configuration import Mining, Network
 from tasks.inversion.descent import descend
@@ -55,10 +55,8 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
         difference, defect = descent_differences(network, config, validation.diffusion)
         errors = {"validation": validation.errors(network), OUTSIDE: outside.errors(network)}
         digest = _records(run, errors)
-    if not abs(float(errors["validation"].mean()) - position.best_value) <= 1e-9 * position.best_value:
-        raise CheckFailed(
-            "the best weights give the best error again", float(errors["validation"].mean()), position.best_value
-        )
+    error, best = float(errors["validation"].mean()), position.best_value
+    require_close("the best weights give the best error again", error, best, 1e-9 * best)
     with run.publish("model") as folder:
         save_file(network.cpu().state_dict(), folder / "model.safetensors")
         durable.write_json(folder / "config.json", {"entries": config.matrices.entries} | config.network.model_dump())
@@ -66,12 +64,12 @@ def train(run: StageRun, config: TrainConfig, data: StageInput, pilot: StageInpu
     return TrainResult(
         mining=config.mining,
         parameters=sum(parameter.numel() for parameter in network.parameters()),
-        validation_mse=float(errors["validation"].mean()),
+        validation_mse=error,
         out_of_distribution_mse=float(errors[OUTSIDE].mean()),
         best_step=position.best_step,
         last_step=position.step,
         last_mse=position.validations[-1][1],
-        ratio_to_trivial=float(errors["validation"].mean()) / min(trivial.by_name.values()),
+        ratio_to_trivial=error / min(trivial.by_name.values()),
         largest_difference=largest,
         descent_difference=difference,
         descent_defect=defect,

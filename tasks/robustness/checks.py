@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from storage.errors import CheckFailed, require_equal
+from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES
 from tasks.language import foreign
 from tasks.language.tokenizer import encode
@@ -63,41 +63,36 @@ def require_evaluation(
 
     `models` are those that must be there; what was not trained may stand beside them.
     """
-    if missing := sorted(set(models) - found.models.keys()):
-        raise CheckFailed("evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
+    missing = sorted(set(models) - found.models.keys())
+    require(not missing, "evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
     require_equal("evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test")
     require_losses("evaluate", rows)
     for name, stated in found.models.items():
         own = [row for row in rows if row["model"] == name]
-        scored = {(row["example_id"], row["source"], row["tokens_scored"]) for row in own}
-        required = {(document.example_id, document.source, document.tokens) for document in test.values()}
-        if len(own) != len(test) or scored != required:
-            different = sorted(scored ^ required)[0][0] if scored != required else "twice"
-            raise CheckFailed(
-                f"evaluate scored {name} on every token of the test split",
-                f"{len(own)} records; document {different} differs",
-                f"the {len(test)} documents of setup, each once and whole",
-            )
+        scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in own]
+        required = [(document.example_id, document.source, document.tokens) for document in test.values()]
+        require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)
         require_equal(f"what evaluate says of {name} follows from its records", stated, summary(rows, name))
-    if unknown := {row["model"] for row in rows} - found.models.keys():
-        raise CheckFailed("evaluate's records are of its models", sorted(unknown)[0], sorted(found.models))
+    unknown = sorted({row["model"] for row in rows} - found.models.keys())
+    require(not unknown, "evaluate's records are of its models", unknown, sorted(found.models))
 
 
 def require_order(found: OrderResult, rows: Rows, models: list[str], variant: str) -> None:
     """Every model was asked about the sublayers that the study names, and the result says what its records say."""
     measured = f"{', '.join(found.models)}, {found.variant}"
     require_equal("order examined every model of the study", measured, f"{', '.join(models)}, {variant}")
-    if {row["model"]: ModelOrder.model_validate_json(row["order"]) for row in rows} != found.models:
-        raise CheckFailed("what order says follows from its records", "another answer", "that of the records")
+    recorded = {row["model"]: ModelOrder.model_validate_json(row["order"]) for row in rows}
+    follows = recorded == found.models
+    require(follows, "what order says follows from its records", "another answer", "that of the records")
     for name, order in found.models.items():
         certificate = order.certificate
         tensors = sum(sublayer.tensors_checked for sublayer in certificate.sublayers)
-        if certificate.variant != variant or not certificate.tensors_checked == tensors > 0:
-            raise CheckFailed(
-                f"weights of {name} were looked at for its order",
-                f"{certificate.tensors_checked} tensors ({certificate.variant}), {tensors} in its sublayers",
-                f"those of {variant}, and more than none",
-            )
+        require(
+            certificate.variant == variant and certificate.tensors_checked == tensors > 0,
+            f"weights of {name} were looked at for its order",
+            f"{certificate.tensors_checked} tensors ({certificate.variant}), {tensors} in its sublayers",
+            f"those of {variant}, and more than none",
+        )
 
 
 def require_attack(
@@ -108,24 +103,15 @@ def require_attack(
     `given` is the attack's configuration. Tokens that an attacker wrote, or might have written, are never scored.
     """
     what = f"{attack} on {model}"
-    if (found.model, found.split) != (model, JUDGED) or {row["model"] for row in rows} != {model}:
-        raise CheckFailed(
-            f"{what} is judged on {JUDGED}",
-            f"{found.model} on {found.split}, records of {', '.join(sorted({row['model'] for row in rows}))}",
-            f"{model} on {JUDGED}",
-        )
+    measured = (found.model, found.split, {row["model"] for row in rows})
+    require_equal(f"{what} is judged on {JUDGED}, and its records are of it", measured, (model, JUDGED, {model}))
     require_equal(f"{what} attacked as this study is configured", found.attack.scientific(), given.scientific())
     require_losses(what, rows)
     expected = list(judged.values())[: given.documents if isinstance(found, HotFlipResult) else None]
-    attacked = sorted((row["example_id"], row["source"]) for row in rows)
-    if attacked != sorted((document.example_id, document.source) for document in expected) or (
-        found.documents != len(rows)
-    ):
-        raise CheckFailed(
-            f"{what} attacked the documents of {JUDGED}",
-            f"{len(attacked)} records, {found.documents} in the result",
-            f"the first {len(expected)} documents, each once",
-        )
+    attacked = [(row["example_id"], row["source"]) for row in rows]
+    first = [(document.example_id, document.source) for document in expected]
+    require_each_once(f"{what} attacked the documents of {JUDGED}", attacked, first)
+    require_equal(f"the documents that {what} counted are its records", found.documents, len(rows))
     for row in rows:
         _require_own_tokens(what, row, min(judged[row["example_id"]].tokens, given.text_tokens))
     if isinstance(found, HotFlipResult):
@@ -142,26 +128,25 @@ def _require_own_tokens(what: str, row: dict[str, Any], tokens: int) -> None:
     """Of a text of so many tokens: all but those that an attacker may write are scored, the same before and after."""
     written = row.get("writable", [])
     where = f"document {row['example_id']}"
-    if (row["text_tokens"], row["tokens_scored"] + len(written)) != (tokens, tokens):
-        raise CheckFailed(
-            f"{what} scored the text's own tokens alone",
-            f"{where}: {row['tokens_scored']} scored, {len(written)} open to the attacker, text of "
-            f"{row['text_tokens']}",
-            f"together the {tokens} tokens of the text",
-        )
-    if not written and row["clean_loss_sum_nats"] != row["text_clean_loss_sum_nats"]:
-        raise CheckFailed(
-            f"{what} was compared with the clean loss of the same tokens",
-            f"{where}: {row['clean_loss_sum_nats']} of the scored tokens, {row['text_clean_loss_sum_nats']} of all",
-            "equal, all are scored",
-        )
+    require(
+        (row["text_tokens"], row["tokens_scored"] + len(written)) == (tokens, tokens),
+        f"{what} scored the text's own tokens alone",
+        f"{where}: {row['tokens_scored']} scored, {len(written)} open to the attacker, text of {row['text_tokens']}",
+        f"together the {tokens} tokens of the text",
+    )
+    require(
+        written or row["clean_loss_sum_nats"] == row["text_clean_loss_sum_nats"],
+        f"{what} was compared with the clean loss of the same tokens",
+        f"{where}: {row['clean_loss_sum_nats']} of the scored tokens, {row['text_clean_loss_sum_nats']} of all",
+        "equal, all are scored",
+    )
     shares = row["budget_losses_sum_nats"]
-    if len(shares) != len(BUDGET_SHARES) or not math.isclose(shares[-1], row["loss_sum_nats"], rel_tol=1e-6):
-        raise CheckFailed(
-            f"{what} kept what it had found at each share of its budget",
-            f"{where}: {shares}",
-            f"{len(BUDGET_SHARES)} losses, the last {row['loss_sum_nats']}",
-        )
+    require(
+        len(shares) == len(BUDGET_SHARES) and math.isclose(shares[-1], row["loss_sum_nats"], rel_tol=1e-6),
+        f"{what} kept what it had found at each share of its budget",
+        f"{where}: {shares}",
+        f"{len(BUDGET_SHARES)} losses, the last {row['loss_sum_nats']}",
+    )
 
 
 def _require_triggers(what: str, found: UatResult) -> None:
@@ -174,19 +159,15 @@ def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
     for row in rows:
         where, tokens = f"document {row['example_id']}", row["text_tokens"]
         open_to_all = row["writable"]
-        if len(set(open_to_all)) != len(open_to_all) or not set(open_to_all) <= set(range(tokens)):
-            raise CheckFailed(
-                f"{what}: positions open to the attacker are of the text", f"{where}: {open_to_all}", "each once"
-            )
-        if 2 * len(open_to_all) > tokens:
-            raise CheckFailed(
-                f"{what} scored at least half of the text", f"{where}: {len(open_to_all)} open", tokens // 2
-            )
+        of_text = len(set(open_to_all)) == len(open_to_all) and set(open_to_all) <= set(range(tokens))
+        places = f"{what}: positions open to the attacker are of the text, {where}"
+        require(of_text, places, open_to_all, f"each of {tokens} once")
+        require_limit(f"{what} scored at least half of the text, open in {where}", len(open_to_all), tokens // 2)
         for kind in ("positions", "blind_positions"):
-            if outside := sorted(set(row[kind]) - set(open_to_all)):
-                raise CheckFailed(f"{what} wrote where it may write", f"{where}: {kind} {outside}", "none outside")
-            if len(row[kind]) > min(found.attack.flips, tokens // 2):
-                raise CheckFailed(f"{what} wrote as much as it may", f"{where}: {len(row[kind])}", found.attack.flips)
+            outside = sorted(set(row[kind]) - set(open_to_all))
+            require(not outside, f"{what} wrote where it may write", f"{where}: {kind} {outside}", "none outside")
+            allowed = min(found.attack.flips, tokens // 2)
+            require_limit(f"{what} wrote as much as it may, {kind} in {where}", len(row[kind]), allowed)
             written = row[kind.replace("positions", "replacements")]
             require_equal(f"{what} kept a token for each of its {kind}, {where}", len(written), len(row[kind]))
         require_equal(f"the flips of {what} are counted in {where}", row["flips"], len(row["positions"]))
@@ -212,12 +193,9 @@ def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[s
     for model in found:
         what = f"{attack} spent the same on every model, {model} as {reference}"
         require_equal(what, costs[model], costs[reference])
-        if differing := [id_ for id_, scored in tokens[model].items() if scored != tokens[reference][id_]]:
-            raise CheckFailed(
-                f"{attack} scored the same tokens for every model",
-                f"document {differing[0]}: {model} differs from {reference}",
-                "equal tokens",
-            )
+        differing = [id_ for id_, scored in tokens[model].items() if scored != tokens[reference][id_]]
+        where = f"{differing[:1]}: {model} differs from {reference}"
+        require(not differing, f"{attack} scored the same tokens for every model", where, "equal tokens")
 
 
 def cost_of(found: UatResult | HotFlipResult) -> tuple[int, int, int]:
@@ -242,10 +220,7 @@ def require_losses(what: str, rows: Rows) -> None:
                 raise CheckFailed(f"every loss of {what} is a finite number", f"{column} {of}: {value}", "finite")
             if "loss" in column and any(number < 0 for number in numbers):
                 raise CheckFailed(f"no loss of {what} is below 0", f"{column} {of}: {value}", "0 or more")
-        if row["tokens_scored"] < 1:
-            raise CheckFailed(f"{what} scored something of every document", f"document {row['example_id']}: 0", "1")
+        require(row["tokens_scored"] > 0, f"{what} scored something of every document", f"0 tokens {of}", "1 or more")
         part, whole = (row.get(f"{name}clean_loss_sum_nats", 0.0) for name in ("", "text_"))
-        if part > whole * (1 + ROUNDING):
-            raise CheckFailed(
-                f"in {what} the scored part of a text costs no more than the whole", f"{part} {of}", f"at most {whole}"
-            )
+        no_more = f"in {what} the scored part of a text costs no more than the whole, {of}"
+        require_limit(no_more, part, whole * (1 + ROUNDING))

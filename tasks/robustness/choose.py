@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from storage import durable
-from storage.errors import CheckFailed
+from storage.errors import require_equal
 from tasks.robustness.results import ArmResult
 from tasks.robustness.stages import ChooseConfig
 from tasks.robustness.study import snapshot_folder
@@ -22,12 +22,8 @@ def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResu
     numerics = {role: durable.read_json(given.run.stage_file)["numerics"] for role, given in trials.items()}
     first = next(iter(trials))
     for role, given in trials.items():
-        if numerics[role] != numerics[first] or given.numerics_changes:
-            raise CheckFailed(
-                "all trials of an arm ran on the same numerics",
-                f"{given.run.path}: {numerics[role]}, changes {given.numerics_changes}",
-                f"as {trials[first].run.path}: {numerics[first]}, none",
-            )
+        same = f"all trials of an arm ran on the same numerics throughout, {given.run.path} as {trials[first].run.path}"
+        require_equal(same, (numerics[role], given.numerics_changes), (numerics[first], []))
     best = min(found, key=lambda role: found[role].training.best_validation_loss_nats_per_token)
     for name in ["model", *(snapshot_folder(float(share)) for share in found[best].snapshots)]:
         with run.publish(name) as folder:

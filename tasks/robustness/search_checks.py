@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from storage.errors import CheckFailed, require_close, require_equal
+from storage.errors import require, require_close, require_equal
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES, FlipAttack, Search, TriggerAttack, steps_after
 from tasks.robustness.checks import ROUNDING_OF
 from tasks.robustness.results import HotFlipResult, Trigger, UatResult
@@ -31,12 +31,7 @@ def require_search(
         required = _trigger_cost(given, search_documents)
     else:
         required = _flip_cost(given, found.documents)
-    if measured != required:
-        raise CheckFailed(
-            f"{what} spent what its configuration allows",
-            f"{measured[0]} forwards, {measured[1]} backwards",
-            f"{required[0]} forwards, {required[1]} backwards",
-        )
+    require_equal(f"{what} spent what its configuration allows, in forwards and backwards", measured, required)
     if isinstance(found, UatResult):
         for search, trigger in (("gradient", found.gradient), ("blind", found.blind)):
             _require_best_restart(f"{search} search of {what}", trigger, found.attack)
@@ -63,20 +58,12 @@ def _flip_cost(attack: FlipAttack, documents: int) -> tuple[int, int]:
 
 def _require_best_restart(what: str, found: Trigger, attack: TriggerAttack) -> None:
     points = attack.restarts * attack.iterations
-    if (len(found.restarts), len(found.curve)) != (attack.restarts, points):
-        raise CheckFailed(
-            f"the {what} ran to its end",
-            f"{len(found.restarts)} restarts, {len(found.curve)} iterations",
-            f"{attack.restarts} restarts, {points} iterations",
-        )
+    made = (len(found.restarts), len(found.curve))
+    require_equal(f"the {what} ran to its end, in restarts and iterations", made, (attack.restarts, points))
     best = max(found.restarts, key=lambda restart: restart.search_loss_nats_per_token)
     kept = (found.trigger_ids, found.search_loss_nats_per_token, found.budgets.get("1"))
-    if kept != (best.trigger_ids, best.search_loss_nats_per_token, best.trigger_ids):
-        raise CheckFailed(
-            f"the {what} kept the trigger of its best restart",
-            f"{kept[0]} at {kept[1]} nats per token, {kept[2]} of the whole budget",
-            f"{best.trigger_ids} at {best.search_loss_nats_per_token}",
-        )
+    required = (best.trigger_ids, best.search_loss_nats_per_token, best.trigger_ids)
+    require_equal(f"the {what} kept the trigger of its best restart, also at 1 of its budget", kept, required)
 
 
 def _require_curve(what: str, found: Trigger, attack: TriggerAttack, documents: int) -> None:
@@ -141,10 +128,10 @@ def require_read(attack: str, records: Mapping[str, Rows]) -> None:
     attacked = [(row, [row["loss_sum_nats"]]) for row in rows if row.get("positions", ["a trigger"])]
     drawn = [(row, row["control_losses_sum_nats"]) for row in rows]
     for what, found in (("search", attacked), ("random control", drawn)):
-        if found and all(loss == row["clean_loss_sum_nats"] for row, losses in found for loss in losses):
-            raise CheckFailed(
-                f"the models read what the {what} of {attack} wrote",
-                f"the clean loss on all {len(found)} texts of all models, in every bit",
-                "another on one of them",
-                "Find what cuts the attacked texts, or puts them back: no number of this attack means anything",
-            )
+        require(
+            not found or any(loss != row["clean_loss_sum_nats"] for row, losses in found for loss in losses),
+            f"the models read what the {what} of {attack} wrote",
+            f"the clean loss on all {len(found)} texts of all models, in every bit",
+            "another on one of them",
+            "Find what cuts the attacked texts, or puts them back: no number of this attack means anything",
+        )

@@ -68,16 +68,9 @@ class Study(StudyBase):
 
     REMOVED: ClassVar = {"unequal_budgets": (None, "all arms train on budget: leave it out")}
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
-        "name",
-        "seed",
-        "arms",
-        "budget.epochs",
-        "budget.learning_rate",
-        "uat.iterations",
-        "hotflip.documents",
-        "execution.device",
-        "execution.micro_batch_examples",
-    )
+        "name", "seed", "arms", "budget.epochs", "budget.learning_rate", "uat.iterations", "hotflip.documents",
+        "execution.device", "execution.micro_batch_examples",
+    )  # fmt: skip
 
     @model_validator(mode="after")
     def _arms_are_compared(self) -> Study:

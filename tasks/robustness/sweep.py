@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from storage.errors import CheckFailed
+from storage.errors import require_distinct
 from tasks.report import figures
 from tasks.report.again import made_again
 from tasks.report.attempts_page import publish_attempts
@@ -155,14 +155,7 @@ def _at_equal_loss(attack: str, cell: FinalResults, arm: str) -> float | None:
 
 def _require_distinct_seeds(cells: Mapping[str, Cell]) -> None:
     """Two cells with equal weights are one training under two names."""
-    first: dict[str, str] = {}
-    for name, cell in cells.items():
-        for arm, facts in cell.results.arms.items():
-            other = first.setdefault(facts.weights_digest, name)
-            if other != name:
-                raise CheckFailed(
-                    f"every cell has weights of its own for {arm}",
-                    f"{other} and {name} have equal weights_digest {facts.weights_digest[:12]}",
-                    "different digests",
-                    "One of the runs is a copy of the other: remove the copy and run that cell",
-                )
+    arms = ((f"{name}, {arm}", facts) for name, cell in cells.items() for arm, facts in cell.results.arms.items())
+    digests = {name: facts.weights_digest for name, facts in arms}
+    advice = "One of the runs is a copy of the other: remove the copy and run that cell"
+    require_distinct("every cell has weights of its own", digests, "equal weights_digest", advice)

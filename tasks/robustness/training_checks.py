@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from storage.errors import CheckFailed, require_close, require_equal
+from storage.errors import require, require_close, require_distinct, require_equal, require_limit
 from tasks.language.result import PackedSplit, Training
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.arm import ARMS, BASE, BASELINE
@@ -14,7 +14,7 @@ from tasks.robustness.checks import ROUNDING_OF
 from tasks.robustness.results import ArmResult, BaseResult, SetupResult
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget
-from tasks.training.logged import require_as_configured, require_as_logged
+from tasks.training.logged import require_trained as require_logged
 from tasks.training.schedule import Schedule
 
 Arms = Mapping[str, ArmResult]
@@ -55,8 +55,7 @@ def _require_base_trained(configured: Mapping[str, float], base: BaseResult) -> 
     follow = {name: own / found.validation_perplexity[name] for name in names}
     require_equal("the ratios of base follow from its perplexities", found.ratio_of_perplexities, follow)
     for name, ratio in follow.items():
-        if not ratio <= required[name]:
-            raise CheckFailed(f"base is trained, beside {name}", ratio, f"at most {required[name]}")
+        require_limit(f"base is trained, beside {name}", ratio, required[name])
     if training := base.training:
         rounding = ROUNDING_OF["tf32" if training.budget.get("precision") == "tf32" else "fp32"]
         loss = training.best_validation_loss_nats_per_token
@@ -65,11 +64,8 @@ def _require_base_trained(configured: Mapping[str, float], base: BaseResult) -> 
 
 
 def require_distinct_arms(arms: Arms) -> None:
-    first: dict[str, str] = {}
-    for name, arm in arms.items():
-        other = first.setdefault(arm.weights_digest, name)
-        if other != name:
-            raise CheckFailed("every arm has weights of its own", f"{other} and {name}: equal digests", "different")
+    digests = {name: arm.weights_digest for name, arm in arms.items()}
+    require_distinct("every arm has weights of its own", digests, "equal digests")
 
 
 def require_equal_budgets(arms: Arms) -> None:
@@ -92,8 +88,8 @@ def _spent(arm: ArmResult) -> dict[str, Any]:
 def require_best_trial(name: str, arm: ArmResult) -> None:
     """Of the learning rates that were tried the one with the lowest validation loss was kept."""
     rate, loss = f"{arm.training.budget['learning_rate']:g}", arm.training.best_validation_loss_nats_per_token
-    if arm.trials and not arm.trials.get(rate) == loss == min(arm.trials.values()):
-        raise CheckFailed(f"{name} kept the best of its trials", f"rate {rate}, loss {loss}", arm.trials)
+    best = not arm.trials or arm.trials.get(rate) == loss == min(arm.trials.values())
+    require(best, f"{name} kept the best of its trials", f"rate {rate}, loss {loss}", arm.trials)
 
 
 def require_trained(
@@ -103,11 +99,10 @@ def require_trained(
 
     What is kept are the weights of the lowest validation, of equals the earlier.
     """
-    spent, file, name = training.as_json(), given.run.metrics_file, "validation_loss_nats_per_token"
-    require_as_logged(what, file, spent, "validation_loss", name)
     if (rate := training.budget["learning_rate"]) in rates:
         budget = budget.model_copy(update={"learning_rate": rate})
-    require_as_configured(what, file, spent, budget, packed.blocks)
+    spent, name = training.as_json(), "validation_loss_nats_per_token"
+    require_logged(what, given.run.metrics_file, spent, "validation_loss", budget, packed.blocks, name)
     schedule = Schedule(budget, packed.blocks)
     tokens = sum(schedule.window(step)[2] for step in range(1, training.steps + 1)) * (packed.sequence_length - 1)
     require_equal(f"{what} was trained on the tokens of its steps", training.tokens_trained, tokens)
@@ -139,12 +134,12 @@ def require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> No
     required = f"{constraint.variant}, {ARMS[name].signs}"
     require_equal(f"the weights that {name} constrains are those of the study", measured, required)
     assert found is not None
-    if not found.layers_checked == len(found.layers) > 0 or found.weights_checked < found.layers_checked:
-        measured = f"{found.layers_checked} layers, {found.weights_checked} weights, {len(found.layers)} names"
-        raise CheckFailed(f"constrained weights of {name} were looked at", measured, "every layer by name, and weights")
-    if found.largest_violation != 0 or (found.signs == "non-negative" and not found.min_weight >= 0):
-        measured = f"violation {found.largest_violation:g}, smallest weight {found.min_weight:g}"
-        raise CheckFailed(f"the constrained weights of {name} have the signs they may have", measured, "no violation")
+    looked_at = found.layers_checked == len(found.layers) > 0 and found.weights_checked >= found.layers_checked
+    measured = f"{found.layers_checked} layers, {found.weights_checked} weights, {len(found.layers)} names"
+    require(looked_at, f"constrained weights of {name} were looked at", measured, "every layer by name, and weights")
+    held = found.largest_violation == 0 and (found.signs != "non-negative" or found.min_weight >= 0)
+    measured = f"violation {found.largest_violation:g}, smallest weight {found.min_weight:g}"
+    require(held, f"the constrained weights of {name} have the signs they may have", measured, "no violation")
 
 
 def require_same_layers(arms: Arms) -> None:
@@ -153,5 +148,5 @@ def require_same_layers(arms: Arms) -> None:
     sublayers = {name: sorted(arm.sublayers.effective_rank) for name, arm in arms.items()}
     for what, found in (("constrained layers", layers), ("sublayers", sublayers)):
         first = next(iter(found))
-        if different := [name for name, names in found.items() if names != found[first]]:
-            raise CheckFailed(f"all arms have the same {what}", f"{different[0]}: {found[different[0]]}", found[first])
+        for name, names in found.items():
+            require_equal(f"all arms have the same {what}, {name} as {first}", names, found[first])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from storage.errors import CheckFailed
+from storage.errors import require, require_close, require_each_once, require_equal
 from tasks.robustness.checks import ROUNDING, ROUNDING_OF, Document, require_losses
 from tasks.robustness.results import Transferred, TransferResult, Trigger, UatResult
 from tasks.robustness.stages import JUDGED, SEARCHED
@@ -43,8 +43,8 @@ def require_transfer(
         ("hotflip", JUDGED, found.hotflip),
     ):
         models = list(own[attack])
-        if _shape(matrix) != {search: {model: models for model in models} for search in LOSS_OF}:
-            raise CheckFailed(f"transfer tried {attack} of every model on every model", _shape(matrix), models)
+        everything = {search: {model: models for model in models} for search in LOSS_OF}
+        require_equal(f"transfer tried {attack} of every model on every model", _shape(matrix), everything)
         clean: dict[str, dict[str, float]] = {}
         for search, found_for in product(LOSS_OF, models):
             of_models: dict[str, Rows] = {}
@@ -68,8 +68,7 @@ def require_transfer(
     for model, result in uat.items():
         for search in LOSS_OF:
             _require_restarts(search, model, result, tried, own["uat"], of_search)
-    if tried:
-        raise CheckFailed("transfer tried the attacks of the study", f"also {', '.join(map(str, tried))}", "no others")
+    require(not tried, "transfer tried the attacks of the study", f"also {', '.join(map(str, tried))}", "no others")
 
 
 def _require_restarts(
@@ -105,12 +104,9 @@ def _shape(matrix: Transferred) -> dict[str, dict[str, list[str]]]:
 
 
 def _require_documents(what: str, rows: Rows, expected: Mapping[str, tuple[str, int]]) -> None:
-    if sorted((row["example_id"], row["source"], row["tokens_scored"]) for row in rows) != sorted(
-        (id_, source, tokens) for id_, (source, tokens) in expected.items()
-    ):
-        raise CheckFailed(
-            f"{what} scored the same tokens as the attack", f"others, in {len(rows)} records", f"{len(expected)} texts"
-        )
+    scored = ((row["example_id"], row["source"], row["tokens_scored"]) for row in rows)
+    required = ((id_, source, tokens) for id_, (source, tokens) in expected.items())
+    require_each_once(f"{what} scored the same tokens as the attack", scored, required)
 
 
 def _require_own(what: str, rows: Rows, attacked: Mapping[str, dict[str, Any]], loss: str | None) -> None:
@@ -120,24 +116,16 @@ def _require_own(what: str, rows: Rows, attacked: Mapping[str, dict[str, Any]], 
     for row in rows:
         for column, theirs in columns.items():
             expected, few = attacked[row["example_id"]][theirs], ROUNDING * row["tokens_scored"]
-            if not math.isclose(row[column], expected, rel_tol=ROUNDING, abs_tol=few):
-                raise CheckFailed(
-                    f"{what} measured what the attack measured",
-                    f"document {row['example_id']}: {column} is {row[column]}",
-                    f"{expected}",
-                )
+            same = f"{what} measured what the attack measured, {column} of document {row['example_id']}"
+            require_close(same, row[column], expected, max(few, ROUNDING * expected))
 
 
 def _require_one_clean_loss(what: str, rows: Rows, known: dict[str, float]) -> None:
     """A text has one clean loss, whatever is tried on it beside; `known`: document -> the one that was seen first."""
     for row in rows:
         clean = known.setdefault(row["example_id"], row["clean_loss_sum_nats"])
-        if not math.isclose(row["clean_loss_sum_nats"], clean, rel_tol=ROUNDING):
-            raise CheckFailed(
-                f"{what} compares with one clean loss of each text",
-                f"document {row['example_id']}: {row['clean_loss_sum_nats']}",
-                clean,
-            )
+        same = f"{what} compares with one clean loss of each text, document {row['example_id']}"
+        require_close(same, row["clean_loss_sum_nats"], clean, ROUNDING * clean)
 
 
 def _require_as_searched(search: str, model: str, found: UatResult, said: float) -> None:
@@ -145,24 +133,22 @@ def _require_as_searched(search: str, model: str, found: UatResult, said: float)
     trigger = found.gradient if search == "gradient" else found.blind
     seen = trigger.search_loss_nats_per_token - trigger.search_loss_clean_nats_per_token
     rounding = ROUNDING_OF[found.attack.search_precision] * trigger.search_loss_nats_per_token
-    if not math.isclose(said, seen, rel_tol=0, abs_tol=rounding):
-        raise CheckFailed(f"the trigger of the {search} search on {model} does on {SEARCHED} what it saw", said, seen)
+    require_close(f"the trigger of the {search} search on {model} does on {SEARCHED} what it saw", said, seen, rounding)
 
 
 def _require_read(what: str, found_for: str, of_models: Mapping[str, Rows]) -> None:
     """What was written was read by some model that it was not found for."""
     others = [row for model, rows in of_models.items() if model != found_for for row in rows]
-    if all(row["loss_sum_nats"] == row["clean_loss_sum_nats"] for row in others):
-        raise CheckFailed(
-            f"other models read what {what} wrote",
-            f"the clean loss on all {len(others)} texts, in every bit",
-            "another on one of them",
-            "Find what leaves out the prefix or the flips in transfer: no number of this attack means anything",
-        )
+    require(
+        any(row["loss_sum_nats"] != row["clean_loss_sum_nats"] for row in others),
+        f"other models read what {what} wrote",
+        f"the clean loss on all {len(others)} texts, in every bit",
+        "another on one of them",
+        "Find what leaves out the prefix or the flips in transfer: no number of this attack means anything",
+    )
 
 
 def _require_increase(what: str, said: float, rows: Rows, rounding: float = 1e-9) -> None:
     risen = math.fsum(row["loss_sum_nats"] - row["clean_loss_sum_nats"] for row in rows)
     computed = risen / sum(row["tokens_scored"] for row in rows)
-    if not math.isclose(said, computed, rel_tol=ROUNDING, abs_tol=rounding):
-        raise CheckFailed(f"{what} follows from the records", said, computed)
+    require_close(f"{what} follows from the records", said, computed, max(rounding, ROUNDING * abs(computed)))

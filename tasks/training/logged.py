@@ -8,12 +8,29 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from storage.errors import CheckFailed, require_close, require_equal
+from storage.errors import require, require_close, require_equal
 from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 
 ROUNDING = 1e-9
 """Relative: another machine's cosine."""
+
+
+def require_trained(
+    what: str,
+    file: Path,
+    training: Mapping[str, Any],
+    metric: str,
+    budget: Budget,
+    examples: int,
+    name: str = "",
+    trivial: Mapping[str, float] | None = None,
+) -> None:
+    """A training is as logged in `file`, spent `budget`, and was compared at each validation with what is `trivial`."""
+    require_as_logged(what, file, training, metric, name)
+    require_as_configured(what, file, training, budget, examples)
+    for place in (training, *training["validations"]) if trivial is not None else ():
+        require_equal(f"{what} was compared with what needs no learning", place["trivial"], trivial)
 
 
 def require_as_logged(what: str, file: Path, training: Mapping[str, Any], metric: str, name: str = "") -> None:
@@ -43,8 +60,8 @@ def require_as_configured(what: str, file: Path, training: Mapping[str, Any], bu
     schedule, steps = Schedule(budget, examples), training["steps"]
     spent = Budget.model_validate(training["budget"])
     require_equal(f"{what} was trained with the configured budget", spent.scientific(), budget.scientific())
-    if steps != schedule.total_steps and not (budget.patience_validations and steps < schedule.total_steps):
-        raise CheckFailed(f"{what} made the steps of its budget", steps, schedule.total_steps)
+    whole = steps == schedule.total_steps or (budget.patience_validations and steps < schedule.total_steps)
+    require(whole, f"{what} made the steps of its budget", steps, schedule.total_steps)
     for row in rows_of(file):
         if "learning_rate" in row:
             rate = schedule.learning_rate(row["step"])

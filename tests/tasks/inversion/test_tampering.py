@@ -164,7 +164,7 @@ def records_digest(stages: Stages) -> None:
     [
         (audited_nothing, "computed numbers of every kind again: measured []"),
         (differs_too_much, "the largest difference of the audit in"),
-        (trivial_of_one_training, "none, seed 0 was compared with the trivial errors: measured"),
+        (trivial_of_one_training, "none, seed 0 was compared with what needs no learning: measured"),
         (pilot_failed, "the pilot has learned: measured 99.0, required at most"),
         (pilot_told, "the error of the pilot is its best: measured 0.001"),
         (below_the_kept, "the best validation of none, seed 0 is the lowest of its validations: measured"),

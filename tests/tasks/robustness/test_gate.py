@@ -122,7 +122,7 @@ def test_r10_documents_that_one_model_lost(tmp_path: Path):
     def lost(stages: Stages) -> None:
         del stages["hotflip-monotonic"]["rows"][0]
 
-    refused(tmp_path, lost, "hotflip on monotonic attacked the documents of attack-evaluation: measured 3 records")
+    refused(tmp_path, lost, "hotflip on monotonic attacked the documents of attack-evaluation: measured 3 rows")
 
 
 def test_r11_draws_of_the_control_that_nobody_kept(tmp_path: Path):
@@ -321,7 +321,7 @@ def test_a_search_without_its_curve(tmp_path: Path):
     def lost(stages: Stages) -> None:
         stages["uat-base"]["result"]["gradient"]["curve"] = []
 
-    refused(tmp_path, lost, "the gradient search of uat on base ran to its end: measured 2 restarts, 0 iterations")
+    refused(tmp_path, lost, r"the gradient search of uat on base ran to its end, .*: measured .?\(2, 0")
 
 
 def test_r8_one_model_that_was_searched_for_longer(tmp_path: Path):

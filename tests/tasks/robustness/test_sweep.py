@@ -324,7 +324,7 @@ def test_every_cell_and_arm_has_its_effects_and_names_its_run(tmp_path: Path, ce
 def test_two_cells_with_the_same_weights_are_one_training_and_refused(tmp_path: Path, cells: list[Cell], arm: str):
     weights = cells[0].numbers["arms"][arm]["weights_digest"]
     cells[2].numbers["arms"][arm]["weights_digest"] = weights
-    with pytest.raises(CheckFailed, match=rf"weights of its own for {arm}: .*seed 42 and seed 2024 have equal"):
+    with pytest.raises(CheckFailed, match=rf"weights of its own: .* seed 42, {arm} and seed 2024, {arm}: equal"):
         of_cells(tmp_path, cells)
 
 
