@@ -31,8 +31,7 @@ from deployments.estimate import estimate
 from deployments.finished import completed, leave_for_people
 from deployments.liveness import beside, end_killed
 from deployments.orphan import outlive_worker
-from deployments.states import prefect_state
-from deployments.tags import add_tags
+from deployments.states import add_tags, prefect_state
 from deployments.walk import Handle, Walk
 from storage import attempts
 from tasks.stage.attempt import attempt

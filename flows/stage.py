@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from prefect import flow
 from prefect.states import State
 
-from deployments.slurm.job.exit_codes import BAD_INPUT, DISK_FULL, ENDED_BEFORE, HELD
+from deployments.slurm.job.script import BAD_INPUT, DISK_FULL, ENDED_BEFORE, HELD
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study import snapshot
 from deployments.states import prefect_state

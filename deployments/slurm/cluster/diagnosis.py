@@ -26,18 +26,8 @@ ENDS: dict[str, Diagnosis] = {
         resolution="Take --deadline out of the extra sbatch lines, then retry the run.",
     ),
     "PREEMPTED": Diagnosis("info", "preempted", "a job of higher priority took the node", resolution=CONTINUES),
-    "NODE_FAIL": Diagnosis(
-        "warning",
-        "node failure",
-        "the job's node failed",
-        resolution=ELSEWHERE,
-    ),
-    "BOOT_FAIL": Diagnosis(
-        "warning",
-        "node failure",
-        "the job's node did not boot",
-        resolution=ELSEWHERE,
-    ),
+    "NODE_FAIL": Diagnosis("warning", "node failure", "the job's node failed", resolution=ELSEWHERE),
+    "BOOT_FAIL": Diagnosis("warning", "node failure", "the job's node did not boot", resolution=ELSEWHERE),
     "OUT_OF_MEMORY": Diagnosis(
         "error",
         "out of memory",
@@ -58,16 +48,10 @@ ENDS: dict[str, Diagnosis] = {
         resolution="Retry the run; submit to one cluster only (site file, extra sbatch lines).",
     ),
     "LAUNCH_FAILED": Diagnosis(
-        "warning",
-        "node failure",
-        "the job could not be launched on its node",
-        resolution=ELSEWHERE,
+        "warning", "node failure", "the job could not be launched on its node", resolution=ELSEWHERE
     ),
     "RECONFIG_FAIL": Diagnosis(
-        "warning",
-        "node failure",
-        "the job's node could not be configured",
-        resolution=ELSEWHERE,
+        "warning", "node failure", "the job's node could not be configured", resolution=ELSEWHERE
     ),
 }
 """Every state that ends a job. Any other (RUNNING, COMPLETING, SIGNALING, REQUEUED ... or one of a newer SLURM) does

@@ -207,12 +207,7 @@ def _known_to_the_server(name: str) -> Iterator[None]:
 
 
 def plan_for(
-    deployments: Deployments,
-    site: Site,
-    handle: Handle,
-    study_file: Path,
-    source: Path,
-    own: dict[str, dict[str, Any]],
+    deployments: Deployments, site: Site, handle: Handle, study_file: Path, source: Path, own: dict[str, dict[str, Any]]
 ) -> Plan:
     """The plan of a stage's next job as the worker will make it; nothing is written or started."""
     name = run_name(handle)

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Job
-from deployments.slurm.job.exit_codes import BAD_INPUT, DISK_FULL, HELD, SETUP_FAILED
 from deployments.slurm.job.journal import End, Submission
 from deployments.slurm.job.origin import Origin
+from deployments.slurm.job.script import BAD_INPUT, DISK_FULL, HELD, SETUP_FAILED
 from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Follows, in_words, stops
 
@@ -144,10 +144,7 @@ TYPES = {state.name: state.type for state in PRECEDENCE} | {AWAITING_RETRY.name:
 
 
 def reconcile(
-    seen: Sequence[Seen],
-    jobs: Mapping[str, Job],
-    accounted: Mapping[str, Job],
-    limits: Limits = Limits(),
+    seen: Sequence[Seen], jobs: Mapping[str, Job], accounted: Mapping[str, Job], limits: Limits = Limits()
 ) -> list[Action]:
     """The actions for this moment.
 
@@ -165,11 +162,7 @@ def reconcile(
 
 
 def _of_run(
-    seen: Seen,
-    jobs: Mapping[str, Job],
-    named: Mapping[str, Job],
-    accounted: Mapping[str, Job],
-    limits: Limits,
+    seen: Seen, jobs: Mapping[str, Job], named: Mapping[str, Job], accounted: Mapping[str, Job], limits: Limits
 ) -> Action | None:
     run = seen.run
     last = seen.submissions[-1] if seen.submissions else None
@@ -307,14 +300,10 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
 
 def _without_record_of_end(job: Job, where: str) -> Diagnosis:
     """What its exit code says of a job that left no record of its end; else what SLURM says."""
-    if _own_exit_code(job) != DISK_FULL:
+    if (job.state, job.exit_code) != ("FAILED", DISK_FULL):
         return diagnosis.of_end(job)
     advice = "Free space or raise the quota where the run directory lies: the next job goes on from what is saved."
     return Diagnosis("error", "disk full", "there was no room on the disk, not even for how it ended", where, advice)
-
-
-def _own_exit_code(job: Job) -> int | None:
-    return job.exit_code if job.state == "FAILED" else None
 
 
 def _out_of_memory(seen: Seen, job: Job, end_state: str | None) -> bool:
@@ -338,7 +327,7 @@ def _more_memory(seen: Seen, last: Submission, job: Job) -> Action:
 def _before_the_stage(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action:
     """The job ended and left no attempt's record: its setup failed, or the node could not run it."""
     where = f"job {job.id} on {job.node}"
-    exit_code = _own_exit_code(job)
+    exit_code = job.exit_code if job.state == "FAILED" else None
     if exit_code == SETUP_FAILED:
         advice = "Read the job's log; correct setup_lines in the site file, then retry the run."
         failed = Diagnosis("error", "environment", "the setup lines failed on the compute node", where, advice)

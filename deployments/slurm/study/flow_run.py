@@ -29,8 +29,7 @@ from deployments.slurm.study.cancel import stop
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
-from deployments.states import prefect_state
-from deployments.tags import add_tags
+from deployments.states import add_tags, prefect_state
 from deployments.walk import Handle
 from storage.errors import BadInput
 from tasks.stage.outcome import BAD_INPUT

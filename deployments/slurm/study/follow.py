@@ -119,10 +119,7 @@ def _all(slurm: SlurmStudy, look: Look) -> Standings:
 
 
 def follow(
-    follower: Follower,
-    changed: Told,
-    once: bool = False,
-    polled: Callable[[Standings], None] = lambda found: None,
+    follower: Follower, changed: Told, once: bool = False, polled: Callable[[Standings], None] = lambda found: None
 ) -> State[None]:
     """Starts the study and polls until it is finished or nothing is under way.
 

@@ -60,8 +60,7 @@ class Checked:
         if not self.problems:
             return ""
         return refusal_text(
-            "jobs",
-            (f"{', '.join(stages)}: {text}" if stages else text for text, stages in self.problems.items()),
+            "jobs", (f"{', '.join(stages)}: {text}" if stages else text for text, stages in self.problems.items())
         )
 
     def scripts(self) -> Iterator[tuple[Handle, str]]:

@@ -22,9 +22,8 @@ import pytest
 
 from deployments.slurm.job import plan as job
 from deployments.slurm.pool import reconcile
-from deployments.slurm.pool.arrays import Submitted
 from deployments.slurm.pool.pool import Pool
-from deployments.slurm.pool.submissions import Submissions
+from deployments.slurm.pool.submissions import Submissions, Submitted
 from tests.conftest import REPOSITORY
 from tests.deployments.slurm import histories
 

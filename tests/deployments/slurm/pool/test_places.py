@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from deployments.slurm.cluster.client import Job
-from deployments.slurm.cluster.limits import NoAnswer, SubmitLimit
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.pool.places import ASKED_EVERY_SECONDS, TOLD_AT_ONCE, WAITS, Alive, Places
+from deployments.slurm.pool.places import ASKED_EVERY_SECONDS, TOLD_AT_ONCE, WAITS, Alive, NoAnswer, Places, SubmitLimit
 from deployments.slurm.pool.reconcile import Run, SetState
 
 

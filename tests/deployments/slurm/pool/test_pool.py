@@ -17,9 +17,9 @@ from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import End, Journal
 from deployments.slurm.job.plan import Plan, preview
-from deployments.slurm.pool.arrays import TASKS_AT_MOST
 from deployments.slurm.pool.pool import GATHER_SECONDS, Pool
 from deployments.slurm.pool.reconcile import Finish, Limits
+from deployments.slurm.pool.submissions import TASKS_AT_MOST
 from deployments.slurm.pool.worker import interval_seconds
 from storage import attempts, durable
 from tests.deployments.slurm.fakes import (

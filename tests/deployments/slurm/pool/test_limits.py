@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm.cluster.client import Job, NotInstalled, Unreachable
-from deployments.slurm.cluster.limits import NoAnswer, SubmitLimit, submit_limit
+from deployments.slurm.pool.places import NoAnswer, SubmitLimit, submit_limit
 
 
 def cluster(associations: str, qos: str) -> Any:
@@ -56,7 +56,7 @@ def test_it_is_asked_for_the_user_who_submits_whatever_logname_says(monkeypatch:
         assert command[3] == "qos" or f"user={me}" in command
         return answer(command)
 
-    assert submit_limit(run=run) == SubmitLimit(7, "account", "lab")
+    assert submit_limit(ask=run) == SubmitLimit(7, "account", "lab")
 
 
 @pytest.mark.parametrize("said", ["sacctmgr: error: Problem talking to the database: Connection refused", ""])
@@ -69,7 +69,7 @@ def test_an_accounting_that_is_away_does_not_say_that_there_is_no_limit(said: st
 
     for run in (away, hangs):
         with pytest.raises(NoAnswer):
-            submit_limit(run=run)
+            submit_limit(ask=run)
 
 
 def test_slurm_counts_towards_a_limit_the_jobs_of_its_qos_or_of_its_account() -> None:
@@ -85,5 +85,5 @@ def test_a_cluster_without_accounting_has_no_limit_and_says_nothing(caplog: pyte
     def missing(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
         raise NotInstalled(command[0])
 
-    assert submit_limit(run=run) is submit_limit(run=missing) is None
+    assert submit_limit(ask=run) is submit_limit(ask=missing) is None
     assert not caplog.records
