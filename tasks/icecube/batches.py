@@ -11,6 +11,7 @@ import torch
 from tasks.data.normaliser import Normaliser
 from tasks.icecube.angle import from_angles
 from tasks.icecube.events import EventFiles, Pulses
+from tasks.training.loader import moved
 
 CHUNK_PULSES = 100_000
 FEATURES = ("time", "charge", "sensor_id", "auxiliary", "x", "y", "z")
@@ -89,7 +90,7 @@ class EventBatches:
         mask = torch.from_numpy(there)
         features = torch.where(mask[..., None], self.normaliser(torch.from_numpy(raw)), 0.0)
         truth = (torch.from_numpy(angles[indices]) for angles in (self.files.azimuth, self.files.zenith))
-        return Batch(features.to(self.device), mask.to(self.device), from_angles(*truth).float().to(self.device))
+        return Batch(*(moved(part, self.device) for part in (features, mask, from_angles(*truth).float())))
 
     def held(self, events: np.ndarray) -> HeldBatches:
         """These events, read once: of others that are asked for again and again, every file would be read each time."""

@@ -28,6 +28,7 @@ from tasks.inversion.stages import TrainsEnergy
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
 from tasks.training.draws import normal_at, uniform_at
+from tasks.training.loader import moved
 from tasks.training.optimizer import adamw
 from tasks.training.order import as_stored
 from tasks.training.problem import Problem
@@ -54,7 +55,7 @@ class Batch:
     share: torch.Tensor
 
     def to(self, where: torch.device) -> Batch:
-        return Batch(*(getattr(self, one.name).to(where) for one in fields(self)))
+        return Batch(*(moved(getattr(self, one.name), where) for one in fields(self)))
 
 
 @dataclass(frozen=True)

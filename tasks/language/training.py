@@ -18,6 +18,7 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training import result
 from tasks.training.budget import Budget
 from tasks.training.draws import uniform_at
+from tasks.training.loader import moved
 from tasks.training.loop import train
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
@@ -58,8 +59,8 @@ def train_language_model(
         tokens_BL = train_blocks[indices]
         if replaced:
             read_BL = with_replaced(tokens_BL, replaced, model.config.vocab_size, seed, epoch, indices)
-            return torch.stack([tokens_BL, read_BL], dim=1).to(where)
-        return tokens_BL.to(where)
+            return moved(torch.stack([tokens_BL, read_BL], dim=1), where)
+        return moved(tokens_BL, where)
 
     def losses_of_replaced(network: nn.Module, both_B2L: torch.Tensor) -> torch.Tensor:
         return language.block_losses(network, *both_B2L.unbind(dim=1))

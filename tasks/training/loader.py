@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from tasks.training.order import Order
 from tasks.training.schedule import Schedule
@@ -51,6 +52,12 @@ def micro_batches(
             yield _made_ahead(pool, batch, places, AHEAD_PER_WORKER * workers)
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def moved(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
+    """`tensor` on the device of the model. A GPU copies it from page-locked memory when it comes to that: the program
+    does not wait until all that the GPU was asked before is done."""
+    return tensor.to(where) if where.type == "cpu" else tensor.pin_memory().to(where, non_blocking=True)
 
 
 def examples_of(schedule: Schedule, order: Order, seed: int, step: int) -> np.ndarray:

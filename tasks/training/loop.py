@@ -49,6 +49,7 @@ def train(run: StageRun, problem: Problem, schedule: Schedule, seed: int, execut
 
 def initial_state(problem: Problem, schedule: Schedule) -> State:
     """The state before the first step."""
+    problem.model.train()
     return State(problem.model, problem.optimizer, Position(), _average(problem.model, schedule.budget.ema_decay))
 
 
@@ -173,9 +174,12 @@ def optimizer_step(
     """
     budget, step = schedule.budget, state.position.step + 1
     epoch, _, count = schedule.window(step)
-    weight = problem.window_weight(examples_of(schedule, problem.order, seed, step), epoch)
-    problem.model.train()
-    device = next(problem.model.parameters()).device
+    weight: float = count
+    if problem.weights is not None:
+        weight = problem.window_weight(examples_of(schedule, problem.order, seed, step), epoch)
+    if not problem.model.training:  # after a validation: to tell every module takes a millisecond
+        problem.model.train()
+    device = state.parameters[0].device
     generators = generator_tensors(device.type == "cuda")
     for group in problem.optimizer.param_groups:
         group["lr"] = schedule.learning_rate(step)
@@ -186,7 +190,7 @@ def optimizer_step(
         (micro_sum / weight).backward()
         sums.append(micro_sum.detach())
         examples.append(indices)
-    gradients = [p.grad for p in problem.model.parameters() if p.grad is not None]
+    gradients = [p.grad for p in state.parameters if p.grad is not None]
     total = nn.utils.get_total_norm(gradients)
     *loss_sums, norm = torch.stack([*sums, total]).tolist()  # the only moment of a step that waits for a GPU
     if not math.isfinite(norm):
@@ -194,7 +198,7 @@ def optimizer_step(
     made = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
     _require_finite(problem.model, made, loss_sums, norm)  # before clipping spreads what is not finite
     see(norm)
-    nn.utils.clip_grads_with_norm_(problem.model.parameters(), budget.max_gradient_norm, total)
+    nn.utils.clip_grads_with_norm_(state.parameters, budget.max_gradient_norm, total)
     problem.optimizer.step()
     problem.optimizer.zero_grad(set_to_none=True)
     if state.average is not None:

@@ -88,9 +88,8 @@ def _feistel(values: np.ndarray, keys: np.ndarray, half_bits: int) -> np.ndarray
 
 def _mix(values: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64: every input bit reaches every output bit. Wraps around on purpose."""
-    with np.errstate(over="ignore"):
-        mixed = (values ^ (values >> np.uint64(30))) * _MIXER
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * _MULTIPLIER
+    mixed = (values ^ (values >> np.uint64(30))) * _MIXER
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MULTIPLIER
     return mixed ^ (mixed >> np.uint64(31))
 
 

@@ -55,9 +55,8 @@ class Problem:
                 )
 
     def window_weight(self, indices: np.ndarray, epoch: int) -> float:
-        """What the summed losses of a window with the examples `indices` [B] are divided by."""
-        if self.weights is None:
-            return len(indices)
+        """What the summed losses of a window with the examples `indices` [B] are divided by, if they have any."""
+        assert self.weights is not None
         weights = np.asarray(self.weights(indices, epoch), dtype=np.float64)
         if weights.shape != indices.shape or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
             raise BadInput(

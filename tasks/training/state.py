@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ class State:
     optimizer: torch.optim.Optimizer
     position: Position
     average: torch.optim.swa_utils.AveragedModel | None = None
+
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the model, in its order: to walk through a model for them takes a millisecond."""
+        return list(self.model.parameters())
 
     def judged(self) -> nn.Module:
         """The network that is validated and kept: the averaged one where there is one."""

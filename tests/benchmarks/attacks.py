@@ -6,7 +6,8 @@
 Three tasks: a trigger before one text (ours, nanoGCG), a trigger before several (ours, Wallace), flips in one text
 (ours, TextAttack). In a task all have the same model, texts, usable tokens, start, candidates a step and steps, and
 score the same tokens. Sequences a second are those that went through the model, by processor time of the whole search
-(on a GPU by wall time). Without --model a small GPT-NeoX is trained on docstrings first.
+(on a GPU by wall time). Without --model a small GPT-NeoX is trained on docstrings first; one of another --size has
+random weights: that shows speed, and nothing of strength.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Point:
 
 def main() -> None:
     options = language.arguments(
-        __doc__.splitlines()[0], model="", device="cpu", precision="fp32", seeds=5, steps=8, candidates=100,
+        __doc__.splitlines()[0], model="", size="2M", device="cpu", precision="fp32", seeds=5, steps=8, candidates=100,
         texts=8, tokens=96, trigger=10, flips=10,
     )  # fmt: skip
     language.execution(options.device, BATCH)
@@ -218,14 +219,19 @@ def matmul_rate(options: Any) -> float:
 
 
 def trained(options: Any) -> tuple[Any, list[list[int]]]:
-    """A GPT-NeoX of 2 M parameters after a short training on docstrings, and these; a token is a word or a mark."""
+    """A GPT-NeoX of 2 M parameters after a short training on docstrings, and these; a token is a word or a mark.
+
+    A larger one as its weights were drawn.
+    """
     texts = [re.findall(r"\w+|\W", bytes(document.astype(np.uint8)).decode()) for document in language.documents()]
     common = Counter(word for text in texts for word in text).most_common(language.SIZES["2M"]["vocab_size"] - 2)
     ids = {word: number for number, (word, _) in enumerate(common, start=2)}
     documents = [[ids.get(word, 1) for word in text] for text in texts]
     joined = torch.tensor([token for document in documents for token in [END, *document]])
     blocks = joined[: len(joined) // language.LENGTH * language.LENGTH].view(-1, language.LENGTH)
-    model = language.network("2M", options.device)
+    model = language.network(options.size, options.device)
+    if options.size != "2M":
+        return model, documents
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(TRAINING_STEPS):
         optimizer.zero_grad()

@@ -18,6 +18,7 @@ from tasks.language.model import block_losses
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics, prepare
 from tasks.training.budget import Budget
+from tasks.training.loader import moved
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 
@@ -34,7 +35,9 @@ def arguments(description: str, **defaults: Any) -> argparse.Namespace:
     """The options of a benchmark: each keyword is one, of the type of its default."""
     parser = argparse.ArgumentParser(description=description)
     for name, default in defaults.items():
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"default {default}")
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"default {default}"
+        )
     return parser.parse_args()
 
 
@@ -45,13 +48,20 @@ def execution(device: str, micro_batch: int) -> Execution:
     return settings
 
 
-def network(size: str, device: str) -> GPTNeoXForCausalLM:
+def network(size: str, device: str, length: int = LENGTH) -> GPTNeoXForCausalLM:
     torch.manual_seed(0)
     shape = SIZES[size]
     config = GPTNeoXConfig(
-        **shape, num_attention_heads=max(2, shape["hidden_size"] // 64), max_position_embeddings=LENGTH, use_cache=False
+        **shape, num_attention_heads=max(2, shape["hidden_size"] // 64), max_position_embeddings=length, use_cache=False
     )
-    return GPTNeoXForCausalLM(config).to(device)
+    with torch.device(device):
+        return GPTNeoXForCausalLM(config)
+
+
+def flops_of_a_token(model: GPTNeoXForCausalLM, length: int) -> float:
+    """Floating-point operations of training on a token: matrix products and causal attention, nothing recomputed."""
+    weights = sum(part.weight.numel() for part in model.modules() if isinstance(part, torch.nn.Linear))
+    return 6 * (weights + model.config.num_hidden_layers * model.config.hidden_size * length)
 
 
 @cache
@@ -66,10 +76,10 @@ def documents() -> list[np.ndarray]:
     return found
 
 
-def blocks() -> torch.Tensor:
-    """The documents end to end, cut into blocks: int64 [blocks, LENGTH]."""
+def blocks(length: int = LENGTH) -> torch.Tensor:
+    """The documents end to end, cut into blocks: int64 [blocks, length]."""
     joined = np.concatenate([part for document in documents() for part in (document, [0])])
-    return torch.from_numpy(joined[: len(joined) // LENGTH * LENGTH].reshape(-1, LENGTH))
+    return torch.from_numpy(joined[: len(joined) // length * length].reshape(-1, length))
 
 
 def problem(model: GPTNeoXForCausalLM, data: torch.Tensor, budget: Budget) -> Problem:
@@ -77,7 +87,7 @@ def problem(model: GPTNeoXForCausalLM, data: torch.Tensor, budget: Budget) -> Pr
     where = next(model.parameters()).device
 
     def batch(indices: np.ndarray, _epoch: int) -> torch.Tensor:
-        return data[torch.from_numpy(indices)].to(where)
+        return moved(data[torch.from_numpy(indices)], where)
 
     return Problem(model, adamw(model, budget), batch, block_losses, lambda _: 0.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,21 @@ robustness.page(study, walk)
 outcome = attempt(one.stage, one.config, one.run, {role: given.as_input() for role, given in one.inputs.items()})
 sys.exit(10 * ("torch" in sys.modules) if outcome.end_state == "finished" else outcome.text)
 """
+
+
+def test_on_a_cpu_a_read_of_memory_that_nobody_wrote_shows() -> None:
+    numerics.prepare(Numerics(), Execution(), 0)
+    assert torch.empty(8).isnan().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_writes_no_memory_twice_and_torch_reads_the_environment_once() -> None:
+    """Seen on an H100: the first took a sixth of a training, parsing the variable in each matrix product a quarter."""
+    numerics.prepare(Numerics(), Execution(device="cuda"), 0)
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert (numerics.WORKSPACES in os.environ) == (torch.cuda.get_device_capability() != (9, 0))
+    a = torch.randn(64, 64, device="cuda", requires_grad=True)
+    (a @ a).sum().backward()  # on another thread, with a handle of its own
 
 
 @pytest.mark.parametrize("stage", ["setup", "aggregate"])

@@ -87,6 +87,23 @@ def test_each_example_is_read_once_in_an_epoch_and_in_another_order_in_the_next(
     assert read[:45] != read[45:]
 
 
+def test_the_order_of_a_window_is_made_once(tmp_path, monkeypatch):
+    """It was made a second time for weights that no example had: half a millisecond of each step."""
+    from tests.tasks import tiny
+
+    asked = []
+
+    def counted(config):
+        problem = toy_problem(config)
+        order = problem.order
+        problem.order = lambda *place: asked.append(place) or order(*place)
+        return problem
+
+    monkeypatch.setattr(tiny, "toy_problem", counted)
+    toy_attempt(tmp_path, TOY)
+    assert len(asked) == STEPS
+
+
 # ------------------------------------------------------------------------------------------ continuation
 
 
