@@ -22,8 +22,7 @@ from typing import Any, get_type_hints
 from pydantic import ValidationError
 
 from deployments import sweep
-from deployments.sources import FLOWS, ROOMS, digest_of, page_names, require_usable, sources
-from deployments.syntax import parsed
+from deployments.sources import FLOWS, ROOMS, digest_of, page_names, parsed, require_usable, sources
 from deployments.walk import Cell, Handle, Walk
 from storage import attempts
 from storage.errors import BadInput, did_you_mean

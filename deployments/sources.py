@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployments.syntax import parsed
 from storage.errors import BadInput
 
 ROOMS = ("ratchet", "flows", "tasks", "deployments", "storage")
 FLOWS = "flows"
 """The package whose modules are the pages that come with Ratchet."""
+PARSES = 5
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,20 @@ def require_free_names(folder: Path) -> None:
     """BadInput for a file of the folder that would take the place of another module where the folder comes first."""
     for file in sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")]):
         _require_free_name(file, folder)
+
+
+def parsed(source: str, file: str = "<unknown>") -> ast.Module:
+    """`ast.parse`, asked again where CPython is confused: SyntaxError for what is no Python, as there.
+
+    All threads of a process share one counter of depth, and a thread that parses while another does may be told of a
+    mismatch that is none (SystemError: python/cpython issue 106905). A study's flow run has threads of Prefect's.
+    """
+    for _ in range(PARSES - 1):
+        try:
+            return ast.parse(source, file)
+        except SystemError:
+            continue
+    return ast.parse(source, file)
 
 
 def _defines_page(file: Path) -> bool:

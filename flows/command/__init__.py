@@ -30,7 +30,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from flows.command.options import parser, ratchet_parser
+from flows.command.options import ratchet_parser
 from flows.command.terminal import refuse, show
 from storage.errors import BadInput, did_you_mean
 from storage.visible import log_visibly
@@ -39,7 +39,7 @@ from tasks.stage import outcome
 
 def main(place: str, arguments: Sequence[str] | None = None) -> int:
     """`python -m flows.robustness`: runs the study of a page; returns the exit code."""
-    return _answer(parser(place).parse_args(arguments))
+    return ratchet(["run", place, *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def ratchet(arguments: Sequence[str] | None = None) -> int:

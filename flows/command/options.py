@@ -21,19 +21,6 @@ SHELLS = ("bash", "zsh", "tcsh")
 Add = Callable[..., argparse.ArgumentParser]
 
 
-def parser(place: str) -> argparse.ArgumentParser:
-    """The options of one study, frozen by a test: people's scripts depend on them."""
-    options = argparse.ArgumentParser(
-        prog=f"python -m {place}",
-        description="Runs the study here, goes on where it stopped, and says so when it is finished.",
-        allow_abbrev=False,
-        epilog=EXIT_CODES,
-    )
-    _add_study_options(options)
-    options.set_defaults(work="flows.command.study:run_study", command="run", study=place)
-    return options
-
-
 def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """All commands: the parser of all, and that of each by its name, which a test freezes."""
     ratchet = argparse.ArgumentParser(

@@ -108,7 +108,7 @@ def _python(arguments: list[str], whole: bool) -> str:
     if module in ("pip", "venv"):
         return ""
     if module == "flows.robustness":
-        command.parser(module).parse_args(rest)
+        command.ratchet_parser()[0].parse_args(["run", module, *rest])
     elif module == "storage":
         storage.main(["--help"] if not rest else [rest[0], "--help"])
     return "" if importlib.util.find_spec(module) else f"there is no module {module}"

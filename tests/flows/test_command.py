@@ -37,7 +37,7 @@ def test_the_options_are_frozen() -> None:
         "--status",
     }
     study |= {"--show-config", "--keys"}
-    given = command.parser("flows.robustness")._actions
+    given = command.ratchet_parser()[1]["run"]._actions
     assert {option for action in given for option in action.option_strings} == study
 
 

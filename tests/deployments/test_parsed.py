@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from deployments.syntax import parsed
+from deployments.sources import parsed
 
 NESTED = "\n".join(["x = " + "[" * 20 + "]" * 20] * 30)
 
