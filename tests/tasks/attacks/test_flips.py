@@ -90,7 +90,7 @@ def test_which_tokens_may_be_written_depends_on_seed_and_text_alone_and_is_at_mo
 
 
 def test_fewer_writable_tokens_than_flips_are_refused():
-    with pytest.raises(ValidationError, match=r"writable_tokens 2 is less than hotflip\.flips 3: raise it"):
+    with pytest.raises(ValidationError, match=r"flips 3 is more than hotflip\.writable_tokens 2: lower it"):
         FlipAttack(flips=3, writable_tokens=2)
 
 

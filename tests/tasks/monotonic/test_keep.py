@@ -20,7 +20,6 @@ from tests.tasks.monotonic.architectures import LAYERS, begun, network
 from tests.tasks.tiny import tiny_model
 
 PLUS = torch.ones((), dtype=torch.int8)
-SCALES = pytest.mark.parametrize("scale", [1.0, 0.02])
 
 
 def schedule_of(steps: int, rate: float, decay: float) -> Schedule:
@@ -39,16 +38,15 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 3) 
 # ------------------------------------------------------------------------------------------- the inverse
 
 
-@SCALES
-def test_softplus_of_the_inverse_is_the_weight_s_size_from_1e_8_to_100_scales(scale):
-    w = torch.logspace(-8, 2, 2001, dtype=torch.float64).float() * scale
-    softplus = SignedSoftplus(PLUS, scale)
+def test_softplus_of_the_inverse_is_the_weight_s_size_from_1e_8_to_100():
+    w = torch.logspace(-8, 2, 2001, dtype=torch.float64).float()
+    softplus = SignedSoftplus(PLUS)
     for signed in (w, -w):
         back = softplus(softplus.right_inverse(signed))
         # V is about log W; its own rounding is |V| * 2^-24, which becomes relative in W
         assert ((back - w).abs() / w).max() <= 3 * abs(math.log(1e-8)) * 2**-24
     v = softplus.right_inverse(w)
-    assert torch.equal(SignedSoftplus(-PLUS, scale)(v), -softplus(v))
+    assert torch.equal(SignedSoftplus(-PLUS)(v), -softplus(v))
 
 
 def test_the_inverse_agrees_with_double_precision():
@@ -143,10 +141,10 @@ def test_in_every_architecture_effective_weights_decay_as_matrices_do(architectu
         assert torch.allclose(model.get_submodule(name).weight, expected, rtol=1e-5, atol=1e-9), name
 
 
-def parametrized(w: torch.Tensor, scale: float = 1.0) -> nn.Module:
+def parametrized(w: torch.Tensor) -> nn.Module:
     layer = nn.Linear(len(w), 1, bias=False, dtype=w.dtype)
     layer.weight = nn.Parameter(w[None].clone())
-    parametrize.register_parametrization(layer, "weight", SignedSoftplus(PLUS, scale))
+    parametrize.register_parametrization(layer, "weight", SignedSoftplus(PLUS))
     return layer
 
 
@@ -164,11 +162,10 @@ def stepped(layer: nn.Module, schedule: Schedule, steps: int) -> list[int]:
     return moved_at
 
 
-@SCALES
 @pytest.mark.parametrize("rate", [1e-1, 1e-2, 1e-3])
-def test_effective_weights_decay_as_adamw_decays_a_matrix_to_first_order(rate, scale):
-    w = torch.logspace(-6, 0.7, 200, dtype=torch.float64) * scale
-    layer = parametrized(w, scale)
+def test_effective_weights_decay_as_adamw_decays_a_matrix_to_first_order(rate):
+    w = torch.logspace(-6, 0.7, 200, dtype=torch.float64)
+    layer = parametrized(w)
     stepped(layer, schedule_of(1, 2 * rate, 0.1), 1)  # whose only step has half its peak
     lost, share = (w - layer.weight.detach()[0]) / w, rate * 0.1
     assert (lost - share).abs().max() <= 10 * share**2  # second order, W up to 5

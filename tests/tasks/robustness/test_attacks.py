@@ -270,7 +270,7 @@ def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
 
     monkeypatch.setattr(TriggerSearch, "step", then_stop(TriggerSearch.step))
     monkeypatch.setattr(FlipSearch, "run", then_stop(FlipSearch.run))
-    monkeypatch.setattr(transfer, "_rows", then_stop(transfer._rows))
+    monkeypatch.setattr(transfer._Tries, "__call__", then_stop(transfer._Tries.__call__))
     root = study.copy(tmp_path / "runs")
     shutil.rmtree(root / study.path(stage).relative_to(study.root))
     ends = []
