@@ -148,10 +148,17 @@ class StudyArtifacts(Artifacts):
         """What the study's last stage made: where its report is, its figures, its tables."""
         result = durable.read_json(markers.output(last, last.result_file.name))
         if report := result.get("report"):
-            headline = without_links(result.get("headline", ""))
-            lines = [headline, f"Open it in a browser: `{markers.output(last, report)}`"]
-            self.text("report", "\n\n".join(filter(None, lines)), "the report: one page, without network")
+            verdict, *numbers = result.get("answer") or [result.get("headline", "")]
+            not_shown = result.get("not_shown", [])
+            lines = [f"**{without_links(verdict)}**" if verdict else "", _points(numbers)]
+            lines += [f"What was not shown:\n\n{_points(not_shown)}"] if not_shown else []
+            lines += [f"Open it in a browser: `{markers.output(last, report)}`"]
+            self.text("report", "\n\n".join(filter(None, lines)), "the answer; the report is one page, without network")
         self._tables_and_figures(last, result)
+
+
+def _points(texts: list[str]) -> str:
+    return "\n".join(f"- {without_links(text)}" for text in texts)
 
 
 def as_markdown(figures: list[Path]) -> str:

@@ -36,7 +36,7 @@ def curves_of(metrics_file: Path) -> list[str]:
             ]
             metric = name.removeprefix(VALIDATION).replace("_", " ")
             described = f"{metric} up to step {max(steps):,.0f}."
-            drawn.append(curves(f"live-{name}", described, lines, "step", metric))
+            drawn.append(curves(f"live-{name}", described, "", lines, "step", metric).svg)
     return drawn
 
 

@@ -9,17 +9,19 @@ from deployments.index import write_index
 from deployments.listing import ended_at
 from deployments.walk import Handle
 from storage import durable
-from storage.errors import BadInput
-from storage.run_directory import LATEST, RunDirectory
+from storage.errors import MESSAGE_SHOWN, BadInput, cut
+from storage.run_directory import LATEST, RunDirectory, read
 from tasks.training.unlearned import unlearned
 
 LOG = logging.getLogger("ratchet.finished")
 
 
 def completed(handles: Sequence[Handle]) -> str:
-    """What the state of a finished study says: where its results are, and which of its trainings learned nothing."""
-    where = f"all {len(handles)} stages are finished; results in {handles[-1].run.path}"
-    return "\n".join(filter(None, [where, unlearned(handle.run for handle in handles)]))
+    """What the state of a finished study says: its answer, where its results are, which trainings learned nothing."""
+    run = handles[-1].run
+    where = f"all {len(handles)} stages are finished; results in {run.path}"
+    answer = cut(str(read(run.result_file).get("headline") or ""), MESSAGE_SHOWN)
+    return "\n".join(filter(None, [answer, where, unlearned(handle.run for handle in handles)]))
 
 
 def leave_for_people(last: Handle) -> None:

@@ -62,8 +62,9 @@ def shared_deployments() -> list[dict[str, Any]]:
 
 
 def study_deployments(profiles: Iterable[Profile]) -> list[dict[str, Any]]:
-    """Each profile on SLURM, and on the worker's machine."""
-    return [study_deployment(profile, dispatch) for profile in profiles for dispatch in ("slurm", "local")]
+    """Each profile on SLURM, and on the worker's machine, of the same study."""
+    forms = [(profile, _of_form(profile.values)) for profile in profiles]
+    return [study_deployment(profile, dispatch, form) for profile, form in forms for dispatch in ("slurm", "local")]
 
 
 def _advance() -> dict[str, Any]:
@@ -88,8 +89,11 @@ def _stage(needs: str) -> dict[str, Any]:
     }
 
 
-def study_deployment(profile: Profile, dispatch: str) -> dict[str, Any]:
-    """A profile's deployment as `prefect.yaml` holds it, on SLURM or (`dispatch` local) on the worker's machine."""
+def study_deployment(profile: Profile, dispatch: str, form: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A profile's deployment as `prefect.yaml` holds it, on SLURM or (`dispatch` local) on the worker's machine.
+
+    `form` is the study that its form shows, which both have.
+    """
     page, on_slurm = profile.page, dispatch == "slurm"
     where = "On SLURM, each stage a job." if on_slurm else "On the machine of the worker, one stage after the other."
     environment = {"PYTHONSAFEPATH": "1"}  # after Cancel Prefect runs a script beside its storage.py, not finding ours
@@ -102,7 +106,7 @@ def study_deployment(profile: Profile, dispatch: str) -> dict[str, Any]:
         "description": f"{profile.description} {where} Started again it goes on where it stands.".strip(),
         "tags": ["ratchet", "study", page.name],
         "work_pool": {"name": "ratchet", "job_variables": {"env": environment}},
-        "parameters": {"study": _of_form(profile.values), "root": "", "dispatch": dispatch},
+        "parameters": {"study": form or _of_form(profile.values), "root": "", "dispatch": dispatch},
     }
 
 
@@ -112,10 +116,11 @@ def _of_form(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists of plain values on one line; nothing is repeated by reference."""
+    """Lists of plain values on one line; a study that is there already by reference."""
 
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    def generate_anchor(self, node: yaml.Node) -> str:
+        self.last_anchor_id: int = self.last_anchor_id + 1
+        return f"study-{self.last_anchor_id}"
 
     def represent_list(self, data: Any) -> yaml.SequenceNode:
         plain = all(not isinstance(item, dict | list) for item in data)

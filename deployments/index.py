@@ -10,7 +10,8 @@ from urllib.parse import quote
 from deployments.listing import ListedResult, ListedStudy, date, read_root
 from storage import durable, reading
 from storage.errors import BadInput
-from tasks.report.page import Section, html_page
+from tasks.report.document import Document, Section
+from tasks.report.page import html_page
 from tasks.report.table import Link, Table
 
 INDEX = "index.html"
@@ -24,20 +25,20 @@ def write_index(root: Path) -> Path:
     """
     studies = sorted(read_root(root), key=_newest, reverse=True)
     results = sum(len(study.results) for study in studies)
-    page = html_page(
+    said = Document(
         TITLE,
-        f"below {root.absolute()}",
-        [
+        question=f"below {root.absolute()}",
+        facts=[
             f"{_number(len(studies), 'study', 'studies')}, {_number(results, 'result', 'results')}, newest first.",
             f"As it stood on {date(time.time())}: written when a study finishes, and by the command ratchet index.",
         ],
-        [_section(study, root) for study in studies],
+        sections=[_section(study, root) for study in studies],
     )
     file = root / INDEX
     try:
         if file.exists() and f"<title>{TITLE}</title>".encode() not in reading.read_bytes(file):
             raise BadInput(f"{file} is not the page of an earlier time: move it away, and it is written")
-        durable.write_bytes(file, page.encode())
+        durable.write_bytes(file, html_page(said).encode())
     except OSError as error:
         raise BadInput(f"{file} cannot be written: {error.strerror or error}") from None
     except ValueError as error:

@@ -121,8 +121,7 @@ class Page:
     def _sweep(self, study: Any, walk: Walk, missing: dict[Cell, str]) -> Handle:
         if not all(walk.cells.values()):
             raise BadInput(f"{self.file}: the page calls no stage")
-        place = self.file.name if self.is_own else self.name
-        config = sweep.configuration(place, study, self.over, missing)
+        config = sweep.configuration(study, self.over, missing)
         choose = self.function.__globals__.get("sweep_stage")
         stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
         known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)

@@ -17,7 +17,7 @@ from tasks.sweep.configuration import SweepConfig
 
 Over = dict[str, list[Any]]
 """What is varied: the values of each key. Their combinations are the cells."""
-SWEEP = Stage("sweep", SweepConfig, "tasks.sweep.sweep:sweep", version=5, needs="cpu")
+SWEEP = Stage("sweep", SweepConfig, "tasks.sweep.sweep:sweep", version=6, needs="cpu")
 """The stage over the cells of a study that names none of its own."""
 
 
@@ -66,16 +66,11 @@ def waiting_cells(over: Over, walk: Walk) -> str:
     return "; ".join(waiting)
 
 
-def configuration(page: str, study: StudyBase, over: Over, missing: dict[Cell, str]) -> SweepConfig:
-    """What the stage over the cells is given; `missing`: why each cell that it does without stopped.
-
-    `page` is what the study is called on the command line.
-    """
+def configuration(study: StudyBase, over: Over, missing: dict[Cell, str]) -> SweepConfig:
+    """What the stage over the cells is given; `missing`: why each cell that it does without stopped."""
     return SweepConfig(
         cell=f"without {' and '.join(map(name_of, missing))}" if missing else "",
         study=study.name,
-        page=page,
-        profile=study.model_dump(mode="json"),
         keys=list(over),
         cells={name_of(cell): values for cell, values in cells_of(over).items()},
         missing=[name_of(cell) for cell in missing],

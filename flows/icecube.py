@@ -28,7 +28,7 @@ OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.overfit:
 TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.trials:trial", version=3)
 TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train")
 AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", needs="gpu")
-REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=5, needs="cpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=6, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

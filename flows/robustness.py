@@ -33,9 +33,9 @@ ORDER = Stage("order", stages.OrderConfig, "tasks.robustness.order:order", versi
 UAT = Stage("uat", stages.UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")
 HOTFLIP = Stage("hotflip", stages.HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
 TRANSFER = Stage("transfer", stages.TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=7, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=8, needs="cpu")
 AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
-AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=11, needs="cpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=12, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 
@@ -82,7 +82,13 @@ def page(study: Study, stage: Dispatcher) -> Handle:
 NUMBERS_OF_A_SWEEP = [
     "models.*.loss_nats_per_token",
     "arms.*.alive_share",
+    "arms.*.movement_ratio",
+    "arms.*.budget.learning_rate",
+    "arms.*.best_step",
     "attacks.*.effects.*.increase_nats_per_token.value",
+    "attacks.*.effects.*.clean_loss_nats_per_token",
+    "attacks.*.effects.*.control_increase_nats_per_token.value",
+    "attacks.*.effects.*.blind_increase_nats_per_token.value",
     "attacks.hotflip.effects.*.success_rate.value",
 ]
 SEEDS = {"seed", "model.init_seed"}
@@ -95,7 +101,7 @@ def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
         update={"confidence_level": study.evaluation.confidence_level, "numbers": NUMBERS_OF_A_SWEEP}
     )
     if set(config.keys) <= SEEDS and len(config.present) > 1:
-        return SWEEP_SEEDS, config.model_copy(update={"causes": {}})  # which its report does not show
+        return SWEEP_SEEDS, config.model_copy(update={"chance": sorted(SEEDS)})
     return SWEEP, config
 
 

@@ -35,6 +35,7 @@ def _own_prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """
     before = dict(os.environ)
     os.environ["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
+    os.environ["MPLCONFIGDIR"] = str(tmp_path_factory.mktemp("matplotlib"))
     os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
     os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
     os.environ.pop("PREFECT_API_URL", None)

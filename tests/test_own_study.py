@@ -75,6 +75,10 @@ def test_its_commands_run_in_an_empty_folder(
     assert set(IN_A_SHELL) < set(lines)
     for line in lines:
         answer(line, folder, prefect_server)
+        if line == "ratchet run dice.py":
+            (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+            ends = re.sub(r"[0-9a-f]{12}", "<run>", capsys.readouterr().out).replace(f"{folder}/", "").splitlines()
+            assert ends[-3:] == shown.splitlines()
     roots = [folder / "runs", folder / "again"]
     stopped = durable.read_json(next(roots[1].glob("letters/letters-train/*/attempts/0001.json")))
     assert stopped["end_state"] == "out_of_time", "the second root was reached in pieces"
@@ -93,6 +97,8 @@ def test_its_commands_run_in_an_empty_folder(
         assert best["ratio_to_trivial"] < 0.9 and best["trivial"].keys() == {"letter frequencies"}
     own.with_name("letters_work.py").write_text(FILES["letters_work.py"].replace("128", "64"))
     capsys.readouterr()
+    answer("ratchet run letters.py --root runs --set 'dropouts=[0.0, 0.1, 0.2]'", folder, prefect_server)
+    assert "Not shown: with this one seed dropout 0" in capsys.readouterr().out
     answer("ratchet run letters.py", folder, prefect_server)
     shown = capsys.readouterr().out
     (note,) = [line for line in shown.splitlines() if line.startswith("old results of ")]

@@ -200,8 +200,11 @@ def _values(file: Path, asked: Asked) -> tuple[str, dict[str, dict[str, float]]]
         raise BadInput(f"{file}: say with --value which column is compared: {', '.join(others) or 'there is no other'}")
     value = value or others[0]
     values: dict[str, dict[str, float]] = {}
+    without = {row[by] for _, row in rows} - {row[by] for _, row in rows if row[value]}  # arms with other numbers
     for line, row in rows:
         arm, seed = row[by], row[pair]
+        if arm in without:
+            continue
         if seed in values.setdefault(arm, {}):
             raise BadInput(f"{file}, line {line}: {by} {arm}, {pair} {seed} is there twice: give each once")
         try:

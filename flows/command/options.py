@@ -140,6 +140,7 @@ def _add_runs(add: Add) -> None:
         "runs:show_run",
         "all about one run: what came out, the command that makes it again, its attempts, logs and sizes",
     )
+    shows.add_argument("--table", action="store_true", help="all its tables instead")
     compares = add(
         "compare",
         "runs:compare",

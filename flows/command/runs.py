@@ -24,10 +24,14 @@ def list_studies(options: argparse.Namespace) -> int:
 
 
 def show_run(options: argparse.Namespace) -> int:
-    """`ratchet show`: all about one run."""
-    from flows.command.show import shown
+    """`ratchet show`: all about one run, or all its tables."""
+    from flows.command.show import shown, tables_of
 
-    return _show_of(shown(find_run(options.root, options.run), options.page))
+    run = find_run(options.root, options.run)
+    if options.table:
+        show_markdown(OUT, tables_of(run))
+        return 0
+    return _show_of(shown(run, options.page))
 
 
 def compare(options: argparse.Namespace) -> int:

@@ -51,6 +51,17 @@ def shown(run: RunDirectory, page: str = "") -> Iterator[str]:
     yield _line("disk", _sizes(run.path))
 
 
+def tables_of(run: RunDirectory) -> str:
+    """All tables of a run's result, as Markdown. BadInput where it has none."""
+    names = read(run.result_file).get("tables", [])
+    if not names:
+        raise BadInput(f"{run.path}: this run has no table")
+    try:
+        return "\n".join(inside(run.path, name).read_text() for name in names)
+    except OSError as error:
+        raise BadInput(f"{run.path}: its table cannot be read: {error}") from None
+
+
 def _line(name: str, text: str) -> str:
     return f"  {name:<8} {text}"
 

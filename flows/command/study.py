@@ -17,12 +17,17 @@ from flows.command import settings
 from flows.command.standing import dry_line, of_cell, status_line
 from flows.command.terminal import OUT, refuse, show, show_markdown
 from storage import generations, markers
+from storage.differences import leaves
 from storage.errors import BadInput, Held, did_you_mean
 from tasks.stage import outcome
+from tasks.stage.result import NOTED_BY_THE_FRAME
 from tasks.training.unlearned import unlearned
 
 if TYPE_CHECKING:
     from deployments.slurm.study.study import SlurmStudy
+
+FEW_NUMBERS = 6
+"""Of the result of a stage that has no table."""
 
 
 def run_study(options: argparse.Namespace) -> int:
@@ -88,7 +93,7 @@ def _run(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None, options: 
         walk.check_markers()
         if code:
             if (rest := page.sweep_without_stopped(study, walk)) and rest.finished:
-                _show_tables(rest, f"the sweep ({rest.config.cell}) is finished")
+                _show_answer(rest, f"the sweep ({rest.config.cell}) is finished")
             elif not slurm and (waiting := waiting_cells(page.over, walk)):
                 show(f"the table of the sweep waits for {waiting}; the same command goes on")
             return code
@@ -205,7 +210,7 @@ def _at_site(page: Page, study: Any, root: str) -> SlurmStudy:
 
 
 def _show_result(walk: Walk) -> int:
-    """The tables of the last stage, every byte of it verified, and where they are."""
+    """What the last stage answered, every byte of it verified, and where the rest is."""
     last = walk.handles[-1]
     last.check_marker(full=True)
     for handle in walk.handles:
@@ -214,21 +219,32 @@ def _show_result(walk: Walk) -> int:
                 f"{handle.label} does not hold: {handle.verdict.reason}. Start the same command again",
                 outcome.AWAITING_RETRY.exit_code,
             )
-    _show_tables(last, "the study is finished")
+    _show_answer(last, "the study is finished")
     if nothing := unlearned(handle.run for handle in walk.handles):
         show(nothing, style="yellow")
     return 0
 
 
-def _show_tables(handle: Handle, end: str) -> None:
-    """The stage's tables, or where its result is; `end` says of what."""
+def _show_answer(handle: Handle, end: str) -> None:
+    """What the stage answered, and where the rest is; `end` says of what. A stage without an answer shows numbers."""
+    from deployments.listing import shown_first
+
     result = handle.as_input().result
-    for name in result.get("tables", []):
-        file = markers.output(handle.run, name)
-        text = file.read_text()
-        show_markdown(OUT, text)
-        show(f"{end}: {file}")
-    if not result.get("tables"):
-        show(f"{end}: {handle.run.result_file}")
-    if report := result.get("report"):
-        show(f"the report, for a browser: {markers.output(handle.run, report)}")
+    verdict, *numbers = result.get("answer") or [""]
+    if not verdict and not (tables := result.get("tables", [])):
+        known = [(name, value) for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
+        numbers = [f"{name} {value}" for name, value in known[:FEW_NUMBERS]]
+        numbers += [f"and {len(known) - FEW_NUMBERS} more"] if known[FEW_NUMBERS:] else []
+    elif not verdict:
+        for name in tables:
+            show_markdown(OUT, markers.output(handle.run, name).read_text())
+    if verdict:
+        show(verdict, style="bold")
+    for number in numbers:
+        show(f"  {number}")
+    if not_shown := result.get("not_shown"):
+        show(f"  not shown: {not_shown[0]}")
+        more = f"{len(not_shown) - 1} more of these, and all tables" if not_shown[1:] else "all tables"
+        show(f"  {more}: ratchet show {handle.run.path} --table", style="dim")
+    where = markers.output(handle.run, shown_first(result)) if shown_first(result) else handle.run.result_file
+    show(f"{end}: {where}")

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults
-from tasks.icecube.words import degrees, ended
-from tasks.report.figures import SERIES_STYLES, Curve, Dots, curves, dots, over_values
-from tasks.report.page import Figure
+from tasks.icecube.words import degrees
+from tasks.report.document import Figure
+from tasks.report.figures import SERIES_STYLES, Curve, Dots, Estimated, curves, forest, over_values
 from tasks.stage.run import StageInput
 
 SHOWN: tuple[list[str], ...] = ([], ["dropout"], ["inputs"])
@@ -18,26 +18,27 @@ SHOWN: tuple[list[str], ...] = ([], ["dropout"], ["inputs"])
 
 def figures(results: FinalResults, stages: Mapping[str, StageInput]) -> dict[str, Figure]:
     """File name -> figure."""
-    drawn = {"trials": _trials(results), "rates": _rates(results), "training": _training(results, stages["trained"])}
+    drawn = {"answer": _answer(results), "rates": _rates(results), "training": _training(results, stages["trained"])}
     if ways := _ways(results):
         drawn["ways"] = ways
     return drawn
 
 
-def _trials(results: FinalResults) -> Figure:
-    """A seed that ended otherwise than finished has no dot; the label says so."""
-    rows = []
-    for name, trial in results.trials.items():
-        lost = len(trial.seeds) - len(trial.angles)
-        rows.append(Dots(f"{name} ({lost} of {len(trial.seeds)} failed)" if lost else name, trial.angles))
-    trivial = results.trivial.best_constant_degrees
-    rows.append(Dots("constant direction", [trivial]))
+def _answer(results: FinalResults) -> Figure:
+    """Where each trial ended; one of which no seed came to its end has no dot, and its label says so."""
+    rows, trivial = [], results.trivial.best_constant_degrees
+    for name, trial in sorted(results.trials.items(), key=lambda item: not item[1].healed):
+        angles, lost = trial.angles, len(trial.seeds) - len(trial.angles)
+        label = f"{name} ({lost} of {len(trial.seeds)} failed)" if lost else name
+        mean, ends = (sum(angles) / len(angles), [angles[0], angles[-1]]) if angles else (None, None)
+        rows.append(Estimated("healed" if trial.healed else "not healed", label, mean, ends))
     caption = (
-        "Where each trial ended: the mean angle on validation with each seed that finished. The others did not learn, "
-        "or ended in numbers that are not finite."
+        "Where each trial ended: mean angle on validation, and from the lowest to the highest of its seeds, of those "
+        f"that came to an end. Line: the best constant direction. Grey: at most {results.healed_ratio:g} of it, which "
+        "is asked of every seed of a trial that heals."
     )
-    numbers = "; ".join(f"{name}: {ended(trial)}" for name, trial in results.trials.items())
-    return Figure(dots("trials", f"{caption} {numbers}.", rows, "mean angle (degrees)"), caption)
+    band = (0.0, results.healed_ratio * trivial)
+    return forest("answer", caption, rows, "mean angle (degrees)", degrees, line=trivial, band=band)
 
 
 def _ways(results: FinalResults) -> Figure | None:
@@ -54,7 +55,7 @@ def _ways(results: FinalResults) -> Figure | None:
         return None
     caption = "The mean angle at each validation, with the seed of each trial that came furthest, of several the worst."
     ends = "; ".join(f"{curve.name} ends at {degrees(curve.points[-1][1])}" for curve in drawn)
-    return Figure(curves("ways", f"{caption} {ends}.", drawn, "optimizer step", "mean angle (degrees)"), caption)
+    return curves("ways", caption, ends, drawn, "optimizer step", "mean angle (degrees)")
 
 
 def _rates(results: FinalResults) -> Figure:
@@ -81,9 +82,7 @@ def _rates(results: FinalResults) -> Figure:
         for inputs, points in series.items()
         for _, point in points
     )
-    return Figure(
-        over_values("rates", f"{caption} {numbers}.", series, ticks, "learning rate", "change (degrees)"), caption
-    )
+    return over_values("rates", caption, numbers, series, ticks, "learning rate", "change (degrees)")
 
 
 def _training(results: FinalResults, trained: StageInput) -> Figure:
@@ -98,4 +97,4 @@ def _training(results: FinalResults, trained: StageInput) -> Figure:
     ]
     caption = "The training: mean angle on validation and on the batches, beside the best constant direction."
     end = f"It ends at {degrees(points[-1][1])}, the constant direction gets {degrees(trivial)}"
-    return Figure(curves("training", f"{caption} {end}.", drawn, "optimizer step", "mean angle (degrees)"), caption)
+    return curves("training", caption, end, drawn, "optimizer step", "mean angle (degrees)")

@@ -13,19 +13,14 @@ from tasks.icecube.figures import figures
 from tasks.icecube.final_results import FinalResults, TrainingFacts, TrialFacts
 from tasks.icecube.rate_records import rate_rows, recommendation
 from tasks.icecube.results import LookResult, OverfitResult, PulsesResult, RatesResult, TrainResult, TrialResult
-from tasks.icecube.sections import html_report
 from tasks.icecube.stages import AUDIT_TOLERANCE, AUDITED, ReportConfig
 from tasks.icecube.study import trial_role
-from tasks.icecube.tables import tables
-from tasks.icecube.words import headline
-from tasks.report import figures as drawing
-from tasks.report.again import made_again
-from tasks.report.attempts_page import publish_attempts
+from tasks.icecube.tables import failure_table, input_table, rate_table, recorded_table, training_table, trial_table
+from tasks.icecube.words import LIMITS, QUESTION, about_rates, about_training, facts, lead, not_shown, numbers, verdict
 from tasks.report.audit import require_audited
-from tasks.report.dag import Dag
-from tasks.report.dag_figure import dag_figure
-from tasks.report.provenance import provenance, provenance_section, run_directories, sources
-from tasks.report.publish import Published, publish, require_verified
+from tasks.report.document import Document, Figure, Section
+from tasks.report.provenance import provenance, run_directories
+from tasks.report.publish import Published, publish_report, require_verified
 from tasks.stage.run import StageInput, StageRun
 
 LEARNED_RATIO = 0.9
@@ -37,16 +32,54 @@ def report(run: StageRun, config: ReportConfig, **given: StageInput) -> Publishe
     """Verifies every byte that it reads; `given` are the stages by the names that the page gives them."""
     require_verified(given)
     results = _results(config, given, run)
-    drawing.prepare(run.cache)
-    dag = Dag.of(run, given.values())
-    drawn = figures(results, given)
-    picture = dag_figure(dag)
-    again = made_again("icecube", config.profile, dag, {})
-    origins = provenance_section(results.runs, results.provenance, sources(given), picture, again)
-    publish_attempts(run, config.study, dag)
-    texts = {"table.md": tables(results), "report.html": html_report(results, drawn, origins)}
-    svgs = {name: figure.svg for name, figure in (drawn | {"stages": picture}).items()}
-    return publish(run, results, texts, svgs, headline(results))
+    return publish_report(run, given, results, document(results, figures(results, given)))
+
+
+def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
+    """What the report says."""
+    failures = failure_table(results)
+    return Document(
+        f"{results.study}: what kept the network from learning?",
+        verdict(results),
+        lead(results),
+        numbers(results),
+        drawn["answer"],
+        not_shown(results),
+        QUESTION,
+        facts(results),
+        [
+            Section(
+                "The trials",
+                texts=[
+                    "Each is the training as it was found, at the size of this profile, with what is given beside its "
+                    "name. That it fails is a result."
+                ],
+                figures=[drawn["ways"]] if "ways" in drawn else [],
+                tables=[trial_table(results), *([failures] if failures.rows else [])],
+            ),
+            Section(
+                "The inputs",
+                texts=[
+                    "Read once over the train split. Not finite values, constant columns and, after normalising, "
+                    "values beyond the limit end the study before anything is trained."
+                ],
+                tables=[input_table(results)],
+            ),
+            Section(
+                "The learning rates",
+                points=about_rates(results),
+                figures=[drawn["rates"]],
+                tables=[rate_table(results), recorded_table()],
+            ),
+            Section(
+                "The training",
+                points=about_training(results),
+                figures=[drawn["training"]],
+                tables=[training_table(results)],
+            ),
+            Section("Limits", points=LIMITS),
+        ],
+    )
 
 
 def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRun) -> FinalResults:

@@ -114,7 +114,6 @@ class ReportConfig(OfStudy):
     raw_inputs_reason: str
     reason_for_more: str | None = scientific(description="Why inputs may be as large as they are, normalised.")
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
-    profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")
 
 
 def for_look(study: Study) -> LookConfig:
@@ -175,7 +174,6 @@ def for_report(study: Study) -> ReportConfig:
         rate_limits=study.rates.part(RateLimits),
         reason_for_more=study.limits.reason_for_more,
         configuration=study.scientific(),
-        profile=study.model_dump(mode="json"),
     )
 
 

@@ -5,18 +5,8 @@ from __future__ import annotations
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.icecube.results import TrialResult
 from tasks.icecube.study import trial_role
-from tasks.icecube.words import (
-    QUESTION,
-    about_rates,
-    about_training,
-    answer,
-    degrees,
-    ended,
-    facts,
-    limits,
-    verdict,
-)
-from tasks.report.provenance import run_name, run_table
+from tasks.icecube.words import degrees, ended, trial_verdict
+from tasks.report.provenance import run_name
 from tasks.report.table import Table
 
 RECORDED = [
@@ -28,32 +18,6 @@ RECORDED = [
 ]
 """Rate, largest gradient, whether the loss fell, and what was concluded: as the recorded study has it."""
 EVENTS_SHOWN = 3
-
-
-def tables(results: FinalResults) -> str:
-    """`table.md`: what was found, and where it comes from."""
-    blocks = [
-        f"# {results.study}: what kept the network from learning?",
-        QUESTION,
-        *answer(results),
-        "\n".join(f"- {fact}" for fact in facts(results)),
-        "## The trials",
-        trial_table(results).markdown(),
-        failure_table(results).markdown(),
-        "## The inputs",
-        input_table(results).markdown(),
-        "## The learning rates",
-        "\n".join(f"- {line}" for line in about_rates(results)),
-        rate_table(results).markdown(),
-        recorded_table().markdown(),
-        "## The training",
-        "\n".join(f"- {line}" for line in about_training(results)),
-        "## Limits",
-        "\n".join(f"- {line}" for line in limits(results)),
-        "## Where the numbers come from",
-        run_table(results.runs).markdown(),
-    ]
-    return "\n\n".join(blocks) + "\n"
 
 
 def run_of(results: FinalResults, role: str) -> str:
@@ -69,7 +33,7 @@ def trial_table(results: FinalResults) -> Table:
             [
                 name,
                 changes(trial),
-                verdict(trial),
+                trial_verdict(trial),
                 ended(trial),
                 f"{trial.gradient_norm_max:.3g}",
                 run_of(results, trial_role(name, trial.seed)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.report.cautions import numerics_changed
@@ -32,11 +32,6 @@ LIMITS = [
 ]
 
 
-def limits(results: FinalResults) -> list[str]:
-    """What the study cannot show."""
-    return [*([OF_GENERATED] if results.events == "generated" else []), *LIMITS]
-
-
 def degrees(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
@@ -57,39 +52,92 @@ def ended(trial: TrialFacts) -> str:
     return ", ".join(parts)
 
 
-def verdict(trial: TrialFacts) -> str:
+def trial_verdict(trial: TrialFacts) -> str:
     """One word for a table."""
     if trial.healed:
         return "**healed**"
     return f"learned with {trial.learned_seeds} of {len(trial.seeds)}" if trial.learned_seeds else "did not learn"
 
 
-def answer(results: FinalResults) -> list[str]:
-    """What healed, whether that was the cause, and what did not heal."""
-    healed = {name: trial for name, trial in results.trials.items() if trial.healed}
-    rest = {name: trial for name, trial in results.trials.items() if not trial.healed}
-    found, seeds = results.as_found, len(next(iter(results.trials.values())).seeds)
-    with_seeds = f"with each of {seeds} seeds" if seeds > 1 else "with its one seed"
-    as_found = f" As found: {ended(found)}." if found else ""
-    trivial = f"the best constant direction gets {degrees(results.trivial.best_constant_degrees)}"
+def verdict(results: FinalResults) -> str:
+    """The answer in a line."""
+    found, healed = results.as_found, [name for name, trial in results.trials.items() if trial.healed]
     if not healed:
-        return [f"**No trial healed the training {with_seeds}** ({trivial}).{as_found}"]
+        return "Not found: no trial healed the training."
     if found and found.healed:
-        return [f"**Nothing was to heal: as found the training learned {with_seeds}**, {ended(found)} ({trivial})."]
+        return "Nothing was to heal: as found the training learned."
+    if not _scaling_heals(results):
+        return f"Healed by {_listed(healed)}; what was the cause is not told apart."
+    heals = "scaling them alone heals, and nothing that leaves them raw does"
+    if found and len(found.seeds) < MIN_SEEDS:
+        return f"Perhaps raw inputs: {heals}, but with one seed no cause is named (trial_seeds)."
+    return f"Raw inputs were a cause, and not alone: {heals}." if _raw_learned(results) else f"Raw inputs: {heals}."
+
+
+def lead(results: FinalResults) -> str:
+    """The numbers behind it."""
+    found, healed = results.as_found, {name: trial for name, trial in results.trials.items() if trial.healed}
+    seeds = len(next(iter(results.trials.values())).seeds)
+    with_seeds = f"with each of {seeds} seeds" if seeds > 1 else "with its one seed"
+    trivial = f"the best constant direction gets {degrees(results.trivial.best_constant_degrees)}"
+    as_found = f"; as found: {ended(found)}" if found and not found.healed else ""
+    if not healed:
+        return f"No trial comes below {results.healed_ratio:g} of the trivial angle {with_seeds} ({trivial}){as_found}."
     reached = [angle for trial in healed.values() for angle in trial.angles]
-    said = [f"**Healed by {_listed(healed)}: {with_seeds} at {span(reached)}** ({trivial}).{as_found}{_cause(results)}"]
-    others = [name for name in rest if rest[name].changes]
-    if others:
-        unscaled = [name for name in others if not rest[name].scales_inputs]
-        slow = [name for name in others if rest[name].scales_inputs]
-        if unscaled:
-            said.append(f"Not healed by {_each(unscaled, rest)}.")
-        if slow:
-            said.append(f"Nor by {_each(slow, rest)}, although the inputs are scaled there too.")
+    said = f"Healed by {_listed(healed)}, {with_seeds}, at {span(reached)} ({trivial}){as_found}."
+    if (learned := _raw_learned(results)) and _scaling_heals(results):
+        angles = [angle for trial in learned.values() for angle in trial.angles]
+        said += f" With {_listed(learned)} it learned from raw inputs too, in the same time to {span(angles)}."
+    return said
+
+
+def numbers(results: FinalResults) -> list[str]:
+    """Up to three of them, each in a line."""
+    found, trained = results.as_found, results.training
+    healed = [f"{name}: {ended(trial)}" for name, trial in results.trials.items() if trial.healed]
+    trivial = degrees(results.trivial.best_constant_degrees)
+    return [
+        f"the network that was trained: mean {degrees(trained.mean_degrees)} degrees, one seed; constant direction "
+        f"{trivial}",
+        *([f"as found: {ended(found)}"] if found else []),
+        *(["healed: " + "; ".join(healed)] if healed else []),
+    ]
+
+
+def not_shown(results: FinalResults) -> list[str]:
+    """What did not heal, what of it says nothing, and what the study is not."""
+    found, said = results.as_found, list[str]()
+    rest = {name: trial for name, trial in results.trials.items() if not trial.healed and trial is not found}
+    if unscaled := [name for name, trial in rest.items() if not trial.scales_inputs]:
+        said.append(f"Not healed by {_each(unscaled, rest)}.")
+    if slow := [name for name, trial in rest.items() if trial.scales_inputs]:
+        said.append(f"Nor by {_each(slow, rest)}, although the inputs are scaled there too.")
     bundles = [name for name, trial in results.trials.items() if len(trial.changes) > 1]
     if bundles:
         said.append(f"Of one change alone {_listed(bundles)} say nothing: several are made there at once.")
-    return [*said, *_with_dropout(results)]
+    return [*said, *_with_dropout(results), *([OF_GENERATED] if results.events == "generated" else []), LIMITS[0]]
+
+
+def _scaling_heals(results: FinalResults) -> bool:
+    """Whether scaling the inputs is what heals, each trial against the one as found."""
+    alone = [trial for trial in results.trials.values() if trial.changes in SCALING]
+    raw = _raw(results).values()
+    return (
+        bool(results.as_found and alone and raw)
+        and all(one.healed for one in alone)
+        and not any(one.healed for one in raw)
+    )
+
+
+def _raw(results: FinalResults) -> dict[str, TrialFacts]:
+    """The trials on raw inputs but the one as found."""
+    found = results.as_found
+    return {name: one for name, one in results.trials.items() if not one.scales_inputs and one is not found}
+
+
+def _raw_learned(results: FinalResults) -> dict[str, TrialFacts]:
+    """Those of them that learned with every seed."""
+    return {name: trial for name, trial in _raw(results).items() if trial.learned_all}
 
 
 def _with_dropout(results: FinalResults) -> list[str]:
@@ -106,28 +154,6 @@ def _with_dropout(results: FinalResults) -> list[str]:
         f"On raw inputs {failed} of {with_it} trainings with dropout ended in numbers that are not finite, and "
         f"{failed_without} of {without} without it."
     ]
-
-
-def _cause(results: FinalResults) -> str:
-    """That scaling the inputs is what heals: where the trials show it, each against the one as found."""
-    found = results.as_found
-    alone = [trial for trial in results.trials.values() if trial.changes in SCALING]
-    raw = [trial for trial in results.trials.values() if not trial.scales_inputs and trial is not found]
-    if found is None or not alone or not raw:
-        return ""
-    if not all(trial.healed for trial in alone) or any(trial.healed for trial in raw):
-        return ""
-    said = " Scaling the inputs alone heals, and nothing that leaves them raw does"
-    if len(found.seeds) < MIN_SEEDS:
-        return f"{said}, with this seed: so few show no cause (trial_seeds)."
-    learned = {name: trial for name, trial in results.trials.items() if trial in raw and trial.learned_all}
-    if learned:
-        reached = [angle for trial in learned.values() for angle in trial.angles]
-        return (
-            f"{said}: raw inputs were a cause, and not alone. With {_listed(learned)} the training learned from them "
-            f"with every seed too, in the same time to {span(reached)}."
-        )
-    return f"{said}: raw inputs were the cause."
 
 
 def about_rates(results: FinalResults) -> list[str]:
@@ -190,19 +216,7 @@ def facts(results: FinalResults) -> list[str]:
     ]
 
 
-def headline(results: FinalResults) -> str:
-    """The answer in one line, for a list of studies."""
-    healed = [name for name, trial in results.trials.items() if trial.healed]
-    if results.as_found and results.as_found.healed:
-        healed = ["nothing: as found it learned"]
-    by = f"healed by {_listed(healed)}" if healed else "healed by no trial"
-    return (
-        f"{by}; trained to {degrees(results.training.mean_degrees)} degrees "
-        f"(constant direction {degrees(results.trivial.best_constant_degrees)})"
-    )
-
-
-def _listed(names: Sequence[str] | dict[str, TrialFacts]) -> str:
+def _listed(names: Collection[str]) -> str:
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 

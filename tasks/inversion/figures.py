@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults
-from tasks.inversion.results import NegativeFacts
 from tasks.inversion.words import number
-from tasks.report.figures import SERIES_STYLES, Curve, Dots, curves, dots, intervals, over_values
-from tasks.report.page import Figure
+from tasks.report.arms import answer_figure, arms_figure
+from tasks.report.document import Figure
+from tasks.report.figures import SERIES_STYLES, Curve, Dots, curves, over_values
+from tasks.report.numbers import percent
 from tasks.statistics.comparison import Comparison
 
 DOSES = {
@@ -22,32 +21,18 @@ DOSES = {
 }
 """What of the mining a study can vary by degrees."""
 FEWEST_DOSES = 3
+INSIDE = "validation error"
 
 
 def figures(results: FinalResults) -> dict[str, Figure]:
     """File name -> figure."""
     return {
-        "arms": _arms(results),
+        "arms": arms_figure("arms", results.arms, results.trivial.by_name, INSIDE),
         **_dose(results),
-        "differences": _differences(results),
-        "best-and-last": _best_and_last(results),
+        "answer": _answer(results),
         "ways": _ways(results),
-        "conditioning": _negatives(
-            results, "conditioning", "median condition number of y", lambda one: one.condition, truth=True
-        ),
-        "distance": _negatives(results, "distance", "distance from the inverse (relative)", lambda one: one.distance),
-        "energy-gap": _negatives(results, "energy-gap", "mean E(true) - E(negative)", lambda one: one.energy_gap),
+        "conditioning": _conditioning(results),
     }
-
-
-def _arms(results: FinalResults) -> Figure:
-    rows = [Dots(name, list(arm.values.values()), arm.mean, arm.interval) for name, arm in results.arms.items()]
-    trivial = number(results.trivial.mean)
-    caption = (
-        f"Validation error by seed, and the mean over seeds with its interval; predicting the mean gets {trivial}."
-    )
-    numbers = "; ".join(f"{name} {number(arm.mean)}" for name, arm in results.arms.items())
-    return Figure(dots("arms", f"{caption} {numbers}.", rows, "validation error"), caption)
 
 
 def _dose(results: FinalResults) -> dict[str, Figure]:
@@ -66,35 +51,26 @@ def _dose(results: FinalResults) -> dict[str, Figure]:
     label = DOSES[varied[0]]
     caption = f"Validation error over the {label}: seeds, mean and its interval; {results.reference} beside it."
     numbers = "; ".join(f"{dose:g}: {number(arm.mean)}" for dose, arm in values)
-    drawn = over_values(
-        "dose", f"{caption} {numbers}.", series, {dose: f"{dose:g}" for dose, _ in values}, label, "validation error"
+    ticks = {dose: f"{dose:g}" for dose, _ in values}
+    return {"dose": over_values("dose", caption, numbers, series, ticks, label, "validation error")}
+
+
+def _answer(results: FinalResults) -> Figure:
+    first = sorted(
+        results.differences,
+        key=lambda one: (one.reference != results.reference, not results.arms[one.arm].mining.uses_descent),
     )
-    return {"dose": Figure(drawn, caption)}
+    outside = [one for one in results.out_of_distribution if one.reference == results.reference]
+    caption = (
+        "Differences of arms, seed by seed, in per cent of the reference's mean error: left of the line the arm is "
+        f"better. Each interval ({percent(results.confidence_level)}) is of this difference alone."
+    )
 
+    def base(kind: str, one: Comparison) -> float:
+        reference = results.arms[one.reference]
+        return reference.mean if kind == INSIDE else reference.out_of_distribution.mean
 
-def _differences(results: FinalResults) -> Figure:
-    """In per cent of the reference's mean, by which the interval is divided too."""
-
-    def percent(one: Comparison) -> list[float] | None:
-        base = results.arms[one.reference].mean
-        return [100 * end / base for end in one.interval] if one.interval else None
-
-    rows = [(f"{one.arm} - {one.reference}", one.percent or 0.0, percent(one)) for one in results.differences]
-    caption = "Differences of arms, seed by seed, in per cent of the reference's mean; below 0 the arm is better."
-    numbers = "; ".join(f"{name}: {value:+.2f}%" for name, value, _ in rows)
-    return Figure(intervals("differences", f"{caption} {numbers}.", rows, "difference (%)"), caption)
-
-
-def _best_and_last(results: FinalResults) -> Figure:
-    rows = []
-    for name, arm in results.arms.items():
-        rows += [
-            Dots(f"{name}, best", list(arm.values.values()), arm.mean),
-            Dots(f"{name}, last", list(arm.last.values()), float(np.mean(list(arm.last.values())))),
-        ]
-    caption = "The error at the best step, whose weights are kept, and at the last one."
-    numbers = "; ".join(f"{row.label} {number(row.mean or 0)}" for row in rows)
-    return Figure(dots("best-and-last", f"{caption} {numbers}.", rows, "validation error"), caption)
+    return answer_figure({INSIDE: first, "out of distribution": outside}, caption, "difference (%)", base)
 
 
 def _ways(results: FinalResults) -> Figure:
@@ -108,7 +84,7 @@ def _ways(results: FinalResults) -> Figure:
     left = _left_out(results, [curve.name for curve in drawn])
     caption = f"The validation error on the way, with seed {seed}.{left}"
     ends = "; ".join(f"{curve.name} ends at {number(curve.points[-1][1])}" for curve in drawn)
-    return Figure(curves("ways", f"{caption} {ends}.", drawn, "optimizer step", "validation error"), caption)
+    return curves("ways", caption, ends, drawn, "optimizer step", "validation error")
 
 
 def mined_first(results: FinalResults) -> list[str]:
@@ -121,23 +97,21 @@ def _left_out(results: FinalResults, drawn: Sequence[str]) -> str:
     return f" Not drawn: {', '.join(left)}." if left else ""
 
 
-def _negatives(
-    results: FinalResults, name: str, label: str, value: Callable[[NegativeFacts], float], truth: bool = False
-) -> Figure:
-    """A number over the steps down the energy, at the first time, of as many arms as can be told apart."""
+def _conditioning(results: FinalResults) -> Figure:
+    """Over the steps down the energy, at the first time, of as many arms as can be told apart."""
     found = results.probes.conditioning.negatives
     time = found[0].time
     here = [one for one in found if one.time == time]
-    arms = mined_first(results)[: len(SERIES_STYLES) - truth]
+    arms = mined_first(results)[: len(SERIES_STYLES) - 1]
     series = {
-        arm: [(float(one.descent_steps), Dots("", [value(one)])) for one in here if one.arm == arm] for arm in arms
+        arm: [(float(one.descent_steps), Dots("", [one.condition])) for one in here if one.arm == arm] for arm in arms
     }
-    if truth:
-        series["true inverses"] = [
-            (float(one.descent_steps), Dots("", [one.true_condition])) for one in here if one.arm == arms[0]
-        ]
+    series["true inverses"] = [
+        (float(one.descent_steps), Dots("", [one.true_condition])) for one in here if one.arm == arms[0]
+    ]
     ticks = {float(one.descent_steps): f"{one.descent_steps}" for one in here}
+    label = "median condition number of y"
     caption = f"Negatives at step {time} of the diffusion: {label}, after so many steps down the energy."
     caption += _left_out(results, arms)
     numbers = "; ".join(f"{arm}: {', '.join(number(row.values[0]) for _, row in rows)}" for arm, rows in series.items())
-    return Figure(over_values(name, f"{caption} {numbers}.", series, ticks, "steps down the energy", label), caption)
+    return over_values("conditioning", caption, numbers, series, ticks, "steps down the energy", label)

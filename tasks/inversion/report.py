@@ -12,19 +12,35 @@ from tasks.inversion.checks import require_pilot, require_training
 from tasks.inversion.figures import figures
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults, Probes
 from tasks.inversion.results import MatricesResult, PilotResult, ProbeResult, TrainResult
-from tasks.inversion.sections import html_report
 from tasks.inversion.stages import AUDIT_TOLERANCE, AUDITED, ReportConfig
 from tasks.inversion.study import cell_role
-from tasks.inversion.tables import tables
-from tasks.inversion.words import headline
-from tasks.report import figures as drawing
-from tasks.report.again import made_again
-from tasks.report.attempts_page import publish_attempts
+from tasks.inversion.tables import (
+    arm_table,
+    cell_table,
+    difference_table,
+    early_stop_table,
+    negative_table,
+    out_of_distribution_differences,
+    out_of_distribution_table,
+    recorded_table,
+)
+from tasks.inversion.words import (
+    LIMITS,
+    QUESTION,
+    about_negatives,
+    about_training,
+    against_reference,
+    facts,
+    lead,
+    not_shown,
+    recorded_claims,
+    verdict,
+)
+from tasks.report.arms import number_line
 from tasks.report.audit import require_audited
-from tasks.report.dag import Dag
-from tasks.report.dag_figure import dag_figure
-from tasks.report.provenance import provenance, provenance_section, run_directories, sources
-from tasks.report.publish import Published, publish, require_verified
+from tasks.report.document import Document, Figure, Section
+from tasks.report.provenance import provenance, run_directories
+from tasks.report.publish import Published, publish_report, require_verified
 from tasks.stage.run import StageInput, StageRun
 from tasks.statistics.comparison import Comparison, Values, arm_mean, compare_together
 
@@ -35,16 +51,50 @@ def report(run: StageRun, config: ReportConfig, **given: StageInput) -> Publishe
     """Verifies every byte that it reads; `given` are the stages by the names that the page gives them."""
     require_verified(given)
     results = _results(config, given, run)
-    drawing.prepare(run.cache)
-    dag = Dag.of(run, given.values())
-    drawn = figures(results)
-    picture = dag_figure(dag)
-    again = made_again("inversion", config.profile, dag, {})
-    origins = provenance_section(results.runs, results.provenance, sources(given), picture, again)
-    publish_attempts(run, config.study, dag)
-    texts = {"table.md": tables(results), "report.html": html_report(results, drawn, origins)}
-    svgs = {name: figure.svg for name, figure in (drawn | {"stages": picture}).items()}
-    return publish(run, results, texts, svgs, headline(results))
+    return publish_report(run, given, results, document(results, figures(results)))
+
+
+def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
+    """What the report says."""
+    return Document(
+        f"{results.study}: does mining negatives help?",
+        verdict(results),
+        lead(results),
+        [number_line(one) for one in against_reference(results)[:3]],
+        drawn["answer"],
+        not_shown(results),
+        QUESTION,
+        facts(results),
+        [
+            Section(
+                "The arms",
+                figures=[drawn[name] for name in ("arms", "dose") if name in drawn],
+                tables=[arm_table(results), difference_table(results)],
+            ),
+            Section(
+                "Out of distribution",
+                texts=["The same networks on harder matrices, nearer to singular ones than any they were trained on."],
+                tables=[out_of_distribution_table(results), out_of_distribution_differences(results)],
+            ),
+            Section(
+                "The trainings",
+                points=about_training(results),
+                figures=[drawn["ways"]],
+                tables=[cell_table(results), early_stop_table(results)],
+            ),
+            Section(
+                "The negatives",
+                texts=[
+                    "Are hard negatives near-singular, or not wrong at all, or all alike? Asked of trained networks."
+                ],
+                points=about_negatives(results),
+                figures=[drawn["conditioning"]],
+                tables=[negative_table(results)],
+            ),
+            Section("The recorded study", points=recorded_claims(), tables=[recorded_table()]),
+            Section("Limits", points=LIMITS),
+        ],
+    )
 
 
 def _results(config: ReportConfig, given: Mapping[str, StageInput], run: StageRun) -> FinalResults:

@@ -84,7 +84,6 @@ class ReportConfig(OfStudy):
     min_seeds: int
     learned_ratio: float
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
-    profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")
 
 
 def for_pilot(study: Study) -> PilotConfig:
@@ -111,5 +110,4 @@ def for_report(study: Study) -> ReportConfig:
         arms=[arm.name for arm in study.arms],
         comparisons=study.comparisons,
         configuration=study.scientific(),
-        profile=study.model_dump(mode="json"),
     )

@@ -5,53 +5,11 @@ from __future__ import annotations
 from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.study import cell_role
-from tasks.inversion.words import (
-    LIMITS,
-    QUESTION,
-    RECORDED,
-    about_negatives,
-    about_training,
-    answer,
-    facts,
-    number,
-    recorded_claims,
-    standing,
-)
+from tasks.inversion.words import RECORDED, number, standing
 from tasks.report import comparison_table as over_seeds
-from tasks.report.provenance import run_name, run_table
+from tasks.report.provenance import run_name
 from tasks.report.table import Table
 from tasks.statistics.comparison import Comparison
-
-
-def tables(results: FinalResults) -> str:
-    """`table.md`: what was found, and where it comes from."""
-    blocks = [
-        f"# {results.study}: does mining negatives help?",
-        QUESTION,
-        *answer(results),
-        "\n".join(f"- {fact}" for fact in facts(results)),
-        "## The arms",
-        arm_table(results).markdown(),
-        difference_table(results).markdown(),
-        "## Out of distribution",
-        out_of_distribution_table(results).markdown(),
-        out_of_distribution_differences(results).markdown(),
-        "## The trainings",
-        "\n".join(f"- {line}" for line in about_training(results)),
-        cell_table(results).markdown(),
-        early_stop_table(results).markdown(),
-        "## The negatives",
-        "\n".join(f"- {line}" for line in about_negatives(results)),
-        negative_table(results).markdown(),
-        "## The recorded study",
-        "\n".join(f"- {line}" for line in recorded_claims()),
-        recorded_table().markdown(),
-        "## Limits",
-        "\n".join(f"- {line}" for line in LIMITS),
-        "## Where the numbers come from",
-        run_table(results.runs).markdown(),
-    ]
-    return "\n\n".join(blocks) + "\n"
 
 
 def run_of(results: FinalResults, role: str) -> str:

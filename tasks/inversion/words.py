@@ -6,9 +6,10 @@ import numpy as np
 
 from tasks.inversion.final_results import ArmFacts, DescentPart, FinalResults
 from tasks.inversion.results import NegativeFacts, Trivial
+from tasks.report.arms import differences_in_words, number_line, undecided_in_words, why_not_shown
 from tasks.report.cautions import numerics_changed
-from tasks.report.comparison_table import in_words
 from tasks.report.numbers import percent
+from tasks.statistics.comparison import Comparison
 
 QUESTION = "Does mining adversarial negatives help an energy network that learns to invert matrices?"
 RECORDED = {
@@ -46,11 +47,44 @@ def standing(value: float, trivial: Trivial) -> str:
     return f"{percent(round(value / known, 3))} of {name} ({number(known)})"
 
 
-def answer(results: FinalResults) -> list[str]:
-    """What the seeds show of each arm, against the reference and others, and which part of it is the descent."""
+def verdict(results: FinalResults) -> str:
+    """The answer in a line."""
+    asked, reference = against_reference(results), results.reference
+    if not results.arms[reference].learned:
+        return f"Not shown: {reference} itself is not shown to learn."
+    shown = [one for one in asked if one.better] or [one for one in asked if one.worse]
+    if not shown:
+        return why_not_shown(asked, results.min_seeds)
+    return f"{'Yes' if shown[0].better else 'No'}: {differences_in_words(shown)}."
+
+
+def against_reference(results: FinalResults) -> list[Comparison]:
+    """The comparisons that answer: of arms with mined negatives, where there are any."""
+    every = [one for one in results.differences if one.reference == results.reference]
+    return [one for one in every if results.arms[one.arm].mining.uses_descent] or every
+
+
+def lead(results: FinalResults) -> str:
+    """The numbers behind it."""
+    reference = results.arms[results.reference]
+    differences = "; ".join(map(number_line, against_reference(results)[:2]))
+    return (
+        f"The error of {results.reference} is {number(reference.mean)} (predicting the mean gets "
+        f"{number(results.trivial.mean)}); {differences}."
+    )
+
+
+def not_shown(results: FinalResults) -> list[str]:
+    """What the seeds do not show, what they could have, and which part of a difference is the descent."""
     parts = {(part.published, part.corrected) for part in results.descent_parts}
-    said = [in_words(one, results.min_seeds) for one in results.differences if (one.arm, one.reference) not in parts]
-    return [*said, *(descent(part, results.reference) for part in results.descent_parts), *unlearned(results)]
+    others = [one for one in results.differences if (one.arm, one.reference) not in parts]
+    return [
+        *unlearned(results),
+        *undecided_in_words(others, results.min_seeds),
+        *(descent(part, results.reference) for part in results.descent_parts),
+        unconverged(results),
+        LIMITS[2],
+    ]
 
 
 def descent(part: DescentPart, reference: str) -> str:
@@ -109,8 +143,11 @@ def about_training(results: FinalResults) -> list[str]:
             )
         else:
             said.append(f"The negatives of {name} do not depend on how matrices come.")
-    said += [spread_of_clipping(results), unconverged(results)]
-    return [*said, *(diverged(name, arm) for name, arm in results.arms.items() if arm.late_divergence > DIVERGED)]
+    return [
+        *said,
+        spread_of_clipping(results),
+        *(diverged(name, arm) for name, arm in results.arms.items() if arm.late_divergence > DIVERGED),
+    ]
 
 
 def spread_of_clipping(results: FinalResults) -> str:
@@ -169,13 +206,3 @@ def recorded_claims() -> list[str]:
         f"matrices of its validation alone move what predicting the mean gets by {EVALUATION_NOISE_PERCENT}%. No run "
         "of this study stands behind its numbers.",
     ]
-
-
-def headline(results: FinalResults) -> str:
-    """The answer in one line, for a list of studies."""
-    by_arm = [one for one in results.differences if one.reference == results.reference]
-    shown = [one for one in by_arm if one.better or one.worse]
-    words = [f"{one.arm} {'better' if one.better else 'worse'} ({one.percent:+.2f}%)" for one in shown]
-    reference = results.arms[results.reference]
-    said = f"against {results.reference}: {', '.join(words)}" if words else "no arm shown to differ"
-    return f"{said}; {results.reference} {number(reference.mean)} (predicting the mean {number(results.trivial.mean)})"

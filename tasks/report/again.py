@@ -5,33 +5,36 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
+from storage.run_directory import RunDirectory, read
 from tasks.report.dag import Dag
-from tasks.report.page import Folded
+from tasks.report.document import Folded
 
 WHERE = "device"
 """The one part of the numerics that is not asked for: what another machine has."""
 
 
-def made_again(page: str, profile: Mapping[str, Any], dag: Dag, over: Mapping[str, Sequence[Any]]) -> Folded:
-    """The command, and the whole study as YAML, which is read back as the same one.
+def made_again(run: RunDirectory, dag: Dag) -> list[Folded]:
+    """The command, and the whole study as YAML, which is read back as the same one; nothing where no study was kept.
 
-    `page` is the study's name or file, `profile` the study as JSON values with its `execution`, of which the file keeps
-    that on which the bytes of results depend, as all runs of `dag` have it; `over`: what a sweep varies.
+    The file keeps that part of the study's `execution` on which the bytes of results depend, as all runs of `dag` have
+    it.
     """
+    if not (kept := read(run.study_file)):
+        return []
+    page, profile, over = kept["page"].removeprefix("flows."), kept["study"], kept["over"]
     file = f"{profile['name']}.yaml"
     varied = [f"--over {shlex.quote(f'{key}={listed(values)}')}" for key, values in over.items()]
     command = " ".join(["ratchet", "sweep" if over else "run", shlex.quote(page), "--profile", file, *varied])
     kept = {key: value for key in profile["execution"] if (value := _common(key, dag)) is not None and key != WHERE}
     values = {key: value for key, value in profile.items() if key != "execution"}
     written = yaml.safe_dump(values | ({"execution": kept} if kept else {}), sort_keys=False, allow_unicode=True)
-    return Folded(
-        f"The command that makes it again, and the file that it names ({file})", f"# {command}\n{written}", file
-    )
+    summary = f"The command that makes it again, and the file that it names ({file})"
+    return [Folded(summary, f"# {command}\n{written}", file)]
 
 
 def _common(key: str, dag: Dag) -> Any:

@@ -15,7 +15,8 @@ from storage import durable
 from storage.attempts import records
 from tasks.report.dag import Dag
 from tasks.report.dag_figure import dag_figure
-from tasks.report.page import Section, html_page
+from tasks.report.document import Document, Section
+from tasks.report.page import html_page
 from tasks.report.provenance import ATTEMPTS
 from tasks.report.table import Link, Table
 from tasks.stage.outcome import in_words
@@ -63,11 +64,11 @@ def attempts_of(directory: Path) -> list[Attempt]:
     return found
 
 
-def publish_attempts(run: StageRun, title: str, dag: Dag) -> None:
+def publish_attempts(run: StageRun, dag: Dag) -> None:
     """Writes `attempts.html` about every run of `dag` but this one, which is still at work."""
     known = {name: attempts_of(node.path) for name, node in dag.nodes.items() if node.path != run.directory}
     run.lock.check()
-    durable.write_bytes(run.directory / ATTEMPTS, _page(title, dag, known).encode())
+    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, known).encode())
 
 
 def _last_sign_of_life(directory: Path, number: int) -> float:
@@ -85,15 +86,15 @@ def _page(title: str, dag: Dag, known: Mapping[str, Sequence[Attempt]]) -> str:
         Section("Every stage", figures=[dag_figure(dag.noted(took))], tables=[_stage_table(labels, known)]),
         Section("Every attempt", tables=[_attempt_table(labels, known)]),
     ]
-    return html_page(
+    said = Document(
         f"{title}: attempts",
-        "When and where each stage worked, how long, and what it used. Nothing here is part of a result: another run "
-        "gives the same results in another time. The stage that wrote this page is not on it: it was still at work. "
-        "Dates are in UTC, by the clocks of the hosts.",
-        _totals(every),
-        sections,
-        beside=[Link("report.html", "report.html")],
+        question="When and where each stage worked, how long, and what it used. Nothing here is part of a result: "
+        "another run gives the same results in another time. The stage that wrote this page is not on it: it was still "
+        "at work. Dates are in UTC, by the clocks of the hosts.",
+        facts=_totals(every),
+        sections=sections,
     )
+    return html_page(said, beside=[Link("report.html", "report.html")])
 
 
 def _totals(every: Sequence[Attempt]) -> list[str]:

@@ -36,8 +36,3 @@ def numerics_differ(arms: Mapping[str, dict[str, Any]]) -> list[str]:
         return []
     values = ", ".join(f"{key} ({', '.join(found)})" for key, found in differing.items())
     return [f"**The arms ran on different numerics** ({', '.join(arms)}): {values}."]
-
-
-def plain(caution: str) -> str:
-    """A caution for a place that shows no Markdown."""
-    return caution.replace("**", "")

@@ -38,19 +38,20 @@ def comparison_table(
     higher_is_better: bool = False,
     undecided: Collection[Comparison] = (),
     unpaired: bool = False,
+    words: tuple[str, str] = ("better", "worse"),
 ) -> Table:
     """Every comparison with what speaks for it.
 
     `together`: so many were corrected, when there are other tables. Of the `undecided` nothing is called better;
-    `unpaired`: `found` was judged by Welch's t.
+    `unpaired`: `found` was judged by Welch's t. `words`: what a lower and a higher value of an arm are.
     """
     by = "p and interval are of Welch's t" if unpaired else "p is of Student's t of the pairs"
     return Table(
         f"The arm minus its reference{'' if unpaired else ', seed by seed'}; "
-        f"{'above' if higher_is_better else 'below'} 0 the arm is better. "
+        f"{'above' if higher_is_better else 'below'} 0 the arm is {words[0]}. "
         f"{by}, adjusted by Holm over the {together or len(found)} comparisons that are "
         "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
-        "lowest p that so many seeds can give. Better or worse is shown where the adjusted p is at most "
+        "lowest p that so many seeds can give. That one is shown where the adjusted p is at most "
         f"{1 - confidence_level:g} and there are {min_seeds} seeds or more. Seeds needed: with so many, a difference "
         "like this would be found among these with a chance of 80%. Could show: the smallest true difference that "
         "these seeds show with that chance.",
@@ -62,11 +63,11 @@ def comparison_table(
             [
                 one.arm,
                 one.reference,
-                "undecided" if one in undecided else shown(one),
+                "undecided" if one in undecided else shown(one, words),
                 one.seeds,
                 SIGNED(one.mean),
                 span(one.interval, SIGNED) if one.interval else f"none ({_why_none(one)})",
-                _percent(one),
+                percent_of(one),
                 p_value(one.p),
                 p_value(one.p_adjusted),
                 p_value(one.p_welch),
@@ -100,10 +101,10 @@ def test_table(tests: Mapping[tuple[str, str], Mapping[str, TTest]], confidence_
     )
 
 
-def shown(one: Comparison) -> str:
+def shown(one: Comparison, words: tuple[str, str] = ("better", "worse")) -> str:
     """What the seeds show, in a word."""
     if one.better or one.worse:
-        return "**better**" if one.better else "**worse**"
+        return f"**{words[one.worse]}**"
     return f"not learned: {' and '.join(one.unlearned)}" if one.unlearned else "no difference shown"
 
 
@@ -112,10 +113,10 @@ def in_words(one: Comparison, min_seeds: int) -> str:
     if one.unlearned:
         return f"{one.arm} and {one.reference} are not compared: not shown to learn: {' and '.join(one.unlearned)}."
     if one.interval is None:
-        of = f"({SIGNED(one.mean)}, {_percent(one)})"
+        of = f"({SIGNED(one.mean)}, {percent_of(one)})"
         return f"{one.arm} and {one.reference}: {_why_none(one)} shows no difference, whatever its size {of}."
     facts = (
-        f"{_percent(one)} of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
+        f"{percent_of(one)} of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
         f"{span(one.interval, SIGNED)}, of this one alone), p {p_value(one.p_adjusted)} after Holm, {one.seeds} seeds"
     )
     if one.better or one.worse:
@@ -128,7 +129,8 @@ def in_words(one: Comparison, min_seeds: int) -> str:
     return f"No difference between {one.arm} and {one.reference} is shown: {facts}{could}{needed}."
 
 
-def _percent(one: Comparison) -> str:
+def percent_of(one: Comparison) -> str:
+    """The difference in per cent of the size of the reference's mean."""
     return "-" if one.percent is None else f"{one.percent:+.2f}%"
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from tasks.report.dag import Dag, Node
+from tasks.report.document import Figure
 from tasks.report.figures import COLOURS
-from tasks.report.page import Figure
 
 MOST_IN_A_COLUMN = 32
 """With more runs beside each other, those of one stage are drawn as one box that says how many they are."""
@@ -45,7 +45,7 @@ def dag_figure(dag: Dag, name: str = "stages") -> Figure:
         columns, dag = _by_stage(columns, dag)
     lines = _with_bends(columns, _reduced({one: node.inputs for one, node in dag.nodes.items()}))
     _in_order(columns, lines, dag)
-    return Figure(_svg(name, described, columns, lines, dag), CAPTION, wide=True)
+    return Figure(name, _svg(name, described, columns, lines, dag), CAPTION, wide=True)
 
 
 def _columns(dag: Dag) -> Columns:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import html
 import io
 import math
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from tasks.report.document import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
 COLOURS = {
     "ink": ("#010203", "#222222"),
@@ -35,7 +35,6 @@ Blue and vermilion differ for every common kind of colour blindness, and all rea
 """
 
 INK, FAINT, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "faint", "grid", "paper"))
-WIDTH_INCHES = 4.0
 FONT_POINTS = 9.0
 
 
@@ -79,11 +78,11 @@ class Panel:
     samples: dict[str, Sequence[float]]
 
 
-def curves(name: str, described: str, drawn: Sequence[Curve], x_label: str, y_label: str) -> str:
-    """Lines over a common x axis, with a legend below. Returns the SVG."""
+def curves(name: str, caption: str, numbers: str, drawn: Sequence[Curve], x_label: str, y_label: str) -> Figure:
+    """Lines over a common x axis, with a legend below."""
 
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
         for curve in drawn:
             x, y = zip(*curve.points, strict=True)
             marker = {"marker": curve.style.marker, "markersize": 4} if curve.dots else {"alpha": 0.55}
@@ -92,18 +91,18 @@ def curves(name: str, described: str, drawn: Sequence[Curve], x_label: str, y_la
                 x, y, label=curve.name, color=curve.style.colour, linestyle=curve.style.line, linewidth=width, **marker
             )
         _label(axes, x_label, y_label)
-        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        canvas.legend(loc="outside lower center", ncols=2, frameon=False)
 
-    return _svg(name, described, 3.5, draw)
+    return _figure(name, caption, numbers, 3.5, draw)
 
 
 def distributions(
-    name: str, described: str, panels: Sequence[Panel], styles: dict[str, SeriesStyle], x_label: str
-) -> str:
+    name: str, caption: str, numbers: str, panels: Sequence[Panel], styles: dict[str, SeriesStyle], x_label: str
+) -> Figure:
     """Empirical distribution functions, one panel below another on one x axis: every sample is a step."""
 
-    def draw(figure: Figure) -> None:
-        grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    def draw(canvas: Canvas) -> None:
+        grid = canvas.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axes, panel in zip(grid, panels, strict=True):
             for series, values in panel.samples.items():
                 style = styles[series]
@@ -114,54 +113,67 @@ def distributions(
             axes.set_ylim(-0.03, 1.03)
         grid[-1].set_xlabel(x_label)
         handles, labels = grid[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        canvas.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
-    return _svg(name, described, 1.3 + 1.6 * len(panels), draw)
-
-
-def levels(
-    name: str, described: str, rows: dict[str, dict[str, float]], styles: dict[str, SeriesStyle], x_label: str
-) -> str:
-    """One line for each row with a marker for each of its values: how far the values of a row lie apart."""
-
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        for place, values in enumerate(rows.values()):
-            axes.hlines(place, min(values.values()), max(values.values()), color=GRID, linewidth=3, zorder=1)
-            for series, value in values.items():
-                style = styles[series]
-                axes.plot(
-                    value,
-                    place,
-                    style.marker,
-                    color=style.colour,
-                    markersize=7,
-                    zorder=2,
-                    label=series if not place else None,
-                )
-        _rows(axes, list(rows), x_label)
-        kinds = len(next(iter(rows.values())))
-        figure.legend(loc="outside lower center", ncols=kinds if kinds < 4 else 2, frameon=False)
-
-    return _svg(name, described, 1.2 + 0.36 * len(rows), draw)
+    return _figure(name, caption, numbers, 1.3 + 1.6 * len(panels), draw)
 
 
-def intervals(
-    name: str, described: str, rows: Sequence[tuple[str, float, Sequence[float] | None]], x_label: str
-) -> str:
-    """One estimate with its interval in each row, beside the line of no difference; a row may have no interval."""
+@dataclass(frozen=True)
+class Estimated:
+    """One row of `forest`: an estimate with its interval, as far as it has these; `kind` tells what the row is of."""
 
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
-        axes.axvline(0, color=FAINT, linewidth=0.8)
-        for place, (_, value, bounds) in enumerate(rows):
-            if bounds is not None:
-                axes.hlines(place, *bounds, color=INK, linewidth=1.6)
-                axes.plot(bounds, [place, place], "|", color=INK, markersize=7)
-            axes.plot(value, place, "D", color=INK, markersize=5)
-        _rows(axes, [label for label, _, _ in rows], x_label)
+    kind: str
+    label: str
+    value: float | None
+    interval: Sequence[float] | None = None
 
-    return _svg(name, described, 0.8 + 0.3 * len(rows), draw)
+
+def forest(
+    name: str,
+    caption: str,
+    rows: Sequence[Estimated],
+    x_label: str,
+    form: Callable[[float], str],
+    line: float = 0.0,
+    band: tuple[float, float] | None = None,
+) -> Figure:
+    """The figure that answers: rows by kind, the first row above all others in colour, each beside `line`.
+
+    `band` is what is too small to matter, or what is asked for; `form` writes a number.
+    """
+    numbers = "; ".join(
+        f"{row.label} {'-' if row.value is None else form(row.value)}"
+        + (f" ({' to '.join(map(form, row.interval))})" if row.interval else "")
+        for row in rows
+    )
+    labels: list[str] = []
+    places: list[int] = []
+    for place, row in enumerate(rows):
+        if not place or rows[place - 1].kind != row.kind:
+            labels.append(row.kind)
+        places.append(len(labels))
+        labels.append(row.label)
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        if band is not None:
+            axes.axvspan(*band, color=GRID, linewidth=0, alpha=0.6)
+        axes.axvline(line, color=FAINT, linewidth=0.9)
+        for place, row in zip(places, rows, strict=True):
+            first = place == 1
+            colour = SERIES_STYLES[2].colour if first else INK
+            if row.interval is not None:
+                axes.hlines(place, *row.interval, color=colour, linewidth=2.0 if first else 1.4)
+                axes.plot(row.interval, [place, place], "|", color=colour, markersize=7)
+            if row.value is not None:
+                axes.plot(row.value, place, "D" if first else "o", color=colour, markersize=6 if first else 4.5)
+        _rows(axes, labels, x_label)
+        for place, text in enumerate(axes.get_yticklabels()):
+            if place not in places:
+                text.set(color=FAINT, fontsize=FONT_POINTS - 1)
+        axes.tick_params(axis="y", length=0)
+
+    return _figure(name, caption, numbers, 0.7 + 0.23 * len(labels), draw, width_inches=5.6)
 
 
 @dataclass(frozen=True)
@@ -174,11 +186,11 @@ class Dots:
     interval: Sequence[float] | None = None
 
 
-def dots(name: str, described: str, rows: Sequence[Dots], x_label: str) -> str:
+def dots(name: str, caption: str, numbers: str, rows: Sequence[Dots], x_label: str) -> Figure:
     """Every single value of a row as an open dot and their mean with its interval above them; a row may have none."""
 
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
         for place, row in enumerate(rows):
             below = place + 0.14 if row.mean is not None else place
             axes.plot(row.values, [below] * len(row.values), "o", color=SERIES_STYLES[1].colour, fillstyle="none")
@@ -189,24 +201,25 @@ def dots(name: str, described: str, rows: Sequence[Dots], x_label: str) -> str:
                 axes.plot(row.interval, [place - 0.14] * 2, "|", color=INK, markersize=7)
         _rows(axes, [row.label for row in rows], x_label)
 
-    return _svg(name, described, 0.8 + 0.36 * len(rows), draw)
+    return _figure(name, caption, numbers, 0.8 + 0.36 * len(rows), draw)
 
 
 def over_values(
     name: str,
-    described: str,
+    caption: str,
+    numbers: str,
     series: Mapping[str, Sequence[tuple[float, Dots]]],
     ticks: Mapping[float, str],
     x_label: str,
     y_label: str,
-) -> str:
+) -> Figure:
     """Rows of `dots` over the numbers of `ticks`: of each series the single values, and a line through the means.
 
     Where a row has no mean the line goes through its values, and where it has none the line has a gap.
     """
 
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
         _label(axes, x_label, y_label)
         for style, (label, rows) in zip(_LINES, series.items(), strict=False):
             middle = [row.mean if row.mean is not None else next(iter(row.values), math.nan) for _, row in rows]
@@ -225,23 +238,24 @@ def over_values(
         axes.minorticks_off()
         axes.ticklabel_format(axis="y", useOffset=False)
         if len(series) > 1:
-            figure.legend(loc="outside lower center", ncols=len(series), frameon=False)
+            canvas.legend(loc="outside lower center", ncols=len(series), frameon=False)
 
-    return _svg(name, described, 2.9, draw)
+    return _figure(name, caption, numbers, 2.9, draw)
 
 
 def against(
     name: str,
-    described: str,
+    caption: str,
+    numbers: str,
     line: Sequence[tuple[str, float, float]],
     points: Sequence[tuple[str, float, float]],
     x_label: str,
     y_label: str,
-) -> str:
+) -> Figure:
     """Named points (label, x, y) of one series, joined in the order of x, and single points beside them."""
 
-    def draw(figure: Figure) -> None:
-        axes = figure.add_subplot()
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
         joined = sorted(line, key=lambda point: point[1])
         style = SERIES_STYLES[1]
         axes.plot([x for _, x, _ in joined], [y for *_, y in joined], "-o", color=style.colour, markersize=4)
@@ -257,12 +271,7 @@ def against(
         _label(axes, x_label, y_label)
         axes.margins(x=0.25, y=0.15)  # room for the names
 
-    return _svg(name, described, 3.3, draw)
-
-
-def prepare(cache: Path) -> None:
-    """Lets matplotlib keep its list of fonts in `cache`: never in the home folder. Call before the first figure."""
-    os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
+    return _figure(name, caption, numbers, 3.3, draw)
 
 
 def _rows(axes: Axes, labels: list[str], x_label: str) -> None:
@@ -283,10 +292,17 @@ def _label(axes: Axes, x_label: str, y_label: str) -> None:
     axes.locator_params(axis="x", nbins=5)
 
 
-def _svg(name: str, described: str, height_inches: float, draw: Callable[[Figure], None]) -> str:
-    """Draws with settings of our own, whatever the user's matplotlibrc says; `described` is for who cannot see it."""
+def _figure(
+    name: str,
+    caption: str,
+    numbers: str,
+    height_inches: float,
+    draw: Callable[[Canvas], None],
+    width_inches: float = 4.0,
+) -> Figure:
+    """Draws with settings of our own, whatever the user's matplotlibrc says; `numbers` are for who cannot see it."""
     import matplotlib.style
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
     settings = {
         "svg.fonttype": "none",
@@ -307,11 +323,12 @@ def _svg(name: str, described: str, height_inches: float, draw: Callable[[Figure
         "axes.unicode_minus": False,
     }
     with matplotlib.style.context(["default", settings], after_reset=True):
-        figure = Figure(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
-        draw(figure)
+        canvas = Canvas(figsize=(width_inches, height_inches), layout="constrained")
+        draw(canvas)
         written = io.StringIO()
-        figure.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return _finished(written.getvalue(), name, described)
+        canvas.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    described = f"{caption} {numbers}." if numbers else caption
+    return Figure(name, _finished(written.getvalue(), name, described), caption)
 
 
 def _finished(svg: str, name: str, described: str) -> str:

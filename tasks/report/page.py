@@ -8,13 +8,13 @@ the Python sources that it is made of.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
+from tasks.report.document import Document
 from tasks.report.sorting import POLICY_SOURCE, SCRIPT
 from tasks.report.style import STYLE
 from tasks.report.table import Link, Table
@@ -26,29 +26,46 @@ TEMPLATE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{{ policy }}">
 <link rel="icon" href="data:,">
-<title>{{ title }}</title>
+<title>{{ said.title }}</title>
 <style>{{ style }}</style>
 </head>
 <body>
 <header>
-<h1>{{ title }}</h1>
-{%- if answer %}
-<div class="answer">{% for sentence in answer %}<p>{{ sentence | strong }}</p>{% endfor %}</div>
+<h1>{{ said.title }}</h1>
+{%- if said.verdict %}
+<p class="verdict">{{ said.verdict | strong }}</p>
 {%- endif %}
-<p class="lead">{{ lead }}</p>
-{%- if facts %}
-<div class="facts"><ul>{% for fact in facts %}<li>{{ fact | strong }}</li>{% endfor %}</ul></div>
+{%- if said.lead %}
+<p class="lead">{{ said.lead | strong }}</p>
+{%- endif %}
+{%- if said.answer %}
+<figure class="answer">{{ said.answer.svg | svg }}<figcaption>{{ said.answer.caption }}</figcaption></figure>
+{%- endif %}
+{%- if said.not_shown %}
+<div class="facts"><p>What was not shown</p>
+<ul>{% for point in said.not_shown %}<li>{{ point | strong }}</li>{% endfor %}</ul></div>
+{%- endif %}
+{%- if said.question %}
+<p class="faint">{{ said.question | strong }}</p>
+{%- endif %}
+{%- if said.facts %}
+<ul>{% for fact in said.facts %}<li>{{ fact | strong }}</li>{% endfor %}</ul>
 {%- endif %}
 {%- if beside %}
-<p class="lead">Beside this page: {% for link in beside %}{{ link | cell }}{{ ", " if not loop.last }}{% endfor %}.</p>
+<p class="faint">Beside this page: {% for link in beside %}{{ link | cell }}{{ ", " if not loop.last }}{% endfor %}.</p>
 {%- endif %}
 </header>
 <nav aria-label="Contents"><ul>
-{%- for section in sections %}<li><a href="#{{ section.anchor }}">{{ section.title }}</a></li>{% endfor %}</ul></nav>
+{%- for section in said.sections %}<li><a href="#{{ section.anchor }}">{{ section.title }}</a></li>{% endfor %}</ul>
+</nav>
 <main>
-{%- for section in sections %}
-<section id="{{ section.anchor }}">
+{%- for section in said.sections %}
+{%- if folded %}
+<details class="section"><summary><h2>{{ section.title }}</h2></summary>
+{%- else %}
 <h2>{{ section.title }}</h2>
+{%- endif %}
+<section id="{{ section.anchor }}">
 {%- for text in section.texts %}
 <p>{{ text | strong }}</p>
 {%- endfor %}
@@ -92,15 +109,16 @@ TEMPLATE = """<!doctype html>
 </div>
 {%- endif %}
 {%- endfor %}
-{%- for folded in section.details %}
-<details><summary>{{ folded.summary }}</summary>
-{%- if folded.file %}
-<p><a download="{{ folded.file }}" href="{{ folded.text | file }}">{{ folded.file }}</a></p>
+{%- for more in section.details %}
+<details><summary>{{ more.summary }}</summary>
+{%- if more.file %}
+<p><a download="{{ more.file }}" href="{{ more.text | file }}">{{ more.file }}</a></p>
 {%- endif %}
-{%- if folded.text %}<pre tabindex="0">{{ folded.text }}</pre>{% endif %}
-{{- excerpts(folded.excerpts) }}</details>
+{%- if more.text %}<pre tabindex="0">{{ more.text }}</pre>{% endif %}
+{{- excerpts(more.excerpts) }}</details>
 {%- endfor %}
 </section>
+{%- if folded %}</details>{% endif %}
 {%- endfor %}
 </main>
 <script>{{ script }}</script>
@@ -124,65 +142,11 @@ EXCERPTS = """
 """
 
 
-@dataclass(frozen=True)
-class Figure:
-    """An SVG element that `tasks.report.figures` made, and what it shows; a wide one keeps its size and scrolls."""
-
-    svg: str
-    caption: str
-    wide: bool = False
-
-
-Piece = tuple[str, bool]
-"""A part of a text, and whether it is marked."""
-
-
-@dataclass(frozen=True)
-class Excerpt:
-    """Lines of text by name, such as before and after: what a model was given, with what was written into it marked."""
-
-    caption: str
-    lines: Mapping[str, Sequence[Piece]]
-
-
-@dataclass(frozen=True)
-class Folded:
-    """What is shown when its summary is clicked: text, which may be kept as `file`, and excerpts."""
-
-    summary: str
-    text: str = ""
-    file: str = ""
-    excerpts: Sequence[Excerpt] = ()
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page: texts, points, figures, excerpts, tables and what is folded, in this order; all escaped."""
-
-    title: str
-    texts: Sequence[str] = ()
-    points: Sequence[str] = ()
-    figures: Sequence[Figure] = ()
-    excerpts: Sequence[Excerpt] = ()
-    tables: Sequence[Table] = ()
-    details: Sequence[Folded] = ()
-
-    @property
-    def anchor(self) -> str:
-        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
-
-
-def html_page(
-    title: str,
-    lead: str,
-    facts: Sequence[str],
-    sections: Sequence[Section],
-    answer: Sequence[str] = (),
-    beside: Sequence[Link] = (),
-) -> str:
+def html_page(said: Document, beside: Sequence[Link] = (), folded: bool = False) -> str:
     """The page as HTML. All but the figures is taken as plain text and escaped, and what stands between ** is bold.
 
-    `answer` are the sentences that the page begins with; `beside`, the files that lie beside it.
+    `beside` are the files that lie beside it. With `folded` each section opens when its title is clicked, or when a
+    link leads into it.
     """
     environment = Environment(
         loader=DictLoader({"page": EXCERPTS + TEMPLATE.lstrip()}), autoescape=True, undefined=StrictUndefined
@@ -191,13 +155,10 @@ def html_page(
     environment.filters |= {"csv": lambda table: _as_file(table.csv(), "text/csv"), "file": _as_file}
     environment.globals.update(right=_right, cell_class=_cell_class)
     page = environment.get_template("page").render(
-        title=title,
-        answer=answer,
-        lead=lead,
-        facts=facts,
+        said=said,
         beside=beside,
-        sections=sections,
-        ids={id_ for section in sections for table in section.tables for id_ in table.ids},
+        folded=folded,
+        ids={id_ for section in said.sections for table in section.tables for id_ in table.ids},
         style=Markup(STYLE),
         script=Markup(SCRIPT),
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src {POLICY_SOURCE}; img-src data:",

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable
-from tasks.report.page import Figure, Folded, Section
+from tasks.report.again import made_again
+from tasks.report.dag import Dag
+from tasks.report.dag_figure import dag_figure
+from tasks.report.document import Folded, Section
 from tasks.report.table import Link, Table
 from tasks.stage.result import Result
-from tasks.stage.run import StageInput
+from tasks.stage.run import StageInput, StageRun
 
 ATTEMPTS = "attempts.html"
 """The page beside a report with what clocks and machines said."""
@@ -58,7 +61,7 @@ def provenance(stages: Mapping[str, StageInput]) -> dict[str, Provenance]:
     return found
 
 
-def sources(stages: Mapping[str, StageInput]) -> dict[str, AttemptFacts]:
+def _sources(stages: Mapping[str, StageInput]) -> dict[str, AttemptFacts]:
     """Stage -> the commit and the versions with which it was finished."""
     found = {}
     for stage, given in stages.items():
@@ -82,25 +85,29 @@ def run_name(directory: str) -> str:
     return directory.rsplit("/", 1)[-1]
 
 
-def run_table(runs: Mapping[str, str]) -> Table:
-    return Table(
-        "Run directories, below the root of all runs.",
-        ["stage", "run directory"],
-        [[stage, directory] for stage, directory in runs.items()],
-    )
-
-
-def provenance_section(
-    runs: Mapping[str, str],
-    provenance: Mapping[str, Provenance],
-    sources: Mapping[str, AttemptFacts],
-    stages: Figure,
-    again: Folded,
-) -> Section:
-    """The section of a report that says where every number comes from; each mapping has the stage as its key.
-
-    `stages` is the picture of them, `again` how they are made again.
-    """
+def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag) -> Section:
+    """Where every number comes from: the picture of the stages, how they are made again, what they read and wrote."""
+    runs, known, recorded = run_directories(stages, run.run.root), provenance(stages), _sources(stages)
+    tables = [
+        _stage_table(runs, known, recorded),
+        _external_table(known),
+        _table_by_value(
+            "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
+            {stage: one.numerics for stage, one in known.items()},
+        ),
+        _table_by_value(
+            "Versions, as the attempt recorded them that finished the stage.",
+            {stage: one.versions for stage, one in recorded.items()},
+        ),
+    ]
+    in_full = {
+        stage: {
+            "fingerprint": one.fingerprint,
+            "outputs_digest": one.outputs_digest,
+            "source": recorded[stage].source,
+        }
+        for stage, one in known.items()
+    }
     return Section(
         "Provenance",
         texts=[
@@ -109,36 +116,12 @@ def provenance_section(
             f"each stage worked, how long, and in how many attempts, stands in {ATTEMPTS}: these are no results, "
             "and differ between runs that give the same."
         ],
-        figures=[stages],
-        tables=[
-            _stage_table(runs, provenance, sources),
-            _external_table(provenance),
-            _table_by_value(
-                "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
-                {stage: found.numerics for stage, found in provenance.items()},
-            ),
-            _table_by_value(
-                "Versions, as the attempt recorded them that finished the stage.",
-                {stage: found.versions for stage, found in sources.items()},
-            ),
+        figures=[dag_figure(dag)],
+        tables=[table for table in tables if table.rows],
+        details=[
+            *made_again(run.run, dag),
+            Folded("Fingerprints and digests in full", json.dumps(in_full, indent=2)),
         ],
-        details=(
-            again,
-            Folded(
-                "Fingerprints and digests in full",
-                json.dumps(
-                    {
-                        stage: {
-                            "fingerprint": found.fingerprint,
-                            "outputs_digest": found.outputs_digest,
-                            "source": sources[stage].source,
-                        }
-                        for stage, found in provenance.items()
-                    },
-                    indent=2,
-                ),
-            ),
-        ),
     )
 
 

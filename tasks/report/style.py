@@ -11,7 +11,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 110rem; color: var(--ink); background: var(--paper);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: break-word; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; }
+h1 { font-size: clamp(1.1rem, 1rem + .4vw, 1.35rem); line-height: 1.25; margin: 0 0 .5rem; }
 h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; padding-top: .75rem; border-top: 1px solid var(--grid); }
 p, ul { max-width: 46rem; margin: .6rem 0; }
 ul { padding-left: 1.25rem; }
@@ -25,10 +25,11 @@ nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; margin: 1
     overflow-y: auto; font-size: .9rem; }
   nav ul { display: block; }
   header, main { grid-column: 2; } }
-.answer { font-size: clamp(1.1rem, 1rem + .45vw, 1.4rem); line-height: 1.4; margin: 1rem 0 1.25rem; padding-left: 1rem;
-  border-left: .25rem solid var(--series-2); }
-.answer p { max-width: 58rem; }
-.lead { color: var(--faint); }
+.verdict { font-size: clamp(1.35rem, 1.2rem + .7vw, 1.9rem); font-weight: 700; line-height: 1.25; max-width: 58rem;
+  margin: .75rem 0 .5rem; padding-left: 1rem; border-left: .3rem solid var(--series-2); }
+.lead { font-size: 1.1rem; max-width: 58rem; }
+.faint, .facts > p { color: var(--faint); }
+.facts > p { margin: 0; }
 .facts { background: var(--side); padding: .5rem 1rem; margin: 1rem 0; }
 .facts ul { max-width: 52rem; margin: 0; }
 .facts ul:has(li:nth-child(4)), section > ul:has(li:nth-child(6)) { max-width: none; columns: 2 34rem;
@@ -64,6 +65,8 @@ td.long { white-space: normal; min-width: 14rem; overflow-wrap: anywhere; }
 figure { margin: 1rem 0; }
 .figures figure:nth-child(2):nth-last-child(2) { grid-row: span 2; }
 figure svg { width: 100%; max-width: 30rem; height: auto; display: block; }
+.answer svg { max-width: 42rem; }
+.answer figcaption { max-width: 46rem; }
 figcaption { color: var(--faint); font-size: .9rem; max-width: 30rem; margin-top: .25rem; }
 .wide svg { width: auto; max-width: none; }
 .wide figcaption, .excerpt figcaption { max-width: 46rem; }
@@ -75,6 +78,10 @@ figcaption { color: var(--faint); font-size: .9rem; max-width: 30rem; margin-top
 mark { color: inherit; background: var(--mark); font-weight: 700; text-decoration: underline; }
 pre { overflow: auto; background: var(--side); padding: .75rem; max-height: 40rem; }
 summary { cursor: pointer; color: var(--link); }
+.section { border-top: 1px solid var(--grid); }
+.section > summary { padding: .6rem 0; }
+.section > summary h2 { display: inline; margin: 0; padding: 0; border: 0; }
+section[id] { scroll-margin-top: 3.5rem; }
 @media print {
   :root { --ink: #000; --faint: #444; --grid: #bbb; --paper: #fff; --side: #fff; --link: #000; --mark: #eee;
     --series-1: #666666; --series-2: #0067a8; --series-3: #b84a00; color-scheme: light; }

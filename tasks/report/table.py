@@ -72,7 +72,7 @@ class Table:
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """A Markdown table, its columns padded so that it also reads well as plain text; numbers stand right."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[markdown_text(cell) if isinstance(cell, Quoted) else str(cell) for cell in row] for row in rows]
     widths = [max(2, *(len(row[column]) for row in [list(header), *cells])) for column in range(len(header))]
     right = Table("", header, rows).right
 
@@ -95,9 +95,11 @@ def visible(text: str) -> str:
     return "".join(_shown(character) for character in text)
 
 
-def quoted(text: str) -> str:
-    """Text that a model made, `visible` and in quotes: spaces at its ends are part of it."""
-    return f'"{visible(text)}"'
+class Quoted(str):
+    """Text that a model made, `visible` and in quotes: spaces at its ends are part of it. In Markdown it is escaped."""
+
+    def __new__(cls, text: str) -> Quoted:
+        return super().__new__(cls, f'"{visible(text)}"')
 
 
 def _shown(character: str) -> str:

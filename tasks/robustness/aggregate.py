@@ -6,20 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from storage.records import read_records
-from tasks.report import figures as drawing
-from tasks.report.again import made_again
-from tasks.report.attempts_page import publish_attempts
 from tasks.report.audit import require_audited
-from tasks.report.dag import Dag
-from tasks.report.dag_figure import dag_figure
-from tasks.report.provenance import provenance, provenance_section, run_directories, sources
-from tasks.report.publish import Published, publish, require_verified
+from tasks.report.provenance import provenance, run_directories
+from tasks.report.publish import Published, publish_report, require_verified
 from tasks.robustness import checks
-from tasks.robustness.answer import headline
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attacked_texts import attacked_texts
 from tasks.robustness.comparisons import attack_findings, primary, secondary, test_differences
@@ -39,12 +30,9 @@ from tasks.robustness.results import (
 from tasks.robustness.search_checks import require_flips_searched, require_read, require_search
 from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, JUDGED, SEARCHED, AggregateConfig
 from tasks.robustness.strongest import Tried
-from tasks.robustness.summary import summary
-from tasks.robustness.tables import tables
 from tasks.robustness.text_checks import require_text
 from tasks.robustness.training_checks import require_trainings
 from tasks.robustness.transfer_checks import require_transfer
-from tasks.robustness.words import answered
 from tasks.stage.run import StageInput, StageRun
 
 Rows = list[dict[str, Any]]
@@ -64,9 +52,9 @@ def aggregate(
 ) -> Published:
     """Verifies every byte that it reads, and writes what the study found, as numbers, words and pictures.
 
-    `given` are the arms, and the starts and attacks as `start-...`, `uat-...`, `hotflip-...`. `table.md`,
-    `experiment_summary.txt`, `report.html`, `figures/` and `final_results.json` are functions of the stages that it
-    reads; `attempts.html` is not, and no output. Raises CheckFailed when these are not what the report would call them.
+    `given` are the arms, and the starts and attacks as `start-...`, `uat-...`, `hotflip-...`; the records of each
+    attack go beside, for a sweep, which resamples the sources of several studies together. Raises CheckFailed when
+    these are not what the report would call them.
     """
     arms = {arm: given.pop(arm) for arm in config.arms}
     trained = {f"train-{arm}": handle for arm, handle in arms.items()}
@@ -76,25 +64,11 @@ def aggregate(
     require_verified(stages)
     study = Read.of(config, stages)
     results = _results(config, study, stages, run.run.root)
-    drawing.prepare(run.cache)
     shown = {BASE: base} if study.base.training else {}
-    dag = Dag.of(run, stages.values())
     drawn = figures(results, study.records, shown | arms)
-    again = made_again("robustness", config.profile, dag, {})
-    picture = dag_figure(dag)
-    origins = provenance_section(results.runs, results.provenance, sources(stages), picture, again)
-    texts = {
-        "table.md": tables(results),
-        "experiment_summary.txt": summary(results),
-        "report.html": report(results, drawn, attacked_texts(results, study.records, stages), origins),
-    }
-    publish_attempts(run, config.study, dag)
-    for attack in ATTACKS:  # for whoever compares several studies: a sweep resamples their sources together
-        rows = [row for own in study.records[attack].values() for row in own]
-        with run.publish_file(f"{attack}.parquet") as file:
-            pq.write_table(pa.Table.from_pylist(rows), file)
-    svgs = {name: figure.svg for name, figure in (drawn | {"stages": picture}).items()}
-    return publish(run, results, texts, svgs, headline(answered(results)))
+    said = report(results, drawn, attacked_texts(results, study.records, stages))
+    rows = {attack: [row for own in study.records[attack].values() for row in own] for attack in ATTACKS}
+    return publish_report(run, stages, results, said, tables=rows)
 
 
 ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")

@@ -1,4 +1,6 @@
-"""The study's answer in two sentences: what was seen, and what was not shown. No sentence says more than its numbers.
+"""The study's answer: in a line, in a sentence of numbers, in a figure; and what was not shown.
+
+No sentence says more than its numbers.
 
 A difference counts for the constraint only as far as it is there against every placebo with living layers, in every
 other way to count it, and over more than one training; whatever of these is lacking, the second sentence names.
@@ -9,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tasks.report.figures import Estimated
 from tasks.report.numbers import NATS, holds_zero, p_value, percent, span, texts_of
+from tasks.robustness.arm import CONTROL
 from tasks.robustness.final_results import PrimaryAnswer
 from tasks.statistics.equivalence import Answer
 from tasks.statistics.power import POWER
 from tasks.statistics.resampling import Estimate
 
 ARM = "the model whose feed-forward weights are kept non-negative (monotonic)"
-CLAIM = "that the constraint makes the model harder to attack"
+CLAIM = "That the constraint makes the model harder to attack"
 REFERENCES = {
     "increase": "that of the baseline",
     "increase_at_equal_loss": "that of the model without constraint at the same clean loss",
@@ -26,7 +30,7 @@ AT = {"increase": "", "increase_at_equal_loss": " at equal clean loss"}
 
 @dataclass(frozen=True)
 class Answered:
-    """What the two sentences are made from: of one study, or over the cells of a sweep.
+    """What the answer is made from: of one study, or over the cells of a sweep.
 
     `ways` are the same comparison counted otherwise, None where one is not known; `trainings` says how many, and
     `one_training` what that lacks, empty where nothing. Over cells, `not_compared` are placebos whose layers live in
@@ -41,30 +45,57 @@ class Answered:
     of_ways: str = ""
 
 
-def two_sentences(given: Answered) -> list[str]:
-    """What was seen, and what was not shown."""
-    return [f"**{_seen(given)}**", _not_shown(given)]
+def verdict(given: Answered) -> str:
+    """The answer to the study's question in a line."""
+    found = given.primary
+    if found.answer is None or found.difference is None:
+        return f"Not answered: {found.unanswered}."
+    if why := _undecided(found.answer, found.sources):
+        return f"Not shown either way: {why}."
+    if found.answer.answer == "equivalent":
+        return f"No: as hard to attack as the baseline, within the margin of {found.answer.margin:g} nats per token."
+    if found.difference.value > 0:
+        return "No: easier to attack than the baseline."
+    if not found.from_placebos:
+        return "Not shown: no placebo with living layers was compared."
+    if alike := not_told_apart(found):
+        return f"No: not told apart from {'a placebo' if not alike[1:] else f'{len(alike)} placebos'}."
+    if given.not_compared:
+        return f"Not shown: {' and '.join(given.not_compared)} was not compared in every cell."
+    if found.answer.answer == "differs within the margin":
+        return f"Hardly: harder to attack, by less than the margin of {found.answer.margin:g} nats per token."
+    if not given.ways:
+        return "Not shown: it was counted in no other way."
+    if without := _ways_without(given):
+        return f"Not shown: the difference is not there in {without}."
+    if given.one_training:
+        return f"Perhaps: harder to attack than the baseline and every placebo here, but {given.one_training}."
+    return "Yes: harder to attack than the baseline and than every placebo."
 
 
-def headline(given: Answered) -> str:
-    """The same in one line, for a list of studies."""
+def numbers(given: Answered) -> str:
+    """The difference that answers, with how sure it is, in a line."""
     found, asked = given.primary, given.primary.primary
     if found.answer is None or found.difference is None:
-        return f"not answered: {found.unanswered}"
-    value, numbers = NATS(found.difference.value), "; ".join(_numbers(found))
+        return ""
     compared = f"{asked.attack}, monotonic - baseline{AT[asked.measure]}"
-    said = [f"{compared} {value} nats per token ({numbers}): {found.answer.answer}"]
-    said += [why] if (why := _undecided(found.answer, found.sources)) else []
-    if found.answer.answer in ("equivalent", "differs within the margin"):
-        said += [two_one_sided_tests(found.answer)]
-    if found.answer.answer.startswith("differs"):
-        said += [f"not told apart from {', '.join(alike)}"] if (alike := not_told_apart(found)) else []
-        said += [f"not compared with {', '.join(given.not_compared)}"] if given.not_compared else []
-        said += [f"not shown in {without}"] if (without := _ways_without(given)) else []
-    return "; ".join([*said, given.trainings])
+    return (
+        f"{compared}: {NATS(found.difference.value)} nats per token ({'; '.join(_numbers(found))}; {given.trainings})"
+    )
 
 
-def _seen(given: Answered) -> str:
+def effects(given: Answered) -> list[Estimated]:
+    """The rows of the figure that answers: the difference, against placebos, counted otherwise, of the control."""
+    found, same = given.primary, "monotonic - baseline"
+    rows = [("the question", same, found.difference)]
+    rows += [("placebos whose layers live", f"monotonic - {arm}", row) for arm, row in found.from_placebos.items()]
+    rows += [("the same in other ways", way, row) for way, row in given.ways.items()]
+    rows += [("positive control", f"{CONTROL} - baseline", found.control)]
+    return [Estimated(kind, label, row.value, row.interval) for kind, label, row in rows if row is not None]
+
+
+def seen(given: Answered) -> str:
+    """The numbers behind the verdict in a sentence."""
     found, asked = given.primary, given.primary.primary
     if found.answer is None or found.difference is None:
         return f"The question is not answered: {found.unanswered}."
@@ -137,27 +168,28 @@ def _beside_margin(answer: Answer) -> str:
     return f"{'is' if beyond else 'may be less or'} more than the margin of {answer.margin:g}"
 
 
-def _not_shown(given: Answered) -> str:
+def not_shown(given: Answered) -> str:
+    """What these numbers do not say, and why, in a sentence."""
     found = given.primary
     if found.answer is None or found.difference is None:
-        return "So nothing here shows that non-negative weights make the model harder to attack, or that they do not."
+        return f"{CLAIM}, or that it does not: the question is not answered."
     if why := _undecided(found.answer, found.sources):
-        return f"Not shown: {CLAIM}, or that it does not{_because([why, given.one_training])}."
+        return f"{CLAIM}, or that it does not{_because([why, given.one_training])}."
     if found.answer.answer == "equivalent":
         untried = "other models, other text and stronger attacks were not tried"
-        return f"Not shown: {CLAIM}, nor that it never does{_because([given.one_training, untried])}."
+        return f"{CLAIM}, nor that it never does{_because([given.one_training, untried])}."
     placebos, claim = _of_placebos(found), CLAIM if _less(given) == "less" else f"{CLAIM}, nor that it makes it easier"
     small = "the difference is within the margin" if found.answer.answer == "differs within the margin" else ""
     partly = _partly_living(given.not_compared)
     lacking = list(filter(None, [small, placebos, partly, _of_ways(given), given.one_training]))
     if placebos or partly:
-        return f"Not shown: {claim}{_because(lacking)}."
+        return f"{claim}{_because(lacking)}."
     beyond = f"It is {_less(given)} than on every placebo with living layers ({', '.join(found.from_placebos)})"
     if lacking:
-        return f"{beyond}; not shown: {claim}{_because(lacking)}."
+        return f"{claim}{_because(lacking)}. {beyond}."
     return (
-        f"{beyond}, and the difference is there in every other way to count it{given.of_ways}; not shown: that it "
-        "holds for other models, other text or stronger attacks."
+        "That this holds for other models, other text or stronger attacks. "
+        f"{beyond}, and the difference is there in every other way to count it{given.of_ways}."
     )
 
 

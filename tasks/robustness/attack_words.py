@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.report.numbers import NATS, RATE, SHARE, estimate, holds_zero
-from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
+from tasks.report.numbers import holds_zero
+from tasks.robustness.arm import BASE
 from tasks.robustness.comparisons import beaten_by_blind_search
-from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
+from tasks.robustness.final_results import FinalResults, Findings
 
 ATTACK_TITLES = {
     "uat": "uat (universal adversarial trigger): one trigger in front of every text",
     "hotflip": "hotflip: a few tokens of each text replaced",
 }
 
-
-STRONGEST = {
-    "uat": "the trigger that did most to each model on attack-search, of all that were found for any",
-    "hotflip": "in each text the flips that did most to each model, of all that were found for any",
-}
-"""By which attack a model is judged."""
 
 LAST_PART = f"{1 - BUDGET_SHARES[-2]:.0%}"
 """The part of the budget of which it is asked what it still found."""
@@ -105,41 +99,6 @@ def masked(results: FinalResults) -> list[str]:
                 "gradients mislead there (masking): a small effect is no sign that the model withstands attacks."
             )
     return found
-
-
-def attack_facts(name: str, findings: Findings) -> list[str]:
-    sentences = [
-        f"{name} on {model}: clean loss {effect.clean_loss_nats_per_token:.4f}, increase "
-        f"{estimate(effect.increase_nats_per_token, NATS)} nats per token, {SHARE(effect.relative_increase.value)}; "
-        f"the search on this model alone {NATS(effect.search_increase_nats_per_token.value)}, blind search at equal "
-        f"cost {NATS(effect.blind_increase_nats_per_token.value)}, random tokens "
-        f"{NATS(effect.control_increase_nats_per_token.value)}{_success_fact(findings, model)}."
-        for model, effect in findings.effects.items()
-        if model in (BASE, BASELINE, MONOTONIC)
-    ]
-    (difference,) = [row for row in findings.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
-    sentences.append(
-        f"{name}, monotonic - baseline: increase {estimate(difference.increase_nats_per_token, NATS)} nats per "
-        f"token{_at_equal_loss(findings)}."
-    )
-    return sentences
-
-
-def _at_equal_loss(findings: Findings) -> str:
-    matched = {row.model: row for row in findings.at_equal_loss}[MONOTONIC]
-    if matched.increase_nats_per_token is None:
-        return "; at equal clean loss not known (no snapshot of the baseline's training reaches it)"
-    return f"; at equal clean loss {estimate(matched.increase_nats_per_token, NATS)}"
-
-
-def _success_fact(findings: Findings, model: str) -> str:
-    if not isinstance(findings, HotFlipFindings):
-        return ""
-    effect, threshold = findings.effects[model], findings.attack.success_relative_increase
-    return (
-        f"; more than {threshold:.0%} on {estimate(effect.success_rate, RATE)} of {effect.documents:,} texts, "
-        f"random tokens {RATE(effect.control_success_rate.value)}"
-    )
 
 
 def _missed(name: str, results: FinalResults) -> list[str]:

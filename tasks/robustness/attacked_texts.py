@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from storage.records import read_records
 from tasks.language import foreign
 from tasks.language.tokenizer import encode
+from tasks.report.document import Excerpt, Folded, Piece
 from tasks.report.numbers import NATS
-from tasks.report.page import Excerpt, Folded, Piece
 from tasks.report.table import visible
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults

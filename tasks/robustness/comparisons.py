@@ -249,24 +249,28 @@ def _known(found: Estimate | None) -> Estimate:
     return found
 
 
-def secondary(found: PrimaryFinding, test: Sequence[LossDifference], attacks: Attacks) -> dict[str, Tested]:
+def secondary(found: PrimaryFinding, test: Sequence[LossDifference], attacks: Attacks) -> list[Tested]:
     """Every comparison that the tables show with a p-value, but the primary one: adjusted together for their number."""
     asked = found.primary
-    p_values: dict[str, float | None] = {f"test loss, {row.model} - {row.reference}": row.p_value for row in test}
+    p_values: dict[tuple[str, str, str], float | None] = {
+        ("test loss", row.model, row.reference): row.p_value for row in test
+    }
     for name, findings in attacks.by_name().items():
         for row in findings.differences:
-            pair = f"{row.model} - {row.reference}"
             if (name, asked.measure, row.model, row.reference) == (asked.attack, "increase", MONOTONIC, BASELINE):
                 continue
-            p_values[f"{name} increase, {pair}"] = row.increase_nats_per_token.p_value
+            p_values[f"{name} increase", row.model, row.reference] = row.increase_nats_per_token.p_value
     p_values |= {
-        f"hotflip success rate, {row.model} - {row.reference}": row.success_rate.p_value
+        ("hotflip success rate", row.model, row.reference): row.success_rate.p_value
         for row in attacks.hotflip.differences
     }
     p_values |= {
-        f"{asked.attack} increase {way}, {MONOTONIC} - {BASELINE}": row.p_value
+        (f"{asked.attack} increase {way}", MONOTONIC, BASELINE): row.p_value
         for way, row in found.by_fewer_attacks.items()
         if row is not None
     }
-    known = {name: p_value for name, p_value in p_values.items() if p_value is not None}
-    return {name: Tested(p_value=known[name], adjusted_p_value=adjusted) for name, adjusted in holm(known).items()}
+    known = {key: p_value for key, p_value in p_values.items() if p_value is not None}
+    return [
+        Tested(measure=key[0], model=key[1], reference=key[2], p_value=known[key], adjusted_p_value=adjusted)
+        for key, adjusted in holm(known).items()
+    ]

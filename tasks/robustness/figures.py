@@ -1,4 +1,4 @@
-"""The study's figures: trainings, losses before and under attack, effects, differences, strength, equal clean loss."""
+"""The study's figures beside the one that answers: trainings, effects on every text, strength, equal clean loss."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from tasks.report.document import Figure
 from tasks.report.figures import (
     FAINT,
-    INK,
     SERIES_STYLES,
     Curve,
     Panel,
@@ -17,29 +17,16 @@ from tasks.report.figures import (
     against,
     curves,
     distributions,
-    intervals,
-    levels,
 )
-from tasks.report.page import Figure
 from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
 from tasks.robustness.comparisons import line_of_training
 from tasks.robustness.final_results import FinalResults, Findings
 from tasks.stage.run import StageInput
-from tasks.statistics.effects import EffectDifference
-from tasks.statistics.losses import LossDifference
 
 MAIN_STYLES = dict(zip((BASE, BASELINE, MONOTONIC), SERIES_STYLES, strict=True))
 """The three models that every figure shows; further arms are drawn beside them in grey, told apart by line and mark."""
 OTHER_LINES = ((0, (3, 1, 1, 1)), (0, (1, 3)), (0, (6, 1)), (0, (2, 2)), (0, (5, 1, 1, 1, 1, 1)), "-")
 OTHER_MARKERS = ("v", "D", "P", "X", "<", ">")
-LEVEL_STYLES = {
-    "clean": SeriesStyle(FAINT, "-", "o"),
-    "random tokens": SeriesStyle(INK, "-", "x"),
-    "blind search": SeriesStyle(INK, "-", "D"),
-    "attacked": SeriesStyle(INK, "-", "s"),
-}
-Row = tuple[str, float, list[float] | None]
-"""(label, difference, its interval) of one row of `intervals`."""
 
 
 def figures(
@@ -51,11 +38,8 @@ def figures(
         drawn["training-base"] = _training("training-base", {BASE: trained[BASE]})
     arms = {arm: trained[arm] for arm in results.arms}
     drawn["training-arms"] = _training("training-arms", arms)
-    drawn["differences-test"] = _test_differences(results)
     for attack, findings in results.attacks.by_name().items():
-        drawn[f"losses-{attack}"] = _losses(attack, findings)
         drawn[f"effects-{attack}"] = _effects(attack, records[attack])
-        drawn[f"differences-{attack}"] = _attack_differences(attack, findings)
         drawn[f"equal-loss-{attack}"] = _against_clean_loss(attack, findings)
         drawn[f"strength-{attack}"] = _strength(attack, findings)
     return drawn
@@ -84,32 +68,7 @@ def _training(name: str, trained: Mapping[str, StageInput]) -> Figure:
     caption = f"Training of {', '.join(trained)}: loss on validation" + (
         " and on the train blocks since the last point." if len(trained) == 1 else "."
     )
-    return Figure(
-        curves(name, f"{caption} {'; '.join(ends)}.", drawn, "optimizer step", "loss (nats per token)"), caption
-    )
-
-
-def _losses(attack: str, findings: Findings) -> Figure:
-    rows = {
-        model: {
-            "clean": effect.clean_loss_nats_per_token,
-            "random tokens": effect.clean_loss_nats_per_token + effect.control_increase_nats_per_token.value,
-            "blind search": effect.clean_loss_nats_per_token + effect.blind_increase_nats_per_token.value,
-            "attacked": effect.attacked_loss_nats_per_token,
-        }
-        for model, effect in findings.effects.items()
-    }
-    numbers = "; ".join(
-        f"{model}: " + ", ".join(f"{level} {loss:.4f}" for level, loss in values.items())
-        for model, values in rows.items()
-    )
-    caption = (
-        f"{attack}: loss of each model clean, beside random tokens, after blind search on it, and under the strongest "
-        "attack (increases added to the clean loss)."
-    )
-    return Figure(
-        levels(f"losses-{attack}", f"{caption} {numbers}.", rows, LEVEL_STYLES, "loss (nats per token)"), caption
-    )
+    return curves(name, caption, "; ".join(ends), drawn, "optimizer step", "loss (nats per token)")
 
 
 def _effects(attack: str, records: Mapping[str, list[dict[str, Any]]]) -> Figure:
@@ -126,7 +85,7 @@ def _effects(attack: str, records: Mapping[str, list[dict[str, Any]]]) -> Figure
         "increase; each step is a text."
     )
     label = "increase of a text's loss (nats per token)"
-    return Figure(distributions(f"effects-{attack}", f"{caption} {medians}.", panels, MAIN_STYLES, label), caption)
+    return distributions(f"effects-{attack}", caption, medians, panels, MAIN_STYLES, label)
 
 
 def _against_clean_loss(attack: str, findings: Findings) -> Figure:
@@ -144,7 +103,7 @@ def _against_clean_loss(attack: str, findings: Findings) -> Figure:
         "at moments of its training: an arm on it is attacked as its clean loss would have it."
     )
     labels = ("clean loss of the attacked texts (nats per token)", "increase (nats per token)")
-    return Figure(against(f"equal-loss-{attack}", f"{caption} {numbers}.", line, arms, *labels), caption)
+    return against(f"equal-loss-{attack}", caption, numbers, line, arms, *labels)
 
 
 def _strength(attack: str, findings: Findings) -> Figure:
@@ -160,31 +119,4 @@ def _strength(attack: str, findings: Findings) -> Figure:
         f"{searched}."
     )
     label = "loss (nats per token)" if attack == "uat" else "increase (nats per token)"
-    return Figure(curves(f"strength-{attack}", f"{caption} {ends}.", drawn, "forward sequences", label), caption)
-
-
-def _test_differences(results: FinalResults) -> Figure:
-    rows: list[Row] = [
-        (_pair(row), row.difference_nats_per_token, row.interval_nats_per_token) for row in results.differences
-    ]
-    caption = "Differences of the loss on the test split, with intervals over sources; one seed."
-    return _forest("differences-test", caption, rows, "difference (nats per token)")
-
-
-def _attack_differences(attack: str, findings: Findings) -> Figure:
-    rows: list[Row] = [
-        (_pair(row), row.increase_nats_per_token.value, row.increase_nats_per_token.interval)
-        for row in findings.differences
-    ]
-    over = "sources" if attack == "hotflip" else "searches and sources"
-    caption = f"{attack}: differences of the increase (strongest attack), with intervals over {over}; one seed."
-    return _forest(f"differences-{attack}", caption, rows, "difference (nats per token)")
-
-
-def _pair(row: LossDifference | EffectDifference) -> str:
-    return f"{row.model} - {row.reference}"
-
-
-def _forest(name: str, caption: str, rows: list[Row], label: str) -> Figure:
-    numbers = "; ".join(f"{pair} {difference:+.4f}" for pair, difference, _ in rows)
-    return Figure(intervals(name, f"{caption} {numbers}.", rows, label), caption)
+    return curves(f"strength-{attack}", caption, ends, drawn, "forward sequences", label)

@@ -29,6 +29,7 @@ from tasks.statistics.losses import LossDifference, ModelLoss
 from tasks.statistics.matched import MatchedDifference
 from tasks.statistics.resampling import Estimate
 from tasks.statistics.seeds import MeanOverSeeds, OverSeeds
+from tasks.sweep.results import SweepResults
 from tasks.training.initial import InitialWeights
 
 
@@ -155,8 +156,11 @@ class PrimaryFinding(PrimaryAnswer):
 
 
 class Tested(Result):
-    """A secondary comparison: its p-value, and the same adjusted for their number (Holm 1979)."""
+    """A secondary comparison of two models: its p-value, and the same adjusted for their number (Holm 1979)."""
 
+    measure: str
+    model: str
+    reference: str
     p_value: float
     adjusted_p_value: float
 
@@ -193,7 +197,7 @@ class FinalResults(Result):
     transfer: TransferResult
     order: OrderResult
     audit: AuditResult
-    secondary: dict[str, Tested]
+    secondary: list[Tested]
     base: BaseFacts
     text: dict[str, SplitSummary]
     text_proof: TextProof
@@ -208,24 +212,17 @@ class FinalResults(Result):
         return {name: arm.alive_share for name, arm in self.arms.items()}
 
 
-class SweepResults(Result):
-    """sweep over seeds: the arms compared; the results of each cell by its role, and the missing cells.
+class RobustnessSweepResults(SweepResults):
+    """sweep over seeds: the arms compared, beside what every sweep has.
 
     Differences are those of an arm (key) from baseline, mean over seeds; `equal_loss_differences` from the
     unconstrained model at the arm's clean loss; `primary_in_other_ways` by fewer attacks, and at equal clean loss. What
-    a cell does not know is missing there, and in `movement_ratio`.
+    a cell does not know is missing there.
     """
 
-    study: str
-    cells: list[str]
-    loss_nats_per_token: dict[str, MeanOverSeeds]
     alive_share: dict[str, MeanOverSeeds]
-    movement_ratio: dict[str, MeanOverSeeds]
     loss_differences: dict[str, MeanOverSeeds]
     increase_differences: dict[str, dict[str, OverSeeds]]
     equal_loss_differences: dict[str, dict[str, MeanOverSeeds]]
     primary: PrimaryAnswer
     primary_in_other_ways: dict[str, Estimate]
-    of_cell: dict[str, FinalResults]
-    runs: dict[str, str]
-    missing: list[str] = Field(default_factory=list)

@@ -1,13 +1,17 @@
-"""What stands in `report.html`, and in which order: liveness, the answer, costs, attacks, order, checks, provenance."""
+"""The study's report: its answer, and in which order the rest follows."""
 
 from __future__ import annotations
 
-from tasks.report.numbers import perplexity
-from tasks.report.page import Figure, Folded, Section, html_page
-from tasks.report.provenance import beside
-from tasks.report.table import Table, quoted
+from collections.abc import Mapping
+
+from tasks.report.document import Document, Figure, Folded, Section
+from tasks.report.figures import forest
+from tasks.report.numbers import NATS, estimate, perplexity, span
+from tasks.report.table import Quoted, Table
+from tasks.robustness.answer import Answered, effects, not_shown, numbers, seen, verdict
+from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
-from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
+from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked, masked, unconverged
 from tasks.robustness.attacked_texts import AttackedTexts
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.order_table import order_tables
@@ -25,65 +29,98 @@ from tasks.robustness.words import (
     QUESTION,
     about_order,
     alive,
+    answered,
     cautions,
-    facts,
-    first_lines,
+    could_be_seen,
+    dead_layers,
     label,
     models,
-    primary_answer,
     the_text,
     verified,
     what_was_studied,
+    worse_than_frequencies,
 )
 
 
-def report(
-    results: FinalResults,
-    drawn: dict[str, Figure],
-    attacked: dict[str, AttackedTexts],
-    provenance: Section,
-) -> str:
-    """The report as one HTML page; a function of its arguments. `attacked` by attack."""
-    sections = [
-        Section(
-            "Do the constrained layers live?", points=alive(results.alive_shares), tables=[liveness_table(results)]
-        ),
-        Section("The answer", points=primary_answer(results), tables=[primary_table(results)]),
-        Section(
-            "What the constraint costs",
-            points=models(results),
-            figures=[drawn["differences-test"]],
-            tables=perplexity_tables(results),
-        ),
-        *(_attack_section(name, results, drawn, attacked[name]) for name in results.attacks.by_name()),
-        Section("Are the layers monotone functions?", points=about_order(results), tables=order_tables(results)),
-        Section("The secondary comparisons", tables=[secondary_table(results)]),
-        Section(
-            "Training",
-            points=cautions(results),
-            figures=[figure for name, figure in drawn.items() if name.startswith("training-")],
-            tables=[arm_table(results), cost_table(results)],
-        ),
-        _checks_section(results),
-        _text_section(results),
-        Section("Limits", points=[*attack_cautions(results), *LIMITS, EARLIER_SYSTEM]),
-        provenance,
-    ]
-    return html_page(
-        f"{results.study}: non-negative feed-forward weights under two attacks",
-        f"{QUESTION} {what_was_studied(results)}",
-        facts(results),
-        sections,
-        answer=first_lines(results),
-        beside=beside(["table.md", "experiment_summary.txt", "figures/"]),
+def report(results: FinalResults, drawn: Mapping[str, Figure], attacked: Mapping[str, AttackedTexts]) -> Document:
+    """A function of its arguments; `attacked` by attack."""
+    given, attacks = answered(results), results.attacks.by_name()
+    added = attacks[results.primary.primary.attack].effects[BASELINE].increase_nats_per_token.value
+    return Document(
+        f"{results.study}: are models with non-negative feed-forward weights harder to attack?",
+        verdict(given),
+        seen(given),
+        [one for one in (numbers(given), *_other_numbers(results)) if one],
+        answer_figure(given),
+        [
+            not_shown(given),
+            *dead_layers(results.alive_shares),
+            *worse_than_frequencies(results),
+            *masked(results),
+            *unconverged(attacks),
+            *could_be_seen(results.primary, added),
+            *(caution for caution in cautions(results) if caution.startswith("**")),
+        ],
+        f"{QUESTION} {what_was_studied(results)} {the_text(results)}",
+        sections=[
+            Section("The primary comparison", tables=[primary_table(results)]),
+            Section(
+                "Do the constrained layers live?", points=alive(results.alive_shares), tables=[liveness_table(results)]
+            ),
+            Section(
+                "What the constraint costs",
+                points=models(results),
+                tables=perplexity_tables(results),
+            ),
+            *(_attack_section(name, results, drawn, attacked[name]) for name in attacks),
+            Section("Are the layers monotone functions?", points=about_order(results), tables=order_tables(results)),
+            Section("The secondary comparisons", tables=[secondary_table(results)]),
+            Section(
+                "Training",
+                points=cautions(results),
+                figures=[figure for name, figure in drawn.items() if name.startswith("training-")],
+                tables=[arm_table(results), cost_table(results)],
+            ),
+            _checks_section(results),
+            _text_section(results),
+            Section("Limits", points=[*attack_cautions(results), *LIMITS, EARLIER_SYSTEM]),
+        ],
     )
 
 
-def _attack_section(name: str, results: FinalResults, drawn: dict[str, Figure], attacked: AttackedTexts) -> Section:
+def answer_figure(given: Answered) -> Figure | None:
+    """The difference that answers beside its margin, and on what it hangs; None where nothing of it is known."""
+    rows, found = effects(given), given.primary
+    if not rows:
+        return None
+    margin = found.primary.margin_nats_per_token
+    caption = (
+        f"What {found.primary.attack} adds to the loss of the first model, less what it adds to that of the second: "
+        "left of the line the first is harder to attack. Grey: differences too small to matter here, by the margin "
+        f"of {margin:g} that was set before. Each interval is for one comparison."
+    )
+    return forest("answer", caption, rows, "difference (nats per token)", NATS, band=(-margin, margin))
+
+
+def _other_numbers(results: FinalResults) -> list[str]:
+    """What the constraint costs on clean text, and the same difference under the other attack."""
+    (clean,) = [row for row in results.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
+    interval = span(clean.interval_nats_per_token, NATS)
+    found = [
+        f"test loss, monotonic - baseline: {NATS(clean.difference_nats_per_token)} nats per token (interval {interval})"
+    ]
+    for name, findings in results.attacks.by_name().items():
+        (row,) = [row for row in findings.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
+        if name != results.primary.primary.attack:
+            found.append(f"{name}, monotonic - baseline: {estimate(row.increase_nats_per_token, NATS)} nats per token")
+    return found
+
+
+def _attack_section(name: str, results: FinalResults, drawn: Mapping[str, Figure], attacked: AttackedTexts) -> Section:
     tables = attack_tables(name, results)
     if name == "uat":
         tables += [_trigger_table(results), _restart_table(results)]
-    kinds = ("losses", "equal-loss", "differences", "strength", "effects")
+    kinds = ("equal-loss", "strength", "effects")
     figures = [drawn[f"{kind}-{name}"] for kind in kinds]
     return Section(
         ATTACK_TITLES[name],
@@ -103,7 +140,7 @@ def _trigger_table(results: FinalResults) -> Table:
             [
                 label(results, model),
                 search,
-                quoted(trigger.trigger_text),
+                Quoted(trigger.trigger_text),
                 ids_of(trigger),
                 "yes" if trigger.trigger_round_trips else "no",
                 run_of(results, f"uat-{model}"),

@@ -204,7 +204,6 @@ class AggregateConfig(OfStudy):
     uat: TriggerAttack
     hotflip: FlipAttack
     configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
-    profile: dict[str, Any] = execution(description="The whole study, for the command that makes it again.")
     evaluation: Evaluation
     primary: Primary
 
@@ -301,5 +300,4 @@ def for_aggregate(study: Study) -> AggregateConfig:
         arms=[*study.arms],
         attacked=[*study.attacked()],
         configuration={"name": study.name, **study.scientific()},
-        profile=study.model_dump(mode="json"),
     )

@@ -10,17 +10,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from storage.errors import require_distinct
-from tasks.report import figures
-from tasks.report.again import made_again
-from tasks.report.attempts_page import publish_attempts
-from tasks.report.dag import Dag
-from tasks.report.dag_figure import dag_figure
-from tasks.report.provenance import provenance, provenance_section, run_directories, sources
-from tasks.report.publish import Published, publish, require_verified
-from tasks.robustness.answer import headline
+from tasks.report.publish import Published, publish_report
 from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.final_results import FinalResults, PrimaryAnswer, SweepResults
-from tasks.robustness.sweep_report import answered_over_cells, clean_difference, differences_figure, report, table
+from tasks.robustness.final_results import FinalResults, PrimaryAnswer, RobustnessSweepResults
+from tasks.robustness.sweep_report import clean_difference, report
 from tasks.robustness.words import (
     in_other_ways,
 )
@@ -30,28 +23,23 @@ from tasks.statistics.equivalence import answer
 from tasks.statistics.resampling import Estimate
 from tasks.statistics.seeds import MeanOverSeeds, OverSeeds, mean_over_seeds
 from tasks.sweep.configuration import SweepConfig
+from tasks.sweep.results import SweepResults
+from tasks.sweep.sweep import cells_csv, read_cells
 
 ATTACKS = ("uat", "hotflip")
 
 
 def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
-    """Verifies every byte that it reads, and writes tables, figure and report over all seeds that are there."""
-    require_verified(studies)
-    figures.prepare(run.cache)
+    """Verifies every byte that it reads, and compares the arms over all seeds that are there."""
+    results, said = read_cells(run, config, studies)
     cells = [
         Cell(FinalResults.read_file(given.path / "final_results.json"), {name: _rows(given, name) for name in ATTACKS})
         for given in studies.values()
     ]
     _require_distinct_seeds(dict(zip(config.present, cells, strict=True)))
-    combined = _combined(config, cells, run_directories(studies, run.run.root))
-    drawn = differences_figure(combined)
-    dag = Dag.of(run, studies.values())
-    picture, again = dag_figure(dag), made_again(config.page, config.profile, dag, config.over)
-    origins = provenance_section(combined.runs, provenance(studies), sources(studies), picture, again)
-    texts = {"table.md": table(combined), "report.html": report(combined, drawn, origins)}
-    publish_attempts(run, config.study, dag)
-    svgs = {"differences": drawn.svg, "stages": picture.svg}
-    return publish(run, combined, texts, svgs, headline(answered_over_cells(combined)))
+    combined = _combined(config, cells, results)
+    of_cell = {name: cell.results for name, cell in zip(config.present, cells, strict=True)}
+    return publish_report(run, studies, combined, report(combined, of_cell, said), texts=cells_csv(results, config))
 
 
 @dataclass(frozen=True)
@@ -66,7 +54,7 @@ def _rows(given: StageInput, attack: str) -> list[dict[str, Any]]:
     return pq.read_table(given.path / f"{attack}.parquet").to_pylist()
 
 
-def _combined(config: SweepConfig, cells: list[Cell], runs: dict[str, str]) -> SweepResults:
+def _combined(config: SweepConfig, cells: list[Cell], results: SweepResults) -> RobustnessSweepResults:
     """Means over the cells: each is one training of every arm."""
     level, found = config.confidence_level, [cell.results for cell in cells]
     arms = list(found[0].arms)
@@ -75,12 +63,9 @@ def _combined(config: SweepConfig, cells: list[Cell], runs: dict[str, str]) -> S
     def means(value: Callable[[FinalResults, str], float | None], arms: list[str]) -> dict[str, MeanOverSeeds]:
         return _means_of_known({arm: [value(one, arm) for one in found] for arm in arms}, level)
 
-    return SweepResults(
-        study=config.study,
-        cells=list(config.present),
-        loss_nats_per_token=means(lambda one, arm: one.models[arm].loss_nats_per_token, arms),
+    return RobustnessSweepResults(
+        **{name: getattr(results, name) for name in SweepResults.model_fields},
         alive_share=means(lambda one, arm: one.arms[arm].alive_share, arms),
-        movement_ratio=means(lambda one, arm: one.arms[arm].movement_ratio, arms),
         loss_differences=means(clean_difference, others),
         increase_differences={
             attack: {arm: _increase(cells, attack, arm, BASELINE, level) for arm in others} for attack in ATTACKS
@@ -88,9 +73,6 @@ def _combined(config: SweepConfig, cells: list[Cell], runs: dict[str, str]) -> S
         equal_loss_differences={attack: means(partial(_at_equal_loss, attack), others) for attack in ATTACKS},
         primary=_answer(cells, level),
         primary_in_other_ways=_in_other_ways(found, level),
-        of_cell=dict(zip(runs, found, strict=True)),
-        runs=runs,
-        missing=config.missing,
     )
 
 

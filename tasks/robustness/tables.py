@@ -1,89 +1,15 @@
-"""The study's tables: the same rows for the terminal, the Prefect UI and the report.
-
-Every row ends with the name of the run directory that its numbers came from; the last table says where these lie.
-"""
+"""The study's tables but those of an attack. Every row ends with the name of the run that its numbers came from."""
 
 from __future__ import annotations
 
 from tasks.report.numbers import NATS, p_value, percent, perplexity, smallest, span, value_and_span
-from tasks.report.provenance import run_table
-from tasks.report.table import Table, markdown_text, quoted
+from tasks.report.table import Table
 from tasks.robustness.answer import AT
 from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.attack_tables import attack_tables, ids_of, run_of
-from tasks.robustness.attack_words import ATTACK_TITLES, attack_cautions, how_attacked
+from tasks.robustness.attack_tables import run_of
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.order_table import order_tables
-from tasks.robustness.words import (
-    EARLIER_SYSTEM,
-    QUESTION,
-    about_order,
-    alive,
-    cautions,
-    compared,
-    first_lines,
-    label,
-    models,
-    pair,
-    primary_answer,
-    the_text,
-    verified,
-    what_was_studied,
-)
+from tasks.robustness.words import compared, label, pair
 from tasks.statistics.power import POWER
-
-
-def tables(results: FinalResults) -> str:
-    """`table.md`: everything that was measured, how sure it is, and where it comes from."""
-    blocks = [
-        f"# {results.study}: are models with non-negative feed-forward weights harder to attack?",
-        f"{QUESTION} {what_was_studied(results)}",
-        *first_lines(results),
-        "## Do the constrained layers live?",
-        "\n".join(f"- {line}" for line in alive(results.alive_shares)),
-        liveness_table(results).markdown(),
-        "## The answer",
-        "\n".join(f"- {line}" for line in primary_answer(results)),
-        primary_table(results).markdown(),
-        "## What the constraint costs",
-        "\n".join(f"- {line}" for line in [*models(results), the_text(results)]),
-        *(table.markdown() for table in perplexity_tables(results)),
-    ]
-    for name in results.attacks.by_name():
-        blocks += [f"## {ATTACK_TITLES[name]}", how_attacked(name, results)]
-        blocks += [table.markdown() for table in attack_tables(name, results)]
-    blocks += [
-        "\n".join(
-            f"- trigger of {label(results, model)}{how}: {markdown_text(quoted(trigger.trigger_text))} "
-            f"(ids {ids_of(trigger)})"
-            for how, triggers in {
-                "": results.attacks.uat.triggers,
-                " (blind)": results.attacks.uat.blind_triggers,
-            }.items()
-            for model, trigger in triggers.items()
-        ),
-        "## Are the layers monotone functions?",
-        "\n".join(f"- {line}" for line in about_order(results)),
-        *(table.markdown() for table in order_tables(results)),
-        "## The secondary comparisons",
-        secondary_table(results).markdown(),
-        "## What was spent",
-        arm_table(results).markdown(),
-        cost_table(results).markdown(),
-        "## How to read it",
-        "\n".join(
-            f"- {line}"
-            for line in [
-                *cautions(results),
-                verified(results),
-                results.audit.in_words,
-                *attack_cautions(results),
-                EARLIER_SYSTEM,
-            ]
-        ),
-        run_table(results.runs).markdown(),
-    ]
-    return "\n\n".join(filter(None, blocks)) + "\n"
 
 
 def liveness_table(results: FinalResults) -> Table:
@@ -191,12 +117,12 @@ def secondary_table(results: FinalResults) -> Table:
         ["comparison", "p", "adjusted", "run"],
         [
             [
-                compared(results, name),
+                compared(results, row.measure, (row.model, row.reference)),
                 p_value(row.p_value),
                 p_value(row.adjusted_p_value),
-                run_of(results, "evaluate" if name.startswith("test loss") else "transfer"),
+                run_of(results, "evaluate" if row.measure == "test loss" else "transfer"),
             ]
-            for name, row in results.secondary.items()
+            for row in results.secondary
         ],
     )
 

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
-from tasks.report.numbers import NATS, estimate, percent, perplexity
+from tasks.report.numbers import NATS, estimate, percent
 from tasks.robustness.answer import (
     Answered,
-    not_told_apart,
     shows_the_control,
-    two_one_sided_tests,
-    two_sentences,
-    without_it,
 )
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.attack_words import attack_facts, masked, unconverged
 from tasks.robustness.final_results import FinalResults, PrimaryAnswer
-from tasks.statistics.equivalence import Answer
 from tasks.statistics.power import POWER
 from tasks.statistics.resampling import Estimate
 
@@ -27,11 +21,6 @@ TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
 
 QUESTION = "Does forcing the feed-forward weights of a language model to be non-negative make it harder to attack?"
-
-MEASURES = {
-    "increase": "what the attack adds to the loss of the text's own tokens",
-    "increase_at_equal_loss": "what the attack adds to the loss, against the baseline at the same clean loss",
-}
 
 MODELS = {
     "unigram": "not a network: predicts every token by how often it occurs in the train split",
@@ -72,48 +61,31 @@ def pair(results: FinalResults, model: str, reference: str) -> str:
     return f"**{model} - {reference} (dead: {', '.join(dead)})**" if dead else f"{model} - {reference}"
 
 
-def compared(results: FinalResults, comparison: str) -> str:
-    """The name of a secondary comparison, such as `test loss, monotonic - baseline`, in a table."""
-    dead = [name for name in comparison.rsplit(", ", 1)[1].split(" - ") if name in dead_arms(results)]
-    return f"**{comparison} (dead: {', '.join(dead)})**" if dead else comparison
+def compared(results: FinalResults, measure: str, pair_of_models: Sequence[str]) -> str:
+    """The name of a secondary comparison in a table, such as `test loss, monotonic - baseline`."""
+    name = f"{measure}, {' - '.join(pair_of_models)}"
+    dead = [model for model in pair_of_models if model in dead_arms(results)]
+    return f"**{name} (dead: {', '.join(dead)})**" if dead else name
 
 
-def alive(shares: Mapping[str, float]) -> list[str]:
-    """Whether the constrained layers do anything: first of all that is said. `shares` by arm, of the baseline's."""
-    found = []
-    if dead := [arm for arm, share in shares.items() if share < ALIVE_SHARE]:
-        found.append(
-            f"**The constrained layers of {', '.join(dead)} are dead:** replacing their outputs by the mean costs "
-            f"less than {ALIVE_SHARE:.0%} of what it costs the baseline "
-            f"({', '.join(f'{arm} {shares[arm]:.1%}' for arm in dead)}). What is measured of such an arm is a network "
-            "without these layers, whatever the signs of its weights."
-        )
-    if living := [f"{arm} {share:.0%}" for arm, share in shares.items() if arm not in dead and arm != BASELINE]:
-        found.append(f"The constrained layers live, as a share of what they do in the baseline: {', '.join(living)}.")
-    return found
-
-
-def primary_answer(results: FinalResults) -> list[str]:
-    """The answer to the study's question, and what may be claimed from it."""
-    found, asked = results.primary, results.primary.primary
-    measured = f"The primary comparison ({asked.attack}: {MEASURES[asked.measure]}), monotonic - baseline"
-    added = results.attacks.by_name()[asked.attack].effects[BASELINE].increase_nats_per_token.value
-    if found.unanswered:
-        return [f"**{measured}, is not answered:** {found.unanswered}.", *could_be_seen(found, added)]
-    assert found.answer is not None and found.difference is not None, "answered"
-    said = f"**{measured}: {estimate(found.difference, NATS)} nats per token: {verdict(found.answer)}.**"
-    again = " This is one seed: several of the base model must show it again before it is a finding."
+def dead_layers(shares: Mapping[str, float]) -> list[str]:
+    """Which arms have constrained layers that do nothing; `shares` by arm, of what the baseline's do."""
+    dead = [arm for arm, share in shares.items() if share < ALIVE_SHARE]
+    if not dead:
+        return []
     return [
-        said,
-        claim(answered(results)) + (again if found.answer.answer.startswith("differs") else ""),
-        ways_in_words(answered(results)),
-        *could_be_seen(found, added),
+        f"**The constrained layers of {', '.join(dead)} are dead:** replacing their outputs by the mean costs "
+        f"less than {ALIVE_SHARE:.0%} of what it costs the baseline "
+        f"({', '.join(f'{arm} {shares[arm]:.1%}' for arm in dead)}). What is measured of such an arm is a network "
+        "without these layers, whatever the signs of its weights."
     ]
 
 
-def first_lines(results: FinalResults) -> list[str]:
-    """What is read before all else: the answer, and that an attack has not converged."""
-    return [*two_sentences(answered(results)), *unconverged(results.attacks.by_name())]
+def alive(shares: Mapping[str, float]) -> list[str]:
+    """Whether the constrained layers of each arm do anything."""
+    living = [f"{arm} {share:.0%}" for arm, share in shares.items() if share >= ALIVE_SHARE and arm != BASELINE]
+    shown = f"The constrained layers live, as a share of what they do in the baseline: {', '.join(living)}."
+    return [*dead_layers(shares), *([shown] if living else [])]
 
 
 def could_be_seen(found: PrimaryAnswer, added: float) -> list[str]:
@@ -167,47 +139,6 @@ def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:
     return ways
 
 
-def ways_in_words(given: Answered) -> str:
-    """The same comparison in other ways, and in how many of them the difference is not there."""
-    said = [f"{way} {'not known' if row is None else estimate(row, NATS)}" for way, row in given.ways.items()]
-    line = f"The same in other ways{given.of_ways}: {'; '.join(said)}."
-    answer = given.primary.answer
-    if answer and answer.answer.startswith("differs") and (without := without_it(given.primary, given.ways)):
-        of = f"{len(without)} of these {len(given.ways)}"
-        line += f" In {of} the difference is not shown: the answer hangs on what is counted."
-    return line
-
-
-def verdict(given: Answer) -> str:
-    """An answer in words, with what it says about the margin."""
-    margin = f"{given.margin:g}"
-    beyond = given.interval is not None and min(map(abs, given.interval)) > given.margin
-    by = "by more than" if beyond else "by less or by more than"
-    return {
-        "differs": f"the two differ, {by} the margin of {margin}",
-        "equivalent": f"equivalent within the margin of {margin} ({two_one_sided_tests(given)})",
-        "differs within the margin": f"they differ, by less than the margin of {margin} ({two_one_sided_tests(given)})",
-        "undecided": f"undecided: neither a difference nor equivalence within {margin} is shown",
-    }[given.answer]
-
-
-def claim(given: Answered) -> str:
-    """Whether the constraint may be said to protect: only for what exceeds every placebo whose layers live."""
-    found = given.primary
-    assert found.answer is not None and found.difference is not None, "answered"
-    if not found.answer.answer.startswith("differs") or found.difference.value >= 0:
-        return "So nothing here shows that non-negative weights make the model harder to attack."
-    none = "That is no claim for the constraint:"
-    if not found.from_placebos:
-        return f"{none} no placebo with living layers was compared by this measure."
-    if missing := not_told_apart(found):
-        return f"{none} monotonic is not told apart from {', '.join(missing)}."
-    if given.not_compared:
-        return f"{none} {', '.join(given.not_compared)} was not compared, which lives in some cells only."
-    small = ", and within the margin" if found.answer.answer == "differs within the margin" else ""
-    return f"It is less than on every placebo with living layers ({', '.join(found.from_placebos)}){small}."
-
-
 def the_text(results: FinalResults) -> str:
     """What kind of text it is, what a source of it is, and whether the model may have seen it before."""
     return f"{_kind_of_text(results.configuration['text'])}{_seen_before(results)}"
@@ -259,30 +190,6 @@ def model_and_text(results: FinalResults) -> str:
     )
 
 
-def facts(results: FinalResults) -> list[str]:
-    """The main numbers as sentences: do the layers live, what the constraint costs, what the attacks did."""
-    return [
-        *alive(results.alive_shares),
-        _cost_of_the_constraint(results),
-        *worse_than_frequencies(results),
-        *masked(results),
-        *(sentence for name, found in results.attacks.by_name().items() for sentence in attack_facts(name, found)),
-    ]
-
-
-def _cost_of_the_constraint(results: FinalResults) -> str:
-    (cost,) = [row for row in results.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
-    low, high = cost.interval_nats_per_token
-    perplexities = ", ".join(
-        f"{perplexity(results.models[name].perplexity)} ({name})" for name in (BASE, *results.arms)
-    )
-    return (
-        f"Test perplexity: {perplexities}. The monotonic arm's loss minus the baseline arm's is "
-        f"{cost.difference_nats_per_token:+.4f} nats per token ({cost.confidence_level:.0%} interval {low:+.4f} to "
-        f"{high:+.4f}): what the constraint costs."
-    )
-
-
 def worse_than_frequencies(results: FinalResults) -> list[str]:
     """That a model has forgotten the language: it cannot be shown to withstand anything."""
     losses = {name: model.loss_nats_per_token for name, model in results.models.items()}
@@ -300,8 +207,6 @@ def cautions(results: FinalResults) -> list[str]:
     """What every table of these results must say: budgets, and numerics that were not the same throughout."""
     return [
         "All arms had the same budget.",
-        *worse_than_frequencies(results),
-        *masked(results),
         *_still(results),
         *begun_with_weights(BASE, results.base.init_from),
         *numerics_changed(results.numerics_changes),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def _attempt_with_lock(
     digests = {role: given.outputs_digest for role, given in inputs.items()}
     identity = {"fingerprint": run.fingerprint, "inputs": digests}
     work = StageRun(run, identity, lock, cache_folder(run.root, config.execution), config.scientific())
+    os.environ.setdefault("MPLCONFIGDIR", str(work.cache / "matplotlib"))  # its list of fonts: never in the home folder
     log_handler = None
     try:
         run.refresh()  # the holder before may have been on another host

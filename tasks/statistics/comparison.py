@@ -8,6 +8,7 @@ latter can show nothing at 5 %. All comparisons of a report are corrected togeth
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from tasks.statistics.seeds import mean_over_seeds
 
 Values = Mapping[str, Mapping[str, float]]
 """Value of each seed of each arm, by names."""
+Pair = tuple[str, str]
+"""An arm, and the reference that it is compared with."""
 MOST_SEEDS = 10_000
 
 
@@ -101,7 +104,7 @@ def compare(
 
 def compare_together(
     tables: Mapping[str, Values],
-    pairs: Sequence[tuple[str, str]],
+    pairs: Sequence[Pair] | Mapping[str, Sequence[Pair]],
     confidence_level: float,
     min_seeds: int,
     unlearned: Collection[str] = (),
@@ -109,16 +112,17 @@ def compare_together(
     allow_equal: bool = False,
     other_seeds: bool = False,
 ) -> dict[str, list[Comparison]]:
-    """Each pair (arm, reference) in each table of a report, all corrected together.
+    """Each pair (arm, reference) in each table of a report, or those that `pairs` has for it, all corrected together.
 
     Nothing is better or worse of arms that are `unlearned`. ValueError for what would make a comparison meaningless:
     see `require_comparable`.
     """
-    number = len(tables) * len(pairs)
+    of_tables = pairs if isinstance(pairs, Mapping) else dict.fromkeys(tables, pairs)
+    number = sum(map(len, of_tables.values()))
     found: dict[str, list[Comparison]] = {}
     for name, values in tables.items():
         require_comparable(values, allow_equal, other_seeds)
-        found[name] = [_compared(values, *pair, confidence_level, number, unlearned) for pair in pairs]
+        found[name] = [_compared(values, *pair, confidence_level, number, unlearned) for pair in of_tables[name]]
     every = [one for of_table in found.values() for one in of_table]
     adjusted = holm({str(place): one.p for place, one in enumerate(every) if one.p is not None})
     judged = iter(
@@ -165,7 +169,9 @@ def t_tests(values: Values, arm: str, reference: str, confidence_level: float) -
         if _pairs(values, arm, reference) and _has_spread(ours - theirs):
             tests["paired"] = ttest_rel(ours, theirs)
         if _has_spread(ours) or _has_spread(theirs):
-            tests["unpaired"] = ttest_ind(ours, theirs, equal_var=False)
+            with warnings.catch_warnings():  # of an arm whose values are all the same, which Welch's t allows
+                warnings.simplefilter("ignore", RuntimeWarning)
+                tests["unpaired"] = ttest_ind(ours, theirs, equal_var=False)
     return {
         name: TTest(
             t=float(test.statistic),

@@ -15,8 +15,6 @@ class SweepConfig(StageConfiguration):
     numerics: ClassVar = Numerics(torch=False)
 
     study: str = execution(description="Name of the study, as shown in the table.")
-    page: str = execution(description="The study or its file, for the command that makes the sweep again.")
-    profile: dict[str, Any] = execution(description="The whole study that is varied, for the same.")
     keys: list[str] = scientific(description="What is varied.")
     cells: dict[str, list[Any]] = scientific(description="Name of each cell, and its value of each key.")
     missing: list[str] = scientific([], description="Names of the cells that stopped before they were finished.")
@@ -26,13 +24,10 @@ class SweepConfig(StageConfiguration):
     numbers: list[str] = scientific(
         ["*"], description="Which numbers of a cell's last stage are shown: dotted names, where * stands for anything."
     )
+    chance: list[str] = scientific(
+        ["seed"], added_later=True, description="Keys that vary chance alone: means are taken over these."
+    )
     confidence_level: float = scientific(0.95, gt=0, lt=1, description="Of the intervals over seeds.")
-
-    @property
-    def over(self) -> dict[str, list[Any]]:
-        """The values of each key that is varied."""
-        values = zip(self.keys, zip(*self.cells.values(), strict=True), strict=True)
-        return {key: [one for place, one in enumerate(of) if one not in of[:place]] for key, of in values}
 
     @property
     def present(self) -> dict[str, list[Any]]:

@@ -11,11 +11,10 @@ from storage import durable
 from storage.errors import BadInput
 from tasks.stage.result import NOTED_BY_THE_FRAME, Result
 from tasks.stage.run import StageInput
+from tasks.statistics.comparison import Comparison
 from tasks.statistics.seeds import MeanOverSeeds, mean_over_seeds
 from tasks.sweep.configuration import SweepConfig
 
-SEED = "seed"
-"""The key over which means are taken."""
 FINAL_RESULTS = "final_results.json"
 
 
@@ -43,8 +42,12 @@ class SweepResults(Result):
 
     study: str
     keys: list[str]
+    chance: list[str] = Field(default_factory=lambda: ["seed"])
+    """Keys that vary chance alone, over which means are taken."""
     cells: dict[str, CellNumbers]
     over_seeds: list[OverSeeds] = Field(default_factory=list)
+    comparisons: dict[str, list[Comparison]] = Field(default_factory=dict)
+    """Title of a metric -> the differences of its arms, paired by seed, all corrected together."""
 
     @property
     def runs(self) -> dict[str, str]:
@@ -69,13 +72,22 @@ class SweepResults(Result):
 
     @property
     def other_keys(self) -> list[str]:
-        return [key for key in self.keys if key != SEED]
+        return [key for key in self.keys if key not in self.chance]
+
+    @property
+    def has_seeds(self) -> bool:
+        """Whether chance varies."""
+        return len(self.other_keys) < len(self.keys)
+
+    def seed_of(self, cell: CellNumbers) -> str:
+        """What chance was in a cell."""
+        return ", ".join(str(value) for key, value in zip(self.keys, cell.values, strict=True) if key in self.chance)
 
     def groups(self) -> list[tuple[list[Any], list[CellNumbers]]]:
         """The cells that differ in the seed only, with what they share: their values of the other keys."""
         found: list[tuple[list[Any], list[CellNumbers]]] = []
         for cell in self.cells.values():
-            others = [value for key, value in zip(self.keys, cell.values, strict=True) if key != SEED]
+            others = [value for key, value in zip(self.keys, cell.values, strict=True) if key not in self.chance]
             for values, cells in found:
                 if values == others:
                     cells.append(cell)
@@ -94,8 +106,8 @@ def found(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, str
         )
         for name, values in config.cells.items()
     }
-    results = SweepResults(study=config.study, keys=config.keys, cells=every)
-    if SEED not in config.keys:
+    results = SweepResults(study=config.study, keys=config.keys, chance=config.chance, cells=every)
+    if not results.has_seeds:
         return results
     return results.model_copy(update={"over_seeds": _over_seeds(results, config.confidence_level)})
 

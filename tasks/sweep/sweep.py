@@ -1,50 +1,69 @@
-"""sweep: the cells of a sweep side by side, of any study. Nothing here says which cell is better."""
+"""sweep: the cells of a sweep side by side, of any study, and which of their differences the seeds show."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import csv
+import io
 
 from storage.lineage import Lineages
-from tasks.report import figures
-from tasks.report.again import made_again
-from tasks.report.attempts_page import publish_attempts
-from tasks.report.dag import Dag
-from tasks.report.dag_figure import dag_figure
-from tasks.report.page import html_page
-from tasks.report.provenance import beside, provenance, provenance_section, run_directories, sources
-from tasks.report.publish import Published, publish, require_verified
+from tasks.report.document import Document
+from tasks.report.provenance import run_directories
+from tasks.report.publish import Published, publish_report, require_verified
+from tasks.report.table import no_formula
 from tasks.stage.run import StageInput, StageRun
+from tasks.sweep.arms import arms_of, compared
 from tasks.sweep.configuration import SweepConfig
-from tasks.sweep.figures import drawn
+from tasks.sweep.figures import answer
 from tasks.sweep.metrics import metrics_of
-from tasks.sweep.results import found
-from tasks.sweep.tables import facts, lead, sections, title
+from tasks.sweep.results import SweepResults, found
+from tasks.sweep.tables import compared_first, facts, numbers, question, sections, title, verdict
 from tasks.training.unlearned import unlearned
+
+CELLS = "cells.csv"
 
 
 def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     """Verifies every byte that it reads, and writes tables, figures and the report over all cells."""
+    results, said = read_cells(run, config, cells)
+    return publish_report(run, cells, results, said, texts=cells_csv(results, config))
+
+
+def read_cells(run: StageRun, config: SweepConfig, cells: dict[str, StageInput]) -> tuple[SweepResults, Document]:
+    """What the cells have, verified, and what a report says of them; a study may answer in words of its own instead."""
     require_verified(cells)
-    figures.prepare(run.cache)
     results = found(config, cells, run_directories(cells, run.run.root))
     metrics = metrics_of(results, config.numbers)
-    pictures = drawn(results, metrics)
-    parts = sections(results, metrics, pictures)
+    results = results.model_copy(update={"comparisons": compared(results, metrics, config.confidence_level)})
     known, lineages = facts(results), Lineages()
     if nothing := unlearned(one for cell in cells.values() for one in lineages.of(cell.run).runs()):
         known.append(f"**{nothing}.**")
-    markdown = [f"# {title(results)}", lead(results), "\n".join(f"- {fact}" for fact in known)]
-    for section in parts:
-        markdown += [f"## {section.title}", *section.texts, *(table.markdown() for table in section.tables)]
-    dag = Dag.of(run, cells.values())
-    picture, again = dag_figure(dag), made_again(config.page, config.profile, dag, config.over)
-    origin = provenance_section(results.runs, provenance(cells), sources(cells), picture, again)
-    origin = replace(origin, tables=[table for table in origin.tables if table.rows])
-    texts = {
-        "table.md": "\n\n".join(markdown) + "\n",
-        "report.html": html_page(
-            title(results), lead(results), known, [*parts, origin], beside=beside(["table.md", "figures/"])
-        ),
-    }
-    publish_attempts(run, config.study, dag)
-    return publish(run, results, texts, {name: shown.svg for name, shown in (pictures | {"stages": picture}).items()})
+    return results, Document(
+        title(results),
+        verdict(results),
+        numbers=numbers(results),
+        answer=answer(results, compared_first(results)),
+        not_shown=known,
+        question=question(results),
+        sections=sections(results, metrics, config.confidence_level),
+    )
+
+
+def cells_csv(results: SweepResults, config: SweepConfig) -> dict[str, str]:
+    """A line for each arm and seed with a column for each metric, as `ratchet compare` takes it; nothing without seeds.
+
+    What a line does not have is empty.
+    """
+    if not results.has_seeds:
+        return {}
+    metrics = metrics_of(results, config.numbers)
+    of_metrics = {metric.title: arms_of(results, metric) for metric in metrics}
+    lines = dict.fromkeys(
+        (arm, seed) for arms in of_metrics.values() for arm, of_arm in arms.items() for seed in of_arm
+    )
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(["arm", "seed", *map(no_formula, of_metrics)])
+    for arm, seed in lines:
+        values = [arms.get(arm, {}).get(seed, "") for arms in of_metrics.values()]
+        writer.writerow([no_formula(arm), seed, *values])
+    return {CELLS: written.getvalue()}

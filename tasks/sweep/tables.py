@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import itertools
 
+from tasks.report.arms import LOWER, differences_in_words, number_line, why_not_shown
+from tasks.report.comparison_table import comparison_table
+from tasks.report.document import Section
 from tasks.report.numbers import span
-from tasks.report.page import Figure, Section
 from tasks.report.provenance import run_name
 from tasks.report.table import Table
-from tasks.sweep.figures import MISSING, NUMBER, file_name, mean_of, numbers_of_cells
+from tasks.sweep.arms import MIN_SEEDS
+from tasks.sweep.figures import MISSING, NUMBER, figures_of, mean_of, numbers_of_cells
 from tasks.sweep.metrics import Metric
-from tasks.sweep.results import SEED, CellNumbers, SweepResults
+from tasks.sweep.results import CellNumbers, SweepResults
 
 
 def title(results: SweepResults) -> str:
     return f"{results.study}: a sweep over {' and '.join(results.keys)}"
 
 
-def lead(results: SweepResults) -> str:
+def question(results: SweepResults) -> str:
     cells = f"{len(results.runs)} of {len(results.cells)} cells are finished"
     return f"{cells}. A cell is the same study with one combination of the values of {' and '.join(results.keys)}."
 
@@ -28,12 +31,10 @@ def facts(results: SweepResults) -> list[str]:
     if results.missing:
         cells = [f"{name} ({cause})" if (cause := results.cells[name].cause) else name for name in results.missing]
         known.append(f"Missing, because a stage stopped: {'; '.join(cells)}.")
-    if SEED in results.keys:
+    if results.has_seeds:
         level = next((mean.confidence_level for over in results.over_seeds for mean in over.numbers.values()), None)
         intervals = f", with {level:.0%} intervals of Student's t" if level else ""
         known.append(f"Means are over the seeds that are finished{intervals}; one seed alone has no interval.")
-    else:
-        known.append("Each cell is one run with one seed: a difference may be chance.")
     alike = [
         f"{one} and {other}"
         for one, other in itertools.combinations(results.runs, 2)
@@ -44,7 +45,30 @@ def facts(results: SweepResults) -> list[str]:
     return known
 
 
-def sections(results: SweepResults, metrics: list[Metric], pictures: dict[str, Figure]) -> list[Section]:
+def verdict(results: SweepResults) -> str:
+    """What the seeds show of the first metric, in a line."""
+    if not results.has_seeds:
+        return "Not compared: each cell is one run with one seed, and a difference may be chance."
+    if not (title := compared_first(results)):
+        return "Not compared: there is one arm, or a number that nothing changes."
+    found = results.comparisons[title]
+    shown = differences_in_words(found, LOWER)
+    return f"{title}: {shown}." if shown else why_not_shown(found, MIN_SEEDS, LOWER)
+
+
+def compared_first(results: SweepResults) -> str:
+    """The title of the metric that answers: the first one of which anything was compared; empty without any."""
+    return next(iter(results.comparisons), "")
+
+
+def numbers(results: SweepResults) -> list[str]:
+    """Up to three differences of the first metric, those that are shown before the others."""
+    title = compared_first(results)
+    found = sorted(results.comparisons.get(title, []), key=lambda one: not (one.better or one.worse))
+    return [f"{title}, {number_line(one)}" for one in found[:3]]
+
+
+def sections(results: SweepResults, metrics: list[Metric], level: float) -> list[Section]:
     """A section for each metric of which a number differs between the cells, and one for all that are equal."""
     found, constant = [], results.equal_everywhere
     for metric in metrics:
@@ -56,8 +80,12 @@ def sections(results: SweepResults, metrics: list[Metric], pictures: dict[str, F
             Section(
                 metric.title,
                 texts=[names] if len(metric.numbers) > 1 else [],
-                figures=[pictures[file_name(results, name)] for name in varied],
-                tables=[*_mean_table(results, metric), _cell_table(results, metric)],
+                figures=figures_of(results, metric),
+                tables=[
+                    *_difference_tables(results, metric, level),
+                    *_mean_table(results, metric),
+                    _cell_table(results, metric),
+                ],
             )
         )
     if constant:
@@ -72,6 +100,12 @@ def sections(results: SweepResults, metrics: list[Metric], pictures: dict[str, F
         ]
         found.append(Section("Equal in every cell", tables=tables))
     return found
+
+
+def _difference_tables(results: SweepResults, metric: Metric, level: float) -> list[Table]:
+    """Which differences the seeds show; none where nothing was compared."""
+    found, together = results.comparisons.get(metric.title, []), sum(map(len, results.comparisons.values()))
+    return [comparison_table(found, level, MIN_SEEDS, together, words=LOWER)] if found else []
 
 
 def _mean_table(results: SweepResults, metric: Metric) -> list[Table]:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
@@ -28,6 +29,8 @@ PAGES = [
     "icecube-smoke/icecube-report/report.html",
     "inversion-smoke/inversion-report/report.html",
 ]
+REPORTS = [page for page in PAGES if page.endswith("/report.html")]
+OPEN_ALL = "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
 READABLE = 4.5
 """Contrast of text and what is behind it, which WCAG 2.2 (1.4.3) asks for."""
 TEXTS = """() => [...document.querySelectorAll("body *")]
@@ -74,6 +77,7 @@ def test_a_page_is_as_wide_as_the_window_and_its_text_is_readable(
     open_page: OpenPage, page: Path, width: int, dark: bool
 ):
     shown = open_page(page.as_uri(), width, dark)
+    shown.evaluate(OPEN_ALL)
     assert shown.evaluate("document.scrollingElement.scrollWidth") <= width
     texts = shown.evaluate(TEXTS)
     assert len(texts) > 10
@@ -102,11 +106,46 @@ def test_every_link_leads_to_what_is_there(open_page: OpenPage, page: Path):
 
 def test_a_figure_has_a_size_and_says_what_it_shows(open_page: OpenPage, pages: dict[str, Path]):
     shown = open_page(pages["smoke/aggregate/report.html"].as_uri(), NARROW)
+    shown.evaluate(OPEN_ALL)
     figures = shown.locator("svg[role=img]").all()
     assert len(figures) >= 5
     for figure in figures:
         box = figure.bounding_box()
         assert figure.get_attribute("aria-label") and (box is None or (box["width"] > 100 and box["height"] > 50))
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_the_first_screen_is_the_answer_and_every_section_is_folded(
+    open_page: OpenPage, pages: dict[str, Path], report: str
+):
+    shown = open_page(pages[report].as_uri())
+    tops = [shown.locator(one).bounding_box() for one in (".verdict", ".lead", "figure.answer", ".facts")]
+    boxes = [box for box in tops if box]
+    assert boxes and all(above["y"] + above["height"] <= below["y"] for above, below in pairwise(boxes))
+    figure = shown.locator("figure.answer svg")
+    assert figure.count() == 0 or figure.bounding_box()["y"] + figure.bounding_box()["height"] <= 900
+    assert shown.locator("details.section").count() > 2 and shown.locator("details[open]").count() == 0
+
+
+def test_a_link_into_a_folded_section_opens_it(open_page: OpenPage, pages: dict[str, Path]):
+    report = pages["smoke/aggregate/report.html"].as_uri()
+    shown = open_page(report)
+    shown.locator("nav a", has_text="What the constraint costs").click()
+    assert shown.locator("#what-the-constraint-costs").is_visible()
+    row = shown.locator("#what-the-constraint-costs td a[href^='#run-']").first
+    target = row.get_attribute("href")
+    row.click()
+    assert shown.locator(target).is_visible() and shown.locator("#provenance").is_visible()
+    assert open_page(f"{report}{target}").locator(target).is_visible(), "as somebody sent it"
+
+
+def test_paper_shows_all_that_is_folded(open_page: OpenPage, pages: dict[str, Path]):
+    shown = open_page(pages["smoke/aggregate/report.html"].as_uri())
+    texts = "[...document.querySelectorAll('details p, details li, details td')]"
+    hidden = f"{texts}.filter((one) => !one.checkVisibility()).length"
+    assert shown.evaluate(hidden) > 100
+    shown.emulate_media(media="print")
+    assert shown.evaluate(hidden) == 0
 
 
 def test_what_is_folded_opens(open_page: OpenPage, pages: dict[str, Path]):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.report.page import Section, html_page
+from tasks.report.document import Document, Section
+from tasks.report.page import html_page
 from tasks.report.table import Table
 from tests.browser.conftest import OpenPage
 
@@ -26,7 +27,7 @@ HEADER = ["model", "value", "interval", "share", "steps", "cell"]
 @pytest.fixture
 def page(open_page: OpenPage, tmp_path: Path) -> Page:
     tables = [Table("c", HEADER, ROWS), Table("one row", ["x"], [["1"]])]
-    (tmp_path / "page.html").write_text(html_page("t", "l", [], [Section("One", tables=tables)]))
+    (tmp_path / "page.html").write_text(html_page(Document("t", sections=[Section("One", tables=tables)])))
     return open_page((tmp_path / "page.html").as_uri())
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.docs.pages import PAGES
-from tests.docs.quotes import QUOTED, table_of
+from tests.docs.quotes import QUOTED, RUNS, document_of
 
-RUNS = sorted(file.stem for file in QUOTED.glob("*.json"))
 NOT_MADE_AGAIN = "not made again since"
 """A quote below a paragraph that says this is of the commit that it names."""
 
@@ -23,9 +22,17 @@ def quotes(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("name", RUNS)
+def test_a_report_says_what_it_said(name: str) -> None:
+    """Whatever changes its words or its tables is seen here as a whole: `python -m tests.docs.quotes`, and git diff."""
+    assert document_of(name).markdown() == (QUOTED / f"{name}.md").read_text()
+
+
 @pytest.mark.parametrize("study", sorted({name.partition("-")[0] for name in RUNS}))
 def test_every_quoted_line_of_a_study_is_what_the_code_prints_of_the_run(study: str) -> None:
     """Seen: docs/study-inversion.md quoted p .251 where the code printed .775 of the same run."""
-    printed = {line for name in RUNS if name.startswith(f"{study}-") for line in table_of(name).splitlines()}
+    printed = {
+        line for name in RUNS if name.startswith(f"{study}-") for line in document_of(name).markdown().splitlines()
+    }
     shown = quotes(PAGES[f"docs/study-{study}.md"])
     assert shown and not [line for line in shown if line not in printed]

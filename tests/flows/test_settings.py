@@ -56,7 +56,7 @@ EXECUTION_FIELDS = {
     "HotFlipConfig": {"cell", "execution"},
     "TransferConfig": {"cell", "execution"},
     "AuditConfig": {"cell", "execution"},
-    "AggregateConfig": {"cell", "execution", "study", "configuration", "profile"},
+    "AggregateConfig": {"cell", "execution", "study", "configuration"},
 }
 SEARCH = {"candidates", "search_precision"}
 SCIENTIFIC_FIELDS = {

@@ -230,7 +230,7 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
 ) -> None:
     root = Path(shutil.copytree(smoke_root, tmp_path / "runs", symlinks=True))
     code, printed = run_sweep("robustness", "--profile", "smoke", "--root", root, "--over", "seed=42,7")
-    assert code == 0 and "the arms over 2 trainings of each" in printed, printed
+    assert code == 0, printed
     assert "study smoke, seeds 7, 42, in " in printed
     stages = [stage for stage in os.listdir(root / "smoke") if stage != LATEST]
     runs = {stage: len(list((root / "smoke" / stage).iterdir())) for stage in stages}
@@ -245,8 +245,9 @@ def test_a_sweep_runs_only_what_depends_on_the_seed_and_gives_an_interval(
     assert results["cells"] == ["seed 42", "seed 7"] and difference["seeds"] == 2
     assert difference["interval"][0] < difference["mean"] < difference["interval"][1]
     assert len(results["increase_differences"]["hotflip"]["monotonic"]["of_seeds"]) == 2
-    assert f"the report, for a browser: {sweep}/report.html" in printed
-    assert (sweep / "report.html").read_text().count("<svg") == 2
+    result = durable.read_json(sweep / "result.json")
+    assert result["answer"][0] in printed and f"the study is finished: {sweep}/report.html" in printed
+    assert (sweep / "report.html").read_text().count("<svg") == len(result["figures"]) >= 2
 
 
 def test_a_dry_run_says_which_seed_each_stage_belongs_to(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import pty
 import re
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from flows import command
 from flows.command.terminal import show_markdown
+from storage import durable
 from tests.conftest import REPOSITORY
 from tests.flows.answers import Study, finished
 
@@ -59,14 +62,32 @@ def words(text: str) -> Counter[str]:
     return Counter(re.findall(r"[\w.%@]+", text.replace("\\", "")))
 
 
+def lines_at(columns: int, printed: str) -> int:
+    """The lines that a terminal of so many columns makes of what was printed."""
+    return sum(max(1, math.ceil(len(line) / columns)) for line in printed.rstrip("\n").split("\n"))
+
+
+def test_a_finished_study_ends_with_its_answer_in_at_most_15_lines_and_all_tables_by_a_command(
+    smoke_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = "\n".join(in_window(80, "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)))
+    (run,) = smoke_root.glob("smoke/aggregate/*")
+    result = durable.read_json(run / "result.json")
+    assert lines_at(80, printed) <= 15
+    shown = [printed.index(part) for part in (*result["answer"], result["not_shown"][0], str(run / "report.html"))]
+    assert shown == sorted(shown)
+    (named,) = re.findall(r"ratchet (show \S+ --table)", printed)
+    assert command.ratchet(named.split()) == 0
+    assert not words((run / "table.md").read_text()) - words(capsys.readouterr().out), "all tables"
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_no_word_of_the_tables_is_cut_off_at_the_edge_of_the_window(smoke_root: Path, columns: int) -> None:
-    lines = in_window(columns, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root))
-    (table,) = smoke_root.glob("smoke/aggregate/*/table.md")
-    missing = words(table.read_text()) - words(" ".join(lines))
-    assert not missing
-    shown = lines[: next(number for number, line in enumerate(lines) if line.startswith("the study is finished"))]
-    assert len(shown) > 100 and max(map(len, shown)) <= columns
+    table, shown = next(smoke_root.glob("smoke/aggregate/*/table.md")).read_text(), io.StringIO()
+    show_markdown(Console(file=shown, width=columns, force_terminal=True, soft_wrap=True), table)
+    lines = ESCAPES.sub("", shown.getvalue()).split("\n")
+    assert not words(table) - words(" ".join(lines))
+    assert len(lines) > 100 and max(map(len, lines)) <= columns
 
 
 @pytest.mark.parametrize("columns", [20, 33, 80])
@@ -93,13 +114,10 @@ def test_nothing_but_how_it_stands_is_said_of_a_study(tmp_path: Path, monkeypatc
 
 
 def test_a_pipe_gets_the_tables_as_text_without_escapes(smoke_root: Path) -> None:
-    command = [sys.executable, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)]
-    shown = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    (table,) = smoke_root.glob("smoke/aggregate/*/table.md")
-    escaped = re.findall(r"\\[\\`*_\[\]<>|~&$#]", table.read_text())
-    assert escaped and not re.search(r"\\[_*\[\]<>]", shown)
-    missing = words(table.read_text()) - words(shown)
-    assert not missing
+    table, shown = next(smoke_root.glob("smoke/aggregate/*/table.md")).read_text(), io.StringIO()
+    show_markdown(Console(file=shown, soft_wrap=True, markup=False), table)
+    assert re.search(r"\\[\\`*_\[\]<>|~&$#]", table) and not re.search(r"\\[_*\[\]<>]", shown.getvalue())
+    assert not words(table) - words(shown.getvalue())
 
 
 COMMANDS = """

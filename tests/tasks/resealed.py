@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -102,7 +102,7 @@ def asked_again(
     handle = handles[f"{smoke.page.name}-{stage}"]
     given = written(handles[f"{smoke.page.name}-report"].inputs, folder, stages, change)
     run = stage_run(folder / stage)
-    run.run = SimpleNamespace(root=folder / "runs")  # runs are named relative to their own root
+    run.run = replace(run.run, root=folder / "runs")  # runs are named relative to their own root
     handle.stage.function()(run, handle.config, **{role: given[role] for role in handle.inputs})
 
 

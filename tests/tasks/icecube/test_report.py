@@ -21,14 +21,17 @@ from tasks.icecube.final_results import FinalResults, TrialFacts
 from tasks.icecube.report import _require_distinct, _require_rows, _results, _trial
 from tasks.icecube.results import RatesResult, TrialResult
 from tasks.icecube.stages import ReportConfig
-from tasks.icecube.tables import failure_table, tables
-from tasks.icecube.words import about_rates, answer, headline
+from tasks.icecube.tables import failure_table
+from tasks.icecube.words import about_rates, lead, not_shown, numbers, verdict
+from tests.conftest import RunHere
+from tests.docs.quotes import document
+from tests.flows.test_terminal import lines_at
 from tests.tasks.icecube.tiny import finished
 
 TRIVIAL = 88.0
 CONFIG = ReportConfig(
     study="s", trials=[], changes={}, trial_seeds=[1, 2], healed_ratio=0.25, rate_limits=RateLimits(),
-    raw_inputs_reason="", reason_for_more=None, configuration={}, profile={},
+    raw_inputs_reason="", reason_for_more=None, configuration={},
 )  # fmt: skip
 
 
@@ -87,95 +90,84 @@ def test_the_worst_seed_stands_for_a_trial(by_seed: Any, worst: tuple[str, int],
     assert (found.ended, found.seed, found.healed, found.learned_seeds) == (*worst, healed, learned)
 
 
-def test_what_heals_is_the_cause_only_where_nothing_else_heals():
-    said = " ".join(
-        answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*BAD, dropout=0.1)))
-    )
-    assert "**Healed by normalise: with each of 2 seeds at 5.0 to 9.0 degrees**" in said
-    assert "Scaling the inputs alone heals, and nothing that leaves them raw does: raw inputs were the cause." in said
-    assert "Not healed by dropout (1 of 2 not finite, 1 of 2 not learning)" in said
-    assert "As found: 1 of 2 not finite, 1 of 2 not learning." in said
-    both = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=trial(*HEALED, dropout=0.1)))
-    assert "Healed by normalise and dropout" in both[0] and "cause" not in " ".join(both)
-
-
-def test_raw_trials_that_learn_with_every_seed_are_part_of_the_answer():
-    """Raw inputs alone do not decide then, however far from healed these trials are."""
-    slow = trial(("finished", 35.0), ("finished", 37.0), dropout=0.1)
-    said = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), dropout=slow))[0]
-    assert "raw inputs were a cause, and not alone. With dropout the training learned from them with every seed" in said
-    assert "35.0 to 37.0 degrees" in said and "were the cause" not in said
-
-
-def test_one_seed_names_no_cause():
-    one = {
-        "as_found": trial(BAD[0]),
-        "normalise": trial(HEALED[0], **NORMALISED),
-        "dropout": trial(BAD[0], dropout=0.1),
-    }
-    said = answer(of(**one))[0]
-    assert "Healed by normalise: with its one seed at 5.0 degrees" in said
-    assert "so few show no cause" in said and "were the cause" not in said
-
-
-@pytest.mark.parametrize(
-    "trials",
-    [
-        {"normalise": trial(*HEALED, **NORMALISED), "dropout": trial(*BAD, dropout=0.1)},
-        {"as_found": trial(*BAD), "normalise": trial(*HEALED, **NORMALISED)},
+AS_FOUND, NORMALISE = trial(*BAD), trial(*HEALED, **NORMALISED)
+DROPOUT, WITH_DROPOUT = trial(*BAD, dropout=0.1), trial(*HEALED, dropout=0.1)
+BUNDLE = trial(*HEALED, dropout=0.1, **NORMALISED)
+OTHER_RATE = NORMALISE.model_copy(update={"learning_rate": 1e-4, "changes": ["inputs", "learning_rate"]})
+ONE_SEED = {
+    "as_found": trial(BAD[0]), "normalise": trial(HEALED[0], **NORMALISED), "dropout": trial(BAD[0], dropout=0.1)
+}  # fmt: skip
+NOT_TOLD_APART = "Healed by {}; what was the cause is not told apart."
+CASES: dict[str, tuple[dict[str, TrialFacts], str, str]] = {
+    "scaling alone heals": (
+        {"as_found": AS_FOUND, "normalise": NORMALISE, "dropout": DROPOUT},
+        "Raw inputs: scaling them alone heals, and nothing that leaves them raw does.",
+        "Not healed by dropout (1 of 2 not finite, 1 of 2 not learning).",
+    ),
+    "learned from raw inputs too, however far from healed": (
         {
-            "as_found": trial(*BAD),
-            "bundle": trial(*HEALED, dropout=0.1, **NORMALISED),
-            "dropout": trial(*BAD, dropout=0.1),
+            "as_found": AS_FOUND, "normalise": NORMALISE,
+            "dropout": trial(("finished", 35.0), ("finished", 37.0), dropout=0.1),
         },
+        "Raw inputs were a cause, and not alone: scaling them alone heals, and nothing that leaves them raw does.",
+        "Not healed by dropout (35.0 to 37.0 degrees).",
+    ),
+    "one seed": (
+        ONE_SEED,
+        "Perhaps raw inputs: scaling them alone heals, and nothing that leaves them raw does, but with one seed no "
+        "cause is named (trial_seeds).",
+        "Not healed by dropout (1 of 1 not finite).",
+    ),
+    "another change heals too": (
+        {"as_found": AS_FOUND, "normalise": NORMALISE, "dropout": WITH_DROPOUT},
+        NOT_TOLD_APART.format("normalise and dropout"),
+        "Every trial has the same short budget.",
+    ),
+    "nothing as found": ({"normalise": NORMALISE, "dropout": DROPOUT}, NOT_TOLD_APART.format("normalise"), "dropout"),
+    "nothing else tried": ({"as_found": AS_FOUND, "normalise": NORMALISE}, NOT_TOLD_APART.format("normalise"), ""),
+    "only a bundle": (
+        {"as_found": AS_FOUND, "bundle": BUNDLE, "dropout": DROPOUT},
+        NOT_TOLD_APART.format("bundle"),
+        "Of one change alone bundle say nothing",
+    ),
+    "only with another rate": (
+        {"as_found": AS_FOUND, "bundle": OTHER_RATE, "dropout": DROPOUT},
+        NOT_TOLD_APART.format("bundle"),
+        "Of one change alone bundle say nothing",
+    ),
+    "one way to scale did not": (
         {
-            "as_found": trial(*BAD),
-            "bundle": trial(*HEALED, **NORMALISED).model_copy(
-                update={"learning_rate": 1e-4, "changes": ["inputs", "learning_rate"]}
-            ),
-            "dropout": trial(*BAD, dropout=0.1),
+            "as_found": AS_FOUND, "normalise": trial(*BAD, **NORMALISED), "batch_norm": trial(*HEALED, batch_norm=True),
+            "dropout": DROPOUT,
         },
-        {
-            "as_found": trial(*BAD),
-            "normalise": trial(*BAD, **NORMALISED),
-            "batch_norm": trial(*HEALED, batch_norm=True),
-            "dropout": trial(*BAD, dropout=0.1),
-        },
-    ],
-    ids=[
-        "nothing as found",
-        "nothing else tried",
-        "only a bundle",
-        "only with another rate",
-        "one way to scale did not",
-    ],
-)
-def test_no_cause_is_named_where_the_trials_do_not_show_it(trials: dict[str, TrialFacts]):
-    said = " ".join(answer(of(**trials)))
-    assert "Healed by" in said and "cause" not in said
+        NOT_TOLD_APART.format("batch-norm"),
+        "Nor by normalise (1 of 2 not finite, 1 of 2 not learning), although the inputs are scaled there too.",
+    ),
+    "nothing healed": ({"as_found": AS_FOUND}, "Not found: no trial healed the training.", ""),
+    "nothing to heal": (
+        {"as_found": trial(*HEALED), "dropout": DROPOUT},
+        "Nothing was to heal: as found the training learned.",
+        "Not healed by dropout",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cause_is_named_only_where_the_trials_show_it(case: str):
+    trials, said, lacking = CASES[case]
+    results = of(**trials)
+    assert verdict(results) == said and lacking in " ".join(not_shown(results))
+    assert ("as found: " in " ".join(numbers(results))) == ("as_found" in trials)
+    assert case != "learned from raw inputs too, however far from healed" or "35.0 to 37.0 degrees" in lead(results)
 
 
 def test_a_trial_means_what_it_changes_whatever_it_is_called():
     """Seen: the control had to be called as-found, and the trial of the inputs normalise, or the study was refused."""
-    usual = {"as_found": trial(*BAD), "normalise": trial(*HEALED, **NORMALISED), "dropout": trial(*BAD, dropout=0.1)}
+    usual = {"as_found": AS_FOUND, "normalise": NORMALISE, "dropout": DROPOUT}
     renamed = dict(zip(("plain", "scaled", "forgetful"), usual.values(), strict=True))
-    said, other = (" ".join([*answer(of(**trials)), *about_rates(of(**trials))]) for trials in (usual, renamed))
-    assert "raw inputs were the cause" in said and "the trial normalise was not too high" in said
-    assert other == said.replace("normalise", "scaled", 1).replace("trial normalise", "trial scaled").replace(
-        "dropout (", "forgetful ("
-    )
-
-
-def test_a_bundle_that_scales_and_does_not_heal_is_told_apart():
-    said = answer(of(as_found=trial(*BAD), normalise=trial(*HEALED, **NORMALISED), all_fixes=trial(*BAD, **NORMALISED)))
-    assert said[-1].startswith("Nor by all-fixes (1 of 2 not finite, 1 of 2 not learning), although the inputs are ")
-
-
-def test_nothing_healed_and_nothing_to_heal_are_said():
-    assert "No trial healed the training with each of 2 seeds" in answer(of(as_found=trial(*BAD)))[0]
-    assert "Nothing was to heal" in answer(of(as_found=trial(*HEALED), dropout=trial(*BAD, dropout=0.1)))[0]
-    assert headline(of(as_found=trial(*BAD))).startswith("healed by no trial; trained to ")
-    assert headline(of(as_found=trial(*HEALED))).startswith("healed by nothing: as found it learned; ")
+    said, other = ([verdict(of(**trials)), *about_rates(of(**trials))] for trials in (usual, renamed))
+    assert said[0].startswith("Raw inputs: ") and "the trial normalise was not too high" in " ".join(said)
+    assert other == [one.replace("trial normalise", "trial scaled") for one in said]
 
 
 @pytest.mark.parametrize(
@@ -260,20 +252,13 @@ def test_the_table_of_failures_says_which_events_were_found_and_where_none_was_s
     assert failure_table(results).rows[0][5] == said
 
 
-def test_every_row_of_numbers_names_its_run_and_every_table_is_there():
+def test_every_row_of_numbers_names_its_run_and_the_table_on_disk_is_that_of_the_results():
     path = finished().path("icecube-report")
-    results = FinalResults.read_file(path / "final_results.json")
-    text = tables(results)
-    runs = {directory.rsplit("/", 1)[1] for directory in results.runs.values()}
-    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| -")]
-    shown = [row for row in rows if re.search(r"\| [0-9a-f]{12} +\|$", row)]
-    assert {row.rsplit("|", 2)[1].strip() for row in shown} <= runs and len(shown) == 15
-    page = (path / "report.html").read_text()
-    for section in ("The trials", "The inputs", "The learning rates", "The training", "Limits", "Provenance"):
-        assert f"<h2>{section}</h2>" in page
-    assert "no run of this study stands behind these numbers" in page
-    published = durable.read_json(path / "result.json")
-    assert published["headline"] and published["report"] == "report.html"
+    text = document("icecube", path / "final_results.json").markdown()
+    assert (path / "table.md").read_text().startswith(text.rstrip() + "\n\n## Provenance\n")
+    runs = {file.rsplit("/", 1)[1] for file in durable.read_json(path / "final_results.json")["runs"].values()}
+    shown = re.findall(r"\| ([0-9a-f]{12}) +\|$", text, re.MULTILINE)
+    assert set(shown) <= runs and len(shown) > 12
     assert markers.check_outputs(finished().handles["icecube-report"].run).holds
 
 
@@ -282,3 +267,9 @@ def test_the_numbers_of_a_sweep_are_numbers_of_the_results():
     names = {name for name, value in leaves(found) if isinstance(value, int | float)}
     for pattern in icecube.NUMBERS_OF_A_SWEEP:
         assert any(fnmatch.fnmatchcase(name, pattern) for name in names), pattern
+
+
+def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(run_here: RunHere) -> None:
+    code, printed = run_here("--root", finished().root, module="flows.icecube")
+    result = finished().result("icecube-report")
+    assert code == 0 and lines_at(80, printed) <= 15 and all(line in printed for line in result["answer"])

@@ -13,7 +13,10 @@ from tasks.inversion.report import _compared, _descent_parts, early_stop, stoppe
 from tasks.inversion.results import Trivial
 from tasks.inversion.stages import ReportConfig
 from tasks.inversion.tables import difference_table, recorded_table
-from tasks.inversion.words import answer, diverged, headline, standing
+from tasks.inversion.words import diverged, lead, not_shown, standing, verdict
+from tests.conftest import RunHere
+from tests.docs.quotes import document
+from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
 
 VALUES = {
@@ -27,7 +30,7 @@ PAIRS = [["adversarial", "none"], ["adversarial-as-published", "none"], ["advers
 def config(min_seeds: int = 3) -> ReportConfig:
     return ReportConfig(
         study="s", arms=list(VALUES), seeds=[0, 1, 2, 3], comparisons=PAIRS, confidence_level=0.95,
-        min_seeds=min_seeds, learned_ratio=0.9, configuration={"reference": "none"}, profile={},
+        min_seeds=min_seeds, learned_ratio=0.9, configuration={"reference": "none"},
     )  # fmt: skip
 
 
@@ -37,13 +40,25 @@ def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = 
     (differences,) = _compared(config(min_seeds), [values], () if learned else list(values))
     arms = {
         name: found.arms[name].model_copy(
-            update={"values": of_arm, "mean": sum(of_arm.values()) / len(of_arm), "learned": learned}
+            update={
+                "values": of_arm,
+                "mean": sum(of_arm.values()) / len(of_arm),
+                "learned": learned,
+                "best_step": dict.fromkeys(of_arm, 1),
+                "last_step": dict.fromkeys(of_arm, 2),
+            }
         )
         for name, of_arm in values.items()
     }
     parts = _descent_parts("none", arms, differences)
     return found.model_copy(
-        update={"arms": arms, "differences": differences, "descent_parts": parts, "min_seeds": min_seeds}
+        update={
+            "arms": arms,
+            "differences": differences,
+            "descent_parts": parts,
+            "min_seeds": min_seeds,
+            "seeds": [0, 1, 2, 3],
+        }
     )
 
 
@@ -56,16 +71,44 @@ def test_the_recorded_pilot_is_worse_than_predicting_zero() -> None:
     assert standing(0.0171, Trivial(zero=0.0584, mean=0.0343)) == "49.9% of predicting the mean (0.0343)"
 
 
+BETTER = VALUES | {"adversarial": {seed: value - 0.2 for seed, value in VALUES["adversarial"].items()}}
+SAME = VALUES | {name: dict(zip("0123", values, strict=True)) for name, values in {
+    "adversarial": [1.02, 1.07, 0.93, 1.04], "adversarial-as-published": [0.99, 1.12, 0.88, 1.06]
+}.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "lacking"),
+    [
+        ({"values": BETTER}, "Yes: adversarial is better than none.", ""),
+        ({"values": VALUES}, "No: adversarial is worse than none and adversarial-as-published is worse than none.", ""),
+        ({"values": SAME}, "Not shown: no difference over 4 seeds.", "No difference is shown: adversarial"),
+        (
+            {"values": VALUES, "min_seeds": 5},
+            "Not shown: 4 seeds are too few to call anything better or worse.",
+            "Of fewer than 5 seeds nothing is called better",
+        ),
+        (
+            {"values": VALUES, "learned": False},
+            "Not shown: none itself is not shown to learn.",
+            "**Not shown to learn: none, adversarial, adversarial-as-published.**",
+        ),
+    ],
+)
+def test_an_arm_is_called_better_or_worse_only_where_the_seeds_show_it(given: dict[str, Any], said: str, lacking: str):
+    results = of(**given)
+    assert verdict(results) == said and lacking in " ".join(not_shown(results))
+    shown = {one.arm for one in results.differences if one.better or one.worse}
+    assert bool(shown) == (not said.startswith("Not shown"))
+
+
 def test_which_part_of_a_difference_is_the_descent_is_said() -> None:
-    *_, part = answer(of(VALUES))
+    (part,) = [line for line in not_shown(of(VALUES)) if "descent" in line]
     assert part == (
         "**The descent's part**: adversarial-as-published differs from none by +30.62%, and adversarial, the same with "
         "the corrected descent, by +10.12%. The descent makes +20.49%, 67% of the difference, which the seeds show."
     )
-    first, second, _ = answer(of(VALUES))
-    assert first.startswith("**adversarial is worse than none**: +10.12%")
-    assert second.startswith("**adversarial-as-published is worse than none**: +30.62%")
-    assert headline(of(VALUES)).startswith("against none: adversarial worse (+10.12%), ")
+    assert "which is not shown to differ from none." in " ".join(not_shown(of(VALUES, min_seeds=5)))
 
 
 def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents() -> None:
@@ -77,26 +120,21 @@ def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents
     )
     arms = found.arms | {"adversarial-as-published": more}
     assert _descent_parts("none", arms, found.differences) == []
-    said = answer(found.model_copy(update={"arms": arms, "descent_parts": []}))
-    assert len(said) == 3 and said[2].startswith("**adversarial-as-published is worse than adversarial**")
-
-
-def test_with_too_few_seeds_nothing_is_called_better_or_worse() -> None:
-    said = answer(of(VALUES, min_seeds=5))
-    assert all("4 seeds are too few to call anything better" in line for line in said[:2])
-    assert said[2].endswith("which is not shown to differ from none.") and headline(of(VALUES, min_seeds=5)).startswith(
-        "no arm shown"
-    )
+    said = not_shown(found.model_copy(update={"arms": arms, "descent_parts": []}))
+    assert "descent" not in " ".join(said)
 
 
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
-    said = answer(of(VALUES, learned=False))
-    assert "is worse than" not in " ".join(said) and "not shown to learn: adversarial and none" in said[0]
-    table = difference_table(of(VALUES, learned=False)).markdown()
+    results = of(VALUES, learned=False)
+    assert "adversarial not compared, as adversarial and none is not shown to learn" in lead(results)
+    table = difference_table(results).markdown()
     assert "not learned: adversarial and none" in table and "**worse**" not in table
-    assert not any(one.better or one.worse for one in of(VALUES, learned=False).differences)
-    assert headline(of(VALUES, learned=False)).startswith("no arm shown to differ"), "as a list of studies has it"
-    assert said[-1].startswith("**Not shown to learn: none, adversarial, adversarial-as-published.**")
+
+
+def test_the_table_on_disk_is_that_of_the_results() -> None:
+    path = finished().path("inversion-report")
+    text = document("inversion", path / "final_results.json").markdown()
+    assert (path / "table.md").read_text().startswith(text.rstrip() + "\n\n## Provenance\n")
 
 
 @pytest.mark.parametrize(
@@ -155,3 +193,9 @@ def test_a_study_of_doses_draws_the_error_over_them() -> None:
     assert "1: 1.01; 3: 1.03; 10: 1.1." in drawn.svg
     both = {"other": mined.model_copy(update={"mining": mined.mining.model_copy(update={"noise_scale": 1.0})})}
     assert not _dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses | both}))
+
+
+def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(run_here: RunHere) -> None:
+    code, printed = run_here("--root", finished().root, module="flows.inversion")
+    result = finished().result("inversion-report")
+    assert code == 0 and lines_at(80, printed) <= 15 and all(line in printed for line in result["answer"])

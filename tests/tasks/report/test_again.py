@@ -12,11 +12,24 @@ import yaml
 from deployments.walk import Walk
 from flows import robustness
 from flows.command import settings
+from storage import durable
+from storage.run_directory import RunDirectory
 from tasks.report.again import made_again
 from tasks.report.dag import Dag, Node
+from tasks.report.document import Folded
 from tests.conftest import ROBUSTNESS
 
 PROFILES = settings.profile_names(ROBUSTNESS)
+
+
+def folded(folder: Path, page: str, profile: dict[str, Any], dag: Dag, over: dict[str, Any] | None = None) -> Folded:
+    """What a report says of a run whose study was kept so."""
+    run = RunDirectory(folder, "it", "report", "a" * 64)
+    run.path.mkdir(parents=True)
+    assert made_again(run, dag) == []
+    durable.write_json(run.study_file, {"page": page, "study": profile, "over": over or {}})
+    (made,) = made_again(run, dag)
+    return made
 
 
 def dag_with(**numerics: Any) -> Dag:
@@ -26,13 +39,13 @@ def dag_with(**numerics: Any) -> Dag:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_the_file_is_read_back_as_the_same_study(profile: str, tmp_path: Path):
     study = settings.read_study(ROBUSTNESS, profile, ["execution.micro_batch_examples=3"], 7)
-    folded = made_again("robustness", study.model_dump(mode="json"), dag_with(micro_batch_examples=3), {})
-    (tmp_path / folded.file).write_text(folded.text)
-    again = settings.read_study(ROBUSTNESS, str(tmp_path / folded.file), [], None)
+    made = folded(tmp_path, "robustness", study.model_dump(mode="json"), dag_with(micro_batch_examples=3))
+    (tmp_path / made.file).write_text(made.text)
+    again = settings.read_study(ROBUSTNESS, str(tmp_path / made.file), [], None)
     assert again.scientific() == study.scientific() and again.name == study.name
     assert again.execution.micro_batch_examples == 3
-    assert folded.file == f"{study.name}.yaml"
-    assert folded.text.startswith(f"# ratchet run robustness --profile {folded.file}\n")
+    assert made.file == f"{study.name}.yaml"
+    assert made.text.startswith(f"# ratchet run robustness --profile {made.file}\n")
 
 
 def test_a_study_of_local_files_names_them_and_has_the_same_runs(tmp_path: Path):
@@ -40,9 +53,9 @@ def test_a_study_of_local_files_names_them_and_has_the_same_runs(tmp_path: Path)
     text.write_text('{"text": "some words"}\n')
     changes = [f"text={{source: files, paths: [{text}]}}", "model.activation=relu", "snapshots=[0.25, 0.5]"]
     study = settings.read_study(ROBUSTNESS, "smoke", changes, None)
-    folded = made_again("robustness", study.model_dump(mode="json"), dag_with(), {})
-    (tmp_path / folded.file).write_text(folded.text)
-    again = settings.read_study(ROBUSTNESS, str(tmp_path / folded.file), [], None)
+    made = folded(tmp_path, "robustness", study.model_dump(mode="json"), dag_with())
+    (tmp_path / made.file).write_text(made.text)
+    again = settings.read_study(ROBUSTNESS, str(tmp_path / made.file), [], None)
 
     def fingerprints(one: Any) -> list[str]:
         walk = Walk(tmp_path / "runs", one.name, one.execution)
@@ -52,17 +65,17 @@ def test_a_study_of_local_files_names_them_and_has_the_same_runs(tmp_path: Path)
     assert fingerprints(again) == fingerprints(study)
 
 
-def test_of_the_execution_it_keeps_what_bytes_depend_on_as_the_runs_have_it():
+def test_of_the_execution_it_keeps_what_bytes_depend_on_as_the_runs_have_it(tmp_path: Path):
     profile = {"name": "it", "execution": {"cpu_threads": 2, "device": "auto", "stall_minutes": 3.0, "batch": 8}}
     nodes = dict(dag_with(cpu_threads=4, device="cuda", batch=8).nodes)
     nodes["c"] = Node("train", "", Path("c"), (), numerics={"batch": 16})
-    said = yaml.safe_load(made_again("robustness", profile, Dag(nodes), {}).text)
+    said = yaml.safe_load(folded(tmp_path, "robustness", profile, Dag(nodes)).text)
     assert said["execution"] == {"cpu_threads": 4}, "not the device, not what differed, nothing else"
 
 
-def test_a_sweep_is_made_again_by_a_command_that_is_read_back_as_the_same_values():
+def test_a_sweep_is_made_again_by_a_command_that_is_read_back_as_the_same_values(tmp_path: Path):
     over = {"seed": [1, 2], "budget.learning_rate": [1e-05, 0.001], "constraint.variant": ["mlp_in", "no", "it's"]}
-    text = made_again("my study.py", {"name": "it", "execution": {}}, dag_with(), over).text
+    text = folded(tmp_path, "my study.py", {"name": "it", "execution": {}}, dag_with(), over).text
     command = shlex.split(text.splitlines()[0].removeprefix("# "))
     assert command[:5] == ["ratchet", "sweep", "my study.py", "--profile", "it.yaml"]
     assert settings.read_over([given for given in command[5:] if given != "--over"]) == over

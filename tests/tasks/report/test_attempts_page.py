@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 def page_of(folder: Path, run: RunDirectory) -> tuple[str, Any]:
     work = stage_run(folder / "out")
-    publish_attempts(work, "toy", Dag.of(work, [StageInput(run, "")]))
+    publish_attempts(work, Dag.of(work, [StageInput(run, "")]))
     return (work.directory / "attempts.html").read_text(), work
 
 

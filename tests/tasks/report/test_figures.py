@@ -12,15 +12,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tasks.report import figures
-from tasks.report.figures import COLOURS, SERIES_STYLES, Curve, Dots, Panel
+from tasks.report.figures import COLOURS, SERIES_STYLES, Curve, Dots, Estimated, Panel
+from tasks.report.numbers import NATS
 from tests.conftest import REPOSITORY
 
 NAMES = ("a", "b", "c")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _prepared(tmp_path_factory: pytest.TempPathFactory) -> None:
-    figures.prepare(tmp_path_factory.mktemp("cache"))
 
 
 def curves(name: str = "one") -> str:
@@ -28,33 +24,33 @@ def curves(name: str = "one") -> str:
         Curve(f"{series} <&>", style, [[1, 2.0], [2, 1.5 + place]], dots=place > 0)
         for place, (series, style) in enumerate(zip(NAMES, SERIES_STYLES, strict=True))
     ]
-    return figures.curves(name, 'A "described" <figure> & more', drawn, "step", "loss (nats per token)")
+    return figures.curves(name, 'A "described" <figure>', "& more", drawn, "step", "loss (nats per token)").svg
 
 
 def distributions(values: list[float] | None = None) -> str:
     panels = [Panel("attack", dict.fromkeys(NAMES, values or [0.1, 0.5, 0.2])), Panel("control", {"a": [0.0, 0.1]})]
-    return figures.distributions(
-        "two", "Effects", panels, dict(zip(NAMES, SERIES_STYLES, strict=True)), "increase (nats)"
-    )
-
-
-def levels() -> str:
-    styles = {"clean": SERIES_STYLES[0], "attacked": SERIES_STYLES[1]}
-    rows = {"baseline": {"clean": 1.0, "attacked": 2.0}, "monotonic": {"clean": 1.5, "attacked": 2.0}}
-    return figures.levels("three", "Levels", rows, styles, "loss (nats)")
-
-
-def intervals() -> str:
-    rows = [("b - a", 0.5, [0.4, 0.6]), ("c - a", -0.5, None)]
-    return figures.intervals("four", "Differences", rows, "difference (nats)")
+    styles = dict(zip(NAMES, SERIES_STYLES, strict=True))
+    return figures.distributions("two", "Effects", "", panels, styles, "increase (nats)").svg
 
 
 def dots() -> str:
     rows = [Dots("wide", [0.5, 0.6], 0.55, [0.5, 0.6]), Dots("narrow", [0.1]), Dots("deep (missing)", [])]
-    return figures.dots("5-dots", "Every cell", rows, "loss (nats)")
+    return figures.dots("5-dots", "Every cell", "", rows, "loss (nats)").svg
 
 
-ALL = [curves, distributions, levels, intervals, dots]
+ESTIMATED = [
+    Estimated("the question", "b - a", -0.5, [-0.6, -0.4]),
+    Estimated("placebos", "b - c", 0.1),
+    Estimated("placebos", "b - d", 0.2, [0.1, 0.3]),
+    Estimated("placebos", "b - e", None),
+]
+
+
+def forest(band: tuple[float, float] | None = (-0.02, 0.02)) -> str:
+    return figures.forest("six", "The answer.", ESTIMATED, "difference (nats)", NATS, band=band).svg
+
+
+ALL = [curves, distributions, dots, forest]
 
 
 def texts(svg: str) -> list[str]:
@@ -115,7 +111,7 @@ def test_text_is_text_and_escaped():
 
 def test_a_figure_says_what_it_shows_to_those_who_do_not_see_it():
     root = ElementTree.fromstring(curves())
-    assert (root.get("role"), root.get("aria-label")) == ("img", 'A "described" <figure> & more')
+    assert (root.get("role"), root.get("aria-label")) == ("img", 'A "described" <figure> & more.')
 
 
 def test_figures_on_one_page_share_no_ids_and_find_their_own():
@@ -157,22 +153,32 @@ def test_every_sample_is_a_step():
     assert many.count("\nL ") - few.count("\nL ") == 2 * 30 * len(NAMES)  # a step is two lines
 
 
-def test_an_estimate_without_an_interval_has_only_its_mark():
-    rows = [("b - a", 0.5, [0.4, 0.6]), ("c - a", -0.5, None)]
-    with_one = figures.intervals("x", "", rows, "")
-    with_two = figures.intervals("x", "", [rows[0], ("c - a", -0.5, [-0.6, -0.4])], "")
-    assert with_two.count("LineCollection") == with_one.count("LineCollection") + 1
+def test_the_figure_that_answers_draws_the_margin_the_intervals_and_the_first_row_in_colour():
+    svg, first = forest(), COLOURS["series-3"][1]
+    assert svg.count("fill: var(--grid") == 1 and not forest(band=None).count("fill: var(--grid")
+    assert svg.count("LineCollection") == 2, "two of four rows have an interval"
+    assert {"the question", "b - a", "placebos", "b - c", "b - d", "b - e", "difference (nats)"} <= set(texts(svg))
+    assert texts(svg).count("placebos") == 1
+    groups = re.findall(r'<g id="six-((?:LineCollection|line2d)_\d+)">(.*?)</g>', svg, re.DOTALL)
+    assert len([name for name, drawn in groups if f"var(--series-3, {first})" in drawn]) == 3, "interval, ends, value"
+    assert 'aria-label="The answer. b - a -0.5000 (-0.6000 to -0.4000); b - c +0.1000; ' in svg
 
 
 def test_nothing_is_written_into_the_home_folder(tmp_path: Path):
     home = tmp_path / "home"
     home.mkdir()
-    code = (
-        "import pathlib; from tasks.report import figures; "
-        f"figures.prepare(pathlib.Path({str(tmp_path / 'cache')!r})); "
-        "figures.intervals('x', '', [('a', 0.5, None)], '')"
-    )
-    subprocess.run(
-        [sys.executable, "-c", code], cwd=REPOSITORY, env={"HOME": str(home), "PATH": ""}, timeout=120, check=True
-    )
-    assert not list(home.iterdir()) and (tmp_path / "cache" / "matplotlib").is_dir()
+    code = """if True:
+        import pathlib, sys
+        from tasks.report.figures import Dots, dots
+        from tests.flows import answers
+
+        def draws(run, config):
+            return {"words": len(dots("x", "", "", [Dots("a", [0.5])], "").svg)}
+
+        answers.count = draws
+        assert answers.finished(pathlib.Path(sys.argv[1]), answers.Study(name="it"))[-1].finished
+    """
+    given = [sys.executable, "-c", code, str(tmp_path / "runs")]
+    environment = {"HOME": str(home), "PATH": "", "PREFECT_HOME": str(tmp_path / "prefect")}
+    subprocess.run(given, cwd=REPOSITORY, env=environment, timeout=120, check=True)
+    assert not list(home.iterdir()) and (tmp_path / "runs" / ".cache" / "matplotlib").is_dir()

@@ -6,13 +6,15 @@ import base64
 import csv
 import hashlib
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pytest
 
-from tasks.report.page import Excerpt, Figure, Folded, Section, html_page
+from tasks.report.document import Document, Excerpt, Figure, Folded, Section
+from tasks.report.page import html_page
 from tasks.report.sorting import SCRIPT
 from tasks.report.style import STYLE
 from tasks.report.table import Link, Table
@@ -38,18 +40,23 @@ class Reader(HTMLParser):
         self.text += data
 
 
+def page(*sections: Section) -> str:
+    return html_page(Document("t", sections=sections))
+
+
 def whole(said: str = "text") -> str:
     table = Table(said, ["name", "value", said], [[said, "1.5", "a" * 64], ["b", "-2", "x" * 61]])
     section = Section(
         said,
         texts=[said],
         points=[said],
-        figures=[Figure(SVG, said), Figure(SVG, said, wide=True)],
+        figures=[Figure("one", SVG, said), Figure("two", SVG, said, wide=True)],
         excerpts=[Excerpt(said, {said: [(said, False), (said, True)]})],
         tables=[table],
         details=[Folded(said, said, "file", [Excerpt(said, {said: [(said, True)]})])],
     )
-    return html_page(said, said, [said], [section, Section("Other")], answer=[said], beside=[Link(said, "#")])
+    first = Document(said, said, said, [said], Figure("answer", SVG, said), [said], said, [said])
+    return html_page(replace(first, sections=[section, Section("Other")]), [Link(said, "#")], folded=True)
 
 
 def test_everything_that_is_given_as_text_is_shown_as_text():
@@ -78,8 +85,22 @@ def test_the_page_asks_for_nothing_and_may_not():
     assert not re.search(r"url\(|@import", STYLE)
 
 
+def test_the_first_screen_is_verdict_sentence_figure_and_what_was_not_shown_and_every_section_is_folded():
+    said = Document(
+        "a title", "the verdict", "the lead", ["a number"], Figure("answer", SVG, "a caption"), ["not this"], "asked",
+        ["a fact"], [Section("One", texts=["the text"]), Section("Two")],
+    )  # fmt: skip
+    html = html_page(said, folded=True)
+    body = Reader(html[html.index("<body>") :]).text
+    order = ["a title", "the verdict", "the lead", "shown", "a caption", "not this", "asked", "a fact", "the text"]
+    places = [body.index(part) for part in order]
+    assert places == sorted(places) and "a number" not in body, "the figure shows it"
+    assert len(re.findall(r'<details class="section"><summary><h2>', html)) == 2 and " open" not in html
+    assert "<details" not in html_page(said)
+
+
 def test_sections_are_linked_from_the_top():
-    reader = Reader(html_page("t", "l", [], [Section("What was: verified?"), Section("Limits")]))
+    reader = Reader(page(Section("What was: verified?"), Section("Limits")))
     links = [attributes["href"] for tag, attributes in reader.tags if tag == "a"]
     assert links == ["#what-was-verified", "#limits"]
     assert {f"#{attributes.get('id')}" for tag, attributes in reader.tags if tag == "section"} == set(links)
@@ -88,7 +109,7 @@ def test_sections_are_linked_from_the_top():
 def test_a_cell_leads_below_the_page_whatever_its_name_and_its_target_say():
     odd = Path("javascript:a") / f"b #c?d%20&\"'{NASTY.replace('/', '')}"
     table = Table("t", ["report"], [[Link(NASTY, quote(odd.as_posix()))], [Link("0" * 12, "x")]])
-    reader = Reader(html_page("t", "l", [], [Section("s", tables=[table])]))
+    reader = Reader(page(Section("s", tables=[table])))
     first, second = [
         a["href"] or "" for tag, a in reader.tags if tag == "a" and not (a["href"] or "").startswith(("#", "data:"))
     ]
@@ -98,7 +119,7 @@ def test_a_cell_leads_below_the_page_whatever_its_name_and_its_target_say():
 
 def test_a_link_in_a_cell_leads_where_it_says_and_is_its_text_elsewhere():
     table = Table("c", ["place"], [[Link(NASTY, 'runs/"a"&b')]])
-    html = html_page("t", "l", [], [Section("One", tables=[table])])
+    html = page(Section("One", tables=[table]))
     (target,) = [a["href"] for tag, a in Reader(html).tags if tag == "a" and (a["href"] or "").startswith("runs/")]
     assert target == 'runs/"a"&b' and NASTY in Reader(html).text
     assert table.markdown().splitlines()[-1] == f"| {NASTY} |"
@@ -106,7 +127,7 @@ def test_a_link_in_a_cell_leads_where_it_says_and_is_its_text_elsewhere():
 
 def test_a_table_is_kept_as_csv_by_a_link_that_asks_nobody():
     table = Table("c", ["model", "value"], [["a, b 7%20", "+1.5"], ["#&é", "-2"]])
-    reader = Reader(html_page("t", "l", [], [Section("One of them", tables=[table])]))
+    reader = Reader(page(Section("One of them", tables=[table])))
     (link,) = [a for tag, a in reader.tags if tag == "a" and "download" in a]
     assert link["download"] == "one-of-them-1.csv"
     kind, _, data = (link["href"] or "").partition(",")
@@ -115,26 +136,26 @@ def test_a_table_is_kept_as_csv_by_a_link_that_asks_nobody():
 
 
 def test_what_is_folded_can_be_kept_as_a_file():
-    reader = Reader(html_page("t", "l", [], [Section("One", details=[Folded("s", "a: 7%20\n# é\n", "it.yaml")])]))
+    reader = Reader(page(Section("One", details=[Folded("s", "a: 7%20\n# é\n", "it.yaml")])))
     (link,) = [a for tag, a in reader.tags if tag == "a" and "download" in a]
     assert link["download"] == "it.yaml" and unquote((link["href"] or "").partition(",")[2]) == "a: 7%20\n# é\n"
 
 
 def test_a_run_leads_to_its_row_wherever_it_is_named():
     rows = Table("where", ["run"], [["abc"]], ids=["run-abc"])
-    html = html_page("t", "l", [], [Section("One", tables=[Table("c", ["x", "run"], [["abd", "abc"]]), rows])])
+    html = page(Section("One", tables=[Table("c", ["x", "run"], [["abd", "abc"]]), rows]))
     assert '<td>abd</td><td><a href="#run-abc">abc</a></td>' in html and '<tr id="run-abc"><td>abc</td>' in html
 
 
 def test_a_part_of_a_column_s_head_may_be_bold():
     table = Table("c", ["model", "on **a (dead)**"], [["b", "1"]])
-    html = html_page("t", "l", [], [Section("One", tables=[table])])
+    html = page(Section("One", tables=[table]))
     assert '<th scope="col" class="right">on <strong>a (dead)</strong></th>' in html
 
 
 def test_marked_parts_of_a_text_are_marked():
     excerpt = Excerpt("c", {"after": [("a <b> ", False), ("c & d", True)]})
-    html = html_page("t", "l", [], [Section("One", excerpts=[excerpt])])
+    html = page(Section("One", excerpts=[excerpt]))
     assert "<dt>after</dt><dd>a &lt;b&gt; <mark>c &amp; d</mark></dd>" in html
 
 
@@ -178,5 +199,5 @@ def test_there_is_a_style_for_narrow_screens_and_for_print():
 
 
 def test_without_scripts_a_page_shows_no_button():
-    page = html_page("t", "l", [], [Section("One", tables=[Table("c", ["x"], [["2"], ["1"]])])])
-    assert "<table" in page and "<button" not in page.replace(SCRIPT, "")
+    html = page(Section("One", tables=[Table("c", ["x"], [["2"], ["1"]])]))
+    assert "<table" in html and "<button" not in html.replace(SCRIPT, "")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from tasks.report.audit import AuditResult
@@ -127,7 +127,7 @@ def aggregated(folder: Path, inputs: dict[str, StageInput], configured: Study) -
     """The result of aggregate on these inputs, and the directory that it wrote."""
     folder.mkdir(parents=True, exist_ok=True)
     run = stage_run(folder)
-    run.run = SimpleNamespace(root=next(iter(inputs.values())).run.root)  # runs are named relative to their own root
+    run.run = replace(run.run, root=next(iter(inputs.values())).run.root)  # runs are named relative to their own root
     return aggregate(run, for_aggregate(configured), **inputs), run.directory
 
 

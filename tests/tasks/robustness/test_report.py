@@ -11,11 +11,8 @@ import pytest
 
 from storage import durable
 from tasks.report import provenance
-from tasks.report.cautions import plain
-from tasks.robustness.answer import two_sentences
-from tasks.robustness.words import answered
 from tests.tasks.report.test_page import Reader
-from tests.tasks.robustness.edited import aggregated, contents, typed, written
+from tests.tasks.robustness.edited import aggregated, contents, written
 from tests.tasks.tiny import finished_study
 
 
@@ -36,12 +33,7 @@ def numbers(path: Path) -> dict[str, Any]:
 
 def test_every_figure_stands_in_the_page(path: Path, html: str):
     files = sorted((path / "figures").glob("*.svg"))
-    assert len(files) == 14 and all(file.read_text() in html for file in files)
-
-
-def test_it_says_first_whether_the_layers_live_and_then_what_the_answer_is(html: str):
-    titles = re.findall(r"<h2>([^<]*)</h2>", html)
-    assert titles[:3] == ["Do the constrained layers live?", "The answer", "What the constraint costs"]
+    assert len(files) == 10 and all(file.read_text() in html for file in files)
 
 
 def test_nothing_is_asked_from_outside(html: str):
@@ -54,10 +46,10 @@ def test_nothing_is_asked_from_outside(html: str):
 def test_every_table_of_the_table_file_is_in_the_report(path: Path, html: str):
     text = Reader(html).text
     cells = {
-        cell.strip().replace("**", "")
+        re.sub(r"\\(.)", r"\1", cell.strip().replace("**", ""))
         for line in (path / "table.md").read_text().splitlines()
         if line.startswith("| ") and "---" not in line
-        for cell in line.split("|")[1:-1]
+        for cell in re.split(r"(?<!\\)\|", line)[1:-1]
     }
     assert len(cells) > 100 and not [cell for cell in cells if cell not in text]
 
@@ -67,12 +59,11 @@ def test_all_ids_of_the_page_are_different(html: str):
     assert len(ids) == len(set(ids)) > 50
 
 
-def test_provenance_names_runs_fingerprints_and_configuration(html: str, numbers: Any):
+def test_provenance_names_runs_fingerprints_and_digests(html: str, numbers: Any):
     text = Reader(html).text
     for stage, place in numbers["runs"].items():
         assert place in text and numbers["provenance"][stage]["fingerprint"] in text
         assert numbers["provenance"][stage]["outputs_digest"] in text
-    assert "trigger_tokens: 3" in text and "success_relative_increase: 0.15" in text
 
 
 def test_many_files_are_shown_by_one_digest():
@@ -92,17 +83,6 @@ def test_numerics_that_differ_between_stages_are_shown_by_stage_and_between_arms
     assert "<strong>The arms ran on different numerics</strong>" in page
 
 
-def test_the_limits_are_stated(html: str):
-    text = Reader(html).text
-    for limit in (
-        "Under LayerNorm non-negative feed-forward weights restrict no function",
-        "nothing is claimed about the model as a function",
-        "Only these two attacks were run",
-        "a perplexity of 6.72 without and 37.68 with the constraint",
-    ):
-        assert limit in text
-
-
 def test_no_time_of_day_or_duration_is_shown(html: str):
     assert not re.search(r"started_at|\d\d:\d\d:\d\d|seconds\b(?!\":)", Reader(html).text)
 
@@ -118,19 +98,13 @@ def test_the_curves_and_points_are_those_of_the_stages(path: Path, numbers: Any)
     assert f"base {found:.4f}" in (path / "figures" / "strength-hotflip.svg").read_text()
 
 
-def test_the_summary_is_plain_text_for_an_email_and_begins_with_the_answer(path: Path, numbers: Any):
-    text = (path / "experiment_summary.txt").read_text()
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 78 and len(lines) <= 60 and "**" not in text
-    seen, not_shown = two_sentences(answered(typed(numbers)))
-    assert [" ".join(block.split()) for block in text.split("\n\n")[1:3]] == [plain(seen), not_shown]
-    assert "interval" in text and "report.html" in text and all(arm in text for arm in numbers["arms"])
-
-
-def test_the_page_begins_with_the_answer(html: str, numbers: Any):
-    (said,) = re.findall(r'</h1>\s*<div class="answer"><p><strong>(.*?)</p></div>', html)
-    seen, not_shown = two_sentences(answered(typed(numbers)))
-    assert said.replace("</strong></p><p>", " ").startswith(f"{plain(seen)} {not_shown}")
+def test_the_summary_is_plain_text_for_an_email_and_begins_with_the_answer(path: Path):
+    text, said = (path / "experiment_summary.txt").read_text(), durable.read_json(path / "result.json")
+    assert max(map(len, text.splitlines())) <= 78 and len(text.splitlines()) <= 60 and "**" not in text
+    _, verdict, _, answer, heading, not_shown, *_ = [" ".join(block.split()) for block in text.split("\n\n")]
+    assert verdict == said["answer"][0] and answer == " ".join(f"- {number}" for number in said["answer"][1:])
+    assert heading == "NOT SHOWN" and not_shown == " ".join(f"- {point}" for point in said["not_shown"])
+    assert said["headline"] == " ".join(said["answer"][:2]) and "report.html" in text
 
 
 def test_a_row_s_run_leads_to_the_row_that_says_where_it_lies_and_this_to_the_run_directory(

@@ -9,12 +9,10 @@ import copy
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from html import escape
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -22,13 +20,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from deployments.sweep import SWEEP
-from flows.robustness import SWEEP_SEEDS, sweep_stage
+from flows.robustness import NUMBERS_OF_A_SWEEP, SWEEP_SEEDS, sweep_stage
 from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
-from tasks.robustness import sweep, sweep_report
-from tasks.robustness.final_results import SweepResults
+from tasks.robustness import sweep
 from tasks.robustness.words import MODELS
 from tasks.stage.run import StageInput
 from tasks.sweep.configuration import SweepConfig
@@ -38,7 +35,6 @@ from tests.tasks.tiny import finished_study, stage_run, tiny_study
 T_975_OF_THREE = 4.302652729696142
 ARMS = ("baseline", "monotonic", "random-signs")
 SEEDS = (42, 1337, 2024)
-MADE_BY = {"page": "robustness", "profile": {"name": "tiny", "seed": 42, "execution": {}}}
 
 
 @dataclass
@@ -100,7 +96,7 @@ def finished(root: Path, cells: list[Cell]) -> dict[str, StageInput]:
             pq.write_table(pa.Table.from_pylist(rows), run.path / f"{attack}.parquet")
         lock = acquire(run.path / "locks")
         outputs = ["final_results.json", *(f"{attack}.parquet" for attack in made.records)]
-        inputs[f"seed_{SEEDS[number]}"] = StageInput(run, markers.write(run, outputs, {}, lock).outputs_digest)
+        inputs[f"seed {SEEDS[number]}"] = StageInput(run, markers.write(run, outputs, {}, lock).outputs_digest)
         lock.release()
     return inputs
 
@@ -108,11 +104,14 @@ def finished(root: Path, cells: list[Cell]) -> dict[str, StageInput]:
 def swept(folder: Path, inputs: dict[str, StageInput], **changed: Any) -> tuple[dict[str, Any], str]:
     """What the sweep returned, and its table."""
     run = stage_run(folder / "out")
-    run.run = SimpleNamespace(root=folder / "runs")
+    run.run = replace(run.run, root=folder / "runs")
     named = {f"seed {seed}": [seed] for seed, _ in zip(SEEDS, inputs, strict=False)}
-    config = SweepConfig(**({"study": "tiny", "keys": ["seed"], "cells": named} | MADE_BY | changed))
-    sweep.sweep_seeds(run, config, **inputs)
-    assert (run.directory / "report.html").read_text().count("<svg") == 2, "the figure, and the stages"
+    config = SweepConfig(
+        **({"study": "tiny", "keys": ["seed"], "cells": named, "numbers": NUMBERS_OF_A_SWEEP} | changed)
+    )
+    result = sweep.sweep_seeds(run, config, **inputs)
+    drawn = ["figures/answer.svg"] * any("nats per token (" in one for one in result.answer)
+    assert result.figures[:-1][: len(drawn) + 1] == [*drawn, "figures/differences.svg"]
     return durable.read_json(run.directory / "final_results.json"), (run.directory / "table.md").read_text()
 
 
@@ -129,8 +128,8 @@ def test_the_mean_difference_of_the_clean_loss_has_student_s_interval_over_cells
         half = T_975_OF_THREE * (sum((value - mean) ** 2 for value in values) / 2 / 3) ** 0.5
         assert found["loss_differences"][arm]["mean"] == pytest.approx(mean)
         assert found["loss_differences"][arm]["interval"] == pytest.approx([mean - half, mean + half]) and half > 0.01
-        (line,) = [line for line in table.splitlines() if line.startswith(f"| {arm} ") and "60.0%" in line]
-        assert f"| {mean:+.4f}" in line and f"{mean - half:+.4f} to {mean + half:+.4f}" in line
+        (line,) = [line for line in table.splitlines() if line.startswith(f"| {arm} ") and f"| {mean:+.4f} " in line]
+        assert f"{mean - half:+.4f} to {mean + half:+.4f}" in line
     assert "over 3 trainings of each" in table
 
 
@@ -160,9 +159,9 @@ def test_effects_at_equal_clean_loss_are_means_over_the_cells_that_all_know_them
     mean = found["equal_loss_differences"]["hotflip"]["monotonic"]
     assert mean["mean"] == pytest.approx(0.03) and mean["interval"][0] < 0.0 < 0.06 < mean["interval"][1]
     assert "random-signs" not in found["equal_loss_differences"]["hotflip"]
-    (ours,) = [line for line in table.splitlines() if line.startswith("| monotonic ") and "+0.0300" in line]
-    (theirs,) = [line for line in table.splitlines() if line.startswith("| random-signs ") and "not known" in line]
-    assert ours.count("|") == theirs.count("|") == 6
+    (block,) = [part for part in table.split("\n\n") if re.match(r"\| arm +\| uat +\| interval", part)]
+    shown = {row.split("|")[1].strip(): row.split("|")[4].strip() for row in block.splitlines()[2:]}
+    assert shown == {"monotonic": "+0.0300", "random-signs": "not known"}
 
 
 def test_the_answer_over_cells_says_in_how_many_other_ways_no_difference_is_shown(tmp_path: Path, cells: list[Cell]):
@@ -177,37 +176,9 @@ def test_the_answer_over_cells_says_in_how_many_other_ways_no_difference_is_show
     ways = found["primary_in_other_ways"]
     assert ways[alone]["value"] == pytest.approx(-0.4 / 3) and ways[alone]["interval"][1] > 0
     assert ways["at equal clean loss"]["value"] == pytest.approx(-0.301)
-    (said,) = [
-        line for line in table.splitlines() if "The same in other ways, by Student's t over cells alone: " in line
-    ]
-    assert f"{alone} -0.1333 (interval " in said
-    assert said.endswith("In 1 of these 3 the difference is not shown: the answer hangs on what is counted.")
-    assert "p < 0.001 is of Student's t, over cells and sources together." in table
-
-
-def test_the_two_sentences_stand_first_and_name_one_base_model_and_a_way_that_a_cell_does_not_know(
-    tmp_path: Path, cells: list[Cell]
-):
-    for number, made in enumerate(lowered(cells, "monotonic")):
-        set_at_equal_loss(made, "monotonic", None if number == 1 else -0.3)
-        for way in (found := made.numbers["primary"]["by_fewer_attacks"]):
-            found[way] = {"value": -0.3 - 0.001 * number, "interval": None, "p_value": None}
-    _, table = of_cells(tmp_path, cells)
-    seen, not_shown = [block for block in table.split("\n\n") if "nder hotflip" in block or "ot shown: that" in block]
-    assert seen.startswith("**Under hotflip ")
-    assert re.search(
-        r", p < 0\.001, 4 texts of 4 sources, 0\.\d{4} or more would be shown with a chance of 80%, 3 trainings of "
-        r"each\), which is more than the margin of 0\.02\.\*\*$",
-        seen,
-    )
-    assert not_shown == (
-        "It is less than on every placebo with living layers (random-signs); not shown: that the constraint makes the "
-        "model harder to attack, because the difference is not shown in 1 of 3 other ways to count, by Student's t "
-        "over cells alone (at equal clean loss), and all of them train from one base model."
-    )
-    page = next((tmp_path / "out").rglob("report.html")).read_text()
-    shown, written = escape(seen.strip("*")), not_shown.replace("'", "&#39;")
-    assert f'</h1>\n<div class="answer"><p><strong>{shown}</strong></p><p>{written}</p>' in page
+    assert "**Not shown: the difference is not there in 1 of 3 other ways to count.**" in table
+    assert f"in 1 of 3 other ways to count, by Student's t over cells alone ({alone}), and" in table
+    assert f"| monotonic - baseline, {alone} " in table
 
 
 def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells: list[Cell]):
@@ -215,16 +186,6 @@ def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells:
     _, table = of_cells(tmp_path, cells)
     assert re.search(rf"^seed {SEEDS[1]}: .*changed between attempts of train-monotonic", table, re.MULTILINE)
     assert re.search(r"^All arms had the same budget\.", table, re.MULTILINE)
-
-
-def test_how_far_the_constrained_weights_moved_stands_beside_each_arm(tmp_path: Path, cells: list[Cell]):
-    for made, ratio in zip(cells, (1.0, 1.5, 3.5), strict=True):
-        made.numbers["arms"]["monotonic"]["movement_ratio"] = ratio
-    cells[0].numbers["arms"]["random-signs"]["movement_ratio"] = None
-    found, table = of_cells(tmp_path, cells)
-    assert found["movement_ratio"]["monotonic"]["mean"] == 2.0 and "random-signs" not in found["movement_ratio"]
-    rows = {line.split("|")[1].strip(): line.split("|")[3].strip() for line in table.splitlines() if "% |" in line}
-    assert (rows["monotonic"], rows["random-signs"]) == ("2.00", "-")
 
 
 def lowered(cells: list[Cell], *arms: str) -> list[Cell]:
@@ -235,15 +196,30 @@ def lowered(cells: list[Cell], *arms: str) -> list[Cell]:
     return cells
 
 
-def test_a_difference_beyond_every_placebo_is_told_with_its_sign(tmp_path: Path, cells: list[Cell]):
-    found, table = of_cells(tmp_path, lowered(cells, "monotonic"))
-    assert found["primary"]["answer"]["answer"] == "differs" and found["primary"]["difference"]["value"] < -0.29
-    assert found["primary"]["difference"]["interval"][1] < 0
-    assert "It is less than on every placebo with living layers (random-signs)." in table and "no claim" not in table
+def other_ways(cells: list[Cell], unknown: int | None = None) -> list[Cell]:
+    """The cells where every other way to count says the same, but of one cell what it adds at equal clean loss."""
+    for number, made in enumerate(cells):
+        set_at_equal_loss(made, "monotonic", None if number == unknown else -0.3)
+        for way in (found := made.numbers["primary"]["by_fewer_attacks"]):
+            found[way] = {"value": -0.3 - 0.001 * number, "interval": None, "p_value": None}
+    return cells
+
+
+def test_a_difference_beyond_every_placebo_lacks_another_base_model(tmp_path: Path, cells: list[Cell]):
+    found, table = of_cells(tmp_path, other_ways(lowered(cells, "monotonic")))
+    difference = found["primary"]["difference"]
+    assert found["primary"]["answer"]["answer"] == "differs" and difference["value"] < -0.29
+    assert difference["interval"][1] < 0 and "3 trainings of each)" in table
+    assert "**Perhaps: " in table and "because all of them train from one base model. It is less than on every" in table
+
+
+def test_a_way_that_a_cell_does_not_know_is_not_there(tmp_path: Path, cells: list[Cell]):
+    _, table = of_cells(tmp_path, other_ways(lowered(cells, "monotonic"), unknown=1))
+    assert "1 of 3 other ways to count, by Student's t over cells alone (at equal clean loss), and all of" in table
 
 
 def test_a_placebo_that_lives_in_some_cells_only_is_named_and_not_passed_over(tmp_path: Path, cells: list[Cell]):
-    lowered(cells, "monotonic")
+    other_ways(lowered(cells, "monotonic"))
     cells[1].numbers["arms"]["random-signs"]["alive_share"] = 0.02
     cells[1].numbers["primary"]["from_placebos"] = {}
     found, table = of_cells(tmp_path, cells)
@@ -251,22 +227,21 @@ def test_a_placebo_that_lives_in_some_cells_only_is_named_and_not_passed_over(tm
     assert "random-signs, living in some cells only, was not compared" in table and "It is less than" not in table
 
 
-def test_what_a_placebo_has_as_well_is_no_claim_for_the_constraint(tmp_path: Path, cells: list[Cell]):
-    found, table = of_cells(tmp_path, lowered(cells, "monotonic", "random-signs"))
-    assert found["primary"]["answer"]["answer"] == "differs"
-    assert "That is no claim for the constraint: monotonic is not told apart from random-signs." in table
-
-
-def test_a_model_that_is_easier_to_attack_supports_no_claim(tmp_path: Path, cells: list[Cell]):
-    found, table = of_cells(tmp_path, lowered(cells, "baseline", "random-signs"))
-    assert found["primary"]["answer"]["answer"] == "differs" and found["primary"]["difference"]["value"] > 0.29
-    assert "So nothing here shows that non-negative weights make the model harder to attack." in table
-
-
-def test_a_difference_within_the_margin_is_equivalent(tmp_path: Path, cells: list[Cell]):
-    found, table = of_cells(tmp_path, cells)
-    assert found["primary"]["answer"]["answer"] == "equivalent" and abs(found["primary"]["difference"]["value"]) < 0.02
-    assert "So nothing here shows that non-negative weights make the model harder to attack." in table
+@pytest.mark.parametrize(
+    ("arms", "answer", "sign", "said"),
+    [
+        (["monotonic", "random-signs"], "differs", -1, "No: not told apart from a placebo."),
+        (["baseline", "random-signs"], "differs", 1, "No: easier to attack than the baseline."),
+        ([], "equivalent", 0, "No: as hard to attack as the baseline, within the margin of 0.02 nats per token."),
+    ],
+)
+def test_what_is_no_claim_for_the_constraint(
+    tmp_path: Path, cells: list[Cell], arms: list[str], answer: str, sign: int, said: str
+):
+    found, table = of_cells(tmp_path, lowered(cells, *arms))
+    assert found["primary"]["answer"]["answer"] == answer
+    assert sign * found["primary"]["difference"]["value"] > 0.29 or (not sign and "equivalent" in answer)
+    assert f"**{said}**" in table and "- That the constraint makes the model harder to attack, " in table
 
 
 def test_cells_that_disagree_leave_the_question_undecided(tmp_path: Path, cells: list[Cell]):
@@ -279,7 +254,7 @@ def test_a_cell_without_an_answer_leaves_the_sweep_without_one(tmp_path: Path, c
     cells[1].numbers["primary"] |= {"unanswered": "the constrained layers of monotonic are dead", "difference": None}
     found, table = of_cells(tmp_path, cells)
     assert found["primary"]["answer"] is None and found["primary"]["difference"] is None
-    assert "is not answered:** the constrained layers of monotonic are dead." in table
+    assert "**Not answered: the constrained layers of monotonic are dead.**" in table
 
 
 def test_an_arm_that_is_dead_in_the_mean_stands_in_bold(tmp_path: Path, cells: list[Cell]):
@@ -288,8 +263,8 @@ def test_an_arm_that_is_dead_in_the_mean_stands_in_bold(tmp_path: Path, cells: l
     found, table = of_cells(tmp_path, cells)
     assert found["alive_share"]["random-signs"]["mean"] == pytest.approx(0.0766666)
     assert "| **random-signs (dead)** |" in table and "**monotonic (dead)**" not in table
-    said = [line for line in table.splitlines() if line.startswith("- ")]
-    assert said[0].startswith("- **The constrained layers of random-signs are dead:**") and "primary" in said[2]
+    first, *_ = table.split("\n## ")
+    assert "- **The constrained layers of random-signs are dead:**" in first
     page = (tmp_path / "out").rglob("report.html")
     assert "<strong>random-signs (dead)</strong>" in next(page).read_text()
 
@@ -298,26 +273,23 @@ def test_a_cell_that_stopped_is_shown_as_missing(tmp_path: Path, cells: list[Cel
     inputs = finished(tmp_path / "runs", cells[:2])
     named = {f"seed {seed}": [seed] for seed in (*SEEDS[:2], 7)}
     found, table = swept(tmp_path, inputs, cells=named, missing=["seed 7"])
-    assert found["missing"] == ["seed 7"] and found["cells"] == ["seed 42", "seed 1337"]
-    assert "Missing, because a stage of theirs stopped: seed 7." in table
-    (line,) = [line for line in table.splitlines() if line.startswith("| seed 7 ")]
-    assert line.count("missing") == len(ARMS) + 2
+    assert "- Missing, because a stage stopped: seed 7." in table.split("\n## ")[0]
+    assert [name for name, cell in found["cells"].items() if cell["run"] is None] == ["seed 7"]
+    assert re.search(r"\|  7 \|( +missing \|)+ - ", table)
     assert found["loss_differences"]["monotonic"]["seeds"] == 2
 
 
 def test_every_cell_and_arm_has_its_effects_and_names_its_run(tmp_path: Path, cells: list[Cell]):
     found, table = of_cells(tmp_path, cells)
-    lines = [[part.strip() for part in line.split("|")[1:-1]] for line in table.splitlines() if line[:1] == "|"]
-    for name, made, place in zip(found["cells"], cells, found["runs"].values(), strict=True):
-        assert (tmp_path / "runs" / place / "COMPLETE.json").is_file()
+    for of_cell, made in zip(found["cells"].values(), cells, strict=True):
+        assert (tmp_path / "runs" / of_cell["run"] / "COMPLETE.json").is_file()
+        rows = [line for line in table.splitlines() if line.endswith(f"| {Path(of_cell['run']).name} |")]
         for attack, findings in made.numbers["attacks"].items():
             for arm in ARMS:
-                (line,) = [line for line in lines if line[:3] == [name, attack, arm]]
                 effect = findings["effects"][arm]
-                assert line[3] == f"{effect['clean_loss_nats_per_token']:.4f}"
-                measured = ("increase", "control_increase", "blind_increase")
-                assert line[4:7] == [f"{effect[f'{what}_nats_per_token']['value']:+.4f}" for what in measured]
-                assert line[-1] == place.rpartition("/")[2]
+                measured = [effect[f"{what}increase_nats_per_token"]["value"] for what in ("", "control_", "blind_")]
+                for value in (effect["clean_loss_nats_per_token"], *measured):
+                    assert any(f" {value:.6g} |" in row for row in rows), (attack, arm)
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -331,19 +303,10 @@ def test_two_cells_with_the_same_weights_are_one_training_and_refused(tmp_path: 
 @pytest.mark.parametrize("file", ["final_results.json", "hotflip.parquet"])
 def test_a_cell_s_results_that_were_edited_are_refused(tmp_path: Path, cells: list[Cell], file: str):
     inputs = finished(tmp_path / "runs", cells)
-    edited = inputs["seed_1337"].path / file
+    edited = inputs["seed 1337"].path / file
     edited.write_bytes(edited.read_bytes().replace(b"monotonic", b"monotonix", 1))
     with pytest.raises(CheckFailed, match=rf"{file} was edited"):
         swept(tmp_path, inputs)
-
-
-def test_the_table_carries_the_cautions_of_every_cell_once(tmp_path: Path, cells: list[Cell]):
-    found, table = of_cells(tmp_path, cells)
-    assert "toy size" in table and "GPTNeoXForCausalLM" in table
-    found["of_cell"]["seed_2024"]["numerics_changes"] = {"train-monotonic": [{}]}
-    table = sweep_report.table(SweepResults.model_validate(found))
-    assert table.count("All arms had the same budget.") == 1
-    assert table.count("changed between attempts of train-monotonic") == 1
 
 
 @pytest.mark.parametrize(
@@ -361,7 +324,7 @@ def test_cells_of_chance_alone_compare_the_arms_and_all_others_stand_side_by_sid
     keys: list[str], missing: list[str], stage: object, tmp_path: Path
 ):
     study = tiny_study(tmp_path, evaluation={"bootstrap_resamples": 100, "confidence_level": 0.9})
-    config = SweepConfig(study="tiny", keys=keys, cells={"a": [1], "b": [2]}, missing=missing, **MADE_BY)
+    config = SweepConfig(study="tiny", keys=keys, cells={"a": [1], "b": [2]}, missing=missing)
     taken, given = sweep_stage(study, config)
     assert taken is stage and given.confidence_level == 0.9
 
@@ -376,7 +339,8 @@ def headers(text: str) -> set[tuple[str, ...]]:
 
 
 def test_the_results_that_are_shown_have_the_columns_of_the_tables_that_are_made(tmp_path: Path, cells: list[Cell]):
-    shown = headers((REPOSITORY / "docs" / "results.md").read_text())
+    lines = (REPOSITORY / "docs" / "results.md").read_text().splitlines()
+    shown = headers("\n".join(line[2:] for line in lines if line.startswith("> ")))
     _, table = of_cells(tmp_path, cells)
     study = (finished_study().path("aggregate") / "table.md").read_text()
-    assert len(shown) >= 6 and shown <= headers(table) | headers(study)
+    assert len(shown) >= 4 and shown <= headers(table) | headers(study)

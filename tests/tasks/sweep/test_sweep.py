@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -16,13 +16,12 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.stage.run import StageInput
 from tasks.sweep.configuration import SweepConfig
-from tasks.sweep.figures import drawn
+from tasks.sweep.figures import figures_of
 from tasks.sweep.metrics import metrics_of
 from tasks.sweep.results import CellNumbers, SweepResults, numbers_of
 from tasks.sweep.sweep import sweep
 from tests.tasks.tiny import stage_run
 
-MADE_BY = {"page": "toy.py", "profile": {"name": "toy", "seed": 1, "execution": {}}}
 T_975_OF_TWO = 12.706204736432095
 CELLS = {f"seed {seed}, width {width}": [seed, width] for seed in (1, 2) for width in ("narrow", "wide")}
 
@@ -53,8 +52,8 @@ def swept(folder: Path, missing: list[str], **fields: Any) -> tuple[SweepResults
         for name, values in there.items()
     }
     run = stage_run(folder / "out")
-    run.run = SimpleNamespace(root=folder / "runs")
-    config = SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, missing=missing, **MADE_BY, **fields)
+    run.run = replace(run.run, root=folder / "runs")
+    config = SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, missing=missing, **fields)
     published = sweep(run, config, **inputs)
     for figure in published.figures:
         ElementTree.parse(run.directory / figure)
@@ -76,7 +75,7 @@ def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_k
     assert ["narrow", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707107", "2 of 2"] in rows(table)
     for name, (seed, width) in CELLS.items():
         assert [str(seed), width, f"{loss(seed, width):.6g}", results.runs[name].rsplit("/", 1)[-1]] in rows(table)
-    assert report.count("<svg") == 2 and "width wide" in report and "missing" not in table
+    assert report.count("<svg") == 3 and "width wide" in report and "missing" not in table
     assert ["letters", "26"] in rows(table), "what nothing varied here changes stands apart"
     assert "better" not in table + report
 
@@ -116,7 +115,7 @@ def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
     cells = {name: finished(tmp_path, name, {"loss": 1.0}) for name in ("seed 1", "seed 2")}
     file = cells["seed 1"].run.result_file
     file.write_text(file.read_text().replace("1.0", "0.5"))
-    config = SweepConfig(study="toy", keys=["seed"], cells={"seed 1": [1], "seed 2": [2]}, **MADE_BY)
+    config = SweepConfig(study="toy", keys=["seed"], cells={"seed 1": [1], "seed 2": [2]})
     with pytest.raises(CheckFailed, match=r"result\.json was edited"):
         sweep(stage_run(tmp_path / "out"), config, **cells)
 
@@ -131,18 +130,19 @@ def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers
         if name != lost
     }
     run = stage_run(tmp_path / "out")
-    run.run = SimpleNamespace(root=tmp_path / "runs")
-    sweep(run, SweepConfig(study="toy", keys=["width", "seed"], cells=cells, missing=[lost], **MADE_BY), **inputs)
+    run.run = replace(run.run, root=tmp_path / "runs")
+    sweep(run, SweepConfig(study="toy", keys=["width", "seed"], cells=cells, missing=[lost]), **inputs)
     report = (run.directory / "report.html").read_text()
     table = rows((run.directory / "table.md").read_text())
     assert ["width", "seed", "chance", "dropout 0.2", "run"] in table
     assert ["16", "2", "missing", "missing", "-"] in table
     assert ["1", "dropout 0.2", "1.015", "0.951469 to 1.07853", "0.00707107", "2 of 2"] in table
     assert ["16", "chance", "3", "-", "-", "1 of 2"] in table
-    picture, _ = re.findall("<svg.*?</svg>", report, re.DOTALL)
+    _, *pictures = re.findall("<svg.*?</svg>", report, re.DOTALL)
+    (picture,) = [one for one in pictures if "over width" in one.lower()]
     shown = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture)]
     assert {"width", "loss", "1", "4", "1 missing"} <= set(shown), shown
-    assert "over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture
+    assert "Over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture
 
 
 def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
@@ -150,7 +150,7 @@ def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
         f"width {width}": CellNumbers(values=[width], run="r", numbers={"loss": 1 / width}) for width in (16, 1, 4)
     }
     results = SweepResults(study="toy", keys=["width"], cells=cells)
-    (picture,) = drawn(results, metrics_of(results, ["*"])).values()
+    (picture,) = figures_of(results, *metrics_of(results, ["*"]))
     (line,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1\.2[^>]*>', picture.svg)
     places = [float(x) for x, _ in re.findall(r"[ML] (\S+) (\S+)", line)]
     assert len(places) == 3 and places == sorted(places)
@@ -173,7 +173,7 @@ def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path: Path) -> 
         for number, name in enumerate(CELLS)
     }
     run = stage_run(tmp_path / "out")
-    run.run = SimpleNamespace(root=tmp_path / "runs")
-    sweep(run, SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, **MADE_BY), **inputs)
+    run.run = replace(run.run, root=tmp_path / "runs")
+    sweep(run, SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS), **inputs)
     for file in ("table.md", "report.html"):
         assert "1 of 4 trainings is no better than mean" in (run.directory / file).read_text()
