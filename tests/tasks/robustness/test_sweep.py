@@ -159,7 +159,7 @@ def test_effects_at_equal_clean_loss_are_means_over_the_cells_that_all_know_them
     mean = found["equal_loss_differences"]["hotflip"]["monotonic"]
     assert mean["mean"] == pytest.approx(0.03) and mean["interval"][0] < 0.0 < 0.06 < mean["interval"][1]
     assert "random-signs" not in found["equal_loss_differences"]["hotflip"]
-    (block,) = [part for part in table.split("\n\n") if re.match(r"\| arm +\| uat +\| interval", part)]
+    (block,) = [part for part in table.split("\n\n") if re.match(r"\| arm +\| +uat +\| interval", part)]
     shown = {row.split("|")[1].strip(): row.split("|")[4].strip() for row in block.splitlines()[2:]}
     assert shown == {"monotonic": "+0.0300", "random-signs": "not known"}
 
@@ -275,7 +275,7 @@ def test_a_cell_that_stopped_is_shown_as_missing(tmp_path: Path, cells: list[Cel
     found, table = swept(tmp_path, inputs, cells=named, missing=["seed 7"])
     assert "- Missing, because a stage stopped: seed 7." in table.split("\n## ")[0]
     assert [name for name, cell in found["cells"].items() if cell["run"] is None] == ["seed 7"]
-    assert re.search(r"\|  7 \|( +missing \|)+ - ", table)
+    assert re.search(r"\| +7 \|( missing +\|)+ - ", table)
     assert found["loss_differences"]["monotonic"]["seeds"] == 2
 
 
@@ -283,13 +283,22 @@ def test_every_cell_and_arm_has_its_effects_and_names_its_run(tmp_path: Path, ce
     found, table = of_cells(tmp_path, cells)
     for of_cell, made in zip(found["cells"].values(), cells, strict=True):
         assert (tmp_path / "runs" / of_cell["run"] / "COMPLETE.json").is_file()
-        rows = [line for line in table.splitlines() if line.endswith(f"| {Path(of_cell['run']).name} |")]
+        assert f"| {Path(of_cell['run']).name} |" in table
         for attack, findings in made.numbers["attacks"].items():
             for arm in ARMS:
-                effect = findings["effects"][arm]
-                measured = [effect[f"{what}increase_nats_per_token"]["value"] for what in ("", "control_", "blind_")]
-                for value in (effect["clean_loss_nats_per_token"], *measured):
-                    assert any(f" {value:.6g} |" in row for row in rows), (attack, arm)
+                effect, beginning = findings["effects"][arm], f"attacks.{attack}.effects.{arm}"
+                of_attack = {
+                    name: of_cell["numbers"][name] for name in of_cell["numbers"] if name.startswith(beginning)
+                }
+                expected = {
+                    f"{beginning}.{what}increase_nats_per_token.value": effect[f"{what}increase_nats_per_token"][
+                        "value"
+                    ]
+                    for what in ("", "control_", "blind_")
+                } | {f"{beginning}.clean_loss_nats_per_token": effect["clean_loss_nats_per_token"]}
+                if "success_rate" in effect:
+                    expected[f"{beginning}.success_rate.value"] = effect["success_rate"]["value"]
+                assert of_attack == expected
 
 
 @pytest.mark.parametrize("arm", ARMS)
