@@ -14,12 +14,13 @@ from pydantic import ValidationError
 
 from storage import durable
 from storage.errors import CheckFailed
+from tasks.report.document import Document
 from tasks.robustness.stages import for_trainings
 from tasks.robustness.study import Study
-from tasks.robustness.tables import tables
-from tasks.robustness.words import facts, worse_than_frequencies
+from tasks.robustness.words import worse_than_frequencies
 from tasks.statistics.effects import attack_effect
 from tasks.statistics.losses import summary
+from tests.docs.quotes import document
 from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, train_with, typed, written
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_study
 
@@ -29,6 +30,11 @@ Stages = dict[str, dict[str, Any]]
 
 def results() -> dict:
     return durable.read_json(finished_study().path("aggregate") / "final_results.json")
+
+
+def said_of_it() -> Document:
+    """What the report of the tiny study says."""
+    return document("robustness", finished_study().path("aggregate") / "final_results.json")
 
 
 def report_of(folder: Path, edit: Callable[[Stages], None]) -> tuple[dict, str]:
@@ -126,9 +132,16 @@ def test_d15_a_threshold_relative_to_a_model_s_own_loss_that_favours_the_one_tha
     assert shows_that_the_attack_did_the_same_to_both(ours())
 
 
-def test_d15_no_text_gives_a_relative_effect_without_the_absolute_one_and_the_clean_loss():
-    said = [fact for fact in facts(typed(results())) if re.match(r"(uat|hotflip) on ", fact)]
-    assert len(said) == 6 and all("%" in fact and "clean loss" in fact and "nats per token" in fact for fact in said)
+def test_d15_no_table_gives_a_relative_effect_or_a_success_without_the_clean_loss_and_what_the_attack_adds():
+    said, relative = said_of_it().markdown(), 0
+    for block in said.split("\n\n"):
+        header = [cell.strip() for cell in block.splitlines()[0].split("|")]
+        if "relative" in header:
+            assert {"clean", "increase"} <= set(header), header
+        if "success" in header and header[1] == "model":
+            assert "clean" in header, header
+        relative += "relative" in header
+    assert relative == 2 and "%" not in "".join(said_of_it().numbers), "uat, hotflip"
 
 
 def test_d19_budgets_that_differ_and_are_called_identical(tmp_path):
@@ -201,15 +214,14 @@ def test_d24_every_number_of_the_aggregate_is_finite_and_nan_cannot_be_written(t
 
 def test_d26_a_winner_that_stands_in_the_code():
     """Whichever arm the numbers favour, the words name no winner."""
-    found = typed(results())
-    said = "\n".join([tables(found), *facts(found)])
+    found, said = typed(results()), said_of_it().markdown()
     for of_the_tiny_model in worse_than_frequencies(found):
         said = said.replace(of_the_tiny_model, "")
     assert not WINNER.search(said)
 
 
 def test_d26_one_seed_ranks_nothing():
-    text = tables(typed(results()))
+    text = said_of_it().markdown()
     assert "One seed: differences describe these trainings and rank nothing." in text
 
 
