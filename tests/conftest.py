@@ -115,9 +115,9 @@ def smoke_root(run_study: Command, tmp_path_factory: pytest.TempPathFactory) -> 
 def run_here(prefect_server: str, capsys: pytest.CaptureFixture[str]) -> RunHere:
     """The command's function in this process, against the shared server; returns (exit code, all output)."""
 
-    def run(*arguments: str | Path, profile: str = "smoke") -> tuple[int, str]:
+    def run(*arguments: str | Path, profile: str = "smoke", module: str = "flows.robustness") -> tuple[int, str]:
         with temporary_settings({PREFECT_API_URL: prefect_server}):
-            code = command.main("flows.robustness", ["--profile", profile, *map(str, arguments)])
+            code = command.main(module, ["--profile", profile, *map(str, arguments)])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 

@@ -70,7 +70,7 @@ def lines_at(columns: int, printed: str) -> int:
 def test_a_finished_study_ends_with_its_answer_in_at_most_15_lines_and_all_tables_by_a_command(
     smoke_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed = "\n".join(in_window(80, "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)))
+    printed = "\n".join(in_window(80, "-m", "flows.robustness", "--profile", "smoke", "--root", str(smoke_root)))
     (run,) = smoke_root.glob("smoke/aggregate/*")
     result = durable.read_json(run / "result.json")
     assert lines_at(80, printed) <= 15
