@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows import icecube
+from flows import command, icecube
 from storage import durable, markers
 from storage.differences import leaves
 from storage.errors import CheckFailed
@@ -23,7 +23,6 @@ from tasks.icecube.results import RatesResult, TrialResult
 from tasks.icecube.stages import ReportConfig
 from tasks.icecube.tables import failure_table
 from tasks.icecube.words import about_rates, lead, not_shown, numbers, verdict
-from tests.conftest import RunHere
 from tests.docs.quotes import document
 from tests.flows.test_terminal import lines_at
 from tests.tasks.icecube.tiny import finished
@@ -269,7 +268,7 @@ def test_the_numbers_of_a_sweep_are_numbers_of_the_results():
         assert any(fnmatch.fnmatchcase(name, pattern) for name in names), pattern
 
 
-def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(run_here: RunHere) -> None:
-    code, printed = run_here("--root", finished().root, module="flows.icecube")
-    result = finished().result("icecube-report")
-    assert code == 0 and lines_at(80, printed) <= 15 and all(line in printed for line in result["answer"])
+def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["run", "icecube", "--profile", "smoke", "--root", str(finished().root)]) == 0
+    printed, result = capsys.readouterr().out, finished().result("icecube-report")
+    assert lines_at(80, printed) <= 15 and all(line in printed for line in result["answer"])

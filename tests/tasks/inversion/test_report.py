@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flows import command
 from storage.errors import CheckFailed
 from tasks.inversion.figures import _dose, figures
 from tasks.inversion.final_results import ArmFacts, FinalResults
@@ -14,7 +15,6 @@ from tasks.inversion.results import Trivial
 from tasks.inversion.stages import ReportConfig
 from tasks.inversion.tables import difference_table, recorded_table
 from tasks.inversion.words import diverged, lead, not_shown, standing, verdict
-from tests.conftest import RunHere
 from tests.docs.quotes import document
 from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
@@ -195,7 +195,7 @@ def test_a_study_of_doses_draws_the_error_over_them() -> None:
     assert not _dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses | both}))
 
 
-def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(run_here: RunHere) -> None:
-    code, printed = run_here("--root", finished().root, module="flows.inversion")
-    result = finished().result("inversion-report")
-    assert code == 0 and lines_at(80, printed) <= 15 and all(line in printed for line in result["answer"])
+def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.ratchet(["run", "inversion", "--profile", "smoke", "--root", str(finished().root)]) == 0
+    printed, result = capsys.readouterr().out, finished().result("inversion-report")
+    assert lines_at(80, printed) <= 15 and all(line in printed for line in result["answer"])
