@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 FEW_NUMBERS = 6
 """Of the result of a stage that has no table."""
+NOT_SHOWN = 200
+"""Characters of what was not shown: an answer ends a terminal of 80 columns in at most 15 lines."""
 
 
 def run_study(options: argparse.Namespace) -> int:
@@ -243,7 +246,7 @@ def _show_answer(handle: Handle, end: str) -> None:
     for number in numbers:
         show(f"  {number}")
     if not_shown := result.get("not_shown"):
-        show(f"  not shown: {not_shown[0]}")
+        show(f"  not shown: {textwrap.shorten(not_shown[0], NOT_SHOWN, placeholder=' ...')}")
         more = f"{len(not_shown) - 1} more of these, and all tables" if not_shown[1:] else "all tables"
         show(f"  {more}: ratchet show {handle.run.path} --table", style="dim")
     where = markers.output(handle.run, shown_first(result)) if shown_first(result) else handle.run.result_file
