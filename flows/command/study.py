@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FEW_NUMBERS = 6
 """Of the result of a stage that has no table."""
-NOT_SHOWN = 200
+NOT_SHOWN = 130
 """Characters of what was not shown: an answer ends a terminal of 80 columns in at most 15 lines."""
 
 

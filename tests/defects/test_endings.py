@@ -170,7 +170,7 @@ def test_a_marker_that_was_only_touched(tmp_path):
 def test_two_seeds_with_equal_weights():
     """Identical files were reported as "identical across all three seeds, confirming stability"."""
     results = FinalResults.read_file(finished_study().path("aggregate") / "final_results.json")
-    with pytest.raises(CheckFailed, match="seed 42 and seed 2024 have equal weights_digest"):
+    with pytest.raises(CheckFailed, match="seed 42, baseline and seed 2024, baseline: equal weights_digest"):
         _require_distinct_seeds({"seed 42": Cell(results, {}), "seed 2024": Cell(results, {})})
     _require_distinct_seeds({"seed 42": Cell(results, {})})
 

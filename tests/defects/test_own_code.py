@@ -121,7 +121,9 @@ def test_an_edit_is_told_before_old_numbers_and_a_fresh_stage_is_run_with_what_i
     changed = {path.parent.name for path, before in finished.items() if path.stat().st_mtime_ns != before}
     assert changed == {die}, "equal bytes: what reads it stays as it is"
     code, printed = dice(edited, "--fresh", "trow")
-    assert code == 2 and "--fresh trow names no stage of this study: they are throw, sum" in printed
+    assert (
+        code == 2 and "--fresh trow names no stage of this study; did you mean 'throw'? they are throw, sum" in printed
+    )
     code, printed = dice(edited, "--fresh", "throw", "--dry-run")
     assert code == 2 and len(list(root.glob("own_dice/throw/*/earlier/*"))) == 3
 
