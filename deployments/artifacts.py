@@ -151,7 +151,7 @@ class StudyArtifacts(Artifacts):
             verdict, *numbers = result.get("answer") or [result.get("headline", "")]
             not_shown = result.get("not_shown", [])
             lines = [f"**{without_links(verdict)}**" if verdict else "", _points(numbers)]
-            lines += [f"What was not shown:\n\n{_points(not_shown)}"] if not_shown else []
+            lines += [f"Not shown, and to keep in mind:\n\n{_points(not_shown)}"] if not_shown else []
             lines += [f"Open it in a browser: `{markers.output(last, report)}`"]
             self.text("report", "\n\n".join(filter(None, lines)), "the answer; the report is one page, without network")
         self._tables_and_figures(last, result)

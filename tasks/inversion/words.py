@@ -52,6 +52,8 @@ def verdict(results: FinalResults) -> str:
     asked, reference = against_reference(results), results.reference
     if not results.arms[reference].learned:
         return f"Not shown: {reference} itself is not shown to learn."
+    if all(one.unlearned for one in asked):
+        return f"Not shown: {', '.join(one.arm for one in asked)} are not shown to learn."
     shown = [one for one in asked if one.better] or [one for one in asked if one.worse]
     if not shown:
         return why_not_shown(asked, results.min_seeds)

@@ -111,7 +111,7 @@ class Document:
             f"**{self.verdict}**" if self.verdict else "",
             self.lead,
             _points(self.numbers),
-            f"What was not shown:\n\n{_points(self.not_shown)}" if self.not_shown else "",
+            f"Not shown, and to keep in mind:\n\n{_points(self.not_shown)}" if self.not_shown else "",
             self.question,
             _points(self.facts),
             *(section.markdown() for section in self.sections),

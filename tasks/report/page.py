@@ -42,7 +42,7 @@ TEMPLATE = """<!doctype html>
 <figure class="answer">{{ said.answer.svg | svg }}<figcaption>{{ said.answer.caption }}</figcaption></figure>
 {%- endif %}
 {%- if said.not_shown %}
-<div class="facts"><p>What was not shown</p>
+<div class="facts"><p>Not shown, and to keep in mind</p>
 <ul>{% for point in said.not_shown %}<li>{{ point | strong }}</li>{% endfor %}</ul></div>
 {%- endif %}
 {%- if said.question %}

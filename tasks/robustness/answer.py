@@ -25,6 +25,7 @@ REFERENCES = {
     "increase": "that of the baseline",
     "increase_at_equal_loss": "that of the model without constraint at the same clean loss",
 }
+ONE_SEED = "one seed"
 AT = {"increase": "", "increase_at_equal_loss": " at equal clean loss"}
 
 
@@ -52,10 +53,12 @@ def verdict(given: Answered) -> str:
         return f"Not answered: {found.unanswered}."
     if why := _undecided(found.answer, found.sources):
         return f"Not shown either way: {why}."
+    no = "Not shown, on one seed" if given.trainings == ONE_SEED else "No"
     if found.answer.answer == "equivalent":
-        return f"No: as hard to attack as the baseline, within the margin of {found.answer.margin:g} nats per token."
+        return f"{no}: as hard to attack as the baseline, within the margin of {found.answer.margin:g} nats per token."
     if found.difference.value > 0:
-        return "No: easier to attack than the baseline."
+        small = ", by less than the margin" if found.answer.answer == "differs within the margin" else ""
+        return f"{no}: easier to attack than the baseline{small}."
     if not found.from_placebos:
         return "Not shown: no placebo with living layers was compared."
     if alike := not_told_apart(found):

@@ -67,10 +67,24 @@ def report(results: RobustnessSweepResults, cells: Cells, of_cells: Document) ->
                 tables=[*_primary_tables(results), _mean_table(results), _equal_loss_table(results)],
             ),
             Section("The attacks", texts=[how_attacked(name, first) for name in first.attacks.by_name()]),
-            *of_cells.sections,
+            *(_with_dead_marked(section, shares) for section in of_cells.sections),
             Section("Cautions", points=_cautions(cells)),
         ],
     )
+
+
+def _with_dead_marked(section: Section, shares: Mapping[str, float]) -> Section:
+    """The section of a metric, where a dead arm is called so in every table, as in all other tables."""
+    dead = {arm for arm, share in shares.items() if share < ALIVE_SHARE}
+
+    def marked(cell: object) -> object:
+        return f"**{cell} (dead)**" if isinstance(cell, str) and dead & {*cell.split(", ")} else cell
+
+    def whole(table: Table) -> Table:
+        header = [str(marked(cell)) for cell in table.header]
+        return replace(table, header=header, rows=[[*map(marked, row)] for row in table.rows])
+
+    return replace(section, tables=[*map(whole, section.tables)])
 
 
 def _other_numbers(results: RobustnessSweepResults) -> list[str]:

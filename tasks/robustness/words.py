@@ -9,6 +9,7 @@ from typing import Any
 from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
 from tasks.report.numbers import NATS, estimate, percent
 from tasks.robustness.answer import (
+    ONE_SEED,
     Answered,
     shows_the_control,
 )
@@ -126,7 +127,7 @@ def _of_what_is_added(least: float, margin: float, added: float) -> str:
 def answered(results: FinalResults) -> Answered:
     """What the study's two sentences are made from."""
     one_training = "one seed says nothing about another training"
-    return Answered(results.primary, in_other_ways(results), "one seed", one_training)
+    return Answered(results.primary, in_other_ways(results), ONE_SEED, one_training)
 
 
 def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:

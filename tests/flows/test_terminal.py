@@ -75,7 +75,7 @@ def test_a_finished_study_ends_with_its_answer_in_at_most_15_lines_and_all_table
     result = durable.read_json(run / "result.json")
     assert lines_at(80, printed) <= 15
     flat = " ".join(printed.split())
-    parts = (*result["answer"], result["not_shown"][0][:150], str(run / "report.html"))
+    parts = (*result["answer"], result["not_shown"][0][:100], str(run / "report.html"))
     shown = [flat.index(part) for part in parts]
     assert shown == sorted(shown)
     (named,) = re.findall(r"ratchet (show \S+ --table)", flat)

@@ -66,6 +66,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "small": ({"said": "differs within the margin"}, "Hardly: harder", "because the difference is within the margin."),
     "easier": ({"interval": MORE, "ways": {}}, "No: easier", "harder to attack, nor that it makes it easier, because "),
     "equal": ({"said": "equivalent", "interval": NOTHING}, "No: as hard to attack", "nor that it never does, because "),
+    "easier, one seed": ({"interval": MORE, "trainings": "one seed"}, "Not shown, on one seed: easier", "it easier"),
+    "equal, one seed": (
+        {"said": "equivalent", "interval": NOTHING, "trainings": "one seed"}, "Not shown, on one seed: as hard", "never"
+    ),
     "open": ({"said": "undecided", "interval": NOTHING}, "Not shown either way: the interval", "does not, "),
     "p and interval": ({"said": "undecided", "p_value": 0.125}, f"Not shown either way: {OPEN}", f"because {OPEN}."),
     "four sources": ({"said": "undecided", "sources": 4}, "Not shown either way: 4 sources ", FEW.format("0.125")),

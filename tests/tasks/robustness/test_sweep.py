@@ -263,6 +263,7 @@ def test_an_arm_that_is_dead_in_the_mean_stands_in_bold(tmp_path: Path, cells: l
     found, table = of_cells(tmp_path, cells)
     assert found["alive_share"]["random-signs"]["mean"] == pytest.approx(0.0766666)
     assert "| **random-signs (dead)** |" in table and "**monotonic (dead)**" not in table
+    assert not re.search(r"\| (\w+, )?random-signs +\|", table), "in every table"
     first, *_ = table.split("\n## ")
     assert "- **The constrained layers of random-signs are dead:**" in first
     page = (tmp_path / "out").rglob("report.html")
