@@ -77,7 +77,7 @@ def test_its_commands_run_in_an_empty_folder(
         answer(line, folder, prefect_server)
         if line == "ratchet run dice.py":
             (shown,) = re.findall(r"^```text\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-            ends = re.sub(r"[0-9a-f]{12}", "<run>", capsys.readouterr().out).replace(f"{folder}/", "").splitlines()
+            ends = re.sub(r"/[0-9a-f]{12}/", "/<run>/", capsys.readouterr().out).replace(f"{folder}/", "").splitlines()
             assert ends[-3:] == shown.splitlines()
     roots = [folder / "runs", folder / "again"]
     stopped = durable.read_json(next(roots[1].glob("letters/letters-train/*/attempts/0001.json")))
