@@ -25,7 +25,7 @@ def write_index(root: Path) -> Path:
     """
     studies = sorted(read_root(root), key=_newest, reverse=True)
     results = sum(len(study.results) for study in studies)
-    said = Document(
+    document = Document(
         TITLE,
         question=f"below {root.absolute()}",
         facts=[
@@ -38,7 +38,7 @@ def write_index(root: Path) -> Path:
     try:
         if file.exists() and f"<title>{TITLE}</title>".encode() not in reading.read_bytes(file):
             raise BadInput(f"{file} is not the page of an earlier time: move it away, and it is written")
-        durable.write_bytes(file, html_page(said).encode())
+        durable.write_bytes(file, html_page(document).encode())
     except OSError as error:
         raise BadInput(f"{file} cannot be written: {error.strerror or error}") from None
     except ValueError as error:

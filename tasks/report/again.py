@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,7 +27,8 @@ def made_again(run: RunDirectory, dag: Dag) -> list[Folded]:
     """
     if not (kept := read(run.study_file)):
         return []
-    page, profile, over = kept["page"].removeprefix("flows."), kept["study"], kept["over"]
+    place, profile, over = kept["page"], kept["study"], kept["over"]
+    page = Path(place).name if place.endswith(".py") else place.removeprefix("flows.")  # wherever the file lies
     file = f"{profile['name']}.yaml"
     varied = [f"--over {shlex.quote(f'{key}={listed(values)}')}" for key, values in over.items()]
     command = " ".join(["ratchet", "sweep" if over else "run", shlex.quote(page), "--profile", file, *varied])

@@ -86,7 +86,7 @@ def _page(title: str, dag: Dag, known: Mapping[str, Sequence[Attempt]]) -> str:
         Section("Every stage", figures=[dag_figure(dag.noted(took))], tables=[_stage_table(labels, known)]),
         Section("Every attempt", tables=[_attempt_table(labels, known)]),
     ]
-    said = Document(
+    document = Document(
         f"{title}: attempts",
         question="When and where each stage worked, how long, and what it used. Nothing here is part of a result: "
         "another run gives the same results in another time. The stage that wrote this page is not on it: it was still "
@@ -94,7 +94,7 @@ def _page(title: str, dag: Dag, known: Mapping[str, Sequence[Attempt]]) -> str:
         facts=_totals(every),
         sections=sections,
     )
-    return html_page(said, beside=[Link("report.html", "report.html")])
+    return html_page(document, beside=[Link("report.html", "report.html")])
 
 
 def _totals(every: Sequence[Attempt]) -> list[str]:

@@ -26,40 +26,40 @@ TEMPLATE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{{ policy }}">
 <link rel="icon" href="data:,">
-<title>{{ said.title }}</title>
+<title>{{ document.title }}</title>
 <style>{{ style }}</style>
 </head>
 <body>
 <header>
-<h1>{{ said.title }}</h1>
-{%- if said.verdict %}
-<p class="verdict">{{ said.verdict | strong }}</p>
+<h1>{{ document.title }}</h1>
+{%- if document.verdict %}
+<p class="verdict">{{ document.verdict | strong }}</p>
 {%- endif %}
-{%- if said.lead %}
-<p class="lead">{{ said.lead | strong }}</p>
+{%- if document.lead %}
+<p class="lead">{{ document.lead | strong }}</p>
 {%- endif %}
-{%- if said.answer %}
-<figure class="answer">{{ said.answer.svg | svg }}<figcaption>{{ said.answer.caption }}</figcaption></figure>
+{%- if document.answer %}
+<figure class="answer">{{ document.answer.svg | svg }}<figcaption>{{ document.answer.caption }}</figcaption></figure>
 {%- endif %}
-{%- if said.not_shown %}
+{%- if document.not_shown %}
 <div class="facts"><p>Not shown, and to keep in mind</p>
-<ul>{% for point in said.not_shown %}<li>{{ point | strong }}</li>{% endfor %}</ul></div>
+<ul>{% for point in document.not_shown %}<li>{{ point | strong }}</li>{% endfor %}</ul></div>
 {%- endif %}
-{%- if said.question %}
-<p class="faint">{{ said.question | strong }}</p>
+{%- if document.question %}
+<p class="faint">{{ document.question | strong }}</p>
 {%- endif %}
-{%- if said.facts %}
-<ul>{% for fact in said.facts %}<li>{{ fact | strong }}</li>{% endfor %}</ul>
+{%- if document.facts %}
+<ul>{% for fact in document.facts %}<li>{{ fact | strong }}</li>{% endfor %}</ul>
 {%- endif %}
 {%- if beside %}
 <p class="faint">Beside this page: {% for link in beside %}{{ link | cell }}{{ ", " if not loop.last }}{% endfor %}.</p>
 {%- endif %}
 </header>
 <nav aria-label="Contents"><ul>
-{%- for section in said.sections %}<li><a href="#{{ section.anchor }}">{{ section.title }}</a></li>{% endfor %}</ul>
+{%- for section in document.sections %}<li><a href="#{{ section.anchor }}">{{ section.title }}</a></li>{% endfor %}</ul>
 </nav>
 <main>
-{%- for section in said.sections %}
+{%- for section in document.sections %}
 {%- if folded %}
 <details class="section"><summary><h2>{{ section.title }}</h2></summary>
 {%- else %}
@@ -142,7 +142,7 @@ EXCERPTS = """
 """
 
 
-def html_page(said: Document, beside: Sequence[Link] = (), folded: bool = False) -> str:
+def html_page(document: Document, beside: Sequence[Link] = (), folded: bool = False) -> str:
     """The page as HTML. All but the figures is taken as plain text and escaped, and what stands between ** is bold.
 
     `beside` are the files that lie beside it. With `folded` each section opens when its title is clicked, or when a
@@ -155,10 +155,10 @@ def html_page(said: Document, beside: Sequence[Link] = (), folded: bool = False)
     environment.filters |= {"csv": lambda table: _as_file(table.csv(), "text/csv"), "file": _as_file}
     environment.globals.update(right=_right, cell_class=_cell_class)
     page = environment.get_template("page").render(
-        said=said,
+        document=document,
         beside=beside,
         folded=folded,
-        ids={id_ for section in said.sections for table in section.tables for id_ in table.ids},
+        ids={id_ for section in document.sections for table in section.tables for id_ in table.ids},
         style=Markup(STYLE),
         script=Markup(SCRIPT),
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src {POLICY_SOURCE}; img-src data:",

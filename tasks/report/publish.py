@@ -67,35 +67,35 @@ def publish_report(
     run: StageRun,
     inputs: Mapping[str, StageInput],
     results: Result | dict[str, Any],
-    said: Document,
+    document: Document,
     tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> Published:
     """Writes the report in every form, with where its numbers come from at its end: see `publish`.
 
     `report.html`, `table.md`, `experiment_summary.txt`, `figures/` and `final_results.json` are functions of `inputs`,
-    the stages that were read, by name; `attempts.html` is not, and no output. For whoever computes
-    with them `tables` are rows, each written as `<name>.parquet`, and `texts` files by name.
+    the stages that were read, by name; `attempts.html` is not, and no output. For whoever computes with them `tables`
+    are rows, each written as `<name>.parquet`, and `texts` files by name.
     """
     if isinstance(results, dict) and (nothing := unlearned(Lineages().of(run.run).runs())):
-        said = replace(said, not_shown=[*said.not_shown, f"**{nothing}.**"])
+        document = replace(document, not_shown=[*document.not_shown, f"**{nothing}.**"])
     dag = Dag.of(run, inputs.values())
-    said = replace(said, sections=[*said.sections, provenance_section(run, inputs, dag)])
+    document = replace(document, sections=[*document.sections, provenance_section(run, inputs, dag)])
     for name, rows in (tables or {}).items():
         with run.publish_file(f"{name}.parquet") as file:
             pq.write_table(pa.Table.from_pylist(rows), file)
     files = ["table.md", SUMMARY, "figures/", *(texts or {})]
     written = {
-        "table.md": said.markdown(),
-        SUMMARY: said.text(BESIDE_SUMMARY),
-        "report.html": html_page(said, beside(files), folded=True),
+        "table.md": document.markdown(),
+        SUMMARY: document.text(BESIDE_SUMMARY),
+        "report.html": html_page(document, beside(files), folded=True),
         **(texts or {}),
     }
     publish_attempts(run, dag)
-    figures = {figure.name: figure.svg for figure in said.figures}
-    published = _published(run, results, written, figures, said.headline)
-    answer = [plain(text) for text in (said.verdict, *said.numbers) if text]
-    return published.model_copy(update={"answer": answer, "not_shown": [plain(text) for text in said.not_shown]})
+    figures = {figure.name: figure.svg for figure in document.figures}
+    published = _published(run, results, written, figures, document.headline)
+    answer = [plain(text) for text in (document.verdict, *document.numbers) if text]
+    return published.model_copy(update={"answer": answer, "not_shown": [plain(text) for text in document.not_shown]})
 
 
 def publish(

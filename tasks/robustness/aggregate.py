@@ -66,9 +66,9 @@ def aggregate(
     results = _results(config, study, stages, run.run.root)
     shown = {BASE: base} if study.base.training else {}
     drawn = figures(results, study.records, shown | arms)
-    said = report(results, drawn, attacked_texts(results, study.records, stages))
+    document = report(results, drawn, attacked_texts(results, study.records, stages))
     rows = {attack: [row for own in study.records[attack].values() for row in own] for attack in ATTACKS}
-    return publish_report(run, stages, results, said, tables=rows)
+    return publish_report(run, stages, results, document, tables=rows)
 
 
 ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")

@@ -31,7 +31,7 @@ ATTACKS = ("uat", "hotflip")
 
 def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
     """Verifies every byte that it reads, and compares the arms over all seeds that are there."""
-    results, said = read_cells(run, config, studies)
+    results, document = read_cells(run, config, studies)
     cells = [
         Cell(FinalResults.read_file(given.path / "final_results.json"), {name: _rows(given, name) for name in ATTACKS})
         for given in studies.values()
@@ -39,7 +39,7 @@ def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Pu
     _require_distinct_seeds(dict(zip(config.present, cells, strict=True)))
     combined = _combined(config, cells, results)
     of_cell = {name: cell.results for name, cell in zip(config.present, cells, strict=True)}
-    return publish_report(run, studies, combined, report(combined, of_cell, said), texts=cells_csv(results, config))
+    return publish_report(run, studies, combined, report(combined, of_cell, document), texts=cells_csv(results, config))
 
 
 @dataclass(frozen=True)

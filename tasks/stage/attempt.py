@@ -68,7 +68,6 @@ def _attempt_with_lock(
     digests = {role: given.outputs_digest for role, given in inputs.items()}
     identity = {"fingerprint": run.fingerprint, "inputs": digests}
     work = StageRun(run, identity, lock, cache_folder(run.root, config.execution), config.scientific())
-    os.environ.setdefault("MPLCONFIGDIR", str(work.cache / "matplotlib"))  # its list of fonts: never in the home folder
     log_handler = None
     try:
         run.refresh()  # the holder before may have been on another host
@@ -108,10 +107,7 @@ def _attempt_with_lock(
         if outcome.diagnosis and outcome.diagnosis.detail:
             work.log.error("%s", outcome.diagnosis.detail)
     finally:
-        if log_handler is not None:
-            logging.getLogger("ratchet").removeHandler(log_handler)
-            with suppress(OSError):  # on a full disk its last lines are lost, the outcome is not
-                log_handler.close()
+        _end_log(log_handler)
     work.progress.beat()
     if work.record is not None:
         try:
@@ -244,6 +240,7 @@ def _work(stage: Stage, work: StageRun, config: StageConfiguration, inputs: dict
     except TypeError as error:
         given = ", ".join(["run", "config", *inputs])
         raise BadInput(f"{where} of the stage {stage.name} is called with {given}: {error}") from None
+    os.environ.setdefault("MPLCONFIGDIR", str(work.cache / "matplotlib"))  # its list of fonts: never in the home folder
     result = function(work, config, **inputs)
     if not isinstance(result, Result | dict):
         raise BadInput(f"{where} returned a {type(result).__name__}: a stage returns a dictionary, or a Result")
@@ -259,6 +256,13 @@ def _numerics_changes(run: RunDirectory) -> dict[str, Any]:
     """What the result says when attempts ran on different numerics."""
     changes = durable.read_json(run.stage_file)["numerics_changes"]
     return {"numerics_changes": changes} if changes else {}
+
+
+def _end_log(handler: logging.Handler | None) -> None:
+    if handler is not None:
+        logging.getLogger("ratchet").removeHandler(handler)
+        with suppress(OSError):  # on a full disk its last lines are lost, the outcome is not
+            handler.close()
 
 
 def _log_to(file: Path) -> logging.Handler:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage.errors import MESSAGE_SHOWN, cut
 from tasks.statistics.comparison import Comparison, Pair, compare_together
 from tasks.sweep.metrics import Metric
 from tasks.sweep.results import CellNumbers, SweepResults
@@ -24,17 +25,22 @@ def arm_name(results: SweepResults, metric: Metric, label: str, values: Sequence
     return ", ".join(filter(None, parts)) or "all seeds"
 
 
-def arms_of(results: SweepResults, metric: Metric) -> dict[str, dict[str, float]]:
-    """Name of each arm -> its number by seed, of those seeds that all arms have; an arm with fewer is left out."""
+def every_arm(results: SweepResults, metric: Metric) -> dict[str, dict[str, float]]:
+    """Name of each arm -> its number by seed."""
 
     def by_seed(cells: list[CellNumbers], name: str) -> dict[str, float]:
         return {results.seed_of(cell): cell.numbers[name] for cell in cells if name in cell.numbers}
 
-    every = {
+    return {
         arm_name(results, metric, label, values): by_seed(cells, name)
         for values, cells in results.groups()
         for label, name in metric.numbers.items()
     }
+
+
+def arms_of(results: SweepResults, metric: Metric) -> dict[str, dict[str, float]]:
+    """Those that are compared: of the seeds that all of them have; an arm with fewer is left out."""
+    every = every_arm(results, metric)
     most = max(map(len, every.values()), default=0)
     there = {arm: of_arm for arm, of_arm in every.items() if len(of_arm) > most / 2}
     common = set.intersection(*(set(of_arm) for of_arm in there.values())) if there else set()
@@ -55,6 +61,20 @@ def pairs_of(results: SweepResults, metric: Metric) -> list[Pair]:
         for label in metric.numbers
     ]
     return [*beside, *across]
+
+
+def left_out(results: SweepResults, metrics: Sequence[Metric]) -> list[str]:
+    """That numbers are there which are compared with nothing, because other arms have none of that seed."""
+    lost = dict.fromkeys(
+        f"{arm} (seed {seed})"
+        for metric in metrics
+        for arms in [arms_of(results, metric)]
+        for arm, of_arm in every_arm(results, metric).items()
+        for seed in of_arm
+        if seed not in arms.get(arm, {})
+    )
+    said = cut("; ".join(lost), MESSAGE_SHOWN)
+    return [f"Not compared, and not in cells.csv, since not every arm has that seed: {said}."] if lost else []
 
 
 def compared(results: SweepResults, metrics: Sequence[Metric], level: float) -> dict[str, list[Comparison]]:

@@ -11,7 +11,7 @@ from tasks.report.provenance import run_directories
 from tasks.report.publish import Published, publish_report, require_verified
 from tasks.report.table import no_formula
 from tasks.stage.run import StageInput, StageRun
-from tasks.sweep.arms import arms_of, compared
+from tasks.sweep.arms import arms_of, compared, left_out
 from tasks.sweep.configuration import SweepConfig
 from tasks.sweep.figures import answer
 from tasks.sweep.metrics import metrics_of
@@ -24,8 +24,8 @@ CELLS = "cells.csv"
 
 def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
     """Verifies every byte that it reads, and writes tables, figures and the report over all cells."""
-    results, said = read_cells(run, config, cells)
-    return publish_report(run, cells, results, said, texts=cells_csv(results, config))
+    results, document = read_cells(run, config, cells)
+    return publish_report(run, cells, results, document, texts=cells_csv(results, config))
 
 
 def read_cells(run: StageRun, config: SweepConfig, cells: dict[str, StageInput]) -> tuple[SweepResults, Document]:
@@ -35,6 +35,7 @@ def read_cells(run: StageRun, config: SweepConfig, cells: dict[str, StageInput])
     metrics = metrics_of(results, config.numbers)
     results = results.model_copy(update={"comparisons": compared(results, metrics, config.confidence_level)})
     known, lineages = facts(results), Lineages()
+    known += left_out(results, metrics) if results.has_seeds else []
     if nothing := unlearned(one for cell in cells.values() for one in lineages.of(cell.run).runs()):
         known.append(f"**{nothing}.**")
     return results, Document(

@@ -10,7 +10,7 @@ from tasks.report.document import Section
 from tasks.report.numbers import span
 from tasks.report.provenance import run_name
 from tasks.report.table import Table
-from tasks.sweep.arms import MIN_SEEDS
+from tasks.sweep.arms import MIN_SEEDS, MOST_ARMS
 from tasks.sweep.figures import MISSING, NUMBER, figures_of, mean_of, numbers_of_cells
 from tasks.sweep.metrics import Metric
 from tasks.sweep.results import CellNumbers, SweepResults
@@ -50,7 +50,7 @@ def verdict(results: SweepResults) -> str:
     if not results.has_seeds:
         return "Not compared: each cell is one run with one seed, and a difference may be chance."
     if not (title := compared_first(results)):
-        return "Not compared: there is one arm, or a number that nothing changes."
+        return f"Not compared: there is one arm, more than {MOST_ARMS}, or a number that nothing changes."
     found = results.comparisons[title]
     shown = differences_in_words(found, LOWER)
     return f"{title}: {shown}." if shown else why_not_shown(found, MIN_SEEDS, LOWER)

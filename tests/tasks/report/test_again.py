@@ -65,6 +65,13 @@ def test_a_study_of_local_files_names_them_and_has_the_same_runs(tmp_path: Path)
     assert fingerprints(again) == fingerprints(study)
 
 
+def test_a_page_of_one_s_own_is_named_wherever_it_lies(tmp_path: Path):
+    """Its folder would make the report of equal runs have other bytes on another machine."""
+    profile = {"name": "letters", "execution": {}}
+    one, other = (folded(tmp_path / at, f"{at}/home/letters.py", profile, dag_with()) for at in ("a", "b"))
+    assert one == other and one.text.startswith("# ratchet run letters.py --profile letters.yaml\n")
+
+
 def test_of_the_execution_it_keeps_what_bytes_depend_on_as_the_runs_have_it(tmp_path: Path):
     profile = {"name": "it", "execution": {"cpu_threads": 2, "device": "auto", "stall_minutes": 3.0, "batch": 8}}
     nodes = dict(dag_with(cpu_threads=4, device="cuda", batch=8).nodes)

@@ -73,6 +73,22 @@ def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path: Path) -> No
     assert "comparisons" not in found and result["answer"][0].startswith("Not compared: each cell is one run")
 
 
+def test_what_is_compared_with_nothing_is_said(tmp_path: Path) -> None:
+    """A seed that one arm lacks is left out of pairs and of the file."""
+    assert "Not compared" not in " ".join(swept(tmp_path / "whole")[2]["not_shown"])
+    inputs = {
+        f"seed {seed}": finished(tmp_path / "runs", f"s{seed}", {"loss": {arm: accuracy(arm, seed) for arm in arms}})
+        for seed, arms in ((1, ("scratch", "full")), (2, ("scratch", "full")), (3, ("scratch",)))
+    }
+    run = stage_run(tmp_path / "out")
+    run.run = replace(run.run, root=tmp_path / "runs")
+    result = sweep(
+        run, SweepConfig(study="toy", keys=["seed"], cells={name: [int(name[-1])] for name in inputs}), **inputs
+    )
+    said = "Not compared, and not in cells.csv, since not every arm has that seed: scratch (seed 3)."
+    assert said in result.not_shown and ",3," not in (run.directory / CELLS).read_text()
+
+
 def test_the_cells_are_a_file_that_compare_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found, folder, _ = swept(tmp_path)
     asked = ["--value", "accuracy", "--reference", "scratch", "--format", "json"]
