@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -11,20 +12,21 @@ from prefect.exceptions import CancelledRun, CrashedRun, FailedRun
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import State
-from pydantic import TypeAdapter, ValidationError
+from pydantic import GetJsonSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema
 
-from deployments.form import Form
-from deployments.liveness import hold
-from deployments.local import run_here
-from deployments.notes import notes
-from deployments.page import Page
+from deployments.dag.page import Page
+from deployments.dag.sweep import Over
+from deployments.dag.walk import Walk
+from deployments.prefect.liveness import hold
+from deployments.prefect.local import run_here
+from deployments.prefect.states import prefect_state
 from deployments.slurm.study.cancel import stop_cancelled
 from deployments.slurm.study.flow_run import follow_in_flow
-from deployments.states import prefect_state
-from deployments.sweep import Over
-from deployments.walk import Walk
+from deployments.views.notes import notes
 from storage.errors import BadInput
 from storage.visible import log_visibly
+from tasks.stage.configuration import Configuration
 from tasks.stage.outcome import BAD_INPUT
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import validated
@@ -115,3 +117,47 @@ def _run_name() -> str:
     study = study.model_dump() if isinstance(study, StudyBase) else study if isinstance(study, dict) else {}
     seed = study.get("seed", StudyBase.model_fields["seed"].default)
     return f"{study.get('name', flow_run.flow_name)}-" + ("sweep" if given.get("over") else f"s{seed}")
+
+
+class Form:
+    """The form of a study in the Prefect UI: what a person changes first, and nothing that belongs to the command line.
+
+    Annotates the type of a flow's parameter: the schema of that study shows its CHANGED_FIRST.
+
+    The UI keeps what its form does not show. Whoever starts a study by a command gives every key, and they fit: the
+    schema's top level is open, and a key that is none is named when the run begins.
+    """
+
+    def __init__(self, model: type[StudyBase]) -> None:
+        self._model = model
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        resolved = handler.resolve_ref_schema(schema)
+        all_others = [name for name in resolved["properties"] if name not in ("sweep_seeds", "execution")]
+        keys = self._model.CHANGED_FIRST or [*all_others, "execution"]
+        resolved["properties"] = _shown(resolved["properties"], keys, handler, self._groups())
+        resolved.pop("additionalProperties", None)
+        return schema
+
+    def _groups(self) -> dict[str, Any]:
+        """The study's own defaults of its groups: they differ from those of the group's class, which its schema has."""
+        defaults = {name: field.default for name, field in self._model.model_fields.items()}
+        return {name: one.model_dump(mode="json") for name, one in defaults.items() if isinstance(one, Configuration)}
+
+
+def _shown(
+    properties: dict[str, Any], keys: Sequence[str], handler: GetJsonSchemaHandler, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The properties that `keys` name, with these defaults; of a group (`budget.epochs`) only those named."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        name, _, inner = key.partition(".")
+        if not inner:
+            found[name] = properties[name] | ({"default": defaults[name]} if name in defaults else {})
+            continue
+        group = {"type": "object", "title": name.capitalize(), "description": properties[name].get("description", "")}
+        shown = found.setdefault(name, group | {"properties": {}})
+        whole = handler.resolve_ref_schema(properties[name])["properties"]
+        shown["properties"] |= _shown(whole, [inner], handler, defaults.get(name) or {})
+    return found

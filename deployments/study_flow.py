@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from deployments.page import Page, load_page
+from deployments.dag.page import Page, load_page
 from storage.errors import BadInput
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Prefect with its UI on this machine, for as long as a command runs: a server, the pool and a worker.
 
 The server has the database of the commands that bring a server of their own, so that their runs are seen here too;
-while this one answers, they use it (`deployments.embedded`).
+while this one answers, they use it (`deployments.prefect.embedded`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import psutil
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from deployments.artifacts import best_effort
 from deployments.deploy import STUDIES, deploy, make_pool
-from deployments.embedded import Server, private_log, server_here, started_server
-from deployments.generate import Profile, study_deployment
-from deployments.liveness import beside, end_killed
+from deployments.prefect.artifacts import best_effort
+from deployments.prefect.embedded import Server, private_log, server_here, started_server
+from deployments.prefect.generate import Profile, study_deployment
+from deployments.prefect.liveness import beside, end_killed
 from storage import locks
 from storage.errors import BadInput, Held
 

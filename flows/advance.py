@@ -22,12 +22,12 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.states import State
 
+from deployments.prefect.states import prefect_state
 from deployments.slurm.cluster.site import Site, has_site, read_site
 from deployments.slurm.pool.runs import passes, patiently
 from deployments.slurm.study import cancel, follow
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import root_of
-from deployments.states import prefect_state
 from storage.errors import BadInput
 from storage.visible import log_visibly
 from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, COMPLETED

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import get_args
 
+from deployments.dag.sweep import SWEEP
+from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from deployments.sweep import SWEEP
-from deployments.walk import Dispatcher, Handle
+from tasks.findings.sweep.configuration import SweepConfig
 from tasks.icecube import stages
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.study import Study
 from tasks.stage.run import Stage
-from tasks.sweep.configuration import SweepConfig
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
 LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=2, needs="cpu")

@@ -10,13 +10,13 @@ DAG.
 
 from __future__ import annotations
 
+from deployments.dag.sweep import SWEEP
+from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from deployments.sweep import SWEEP
-from deployments.walk import Dispatcher, Handle
+from tasks.findings.sweep.configuration import SweepConfig
 from tasks.inversion import stages
 from tasks.inversion.study import Study, cell_role
 from tasks.stage.run import Stage
-from tasks.sweep.configuration import SweepConfig
 
 MATRICES = Stage("inversion-matrices", stages.MatricesConfig, "tasks.inversion.fixed:matrices", needs="cpu")
 PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilot")

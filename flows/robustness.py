@@ -12,14 +12,14 @@ dispatcher's business.
 
 from __future__ import annotations
 
+from deployments.dag.sweep import SWEEP
+from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from deployments.sweep import SWEEP
-from deployments.walk import Dispatcher, Handle
+from tasks.findings.sweep.configuration import SweepConfig
 from tasks.robustness import stages
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
-from tasks.sweep.configuration import SweepConfig
 
 SETUP = Stage("setup", stages.SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
 BASE_MODEL = Stage("base", stages.BaseConfig, "tasks.robustness.base:base", version=3)

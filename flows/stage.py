@@ -20,11 +20,11 @@ from typing import Any, NoReturn
 from prefect import flow
 from prefect.states import State
 
+from deployments.dag.walk import Handle, Walk
+from deployments.prefect.states import prefect_state
 from deployments.slurm.job.script import BAD_INPUT, DISK_FULL, ENDED_BEFORE, HELD
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study import snapshot
-from deployments.states import prefect_state
-from deployments.walk import Handle, Walk
 from storage import durable
 from storage.errors import BadInput
 from storage.visible import log_visibly

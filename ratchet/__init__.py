@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the table of public names: `_public` reads it too
+    from deployments.dag.walk import Dispatcher, Handle
     from deployments.study_flow import study_flow
-    from deployments.walk import Dispatcher, Handle
     from storage.errors import BadInput, CheckFailed
-    from tasks.report.document import Document, Excerpt, Figure, Folded, Section
-    from tasks.report.figures import Curve, Dots, Estimated, curves, dots, forest
-    from tasks.report.publish import publish, publish_report, require_verified
-    from tasks.report.table import Table
+    from tasks.findings.document import Document, Excerpt, Figure, Folded, Section
+    from tasks.findings.figures import Curve, Dots, Estimated, curves, dots, forest
+    from tasks.findings.publish import publish, publish_report, require_verified
+    from tasks.findings.table import Table
     from tasks.stage.configuration import Configuration, LocalPath, execution, scientific
     from tasks.stage.execution import Execution
     from tasks.stage.numerics import Numerics, device

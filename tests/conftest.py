@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
-from deployments.embedded import send_what_waits
-from deployments.page import load_page
+from deployments.dag.page import load_page
+from deployments.prefect.embedded import send_what_waits
 from flows import command
 
 pytest_plugins = ["tests.side_by_side", "tests.share", "tests.kill.summary", "tests.slurm.order"]
@@ -64,7 +64,7 @@ def _one_thread_as_imported() -> None:
 def prefect_server(_own_prefect_home: None) -> Iterator[str]:
     """The API address of one real server for the whole test run; it ends with this process, however that ends."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "deployments.embedded"],
+        [sys.executable, "-m", "deployments.prefect.embedded"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -20,8 +20,7 @@ ALLOWED = {
 SPINE = [
     "tasks/training",
     "tasks/data",
-    "tasks/statistics",
-    "tasks/report",
+    "tasks/findings",
     "tasks/stage",
     "deployments",
 ]
@@ -54,7 +53,11 @@ def _sources(*places: str) -> list[Path]:
 SUBJECTS = ("language", "monotonic", "attacks")
 STUDIES = ("robustness", "icecube", "inversion")
 """Rooms of one study each: nothing but their page imports them."""
-SLURM = ("cluster", "job", "pool", "study")
+ROOMS_IN_ORDER = {
+    "deployments": ("dag", "views", "prefect", "slurm"),
+    "deployments/slurm": ("cluster", "job", "pool", "study"),
+    "tasks/findings": ("statistics", "sweep"),
+}
 """Each room may import those before it."""
 
 
@@ -78,11 +81,13 @@ def test_subjects_import_one_another_in_one_direction() -> None:
     assert not {(other, room) for room, other in known} & known
 
 
-def test_rooms_of_slurm_import_those_before_them() -> None:
-    for place, room in enumerate(SLURM):
-        for file in _sources(f"deployments/slurm/{room}"):
-            later = tuple(f"deployments.slurm.{other}." for other in SLURM[place + 1 :])
-            assert not [name for name in _imports(file) if name.startswith(later)], file
+@pytest.mark.parametrize("house", ROOMS_IN_ORDER)
+def test_rooms_import_those_before_them(house: str) -> None:
+    rooms = ROOMS_IN_ORDER[house]
+    for place, room in enumerate(rooms):
+        later = tuple(f"{house}/{other}".replace("/", ".") + "." for other in rooms[place + 1 :])
+        for file in _sources(f"{house}/{room}"):
+            assert not later or not [name for name in _imports(file) if name.startswith(later)], file
 
 
 @pytest.mark.parametrize("room", ALLOWED)

@@ -16,9 +16,9 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.page import load_page, own_files
+from deployments.dag.page import load_page, own_files
+from deployments.dag.sources import digest_of, sources
 from deployments.slurm.study.snapshot import stage_source
-from deployments.sources import digest_of, sources
 from flows import command
 from storage import durable
 from tasks.stage.study import StudyBase
@@ -230,7 +230,8 @@ def test_a_job_reads_the_copy_of_the_page_that_it_was_given(own: Path, tmp_path:
     """Editing the page changes no queued job."""
     copy = stage_source(tmp_path / "sources", own_files(load_page(str(own))))
     code = (
-        "from deployments.page import load_page; from deployments.walk import Walk; walk = Walk('', 'letters'); "
+        "from deployments.dag.page import load_page; "
+        "from deployments.dag.walk import Walk; walk = Walk('', 'letters'); "
         f"page = load_page({str(own)!r}); page.walk(page.model(name='letters'), walk); "
         "print(page.file, *(handle.own_source['own_digest'] for handle in walk.handles))"
     )

@@ -16,15 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deployments.page import Page, load_page
-from deployments.sources import is_house_page
-from deployments.walk import Walk
+from deployments.dag.page import Page, load_page
+from deployments.dag.sources import is_house_page
+from deployments.dag.walk import Walk
 from flows.command import settings
 from storage.differences import ABSENT
 from storage.errors import BadInput
 from storage.lineage import Lineages
 from storage.run_directory import RunDirectory, read
-from tasks.report.again import WHERE, listed
+from tasks.findings.again import WHERE, listed
 from tasks.stage.validation import validated
 
 NOWHERE = "/nonexistent"

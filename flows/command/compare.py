@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from deployments.listing import date, ended_at, standing
+from deployments.views.listing import date, ended_at, standing
 from storage import attempts
 from storage.differences import ABSENT, leaves
 from storage.errors import BadInput

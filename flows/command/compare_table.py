@@ -13,10 +13,9 @@ from typing import Any
 
 from storage.differences import leaves
 from storage.errors import BadInput
-from tasks.report.comparison_table import arm_table, comparison_table, in_words, test_table
-from tasks.report.numbers import p_value
-from tasks.report.table import no_formula
-from tasks.statistics.comparison import (
+from tasks.findings.comparison_table import arm_table, comparison_table, in_words, test_table
+from tasks.findings.numbers import p_value
+from tasks.findings.statistics.comparison import (
     Comparison,
     TTest,
     Values,
@@ -25,6 +24,7 @@ from tasks.statistics.comparison import (
     judged_unpaired,
     t_tests,
 )
+from tasks.findings.table import no_formula
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import shtab
 
 import flows
-from deployments.sources import page_names
+from deployments.dag.sources import page_names
 from flows.command.options import ratchet_parser
 from flows.command.terminal import show
 

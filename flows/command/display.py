@@ -15,8 +15,8 @@ from typing import Any
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from deployments.estimate import estimate
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
+from deployments.views.estimate import estimate
 from flows.command.standing import far_of
 from flows.command.terminal import Terminal
 from storage import attempts, locks

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from deployments.page import Page, load_page
+from deployments.dag.page import Page, load_page
 from flows.command.terminal import show
 from storage.errors import BadInput, did_you_mean
 from tasks.stage.keys import Key, keys_of

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 from prefect.exceptions import PrefectException
 
-from deployments.embedded import configured, require_answer
+from deployments.dag.walk import Handle
+from deployments.prefect.embedded import configured, require_answer
 from deployments.slurm.cluster.client import SlurmCommands, Unreachable
 from deployments.slurm.study import efficiency
 from deployments.slurm.study.cancel import cancel_jobs, cancel_runs, mark_stopped
@@ -18,7 +19,6 @@ from deployments.slurm.study.follow import Follower, follow, standings
 from deployments.slurm.study.own_run import address_of
 from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.study import SlurmStudy
-from deployments.walk import Handle
 from flows.command.terminal import OUT, refuse, show, show_markdown
 from storage.errors import BadInput
 from tasks.stage import outcome

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from deployments.sources import page_names
+from deployments.dag.sources import page_names
 from storage.__main__ import add_commands, add_root
 from storage.attempts import version_of
 from tasks.stage import outcome

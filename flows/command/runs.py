@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
-from deployments.listing import ListedResult, date, read_root
+from deployments.views.listing import ListedResult, date, read_root
 from flows.command.terminal import OUT, show, show_lines, show_markdown
 from storage.errors import BadInput, CheckFailed
 from storage.run_directory import RunDirectory, find_run
@@ -61,7 +61,7 @@ def audit(options: argparse.Namespace) -> int:
     """`ratchet audit`: recorded numbers computed again."""
     from pyarrow import ArrowException
 
-    from tasks.report.audit import audited_again  # takes torch
+    from tasks.findings.audit import audited_again  # takes torch
 
     try:
         found, own = _work_of(options)
@@ -85,14 +85,14 @@ def replay(options: argparse.Namespace) -> int:
 
 def make_index(options: argparse.Namespace) -> int:
     """`ratchet index`: the list as a page for a browser."""
-    from deployments.index import write_index
+    from deployments.views.index import write_index
 
     return show(str(write_index(options.root)))
 
 
 def tensorboard(options: argparse.Namespace) -> int:
     """`ratchet tensorboard`: writes event files for TensorBoard; with `--follow` again and again, until Ctrl-C."""
-    from deployments.tensorboard import FOLDER, EventFiles
+    from deployments.views.tensorboard import FOLDER, EventFiles
 
     target = options.to or options.root / FOLDER
     files = EventFiles(options.root, target)
@@ -141,7 +141,7 @@ def _show_of(lines: Iterable[str]) -> int:
 
 def _work_of(options: argparse.Namespace) -> tuple[RunDirectory, Path | None]:
     """The run that is named, and the folder of the study's page where that is named too: its work lies there."""
-    from deployments.page import load_page
+    from deployments.dag.page import load_page
 
     own = load_page(options.page).file.parent if options.page else None
     return find_run(options.root, options.run), own

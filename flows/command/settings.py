@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from deployments.page import Page
+from deployments.dag.page import Page
 from storage import reading
 from storage.errors import BadInput, cut, did_you_mean
 from tasks.stage.validation import set_key, validated

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from deployments.listing import date, ended_at, shown_first, standing
+from deployments.views.listing import date, ended_at, shown_first, standing
 from flows.command.again import again
 from storage import attempts, locks
 from storage.errors import BadInput

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deployments.walk import Handle, Walk
+from deployments.dag.walk import Handle, Walk
 from storage import attempts, locks
 from storage.checkpoints import furthest
 from storage.run_directory import read

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from deployments.estimate import estimate
-from deployments.notes import finished_neighbours, notes
-from deployments.page import Page, load_page
-from deployments.sweep import waiting_cells
-from deployments.walk import Handle, Walk
+from deployments.dag.page import Page, load_page
+from deployments.dag.sweep import waiting_cells
+from deployments.dag.walk import Handle, Walk
+from deployments.views.estimate import estimate
+from deployments.views.notes import finished_neighbours, notes
 from flows.command import settings
 from flows.command.standing import dry_line, of_cell, status_line
 from flows.command.terminal import OUT, refuse, show, show_markdown
@@ -168,8 +168,8 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
     from prefect.exceptions import TerminationSignal
     from prefect.logging.configuration import setup_logging
 
-    from deployments.embedded import prefect_server
     from deployments.flow import flow_of
+    from deployments.prefect.embedded import prefect_server
     from flows.command.display import Display
 
     # log lines go to the attempt's log and to Prefect: in the terminal they would break the bars, and say it twice
@@ -230,7 +230,7 @@ def _show_result(walk: Walk) -> int:
 
 def _show_answer(handle: Handle, end: str) -> None:
     """What the stage answered, and where the rest is; `end` says of what. A stage without an answer shows numbers."""
-    from deployments.listing import shown_first
+    from deployments.views.listing import shown_first
 
     result = handle.as_input().result
     verdict, *numbers = result.get("answer") or [""]

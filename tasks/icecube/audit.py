@@ -19,6 +19,8 @@ from storage.errors import require_each_once, require_equal
 from storage.tensors import read_tensors
 from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser
+from tasks.findings.asked import asked
+from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.icecube.batches import Batch
 from tasks.icecube.layout import GEOMETRY, META, batch_file
 from tasks.icecube.look import normaliser_of, scaled_by
@@ -26,11 +28,9 @@ from tasks.icecube.network import DirectionNetwork
 from tasks.icecube.pulses import WRITTEN
 from tasks.icecube.results import LookResult, PulsesResult, TrainResult
 from tasks.icecube.stages import AUDIT_TOLERANCE, AuditConfig, LookConfig, TrainConfig
-from tasks.report.asked import asked
-from tasks.report.audit import Audited, AuditResult, sample
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.collapse import require_diverse
+from tasks.training.trials.collapse import require_diverse
 from tasks.training.weights import weights_digest
 
 

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from storage.errors import require, require_close, require_equal, require_limit
 from storage.records import read_records, records_digest
+from tasks.findings.asked import asked
 from tasks.icecube.pulses import SPLITS, split_facts
 from tasks.icecube.results import CONSTANT, LookResult, OverfitResult, PulsesResult, TrainResult, TrialResult
 from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, TrainConfig, TrialConfig
-from tasks.report.asked import asked
 from tasks.stage.run import StageInput
 from tasks.training.logged import require_trained, rows_of
 from tasks.training.schedule import Schedule

@@ -6,10 +6,10 @@ import json
 import math
 from collections.abc import Mapping
 
+from tasks.findings.document import Figure
+from tasks.findings.figures import SERIES_STYLES, Curve, Dots, Estimated, curves, forest, over_values
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults
 from tasks.icecube.words import degrees
-from tasks.report.document import Figure
-from tasks.report.figures import SERIES_STYLES, Curve, Dots, Estimated, curves, forest, over_values
 from tasks.stage.run import StageInput
 
 SHOWN: tuple[list[str], ...] = ([], ["dropout"], ["inputs"])

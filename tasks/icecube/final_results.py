@@ -7,12 +7,12 @@ from typing import Any
 from pydantic import Field
 
 from tasks.data.statistics import Column
+from tasks.findings.audit import AuditResult
+from tasks.findings.provenance import Provenance
 from tasks.icecube.configuration import Inputs, Trained
 from tasks.icecube.results import Constant, OverfitResult, SplitFacts, TrialResult
-from tasks.report.audit import AuditResult
-from tasks.report.provenance import Provenance
 from tasks.stage.result import Result
-from tasks.training.findings import Ended, Outputs, RateRow
+from tasks.training.trials.findings import Ended, Outputs, RateRow
 
 RAW: Inputs = "raw"
 NORMALISED: Inputs = "normalised"

@@ -15,7 +15,7 @@ from tasks.icecube.training import Prepared, judge, spread_over
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.order import as_stored
 from tasks.training.schedule import Schedule
-from tasks.training.single_batch import fit_single_batch, require_fit
+from tasks.training.trials.single_batch import fit_single_batch, require_fit
 
 
 def overfit(run: StageRun, config: OverfitConfig, events: StageInput, look: StageInput) -> OverfitResult:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from storage.records import read_records
 from tasks.icecube.configuration import RateLimits
-from tasks.training.findings import RateRow, Recommendation, Tried
-from tasks.training.rate_table import rate_row, recommended
+from tasks.training.trials.findings import RateRow, Recommendation, Tried
+from tasks.training.trials.rate_table import rate_row, recommended
 
 
 def rate_rows(directory: Path, rates: Sequence[float]) -> list[RateRow]:

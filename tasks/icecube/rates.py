@@ -12,9 +12,9 @@ from tasks.icecube.results import RatesResult
 from tasks.icecube.stages import RatesConfig
 from tasks.icecube.training import Prepared, spread_over
 from tasks.stage.run import StageInput, StageRun
-from tasks.training.findings import Tried
-from tasks.training.rates import try_rate
 from tasks.training.schedule import Schedule
+from tasks.training.trials.findings import Tried
+from tasks.training.trials.rates import try_rate
 
 KEY_COLUMNS = ("name",)
 

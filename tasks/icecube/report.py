@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from typing import get_args
 
 from storage.errors import require_distinct, require_equal
+from tasks.findings.audit import require_audited
+from tasks.findings.document import Document, Figure, Section
+from tasks.findings.provenance import provenance, run_directories
+from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.icecube.checks import require_events, require_overfit, require_training, require_trial
 from tasks.icecube.configuration import Inputs
 from tasks.icecube.figures import figures
@@ -17,10 +21,6 @@ from tasks.icecube.stages import AUDIT_TOLERANCE, AUDITED, ReportConfig
 from tasks.icecube.study import trial_role
 from tasks.icecube.tables import failure_table, input_table, rate_table, recorded_table, training_table, trial_table
 from tasks.icecube.words import LIMITS, QUESTION, about_rates, about_training, facts, lead, not_shown, numbers, verdict
-from tasks.report.audit import require_audited
-from tasks.report.document import Document, Figure, Section
-from tasks.report.provenance import provenance, run_directories
-from tasks.report.publish import Published, publish_report, require_verified
 from tasks.stage.run import StageInput, StageRun
 
 LEARNED_RATIO = 0.9

@@ -9,7 +9,7 @@ from pydantic import Field
 from tasks.data.statistics import Column
 from tasks.icecube.configuration import Trained
 from tasks.stage.result import Result
-from tasks.training.findings import Ended, Outputs, RateRow, SingleBatchFit
+from tasks.training.trials.findings import Ended, Outputs, RateRow, SingleBatchFit
 
 
 class SplitFacts(Result):

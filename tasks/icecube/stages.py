@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from tasks.findings.configuration import Audit
 from tasks.icecube.configuration import Events, Inputs, Network, RateLimits, RateTries, Scaling, SingleBatch, Trained
 from tasks.icecube.study import Study, trial_role
-from tasks.report.configuration import Audit
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, get_args
 from pydantic import Field, model_validator
 
 from tasks.data.limits import InputLimits
+from tasks.findings.configuration import Audit
 from tasks.icecube.configuration import (
     Events,
     Generated,
@@ -17,7 +18,6 @@ from tasks.icecube.configuration import (
     Split,
     Trial,
 )
-from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tasks.findings.provenance import run_name
+from tasks.findings.table import Table
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.icecube.results import TrialResult
 from tasks.icecube.study import trial_role
 from tasks.icecube.words import degrees, ended, trial_verdict
-from tasks.report.provenance import run_name
-from tasks.report.table import Table
 
 RECORDED = [
     ["1e-05", "1.1", "no", "stable but too slow"],

@@ -20,12 +20,12 @@ from tasks.icecube.stages import TrainConfig
 from tasks.icecube.training import Prepared, angles, spread_over
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.budget import Budget
-from tasks.training.collapse import looked_at, require_diverse
-from tasks.training.findings import Outputs
 from tasks.training.invariance import Way, require_invariant
 from tasks.training.loop import train as train_problem
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
+from tasks.training.trials.collapse import looked_at, require_diverse
+from tasks.training.trials.findings import Outputs
 from tasks.training.weights import weights_digest
 
 CHECKED_EVENTS, PADDING, TOLERANCE = 64, 9, 1e-3

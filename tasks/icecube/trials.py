@@ -7,7 +7,7 @@ from tasks.icecube.stages import TrialConfig
 from tasks.icecube.training import Prepared
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.schedule import Schedule
-from tasks.training.trial import trial as train_as_trial
+from tasks.training.trials.trial import trial as train_as_trial
 
 
 def trial(run: StageRun, config: TrialConfig, events: StageInput, look: StageInput) -> TrialResult:

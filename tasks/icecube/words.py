@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from tasks.findings.cautions import numerics_changed
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
-from tasks.report.cautions import numerics_changed
 
 SCALING = (["inputs"], ["batch_norm"])
 """Changes of a trial that scale its inputs, and change nothing else."""

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from storage.errors import require_close, require_equal
+from tasks.findings.asked import asked
+from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.inversion.checks import SPLITS, require_records
 from tasks.inversion.diffusion import Diffusion
 from tasks.inversion.energy import EnergyNetwork
@@ -20,8 +22,6 @@ from tasks.inversion.matrices import Pairs, drawn
 from tasks.inversion.results import MatricesResult, SplitFacts, TrainResult
 from tasks.inversion.stages import AUDIT_TOLERANCE, AuditConfig, MatricesConfig, TrainConfig
 from tasks.inversion.train import descent_differences, load_network
-from tasks.report.asked import asked
-from tasks.report.audit import Audited, AuditResult, sample
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.draws import normal_at
 from tasks.training.weights import weights_digest

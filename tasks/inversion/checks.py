@@ -9,9 +9,9 @@ import numpy as np
 
 from storage.errors import require_close, require_each_once, require_equal, require_limit
 from storage.records import read_records, records_digest
+from tasks.findings.asked import asked
 from tasks.inversion.results import MatricesResult, PilotResult, TrainResult, Trivial
 from tasks.inversion.stages import PilotConfig, TrainConfig, TrainsEnergy
-from tasks.report.asked import asked
 from tasks.stage.run import StageInput
 from tasks.training.logged import require_trained
 

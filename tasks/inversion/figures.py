@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tasks.findings.arms import answer_figure, arms_figure
+from tasks.findings.document import Figure
+from tasks.findings.figures import SERIES_STYLES, Curve, Dots, curves, over_values
+from tasks.findings.numbers import percent
+from tasks.findings.statistics.comparison import Comparison
 from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.words import number
-from tasks.report.arms import answer_figure, arms_figure
-from tasks.report.document import Figure
-from tasks.report.figures import SERIES_STYLES, Curve, Dots, curves, over_values
-from tasks.report.numbers import percent
-from tasks.statistics.comparison import Comparison
 
 DOSES = {
     "descent_steps": "steps down the energy for a negative",

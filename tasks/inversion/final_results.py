@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import Field
 
+from tasks.findings.audit import AuditResult
+from tasks.findings.provenance import Provenance
+from tasks.findings.statistics.comparison import ArmMean, Comparison
 from tasks.inversion.configuration import Mining
 from tasks.inversion.results import PilotResult, ProbeResult, SplitFacts, Trivial
-from tasks.report.audit import AuditResult
-from tasks.report.provenance import Provenance
 from tasks.stage.result import Result
-from tasks.statistics.comparison import ArmMean, Comparison
 
 
 class ArmFacts(ArmMean):

@@ -8,6 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from storage.errors import CheckFailed
+from tasks.findings.arms import number_line
+from tasks.findings.audit import require_audited
+from tasks.findings.document import Document, Figure, Section
+from tasks.findings.provenance import provenance, run_directories
+from tasks.findings.publish import Published, publish_report, require_verified
+from tasks.findings.statistics.comparison import Comparison, Values, arm_mean, compare_together
 from tasks.inversion.checks import require_pilot, require_training
 from tasks.inversion.figures import figures
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults, Probes
@@ -36,13 +42,7 @@ from tasks.inversion.words import (
     recorded_claims,
     verdict,
 )
-from tasks.report.arms import number_line
-from tasks.report.audit import require_audited
-from tasks.report.document import Document, Figure, Section
-from tasks.report.provenance import provenance, run_directories
-from tasks.report.publish import Published, publish_report, require_verified
 from tasks.stage.run import StageInput, StageRun
-from tasks.statistics.comparison import Comparison, Values, arm_mean, compare_together
 
 PATIENCES = (1, 2, 4)
 

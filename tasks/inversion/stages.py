@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from tasks.findings.configuration import Audit
 from tasks.inversion.configuration import Matrices, Mining, Network, Probe
 from tasks.inversion.study import Study, cell_role
-from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration

@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
+from tasks.findings.configuration import Audit
 from tasks.inversion.configuration import Arm, Matrices, Network, Pilot, Probe
-from tasks.report.configuration import Audit
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase

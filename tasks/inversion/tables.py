@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from tasks.findings import comparison_table as over_seeds
+from tasks.findings.provenance import run_name
+from tasks.findings.statistics.comparison import Comparison
+from tasks.findings.table import Table
 from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.study import cell_role
 from tasks.inversion.words import RECORDED, number, standing
-from tasks.report import comparison_table as over_seeds
-from tasks.report.provenance import run_name
-from tasks.report.table import Table
-from tasks.statistics.comparison import Comparison
 
 
 def run_of(results: FinalResults, role: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.findings.arms import differences_in_words, number_line, undecided_in_words, why_not_shown
+from tasks.findings.cautions import numerics_changed
+from tasks.findings.numbers import percent
+from tasks.findings.statistics.comparison import Comparison
 from tasks.inversion.final_results import ArmFacts, DescentPart, FinalResults
 from tasks.inversion.results import NegativeFacts, Trivial
-from tasks.report.arms import differences_in_words, number_line, undecided_in_words, why_not_shown
-from tasks.report.cautions import numerics_changed
-from tasks.report.numbers import percent
-from tasks.statistics.comparison import Comparison
 
 QUESTION = "Does mining adversarial negatives help an energy network that learns to invert matrices?"
 RECORDED = {

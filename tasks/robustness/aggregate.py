@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.records import read_records
-from tasks.report.audit import require_audited
-from tasks.report.provenance import provenance, run_directories
-from tasks.report.publish import Published, publish_report, require_verified
+from tasks.findings.audit import require_audited
+from tasks.findings.provenance import provenance, run_directories
+from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.robustness import checks
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.attacked_texts import attacked_texts

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.report.numbers import NATS, RATE, SHARE, percent, rate_points, smallest, value_and_span
-from tasks.report.provenance import run_name
-from tasks.report.table import Table
+from tasks.attacks.effects import EffectDifferenceWithSuccess
+from tasks.attacks.matched import MatchedDifference
+from tasks.findings.numbers import NATS, RATE, SHARE, percent, rate_points, smallest, value_and_span
+from tasks.findings.provenance import run_name
+from tasks.findings.statistics.power import POWER
+from tasks.findings.table import Table
 from tasks.robustness.final_results import FinalResults, Findings, HotFlipFindings
 from tasks.robustness.results import Restart, Transferred, Trigger
 from tasks.robustness.words import label, pair
-from tasks.statistics.effects import EffectDifferenceWithSuccess
-from tasks.statistics.matched import MatchedDifference
-from tasks.statistics.power import POWER
 
 
 def attack_tables(name: str, results: FinalResults) -> list[Table]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.report.numbers import holds_zero
+from tasks.findings.numbers import holds_zero
 from tasks.robustness.arm import BASE
 from tasks.robustness.comparisons import beaten_by_blind_search
 from tasks.robustness.final_results import FinalResults, Findings

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from storage.records import read_records
+from tasks.findings.document import Excerpt, Folded, Piece
+from tasks.findings.numbers import NATS
+from tasks.findings.table import visible
 from tasks.language import foreign
 from tasks.language.tokenizer import encode
-from tasks.report.document import Excerpt, Folded, Piece
-from tasks.report.numbers import NATS
-from tasks.report.table import visible
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.stages import JUDGED

@@ -23,11 +23,11 @@ from storage.records import read_records
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.texts import tokenizer_of
 from tasks.attacks.vocabulary import round_trips, text_of
+from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.tokenizer import encode
 from tasks.monotonic.signs import AllowedSigns
-from tasks.report.audit import Audited, AuditResult, sample
 from tasks.robustness.arm import BASE, MONOTONIC
 from tasks.robustness.results import ArmResult, BaseResult, ConstrainResult, HotFlipResult, SetupResult, UatResult
 from tasks.robustness.stages import AUDIT_TOLERANCE, JUDGED, SEARCHED, AuditConfig

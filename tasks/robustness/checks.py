@@ -15,6 +15,8 @@ import pyarrow.parquet as pq
 
 from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES
+from tasks.attacks.effects import succeeded
+from tasks.attacks.losses import summary
 from tasks.language import foreign
 from tasks.language.tokenizer import encode
 from tasks.robustness.results import (
@@ -26,8 +28,6 @@ from tasks.robustness.results import (
 )
 from tasks.robustness.stages import JUDGED
 from tasks.stage.run import StageInput
-from tasks.statistics.effects import succeeded
-from tasks.statistics.losses import summary
 
 Rows = list[dict[str, Any]]
 ROUNDING = 1e-4

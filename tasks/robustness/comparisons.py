@@ -6,6 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
+from tasks.attacks.effects import (
+    MEASURES,
+    Effect,
+    EffectDifference,
+    attack_effect,
+    paired_effects,
+    paired_effects_over_searches,
+)
+from tasks.attacks.losses import LossDifference, paired_difference
+from tasks.attacks.matched import matched_difference
+from tasks.findings.statistics.configuration import Evaluation, Primary
+from tasks.findings.statistics.equivalence import answer
+from tasks.findings.statistics.holm import holm
+from tasks.findings.statistics.permutation import least_p_value
+from tasks.findings.statistics.resampling import Estimate
 from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, CONTROL, MONOTONIC, placebos
 from tasks.robustness.final_results import (
     ArmFacts,
@@ -19,21 +34,6 @@ from tasks.robustness.final_results import (
 )
 from tasks.robustness.results import HotFlipResult, UatResult
 from tasks.robustness.strongest import Tried
-from tasks.statistics.configuration import Evaluation, Primary
-from tasks.statistics.effects import (
-    MEASURES,
-    Effect,
-    EffectDifference,
-    attack_effect,
-    paired_effects,
-    paired_effects_over_searches,
-)
-from tasks.statistics.equivalence import answer
-from tasks.statistics.holm import holm
-from tasks.statistics.losses import LossDifference, paired_difference
-from tasks.statistics.matched import matched_difference
-from tasks.statistics.permutation import least_p_value
-from tasks.statistics.resampling import Estimate
 
 Rows = list[dict[str, Any]]
 Pairs = Sequence[tuple[str, str]]

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from storage.records import read_records
+from tasks.attacks.losses import summary
 from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.tokenizer import encode
@@ -22,7 +23,6 @@ from tasks.robustness.stages import KEY_COLUMNS, EvaluateConfig
 from tasks.robustness.study import snapshot_folder
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.statistics.losses import summary
 
 DOCUMENTS_IN_A_PART = 32
 Example = tuple[tuple[str, str], list[int]]

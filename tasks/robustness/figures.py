@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from tasks.report.document import Figure
-from tasks.report.figures import (
+from tasks.findings.document import Figure
+from tasks.findings.figures import (
     FAINT,
     SERIES_STYLES,
     Curve,

@@ -10,26 +10,26 @@ from typing import Any
 from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.language.result import SplitSummary, TrainedCheck
-from tasks.monotonic.configuration import By
-from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
-from tasks.report.audit import AuditResult
-from tasks.report.provenance import Provenance
-from tasks.robustness.results import OrderResult, SearchPoint, TransferResult, Trigger
-from tasks.stage.result import Result
-from tasks.statistics.configuration import Primary
-from tasks.statistics.effects import (
+from tasks.attacks.effects import (
     Effect,
     EffectDifference,
     EffectDifferenceWithSuccess,
     EffectWithSuccess,
 )
-from tasks.statistics.equivalence import Answer
-from tasks.statistics.losses import LossDifference, ModelLoss
-from tasks.statistics.matched import MatchedDifference
-from tasks.statistics.resampling import Estimate
-from tasks.statistics.seeds import MeanOverSeeds, OverSeeds
-from tasks.sweep.results import SweepResults
+from tasks.attacks.losses import LossDifference, ModelLoss
+from tasks.attacks.matched import MatchedDifference
+from tasks.findings.audit import AuditResult
+from tasks.findings.provenance import Provenance
+from tasks.findings.statistics.configuration import Primary
+from tasks.findings.statistics.equivalence import Answer
+from tasks.findings.statistics.resampling import Estimate
+from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds
+from tasks.findings.sweep.results import SweepResults
+from tasks.language.result import SplitSummary, TrainedCheck
+from tasks.monotonic.configuration import By
+from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
+from tasks.robustness.results import OrderResult, SearchPoint, TransferResult, Trigger
+from tasks.stage.result import Result
 from tasks.training.initial import InitialWeights
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks.report.table import Table
+from tasks.findings.table import Table
 from tasks.robustness.attack_tables import run_of
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.words import label

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tasks.report.document import Document, Figure, Folded, Section
-from tasks.report.figures import forest
-from tasks.report.numbers import NATS, estimate, perplexity, span
-from tasks.report.table import Quoted, Table
+from tasks.findings.document import Document, Figure, Folded, Section
+from tasks.findings.figures import forest
+from tasks.findings.numbers import NATS, estimate, perplexity, span
+from tasks.findings.table import Quoted, Table
 from tasks.robustness.answer import Answered, effects, not_shown, numbers, seen, verdict
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.attack_tables import attack_tables, ids_of, run_of

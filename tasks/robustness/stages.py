@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
+from tasks.findings.configuration import Audit
+from tasks.findings.statistics.configuration import Evaluation, Primary
 from tasks.language.configuration import (
     BaseChecks,
     Model,
@@ -20,13 +22,11 @@ from tasks.language.configuration import (
     TrainedTokenizer,
 )
 from tasks.monotonic.configuration import By, Constraint, Signs, Start, Variant
-from tasks.report.configuration import Audit
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.study import RobustnessExecution, Study
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
-from tasks.statistics.configuration import Evaluation, Primary
 from tasks.training.budget import Budget
 
 KEY_COLUMNS = ("model", "example_id")

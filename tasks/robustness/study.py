@@ -10,15 +10,15 @@ from pydantic import Field, model_validator
 
 from storage import durable
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
+from tasks.findings.configuration import Audit
+from tasks.findings.statistics.configuration import Evaluation, Primary
 from tasks.language.configuration import BaseChecks, FromScratch, Model, PretrainedDirectory, Splits, Text
 from tasks.monotonic.configuration import VARIANTS, Constraint
-from tasks.report.configuration import Audit
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
 from tasks.stage.validation import require_at_most, require_once
-from tasks.statistics.configuration import Evaluation, Primary
 from tasks.training.budget import Budget
 
 

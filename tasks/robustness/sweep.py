@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from storage.errors import require_distinct
-from tasks.report.publish import Published, publish_report
+from tasks.attacks.effects import difference_over_seeds
+from tasks.findings.publish import Published, publish_report
+from tasks.findings.statistics.equivalence import answer
+from tasks.findings.statistics.resampling import Estimate
+from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds, mean_over_seeds
+from tasks.findings.sweep.configuration import SweepConfig
+from tasks.findings.sweep.results import SweepResults
+from tasks.findings.sweep.sweep import cells_csv, read_cells
 from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.final_results import FinalResults, PrimaryAnswer, RobustnessSweepResults
 from tasks.robustness.sweep_report import clean_difference, report
@@ -18,13 +25,6 @@ from tasks.robustness.words import (
     in_other_ways,
 )
 from tasks.stage.run import StageInput, StageRun
-from tasks.statistics.effects import difference_over_seeds
-from tasks.statistics.equivalence import answer
-from tasks.statistics.resampling import Estimate
-from tasks.statistics.seeds import MeanOverSeeds, OverSeeds, mean_over_seeds
-from tasks.sweep.configuration import SweepConfig
-from tasks.sweep.results import SweepResults
-from tasks.sweep.sweep import cells_csv, read_cells
 
 ATTACKS = ("uat", "hotflip")
 

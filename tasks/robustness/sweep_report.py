@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tasks.report.document import Document, Figure, Section
-from tasks.report.figures import Dots, dots
-from tasks.report.numbers import NATS, estimate, p_value, percent, smallest, span, value_and_span
-from tasks.report.table import Table
+from tasks.findings.document import Document, Figure, Section
+from tasks.findings.figures import Dots, dots
+from tasks.findings.numbers import NATS, estimate, p_value, percent, smallest, span, value_and_span
+from tasks.findings.statistics.power import POWER
+from tasks.findings.statistics.resampling import Estimate
+from tasks.findings.table import Table
 from tasks.robustness.answer import Answered, not_shown, numbers, seen, verdict
 from tasks.robustness.arm import ALIVE_SHARE, BASELINE, CONTROL, MONOTONIC, placebos
 from tasks.robustness.attack_words import LAST_PART, MORE_WOULD_BE_FOUND, how_attacked, masked, still_growing
@@ -26,8 +28,6 @@ from tasks.robustness.words import (
     the_text,
     worse_than_frequencies,
 )
-from tasks.statistics.power import POWER
-from tasks.statistics.resampling import Estimate
 
 Cells = Mapping[str, FinalResults]
 """Name of each cell that is there -> what its study found."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tasks.report.numbers import NATS, p_value, percent, perplexity, smallest, span, value_and_span
-from tasks.report.table import Table
+from tasks.findings.numbers import NATS, p_value, percent, perplexity, smallest, span, value_and_span
+from tasks.findings.statistics.power import POWER
+from tasks.findings.table import Table
 from tasks.robustness.answer import AT
 from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.attack_tables import run_of
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.words import compared, label, pair
-from tasks.statistics.power import POWER
 
 
 def liveness_table(results: FinalResults) -> Table:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.report.cautions import begun_with_weights, numerics_changed, numerics_differ
-from tasks.report.numbers import NATS, estimate, percent
+from tasks.findings.cautions import begun_with_weights, numerics_changed, numerics_differ
+from tasks.findings.numbers import NATS, estimate, percent
+from tasks.findings.statistics.power import POWER
+from tasks.findings.statistics.resampling import Estimate
 from tasks.robustness.answer import (
     ONE_SEED,
     Answered,
@@ -15,8 +17,6 @@ from tasks.robustness.answer import (
 )
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.final_results import FinalResults, PrimaryAnswer
-from tasks.statistics.power import POWER
-from tasks.statistics.resampling import Estimate
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""

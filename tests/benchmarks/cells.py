@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from deployments.walk import Dispatcher, Handle
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.run import Stage, StageRun

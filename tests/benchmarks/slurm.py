@@ -30,7 +30,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder

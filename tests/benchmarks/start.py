@@ -21,11 +21,11 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
+from deployments.dag.walk import Walk
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.study.advance import Starter
 from deployments.slurm.study.standings import Look
-from deployments.walk import Walk
 from tasks.stage.run import Stage
 from tests.benchmarks import language
 from tests.deployments.requests import counted

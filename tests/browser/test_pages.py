@@ -16,7 +16,7 @@ import pytest
 
 from tests.browser.conftest import NARROW, WIDE, OpenPage
 from tests.conftest import REPOSITORY
-from tests.tasks.report.test_figures import contrast
+from tests.tasks.findings.test_figures import contrast
 
 if TYPE_CHECKING:
     pass

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tasks.report.document import Document, Section
-from tasks.report.page import html_page
-from tasks.report.table import Table
+from tasks.findings.document import Document, Section
+from tasks.findings.page import html_page
+from tasks.findings.table import Table
 from tests.browser.conftest import OpenPage
 
 if TYPE_CHECKING:

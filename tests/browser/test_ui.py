@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deployments.embedded import Server
-from deployments.sources import page_names
+from deployments.dag.sources import page_names
+from deployments.prefect.embedded import Server
 from storage import attempts
 from tests.browser.conftest import NARROW, WIDE, OpenPage
 from tests.conftest import REPOSITORY, heed_ctrl_c
-from tests.deployments.test_embedded import answering
+from tests.deployments.prefect.test_embedded import answering
 from tests.deployments.test_ui import asked, opened
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import softplus
 from torch.nn.utils import parametrize
 
-from deployments.walk import Walk
+from deployments.dag.walk import Walk
 from storage.errors import BadInput, CheckFailed
 from tasks.language.model import block_losses
 from tasks.monotonic import constraint, keep

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
 from storage.errors import BadInput
 from tasks.language import model as language
 from tasks.language.configuration import PretrainedDirectory, PretrainedHub

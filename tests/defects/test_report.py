@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.report.document import Document
+from tasks.attacks.effects import attack_effect
+from tasks.attacks.losses import summary
+from tasks.findings.document import Document
 from tasks.robustness.stages import for_trainings
 from tasks.robustness.study import Study
 from tasks.robustness.words import worse_than_frequencies
-from tasks.statistics.effects import attack_effect
-from tasks.statistics.losses import summary
 from tests.docs.quotes import document
 from tests.tasks.robustness.edited import aggregated, contents, keep_consistent, train_with, typed, written
 from tests.tasks.tiny import Here, finished_study, handles_of, tiny_study

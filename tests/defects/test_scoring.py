@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.attacks.losses import paired_difference, summary
 from tasks.language.windows import rolling_windows
 from tasks.robustness.evaluate import document_losses
-from tasks.statistics.losses import paired_difference, summary
 from tests.tasks.tiny import tiny_model
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from deployments.slurm.cluster import ownership
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, read_site

@@ -13,10 +13,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.artifacts import StageArtifacts, StudyArtifacts, best_effort
+from deployments.dag.walk import Walk
+from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts, best_effort
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.study.follow import _keep_results
-from deployments.walk import Walk
 from flows import command
 from storage import durable, locks, markers
 from storage.errors import BadInput

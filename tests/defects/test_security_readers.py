@@ -20,8 +20,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.artifacts import StageArtifacts, StudyArtifacts
-from deployments.page import load_page
+from deployments.dag.page import load_page
+from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool.mirror import jobs_markdown
@@ -33,7 +33,7 @@ from storage import durable, locks, markers
 from storage.errors import BadInput
 from storage.run_directory import RunDirectory
 from storage.visible import HIDDEN
-from tasks.report.table import Table
+from tasks.findings.table import Table
 from tasks.stage.diagnosis import Diagnosis
 from tests.deployments.slurm.pool.test_reconcile import job, record, run, submission
 from tests.storage import runs

@@ -21,10 +21,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from deployments import embedded
+from deployments.prefect import embedded
 from flows import command
 from tests.conftest import _copy_database, _empty_database
-from tests.deployments.test_embedded import database_in
+from tests.deployments.prefect.test_embedded import database_in
 from tests.flows.test_again import SMALL
 
 EVIL = "http://evil.example"

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.attacks.effects import paired_effects
+from tasks.attacks.matched import matched_difference
+from tasks.findings.statistics.configuration import Evaluation, Primary
+from tasks.findings.statistics.equivalence import answer
+from tasks.findings.statistics.resampling import Estimate
 from tasks.language.training import with_replaced
 from tasks.robustness.arm import CONTROL
 from tasks.robustness.comparisons import difference_of
 from tasks.robustness.final_results import PrimaryAnswer
 from tasks.robustness.stages import for_trainings
 from tasks.robustness.words import could_be_seen
-from tasks.statistics.configuration import Evaluation, Primary
-from tasks.statistics.effects import paired_effects
-from tasks.statistics.equivalence import answer
-from tasks.statistics.matched import matched_difference
-from tasks.statistics.resampling import Estimate
-from tests.tasks.statistics.records import row
+from tests.tasks.findings.statistics.records import row
 from tests.tasks.tiny import tiny_study
 
 HOW = Evaluation(bootstrap_resamples=200)

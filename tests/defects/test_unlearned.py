@@ -48,7 +48,7 @@ def page(study: Study, stage):
 noise = study_flow(page)
 """
 WORK = """
-from tasks.report.publish import publish
+from tasks.findings.publish import publish
 from tasks.training.trivial import compared
 
 

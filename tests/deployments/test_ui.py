@@ -18,11 +18,11 @@ from prefect.client.orchestration import get_client
 from prefect.settings import temporary_settings
 from prefect.states import Running
 
-from deployments.embedded import Server, server_here
-from deployments.liveness import LABEL
+from deployments.prefect.embedded import Server, server_here
+from deployments.prefect.liveness import LABEL
 from storage import durable, locks
 from tests.conftest import REPOSITORY, heed_ctrl_c
-from tests.deployments.test_embedded import _gone, _processes_of, database_in
+from tests.deployments.prefect.test_embedded import _gone, _processes_of, database_in
 from tests.flows.test_again import SMALL
 
 

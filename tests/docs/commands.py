@@ -10,7 +10,7 @@ import shlex
 from cyclopts.exceptions import CycloptsError, MissingArgumentError
 from prefect.cli._app import _app as prefect
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from flows import command
 from flows.command import settings
 from storage import __main__ as storage

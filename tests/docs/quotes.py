@@ -16,7 +16,7 @@ import json
 import sys
 from pathlib import Path
 
-from tasks.report.document import Document, Figure
+from tasks.findings.document import Document, Figure
 from tasks.robustness.attacked_texts import HOW, AttackedTexts
 
 QUOTED = Path(__file__).with_name("quoted")

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deployments import embedded
+from deployments.prefect import embedded
 from tests.conftest import REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.slurm.harness import PREFECT, Server

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from flows import command
 from flows.command import settings
 from storage.errors import BadInput

@@ -11,9 +11,9 @@ import prefect.settings
 import pytest
 import yaml
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
+from deployments.dag.sources import page_names
 from deployments.slurm.cluster.site import Site, overrides
-from deployments.sources import page_names
 from tasks.language.configuration import Model, Text
 from tasks.robustness.arm import ARMS
 from tasks.stage.keys import keys_of

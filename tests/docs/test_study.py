@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deployments.page import load_page
-from deployments.walk import Walk
+from deployments.dag.page import load_page
+from deployments.dag.walk import Walk
 from flows.command import settings
 from tasks.stage.outcome import PRECEDENCE
 from tests.docs.pages import PAGES, blocks

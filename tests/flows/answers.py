@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from deployments.dag.walk import Dispatcher, Handle, Walk
 from deployments.study_flow import study_flow
-from deployments.walk import Dispatcher, Handle, Walk
 from storage.errors import CheckFailed
-from tasks.report.publish import publish
+from tasks.findings.publish import publish
 from tasks.stage.attempt import attempt
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics

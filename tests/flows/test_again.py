@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.page import Page, load_page
-from deployments.walk import Handle, Walk
+from deployments.dag.page import Page, load_page
+from deployments.dag.walk import Handle, Walk
 from flows import command
 from flows.command import settings
 from flows.command.again import NOT_KEPT, again
@@ -135,7 +135,7 @@ def test_the_command_of_a_page_without_profiles_names_what_differs_from_its_defa
 
 SMALL = (
     "from deployments.study_flow import study_flow\n"
-    "from deployments.walk import Dispatcher, Handle\n"
+    "from deployments.dag.walk import Dispatcher, Handle\n"
     "from tests.flows.answers import COUNT, CountConfig, Study\n\n\n"
     "def page(study: Study, stage: Dispatcher) -> Handle:\n"
     "    return stage(COUNT, CountConfig(words=study.words))\n\n\n"

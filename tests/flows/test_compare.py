@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
 from flows import command
 from storage import durable
 from tests.flows.answers import Study, finished

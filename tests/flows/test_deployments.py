@@ -15,15 +15,15 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
+from deployments.dag.sources import page_names
 from deployments.slurm.cluster.site import Overrides
-from deployments.sources import page_names
 from flows import command
 from flows.command import settings
 from tasks.stage.run import Needs
 from tasks.stage.validation import validated
 from tests.conftest import REPOSITORY
-from tests.deployments.test_embedded import database_in
+from tests.deployments.prefect.test_embedded import database_in
 from tests.flows.test_again import SMALL
 from tests.slurm.harness import Server, until
 

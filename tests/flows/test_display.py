@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deployments.walk import Handle, Walk
+from deployments.dag.walk import Handle, Walk
 from flows.command import display
 from flows.command.display import Display
 from flows.command.standing import standing

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.walk import Handle, Walk
+from deployments.dag.walk import Handle, Walk
 from flows import robustness
 from flows.command import settings
 from storage import __main__ as storage_command

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from deployments.walk import Dispatcher, Handle
+from deployments.dag.walk import Dispatcher, Handle
 from flows import command
 from storage import durable
 from storage.locks import acquire

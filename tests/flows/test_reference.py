@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.sources import page_names
+from deployments.dag.sources import page_names
 from flows import command
 from tasks.icecube.configuration import Trial
 from tasks.robustness.study import Study

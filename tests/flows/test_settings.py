@@ -10,15 +10,16 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import AfterValidator, BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from deployments.form import Form
-from deployments.page import load_page
-from deployments.sources import page_names
-from deployments.walk import Walk
+from deployments.dag.page import load_page
+from deployments.dag.sources import page_names
+from deployments.dag.walk import Walk
+from deployments.flow import Form
 from flows import robustness
 from flows.command import settings
 from storage import external
 from storage.errors import BadInput
 from tasks.attacks import configuration as of_attacks
+from tasks.findings.statistics import configuration as of_statistics
 from tasks.language import configuration as of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
 from tasks.monotonic import configuration as of_monotonic
@@ -29,7 +30,6 @@ from tasks.robustness.stages import for_aggregate, for_base, for_setup, for_star
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
-from tasks.statistics import configuration as of_statistics
 from tests.conftest import ROBUSTNESS
 
 VOCABULARY = (of_study, stages, of_attacks, of_language, of_monotonic, of_statistics)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
 from flows import command
 from storage import durable
 from storage.locks import acquire

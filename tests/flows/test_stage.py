@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deployments.walk import Handle, Walk
+from deployments.dag.walk import Handle, Walk
 from flows import stage
 from storage import attempts, durable, locks
 from tests.slurm import toy

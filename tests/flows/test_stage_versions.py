@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.sources import page_names
+from deployments.dag.sources import page_names
 from flows import robustness
 from tasks.stage.run import Stage
 from tests.conftest import REPOSITORY

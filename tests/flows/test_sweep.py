@@ -17,8 +17,8 @@ from prefect.flow_engine import run_flow
 from prefect.logging.loggers import flow_run_logger
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.dag.page import load_page
 from deployments.flow import flow_of
-from deployments.page import load_page
 from flows import command
 from storage import durable
 from storage.run_directory import LATEST

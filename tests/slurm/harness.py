@@ -28,15 +28,15 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.page import Page, load_page
+from deployments.dag.page import Page, load_page
+from deployments.dag.sources import page_names
+from deployments.dag.walk import Handle
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.standings import Standings
 from deployments.slurm.study.study import SlurmStudy
-from deployments.sources import page_names
-from deployments.walk import Handle
 from flows import command
 from storage import attempts, durable
 from tests.conftest import REPOSITORY, heed_ctrl_c

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.study import SlurmStudy

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
+from deployments.dag.sweep import Over
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.follow import Follower, advance_kept, follow, standings
 from deployments.slurm.study.study import SlurmStudy
-from deployments.sweep import Over
 from storage import attempts, durable
 from tests.slurm.harness import Bench, Run, toy_study
 

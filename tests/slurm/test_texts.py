@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from deployments.slurm.study.follow import standings
 from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.study import SlurmStudy

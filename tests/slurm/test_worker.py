@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
 from tests.slurm.harness import PROMISED_SECONDS, Bench, Dispatched, Run, toy_study
 
 pytestmark = pytest.mark.slurm_long

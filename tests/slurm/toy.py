@@ -16,8 +16,8 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import nn
 
+from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
-from deployments.walk import Dispatcher, Handle
 from storage.errors import BadInput, CheckFailed
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution

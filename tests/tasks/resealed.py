@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
 from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.locks import acquire

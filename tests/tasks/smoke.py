@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from deployments.page import load_page
-from deployments.walk import Handle, Walk
+from deployments.dag.page import load_page
+from deployments.dag.walk import Handle, Walk
 from flows.command import settings
 from tests.tasks.tiny import FinishedStudy, Here
 

@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from deployments.walk import Handle, Walk
+from deployments.dag.walk import Handle, Walk
 from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint

@@ -18,12 +18,12 @@ from prefect.exceptions import ObjectNotFound
 from prefect.workers.base import BaseJobConfiguration, BaseVariables
 from pydantic import Field, ValidationError
 
+from deployments.dag.walk import Handle
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.resources import Resources
 from deployments.slurm.cluster.site import Site, overrides
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.job.plan import Plan
-from deployments.walk import Handle
 from storage import reading
 from storage.errors import BadInput
 from tasks.stage.validation import listed

@@ -21,11 +21,11 @@ from uuid import UUID
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import LogCreate
 
-from deployments.artifacts import StageArtifacts, best_effort
+from deployments.prefect.artifacts import StageArtifacts, best_effort
 from deployments.slurm.job.journal import Journal, Submission, run_of
 from deployments.slurm.pool.reconcile import Seen
 from storage import durable, reading
-from tasks.report.table import without_links
+from tasks.findings.table import without_links
 
 LOG = logging.getLogger("ratchet.slurm")
 SHOW_EVERY_SECONDS = 20.0

@@ -8,12 +8,12 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Scheduled
 
+from deployments.dag.walk import Handle
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.origin import marked
 from deployments.slurm.job.variables import Deployments, job_variables, run_name, stage_parameters
 from deployments.slurm.study.known_runs import KnownRuns, is_over
 from deployments.slurm.study.standings import Stand, Standing, key_of, under_way
-from deployments.walk import Handle
 from storage import generations
 from storage.errors import Held
 

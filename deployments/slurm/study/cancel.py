@@ -16,7 +16,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelled, Cancelling, State, StateType
 
-from deployments.page import Page
+from deployments.dag.page import Page
 from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.cluster.site import Site, read_site

@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import Used
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from deployments.walk import Handle
 from storage import attempts, reading
 from storage.run_directory import RunDirectory
-from tasks.report.table import markdown_table
+from tasks.findings.table import markdown_table
 from tasks.stage.progress import duration
 
 Accounting = Callable[[Sequence[str]], Mapping[str, Used]]

@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
-from deployments.page import Page, imported_files, load_page
+from deployments.dag.page import Page, imported_files, load_page
+from deployments.dag.walk import Handle
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.study import snapshot
-from deployments.walk import Handle
 from storage import durable, reading
 from storage.errors import BadInput
 from tasks.stage.validation import validated

@@ -16,12 +16,12 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import State
 
-from deployments.artifacts import StudyArtifacts, best_effort
-from deployments.estimate import estimate
-from deployments.liveness import hold
-from deployments.notes import notes
-from deployments.orphan import outlive_worker
-from deployments.page import Page
+from deployments.dag.page import Page
+from deployments.dag.walk import Handle
+from deployments.prefect.artifacts import StudyArtifacts, best_effort
+from deployments.prefect.liveness import hold
+from deployments.prefect.orphan import outlive_worker
+from deployments.prefect.states import add_tags, prefect_state
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
 from deployments.slurm.study import file as study_file
@@ -29,8 +29,8 @@ from deployments.slurm.study.cancel import stop
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
-from deployments.states import add_tags, prefect_state
-from deployments.walk import Handle
+from deployments.views.estimate import estimate
+from deployments.views.notes import notes
 from storage.errors import BadInput
 from tasks.stage.outcome import BAD_INPUT
 

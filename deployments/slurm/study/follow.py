@@ -11,7 +11,8 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.states import State
 
-from deployments.finished import completed, leave_for_people
+from deployments.dag.walk import Handle
+from deployments.prefect.states import prefect_state
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
@@ -20,8 +21,7 @@ from deployments.slurm.study.advance import Starter
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
 from deployments.slurm.study.standings import Look, Standing, Standings, Told, nobody
 from deployments.slurm.study.study import SlurmStudy
-from deployments.states import prefect_state
-from deployments.walk import Handle
+from deployments.views.finished import completed, leave_for_people
 from storage import durable
 from storage.errors import BadInput
 from storage.inside import Outside, copy

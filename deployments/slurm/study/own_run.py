@@ -11,10 +11,10 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.settings import PREFECT_UI_URL
 
-from deployments.artifacts import best_effort
 from deployments.deploy import STUDIES, deploy, make_pool
-from deployments.generate import Profile, study_deployment
-from deployments.liveness import end_killed
+from deployments.prefect.artifacts import best_effort
+from deployments.prefect.generate import Profile, study_deployment
+from deployments.prefect.liveness import end_killed
 from deployments.slurm.pool.runs import NOT_ENDED, runs_tagged
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import SlurmStudy, root_of

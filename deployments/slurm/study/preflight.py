@@ -12,7 +12,9 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import WorkPoolStatus
 
-from deployments.page import load_page, stages_of
+from deployments.dag.page import load_page, stages_of
+from deployments.dag.sources import page_names
+from deployments.dag.walk import Handle, Walk
 from deployments.slurm.cluster.client import other_clusters
 from deployments.slurm.cluster.partitions import read_cluster
 from deployments.slurm.cluster.site import Site
@@ -21,8 +23,6 @@ from deployments.slurm.job.preflight import folder_problems, notes, problems, re
 from deployments.slurm.job.variables import Deployments, own_resources, plan_for
 from deployments.slurm.pool.environment import of_worker
 from deployments.slurm.study.study import SlurmStudy
-from deployments.sources import page_names
-from deployments.walk import Handle, Walk
 from storage.errors import BadInput
 from storage.permissions import open_to_all
 from tasks.stage.run import Needs

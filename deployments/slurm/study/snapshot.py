@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.sources import ROOMS
+from deployments.dag.sources import ROOMS
 from storage import attempts, durable
 from storage.errors import BadInput
 

@@ -15,12 +15,12 @@ from typing import Literal, TypeGuard
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 
+from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import SlurmClient, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.study.known_runs import KnownRuns, is_over
-from deployments.walk import Handle
 from storage import attempts, generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory

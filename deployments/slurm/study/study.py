@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deployments.page import Page, own_files
+from deployments.dag.page import Page, own_files
+from deployments.dag.walk import Handle, Walk
 from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.snapshot import require_as_staged, stage_source, staged
-from deployments.walk import Handle, Walk
 from storage.errors import BadInput
 from storage.permissions import strictest
 

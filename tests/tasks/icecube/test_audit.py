@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from deployments.walk import Walk
+from deployments.dag.walk import Walk
 from storage import durable
 from storage.errors import CheckFailed
+from tasks.findings.audit import AuditResult
 from tasks.icecube.audit import audit
 from tasks.icecube.stages import AUDIT_TOLERANCE
-from tasks.report.audit import AuditResult
 from tests.tasks.icecube.tiny import finished, run
 from tests.tasks.tiny import stage_run
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
 from storage import durable
 from storage.errors import BadInput, CheckFailed, Stop
 from storage.records import records_digest

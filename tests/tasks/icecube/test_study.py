@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.walk import Handle, Walk
+from deployments.dag.walk import Handle, Walk
 from flows import icecube
 from flows.command import settings
 from storage.errors import BadInput

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.walk import Walk
+from deployments.dag.walk import Walk
 from storage import durable
 from storage.errors import CheckFailed
 from storage.records import records_digest
+from tasks.findings.audit import AuditResult
 from tasks.inversion.audit import audit
 from tasks.inversion.stages import AUDIT_TOLERANCE
-from tasks.report.audit import AuditResult
 from tests.tasks.inversion.tiny import finished, run
 from tests.tasks.tiny import stage_run
 

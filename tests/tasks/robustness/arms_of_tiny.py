@@ -8,7 +8,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from deployments.walk import Handle, Walk
+from deployments.dag.walk import Handle, Walk
 from tasks.robustness.arm import ARMS as every_arm
 from tasks.robustness.stages import (
     BaseConfig,

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tasks.report.audit import AuditResult
-from tasks.report.publish import Published
+from tasks.findings.audit import AuditResult
+from tasks.findings.publish import Published
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from storage import durable
+from tasks.attacks.effects import attack_effect
+from tasks.findings.statistics.holm import holm
 from tasks.robustness.strongest import increases_of
 from tasks.robustness.words import worse_than_frequencies
-from tasks.statistics.effects import attack_effect
-from tasks.statistics.holm import holm
 from tests.docs.quotes import document
 from tests.tasks.robustness.edited import (
     Stages,

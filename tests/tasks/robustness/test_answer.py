@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tasks.findings.statistics.configuration import Primary
+from tasks.findings.statistics.equivalence import Answer
+from tasks.findings.statistics.permutation import least_p_value
+from tasks.findings.statistics.resampling import Estimate
 from tasks.robustness.answer import Answered, effects, not_shown, numbers, seen, verdict
 from tasks.robustness.final_results import PrimaryAnswer
-from tasks.statistics.configuration import Primary
-from tasks.statistics.equivalence import Answer
-from tasks.statistics.permutation import least_p_value
-from tasks.statistics.resampling import Estimate
 
 ONE_SEED = "one seed says nothing about another training"
 LESS, NOTHING, MORE = [-0.05, -0.01], [-0.01, 0.01], [0.01, 0.05]

@@ -17,7 +17,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from deployments.walk import Handle
+from deployments.dag.walk import Handle
 from storage import durable
 from storage.errors import BadInput, CheckFailed
 from tasks.attacks.candidates import blind_candidates

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from storage import durable
-from tasks.report import provenance
-from tests.tasks.report.test_page import Reader
+from tasks.findings import provenance
+from tests.tasks.findings.test_page import Reader
 from tests.tasks.robustness.edited import aggregated, contents, written
 from tests.tasks.tiny import finished_study
 

@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from deployments.sweep import SWEEP
+from deployments.dag.sweep import SWEEP
 from flows.robustness import NUMBERS_OF_A_SWEEP, SWEEP_SEEDS, sweep_stage
 from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
+from tasks.findings.sweep.configuration import SweepConfig
 from tasks.robustness import sweep
 from tasks.robustness.words import MODELS
 from tasks.stage.run import StageInput
-from tasks.sweep.configuration import SweepConfig
 from tests.conftest import REPOSITORY
 from tests.tasks.tiny import finished_study, stage_run, tiny_study
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 
 from storage import durable
 from storage.errors import CheckFailed
+from tasks.attacks.losses import summary
 from tasks.robustness.transfer import increases_of
-from tasks.statistics.losses import summary
 from tasks.training.weights import weights_digest
 from tests.tasks.resealed import audited_nothing, differs_too_much
 from tests.tasks.robustness.edited import Stages, aggregated, as_measured, audited, searched_again, written

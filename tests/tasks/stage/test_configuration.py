@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from deployments.walk import Walk
+from deployments.dag.walk import Walk
 from storage.errors import BadInput
 from tasks.stage.configuration import Configuration, execution, scientific
 from tasks.stage.execution import Execution

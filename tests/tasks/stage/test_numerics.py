@@ -47,7 +47,7 @@ OLD_STAGE = """{
 """As the version before wrote it, whatever the stage: the three batch sizes and transformers."""
 RUN_ONE_STAGE = """
 import sys
-from deployments.walk import Walk
+from deployments.dag.walk import Walk
 from flows import robustness
 from tasks.robustness.study import Study
 from tasks.stage.attempt import attempt

@@ -19,7 +19,8 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Running, Scheduled
 
-from deployments.page import Page
+from deployments.dag.page import Page
+from deployments.dag.walk import Walk
 from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
@@ -31,7 +32,6 @@ from deployments.slurm.study.known_runs import KnownRuns
 from deployments.slurm.study.preflight import warn_of_idle_pools
 from deployments.slurm.study.standings import Look, Standing, Standings, Told, key_of
 from deployments.slurm.study.study import SlurmStudy
-from deployments.walk import Walk
 from storage import attempts, durable, generations, locks
 from tasks.stage.attempt import attempt
 from tasks.stage.diagnosis import Category, Diagnosis

@@ -6,11 +6,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from deployments.dag.walk import Walk
 from deployments.slurm.cluster.client import Used
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.study import efficiency
 from deployments.slurm.study.efficiency import Use
-from deployments.walk import Walk
 from storage import durable
 from tasks.stage.run import Stage
 from tests.deployments.toy import ToyConfig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study.study import SlurmStudy

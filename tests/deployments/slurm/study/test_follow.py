@@ -12,7 +12,7 @@ import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.page import load_page
+from deployments.dag.page import load_page
 from deployments.slurm.study import file as study_file
 from deployments.slurm.study import flow_run, follow
 from deployments.slurm.study.follow import Follower, advance_kept

@@ -13,9 +13,10 @@ import yaml
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.dag.page import load_page
+from deployments.dag.walk import Walk
 from deployments.deploy import JOBS, STUDIES, deploy, make_pool
-from deployments.generate import shared_deployments
-from deployments.page import load_page
+from deployments.prefect.generate import shared_deployments
 from deployments.slurm.cluster.client import Refused
 from deployments.slurm.cluster.site import VARIABLE, Site
 from deployments.slurm.pool import environment
@@ -23,7 +24,6 @@ from deployments.slurm.study import preflight
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.preflight import _unknown_stages, checked
 from deployments.slurm.study.study import SlurmStudy
-from deployments.walk import Walk
 from flows import command
 from storage.errors import BadInput
 from tests.deployments.slurm.job.test_preflight import one as one_node

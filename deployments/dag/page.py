@@ -1,0 +1,360 @@
+"""A study's page: where it is found, and what it says when it is wrong.
+
+A page is a function `page(study, stage)` in a module of `flows/`, or in a file of one's own anywhere. The type of its
+first parameter is what a person configures.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import logging
+import sys
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_type_hints
+
+from pydantic import ValidationError
+
+from deployments.dag import sweep
+from deployments.dag.sources import FLOWS, ROOMS, digest_of, page_names, parsed, require_usable, sources
+from deployments.dag.walk import Cell, Handle, Walk
+from storage import attempts
+from storage.errors import BadInput, did_you_mean
+from tasks.stage.run import Stage
+from tasks.stage.study import StudyBase
+from tasks.stage.validation import explained
+
+LOG = logging.getLogger("ratchet.page")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A study's page."""
+
+    place: str
+    """The name of its module, or the path of its file when that lies outside the repository."""
+    function: Callable[..., Any]
+    model: type[StudyBase]
+    """What a person configures."""
+    over: sweep.Over = field(default_factory=dict)
+    """What a sweep varies, the values of each key; empty: one study."""
+
+    @property
+    def name(self) -> str:
+        return Path(self.place).stem if self.is_own else self.place.rpartition(".")[2]
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a file outside the repository."""
+        return self.place.endswith(".py")
+
+    @property
+    def file(self) -> Path:
+        return _as_staged(Path(self.place)) if self.is_own else Path(inspect.getfile(self.function))
+
+    @property
+    def description(self) -> str:
+        """The first paragraph of its module's docstring, in one line."""
+        text = inspect.cleandoc(self.function.__globals__.get("__doc__") or "").partition("\n\n")[0]
+        return " ".join(text.split())
+
+    @property
+    def entrypoint(self) -> str:
+        """Where Prefect finds its flow. Never `path.py:function`, which loads the page's classes twice."""
+        return f"{self.function.__module__}.{self.name}"
+
+    @property
+    def profiles(self) -> Path:
+        """The folder of its profiles: `profiles/<name>` beside the page's file."""
+        return self.file.parent / "profiles" / self.name
+
+    def walk(self, study: Any, walk: Walk) -> list[Handle]:
+        """The page's stage calls, in its order, as `walk` makes them; of a sweep all cells', then the one over them.
+
+        Raises BadInput: what an input says of itself, or what is wrong with the page, with file and line.
+        """
+        cells = sweep.studies_of(study, self.over) if self.over else {}
+        if self.is_own:
+            _enter(self.file.parent)
+        try:
+            for cell, one in cells.items():
+                with walk.cell(*cell):
+                    self.function(one, walk)
+            if cells:
+                self._sweep(study, walk, {})
+            else:
+                self.function(study, walk)
+        except BadInput as error:
+            raise (BadInput(f"{self._line_of(error)}: {error}") if self.is_own else error) from None
+        except ValidationError as error:
+            raise BadInput(f"{self._line_of(error)}: {explained(error)}") from None
+        except Exception as error:
+            raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}") from error
+        if not walk.handles:
+            raise BadInput(f"{self.file}: the page calls no stage")
+        for cell, one in cells.items():
+            self._note_origin(walk.cells[cell], one, {})
+        self._note_origin(walk.handles, study, self.over)
+        if self.is_own:
+            require_usable(own_files(self, walk.handles).values(), self.file.parent)
+            for handle in walk.handles:
+                _require_parameters(handle)
+                self._note_sources(handle)
+        return walk.handles
+
+    def sweep_without_stopped(self, study: Any, walk: Walk) -> Handle | None:
+        """The stage over those cells of a walked sweep that can finish; None where all can, or none."""
+        missing = sweep.stopped_cells(self.over, walk) if self.over else {}
+        if not 0 < len(missing) < len(walk.cells):
+            return None
+        rest = self._sweep(study, walk, missing)
+        self._note_origin([rest], study, self.over)
+        self._note_sources(rest)
+        return rest
+
+    def _sweep(self, study: Any, walk: Walk, missing: dict[Cell, str]) -> Handle:
+        if not all(walk.cells.values()):
+            raise BadInput(f"{self.file}: the page calls no stage")
+        config = sweep.configuration(study, self.over, missing)
+        choose = self.function.__globals__.get("sweep_stage")
+        stage, config = choose(study, config) if choose else (sweep.SWEEP, config)
+        known = next((one for one in walk.handles if (one.stage, one.config) == (stage, config)), None)
+        if known is not None:  # a study that is followed asks again and again
+            known.check_marker()
+            return known
+        cells = {sweep.name_of(cell): calls[-1] for cell, calls in walk.cells.items() if cell not in missing}
+        return walk(stage, config, **cells)
+
+    def _note_origin(self, handles: list[Handle], study: StudyBase, over: sweep.Over) -> None:
+        origin = {"page": self.place, "study": study.model_dump(mode="json"), "over": over}
+        for handle in handles:
+            handle.origin = handle.origin or origin  # a stage that cells share belongs to the first
+
+    def _note_sources(self, handle: Handle) -> None:
+        if self.is_own:
+            folder = self.file.parent
+            digest = digest_of(sources([handle.stage.work.partition(":")[0]], folder), folder)
+            handle.own_source = {"own_page": self.place, "own_digest": digest}
+
+    def _line_of(self, error: BaseException) -> str:
+        return _line_of(error, self.file)
+
+
+def load_page(place: str) -> Page:
+    """The page of a name (`robustness`), a module (`flows.robustness`) or a file (`my_study.py`).
+
+    BadInput says what is wrong with it, with file and line.
+    """
+    if place.endswith(".py"):
+        file = Path(place).expanduser().absolute()
+        return _page_of(_import_file(_as_staged(file)), str(file))
+    module = place if "." in place else f"{FLOWS}.{place}"
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        names = page_names()
+        raise BadInput(
+            f"there is no study {place!r}; {did_you_mean(place, names)}the studies are {', '.join(names)}; or give a "
+            "file: my_study.py"
+        )
+    return _page_of(_imported(module, Path(found.origin or module)), module)
+
+
+def stages_of(page: Page) -> list[Stage]:
+    """The stages that the page's module names."""
+    return [value for value in page.function.__globals__.values() if isinstance(value, Stage)]
+
+
+def own_files(page: Page, handles: Iterable[Handle] = ()) -> dict[str, Path]:
+    """What a page outside the repository, whose stage calls are `handles`, is made of: name below its folder, file."""
+    if not page.is_own:
+        return {}
+    folder = page.file.parent
+    works = [stage.work for stage in [*stages_of(page), *(handle.stage for handle in handles)]]
+    files = sources([page.name, *(work.partition(":")[0] for work in works)], folder)
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def imported_files(place: str) -> list[Path]:
+    """The folder of a page of one's own, its file, and what it imports from the folder; nothing is imported for it."""
+    file = Path(place).expanduser().absolute()
+    return [file.parent, *sources([file.stem], file.parent)]
+
+
+def _as_staged(file: Path) -> Path:
+    """The page's file; in a job the copy of it that was staged when the job was submitted, and no other."""
+    here = Path(attempts.__file__).parents[1]
+    if not (here / attempts.SOURCE_FILE).is_file():
+        return file
+    if not (here / file.name).is_file():
+        raise BadInput(f"{file} is not in {here}, the copy of the source that this job runs: start the study again")
+    return here / file.name
+
+
+def _page_of(module: ModuleType, place: str) -> Page:
+    file = Path(inspect.getfile(module))
+    function = getattr(module, "page", None)
+    if not inspect.isfunction(function):
+        raise BadInput(f"{file}: defines no function `page(study, stage)`")
+    line = f"{file}:{function.__code__.co_firstlineno}"
+    try:
+        hints = get_type_hints(function)
+    except NameError as error:
+        raise BadInput(f"{line}: {error}") from None
+    parameters = list(inspect.signature(function).parameters)
+    model = hints.get(parameters[0]) if parameters else None
+    if len(parameters) != 2 or not (isinstance(model, type) and issubclass(model, StudyBase)):
+        raise BadInput(
+            f"{line}: a page is `def page(study: Study, stage: Dispatcher)`, where Study is a class made from "
+            "tasks.stage.study.StudyBase"
+        )
+    _require_defaults(model)
+    page = Page(place, function, model)
+    for stage in stages_of(page):
+        _function_of(stage, file)
+    require_usable(own_files(page).values(), page.file.parent)
+    return page
+
+
+def _require_defaults(model: type[StudyBase]) -> None:
+    """BadInput, with file and line, for a default that its own field refuses.
+
+    What else the model wants is checked with a whole study.
+    """
+    try:
+        model.model_validate({"name": "defaults"})
+    except ValidationError as error:
+        for item in error.errors():
+            name = item["loc"][0] if item["loc"] else None
+            if name in model.model_fields and not model.model_fields[name].is_required():
+                key = ".".join(map(str, item["loc"]))
+                raise BadInput(
+                    f"{_line_of_field(model, str(name))}: {model.__name__}.{key} refuses its default: {item['msg']} "
+                    f"(it is {item['input']!r})"
+                ) from None
+    except Exception as error:  # a validator that wants what has no default, say
+        LOG.debug("the defaults of %s could not be checked: %s", model.__name__, error)
+
+
+def _line_of_field(model: type[StudyBase], name: str) -> str:
+    """Where the field of a configuration was declared last; only the file of a class that no source declares."""
+    declaring = next((one for one in model.__mro__ if name in vars(one).get("__annotations__", {})), model)
+    try:
+        lines, first = inspect.getsourcelines(declaring)
+        (body,) = parsed(textwrap.dedent("".join(lines))).body
+    except (OSError, TypeError, SyntaxError):
+        return getattr(sys.modules.get(model.__module__), "__file__", None) or model.__module__
+    assert isinstance(body, ast.ClassDef)
+    targets = {getattr(node.target, "id", ""): node.lineno for node in body.body if isinstance(node, ast.AnnAssign)}
+    return f"{inspect.getsourcefile(declaring)}:{first + targets.get(name, 1) - 1}"
+
+
+def _import_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise BadInput(f"there is no file {file}")
+    if not file.stem.isidentifier():
+        raise BadInput(f"{file}: its name is no module name: use letters, digits and _, such as my_study.py")
+    _enter(file.parent)
+    require_usable(sources([file.stem], file.parent), file.parent)
+    return _imported(file.stem, file)
+
+
+_AWAY: dict[Path, dict[str, ModuleType]] = {}
+"""Modules of the folders that own pages were imported from, but for the one that was entered last."""
+_ENTERED: list[Path] = []
+"""That folder."""
+
+
+def _enter(folder: Path) -> None:
+    """Makes `folder` the one from which own modules are imported.
+
+    `advance` walks the studies of many folders in one process, and two may have files of one name.
+    """
+    for other in [one for one in _ENTERED if one != folder]:
+        theirs = {name: module for name, module in sys.modules.items() if _lies_in(other, name, module)}
+        _AWAY[other] = _AWAY.get(other, {}) | theirs
+        for name in theirs:
+            del sys.modules[name]
+    _ENTERED[:] = [folder]
+    sys.modules.update(_AWAY.pop(folder, {}))
+    sys.path[:] = [place for place in sys.path if place not in {*map(str, _AWAY)}]
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last: nothing there may take the place of an installed module
+        importlib.invalidate_caches()
+
+
+def _lies_in(folder: Path, name: str, module: ModuleType) -> bool:
+    """Whether a module was imported from this folder; an environment below it is another one."""
+    file, top = vars(module).get("__file__") or "", name.partition(".")[0]
+    return top not in ROOMS and file.startswith((f"{folder / top}.py", f"{folder / top}/"))
+
+
+def _imported(module: str, file: Path) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except BadInput as error:
+        named = str(error).startswith(str(file))  # by `study_flow(page)` in the file's last line
+        raise (error if named else BadInput(f"{_line_of(error, file)}: {error}")) from None
+    except ValidationError as error:
+        raise BadInput(f"{_line_of(error, file)}: {explained(error)}") from None
+    except Exception as error:
+        raise BadInput(f"{_line_of(error, file)}: {type(error).__name__}: {error}") from error
+
+
+def _line_of(error: BaseException, file: Path) -> str:
+    """The innermost line of `file`, else of its folder, that the error came through."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        lines.append((Path(trace.tb_frame.f_code.co_filename), trace.tb_lineno))
+        trace = trace.tb_next
+    own = [line for line in lines if line[0] == file] or [line for line in lines if file.parent in line[0].parents]
+    return "{}:{}".format(*own[-1]) if own else str(file)
+
+
+def _require_parameters(handle: Handle) -> None:
+    """BadInput when the stage's function does not take what the page gives it."""
+    file, function = _function_of(handle.stage, Path())
+    taken = function.args
+    names = [argument.arg for argument in [*taken.posonlyargs, *taken.args]]
+    missing = names[2 : len(names) - len(taken.defaults)] + [
+        argument.arg for argument, default in zip(taken.kwonlyargs, taken.kw_defaults, strict=True) if default is None
+    ]
+    unknown = [] if taken.kwarg else sorted({*handle.inputs} - {*names[2:], *(one.arg for one in taken.kwonlyargs)})
+    lacking = [name for name in missing if name not in handle.inputs]
+    if len(names) < 2 or unknown or lacking:
+        raise BadInput(
+            f"{file}:{function.lineno}: {function.name}({', '.join(names)}): the page gives the stage {handle.label} "
+            f"{', '.join(['run', 'config', *handle.inputs])}: name the parameters so"
+        )
+
+
+def _function_of(stage: Stage, page: Path) -> tuple[str, ast.FunctionDef]:
+    """The file and the definition of a stage's function; it is read and not imported, since that takes torch."""
+    module, _, name = stage.work.partition(":")
+    try:
+        found = importlib.util.find_spec(module)
+    except ImportError:
+        found = None
+    if found is None or found.origin is None:
+        raise BadInput(f"{page}: stage {stage.name}: work {stage.work!r}: there is no module {module!r}")
+    try:
+        tree = parsed(Path(found.origin).read_text(), found.origin)
+    except SyntaxError as error:
+        raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    if name not in functions:
+        raise BadInput(
+            f"{page}: stage {stage.name}: work {stage.work!r}: {found.origin} defines no function {name!r}; "
+            f"it has {', '.join(sorted(functions)) or 'none'}"
+        )
+    return found.origin, functions[name]

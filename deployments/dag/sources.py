@@ -1,0 +1,163 @@
+"""Which pages come with Ratchet, and what a page of one's own is made of: its file, and the modules of its folder that
+it and its stages import.
+
+The files are read and not imported: work modules take torch. What is imported under `if TYPE_CHECKING` or in a `try`
+that expects an ImportError may be missing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import BadInput
+
+ROOMS = ("ratchet", "flows", "tasks", "deployments", "storage")
+FLOWS = "flows"
+"""The package whose modules are the pages that come with Ratchet."""
+PARSES = 5
+
+
+@dataclass(frozen=True)
+class _Import:
+    name: str
+    line: int
+    may_be_missing: bool
+
+
+def page_names() -> list[str]:
+    """Names of the pages that come with Ratchet: the modules of `flows/` with a function `page`."""
+    folder = Path(importlib.import_module(FLOWS).__path__[0])
+    return sorted(file.stem for file in folder.glob("*.py") if _defines_page(file))
+
+
+def is_house_page(place: object) -> bool:
+    """Whether it is a page that comes with Ratchet: only such a one is imported because some data name it."""
+    return place in {f"{FLOWS}.{name}" for name in page_names()}
+
+
+def sources(modules: Iterable[str], folder: Path) -> list[Path]:
+    """The files below `folder` of these modules and of what they import from it, packages with their `__init__`."""
+    seen: set[Path] = set()
+    for module in modules:
+        _collect(module, folder, seen)
+    return sorted(seen)
+
+
+def digest_of(files: Iterable[Path], folder: Path) -> str:
+    """sha256 over names below `folder` and contents, the same wherever the folder lies; empty for no files."""
+    contents = [f"{file.relative_to(folder).as_posix()}\0{file.read_text()}" for file in sorted(files)]
+    return hashlib.sha256("\0".join(contents).encode()).hexdigest() if contents else ""
+
+
+def require_usable(files: Iterable[Path], folder: Path) -> None:
+    """BadInput, with file and line, for a module name that is taken and for an import of what is not there."""
+    for file in files:
+        _require_free_name(file, folder)
+        for one in _imports(file, folder):
+            if not one.may_be_missing and not _is_there(one.name, folder):
+                raise BadInput(f"{file}:{one.line}: there is no module {one.name!r}")
+
+
+def require_free_names(folder: Path) -> None:
+    """BadInput for a file of the folder that would take the place of another module where the folder comes first."""
+    for file in sorted([*folder.glob("*.py"), *folder.glob("*/__init__.py")]):
+        _require_free_name(file, folder)
+
+
+def parsed(source: str, file: str = "<unknown>") -> ast.Module:
+    """`ast.parse`, asked again where CPython is confused: SyntaxError for what is no Python, as there.
+
+    All threads of a process share one counter of depth, and a thread that parses while another does may be told of a
+    mismatch that is none (SystemError: python/cpython issue 106905). A study's flow run has threads of Prefect's.
+    """
+    for _ in range(PARSES - 1):
+        try:
+            return ast.parse(source, file)
+        except SystemError:
+            continue
+    return ast.parse(source, file)
+
+
+def _defines_page(file: Path) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "page" for node in parsed(file.read_text()).body)
+
+
+def _collect(module: str, folder: Path, seen: set[Path]) -> None:
+    parts = module.split(".")
+    if parts[0] in ROOMS and folder == Path(__file__).parents[2]:
+        return  # a job's copy of the source, where the page lies beside our own rooms
+    for length in range(1, len(parts) + 1):
+        place = folder.joinpath(*parts[:length])
+        file = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
+        if file is None or file in seen:
+            continue
+        seen.add(file)
+        for one in _imports(file, folder):
+            _collect(one.name, folder, seen)
+
+
+def _imports(file: Path, folder: Path) -> Iterator[_Import]:
+    """What a file imports, wherever in it; of `from a import b`, a and a.b, which may be no module."""
+    try:
+        tree = parsed(file.read_text(), str(file))
+    except SyntaxError as error:
+        raise BadInput(f"{error.filename}:{error.lineno}: SyntaxError: {error.msg}") from None
+    guarded = {inner for node in ast.walk(tree) if _guards(node) for inner in ast.walk(node)}
+    package = list(file.relative_to(folder).parts[:-1])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (_Import(alias.name, node.lineno, node in guarded) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            if module:
+                yield _Import(module, node.lineno, node in guarded)
+            names = [".".join(filter(None, [module, alias.name])) for alias in node.names]
+            yield from (_Import(name, node.lineno, True) for name in names)
+
+
+def _guards(node: ast.AST) -> bool:
+    """Whether imports in this statement may fail."""
+    if isinstance(node, ast.If):
+        return any(getattr(part, "id", getattr(part, "attr", "")) == "TYPE_CHECKING" for part in ast.walk(node.test))
+    if isinstance(node, ast.Try):
+        caught = {
+            part.id for one in node.handlers if one.type for part in ast.walk(one.type) if isinstance(part, ast.Name)
+        }
+        bare = any(one.type is None for one in node.handlers)
+        return bare or bool(caught & {"ImportError", "ModuleNotFoundError", "Exception"})
+    return False
+
+
+def _is_there(name: str, folder: Path) -> bool:
+    """Whether a module can be found. Nothing is imported for it but the parents of our own modules."""
+    top = name.partition(".")[0]
+    if top in ROOMS:
+        return _spec(name) is not None
+    return any(folder.joinpath(f"{top}{ending}").exists() for ending in (".py", "")) or _spec(top) is not None
+
+
+def _spec(name: str) -> object:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _require_free_name(file: Path, folder: Path) -> None:
+    """BadInput when a module of this name is found before the own one: one of them would be imported for the other."""
+    top = file.relative_to(folder).parts[0].removesuffix(".py")
+    found = sys.modules.get(top) or _spec(top)
+    origin = getattr(found, "__file__", None) or getattr(found, "origin", None)
+    packages = getattr(found, "__path__", None) or getattr(found, "submodule_search_locations", None) or []
+    if origin is None and any(Path(place).absolute() == folder / top for place in packages):
+        return  # a folder without __init__.py
+    if found is not None and (origin is None or folder not in Path(origin).absolute().parents):
+        raise BadInput(f"{file}: the module name {top!r} is taken by {origin or 'Python itself'}: rename the file")

@@ -1,0 +1,83 @@
+"""The curves of a training while it runs, from its `metrics.jsonl` alone: one SVG for each metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from storage import reading
+from storage.kinds import NUMBER, fits
+from tasks.findings.figures import SERIES_STYLES, Curve, curves
+
+TRAINING, VALIDATION = "train_loss", "validation_"
+NO_LEARNING, SEEN_IN_TRAINING, JUDGED = SERIES_STYLES
+Point = tuple[float, float]
+
+
+def curves_of(metrics_file: Path) -> list[str]:
+    """The SVGs: each validation metric over the steps, beside what needs no learning; losses beside training's own.
+
+    Empty until there are two points of one of them.
+    """
+    rows = rows_of(metrics_file)
+    judged = {name for row in rows for name in row if name.startswith(VALIDATION)}
+    drawn = []
+    for name in sorted(judged | {f"{VALIDATION}loss"}):
+        of_metric = [Curve("validation", JUDGED, _points(rows, name), dots=True)]
+        if name == f"{VALIDATION}loss":
+            of_metric.insert(0, Curve("training", SEEN_IN_TRAINING, _points(rows, TRAINING)))
+        lines = [curve for curve in of_metric if curve.points]
+        if max((len(curve.points) for curve in lines), default=0) > 1:
+            steps = [point[0] for curve in lines for point in curve.points]
+            ends = min(steps), max(steps)
+            lines += [
+                Curve(f"{what}, without learning", NO_LEARNING, [(step, value) for step in ends])
+                for what, value in _trivial(rows, name).items()
+            ]
+            metric = name.removeprefix(VALIDATION).replace("_", " ")
+            described = f"{metric} up to step {max(steps):,.0f}."
+            drawn.append(curves(f"live-{name}", described, "", lines, "step", metric).svg)
+    return drawn
+
+
+def _points(rows: list[dict[str, Any]], name: str) -> list[Point]:
+    return [(row["step"], row[name]) for row in rows if name in row]
+
+
+def _trivial(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
+    """What methods without learning get, where the training named them for this metric."""
+    return next(filter(None, (trivial_of(row, name) for row in rows)), {})
+
+
+def trivial_of(row: dict[str, Any], name: str) -> dict[str, float]:
+    """What methods without learning get on the metric `name` of a row; empty where the row's are those of another."""
+    trivial: dict[str, float] = row.get("trivial") or {}
+    if trivial and name.startswith(VALIDATION) and name in row:
+        return trivial if row[name] / min(trivial.values()) == row["ratio_to_trivial"] else {}
+    return {}
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """What stands in a file of rows so far; what cannot be read is left out."""
+    return read_rows(file)[0]
+
+
+def read_rows(file: Path) -> tuple[list[dict[str, Any]], int]:
+    """The same, and how many lines are damaged; a last one that is just being written is not."""
+    try:
+        lines = reading.read_bytes(file, reading.ROWS_BYTES).split(b"\n")
+    except (OSError, ValueError):
+        return [], 0
+    found = [_row(line) for line in lines]
+    return [row for row in found if row is not None], found[:-1].count(None)
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = reading.json_value(line, "a row")
+    except ValueError:
+        return None
+    if not (isinstance(row, dict) and "step" in row and fits(row, {"step": NUMBER})):
+        return None
+    trivial = row.get("trivial") or {}
+    return row if isinstance(trivial, dict) and all(fits(one, NUMBER) for one in trivial.values()) else None

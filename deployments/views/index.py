@@ -1,0 +1,82 @@
+"""The index page of a root: every study below it, with links to what came out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from deployments.views.listing import ListedResult, ListedStudy, date, read_root
+from storage import durable, reading
+from storage.errors import BadInput
+from tasks.findings.document import Document, Section
+from tasks.findings.page import html_page
+from tasks.findings.table import Link, Table
+
+INDEX = "index.html"
+TITLE = "Ratchet studies"
+
+
+def write_index(root: Path) -> Path:
+    """Writes `index.html` below `root`, in the place of an older one.
+
+    BadInput where there are no runs, where a page of somebody else has the name, and where nothing can be written.
+    """
+    studies = sorted(read_root(root), key=_newest, reverse=True)
+    results = sum(len(study.results) for study in studies)
+    document = Document(
+        TITLE,
+        question=f"below {root.absolute()}",
+        facts=[
+            f"{_number(len(studies), 'study', 'studies')}, {_number(results, 'result', 'results')}, newest first.",
+            f"As it stood on {date(time.time())}: written when a study finishes, and by the command ratchet index.",
+        ],
+        sections=[_section(study, root) for study in studies],
+    )
+    file = root / INDEX
+    try:
+        if file.exists() and f"<title>{TITLE}</title>".encode() not in reading.read_bytes(file):
+            raise BadInput(f"{file} is not the page of an earlier time: move it away, and it is written")
+        durable.write_bytes(file, html_page(document).encode())
+    except OSError as error:
+        raise BadInput(f"{file} cannot be written: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BadInput(f"{error}, or move it away") from None
+    return file
+
+
+def _section(study: ListedStudy, root: Path) -> Section:
+    text = f"{study.finished} of {study.begun} begun stages are finished."
+    points = [f"**{work.state}**: {work.line}" for work in study.work]
+    points += [f"**{study.unlearned}**"] if study.unlearned else []
+    return Section(study.name, [text], points, tables=[_table(study.results, root)] if study.results else [])
+
+
+def _table(results: Sequence[ListedResult], root: Path) -> Table:
+    """Newest first."""
+    header = ["result", "finished", "of", "stage", "run"]
+    rows = [
+        [
+            Link(result.headline or result.shown.name, _below(root, result.shown)),
+            date(result.ended_at),
+            ", ".join(result.of) or "-",
+            result.run.stage,
+            Link(result.run.path.name, _below(root, result.run.path)),
+        ]
+        for result in reversed(results)
+    ]
+    return Table("Results, newest first; each leads to its report.", header, rows)
+
+
+def _below(root: Path, path: Path) -> str:
+    """Where the page leads for `path`; the name of no folder is taken for a scheme or an anchor."""
+    return quote(path.relative_to(root).as_posix())
+
+
+def _newest(study: ListedStudy) -> float:
+    return max((result.ended_at for result in study.results), default=0.0)
+
+
+def _number(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

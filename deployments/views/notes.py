@@ -1,0 +1,153 @@
+"""What a person should know of a page's stages before they run: what begins anew, and whose work is not as it was.
+
+Read from the run directories alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deployments.dag.walk import Handle
+from storage import markers
+from storage.checkpoints import furthest
+from storage.differences import differences
+from storage.errors import BadInput
+from storage.lineage import Difference, Lineage, Lineages, differing
+from storage.run_directory import RunDirectory, read, run_in
+
+SHOWN_NEIGHBOURS = 3
+SHOWN_KEYS = 4
+"""Of those in which a finished neighbour differs from what is asked for."""
+
+
+@dataclass(frozen=True)
+class _Unfinished:
+    """A run directory with work that is saved and not finished."""
+
+    path: Path
+    step: int
+    described: dict[str, Any]
+
+
+def notes(handles: list[Handle]) -> list[str]:
+    """One sentence for each stage that a person may take for another one, in page order."""
+    own, beside = {handle.run.path for handle in handles}, dict[Path, list[_Unfinished]]()
+    found = []
+    for handle in handles:
+        if not handle.finished and not handle.run.stage_file.exists():
+            folder = handle.run.path.parent
+            if folder not in beside:  # a sweep has hundreds of calls of one stage
+                beside[folder] = _unfinished(folder, own)
+            found.append(_begins_anew(handle, beside[folder]))
+    return [*_changed_work(handles), *filter(None, found)]
+
+
+def finished_neighbours(handles: list[Handle]) -> list[str]:
+    """A sentence for each finished result that a person may have meant, where the page's last stage is not finished.
+
+    That is one of the same study and stage; those most like what is asked for, and in which keys they differ from it.
+    """
+    last = handles[-1]
+    if last.finished:
+        return []
+    own, known, lineages = {handle.run for handle in handles}, dict[RunDirectory, Lineage](), Lineages()
+    asked = _lineage(last, known)
+    found = [
+        (differing(lineages.of(run), asked), run.path) for run in _finished(last.run.path.parent) if run not in own
+    ]
+    found.sort(key=lambda one: len(one[0]))
+    said = [
+        f"{path} is a finished {last.stage.name} of this study, and differs in {_keys(different)}"
+        for different, path in found[:SHOWN_NEIGHBOURS]
+    ]
+    left = len(found) - len(said)
+    return said + ([f"and {left} more: `ratchet list {last.run.root}` shows them"] if left else [])
+
+
+def _unfinished(folder: Path, own: set[Path]) -> list[_Unfinished]:
+    """What is saved and not finished in a stage's folder, but for the calls of the page itself."""
+    runs = (path for path in sorted(folder.glob("*")) if path not in own and not (path / "COMPLETE.json").exists())
+    return [_Unfinished(run, step, read(run / "stage.json")) for run in runs if (step := furthest(run / "checkpoints"))]
+
+
+def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
+    """Beside which unfinished work of its name, that a person may have meant to continue; the one most like it."""
+    if not beside:
+        return ""
+    ours = {"version": handle.stage.version, **handle.config.scientific()}
+    differing, other = min(
+        ((differences(_comparable(one), ours), one) for one in beside), key=lambda found: len(found[0])
+    )
+    what = "; ".join(differing) or "its inputs differ"
+    return f"{handle.label} begins anew: {other.path}, which stands at step {other.step:,}, is another stage: {what}"
+
+
+def _lineage(handle: Handle, known: dict[RunDirectory, Lineage]) -> Lineage:
+    """What a stage call would be made of; `known` keeps those of the calls that others read too."""
+    if handle.run not in known:
+        inputs = {role: _lineage(given, known) for role, given in handle.inputs.items()}
+        described = (handle.stage.version, handle.config.scientific(), handle.config.external_inputs())
+        known[handle.run] = Lineage.of(handle.run, *described, inputs)
+    return known[handle.run]
+
+
+def _finished(folder: Path) -> Iterator[RunDirectory]:
+    """The finished runs in a stage's folder; what their markers list is looked at, and not read."""
+    for marker in sorted(folder.glob("*/COMPLETE.json")):
+        try:
+            run = run_in(marker.parent)
+        except BadInput:
+            continue
+        if markers.glance(run).holds:
+            yield run
+
+
+def _keys(different: list[Difference]) -> str:
+    """The first keys with the value there and the one asked for."""
+    shown = [f"{one.name}: {one.there!r} there, {one.here!r} here" for one in different[:SHOWN_KEYS]]
+    more = len(different) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "") if shown else "what it read"
+
+
+def _comparable(other: _Unfinished) -> dict[str, Any]:
+    return {"version": other.described.get("version"), **other.described.get("scientific", {})}
+
+
+def _changed_work(handles: list[Handle]) -> list[str]:
+    """The work modules of one's own that are not what they were when stages ran, whose results are kept all the same.
+
+    The digest is over a module and what it imports, so it cannot tell which of the stages that share it has changed.
+    """
+    ran: dict[str, Counter[str]] = {}
+    for handle in handles:
+        if _made_by_other_sources(handle):
+            ran.setdefault(handle.stage.work.partition(":")[0], Counter())[handle.stage.name] += 1
+    return [
+        f"old results of {', '.join(f'{name} x {count}' if count > 1 else name for name, count in stages.items())} are "
+        f"kept, though {module.replace('.', '/')}.py, or what it imports, changed since: `--fresh STAGE` runs one anew"
+        for module, stages in ran.items()
+    ]
+
+
+def _made_by_other_sources(handle: Handle) -> bool:
+    """Whether an attempt that made what is finished or saved came from other sources."""
+    if not handle.own_source:
+        return False
+    digest = handle.own_source["own_digest"]
+    records = [read(file) for file in sorted(handle.run.attempts.glob("[0-9]*.json"))]
+    reached = [record.get("began_at") for record in records[1:]] + [_reached(handle)]
+    return any(
+        (record.get("source") or {}).get("own_digest", digest) != digest
+        and after != record.get("began_at")  # else it gained nothing
+        for record, after in zip(records, reached, strict=False)
+    )
+
+
+def _reached(handle: Handle) -> list[int] | None:
+    """How far the stage is, as its attempts write it; None when it is finished."""
+    parts = (handle.run.path / "records").glob("*.json")
+    return None if handle.finished else [furthest(handle.run.checkpoints), sum(1 for _ in parts)]

@@ -1,0 +1,119 @@
+"""What trainings measure, as TensorBoard event files: a TensorBoard run for each run directory, named as its folder.
+
+They are made from `metrics.jsonl` and `timing.jsonl` alone: a training, its records and its job know nothing of them.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deployments.views.curves import TRAINING, VALIDATION, read_rows, rows_of, trivial_of
+from storage.errors import BadInput
+from storage.inside import inside
+from storage.run_directory import find_runs
+
+FOLDER = ".tensorboard"
+"""Below the root, where no study can have this name."""
+Row = dict[str, Any]
+
+
+class EventFiles:
+    """The event files of all runs below a root that have measured something.
+
+    What is in the target's folders of these runs at the first `update` is replaced: no point ever stands there twice.
+    """
+
+    def __init__(self, root: Path, target: Path) -> None:
+        """BadInput where TensorBoard is not installed, or where there are no runs."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise BadInput(
+                "TensorBoard is not installed here, which this command writes for: "
+                "pip install --constraint constraints.txt --editable '.[tensorboard]'"
+            ) from None
+        if not find_runs(root):
+            raise BadInput(f"there are no runs below {root}: give the folder of the run directories")
+        self._root, self._target, self._writer_of = root, target, SummaryWriter
+        self._written: dict[Path, _Run] = {}
+        self.damaged: dict[Path, int] = {}
+        """File of rows -> lines in it that cannot be read, and so stand nowhere."""
+
+    def update(self) -> int:
+        """Writes what was measured since the last time. Returns the number of runs that have measured something."""
+        for path in find_runs(self._root):
+            file = path / "metrics.jsonl"
+            rows, damaged = read_rows(file)
+            self.damaged |= {file: damaged} if damaged else {}
+            known = self._written.get(path)
+            if known and known.rows == rows[: len(known.rows)]:
+                new = rows[len(known.rows) :]
+            elif known and known.rows[: len(rows)] == rows:
+                new = []  # cut back to a checkpoint after a kill: the same rows come again
+            elif rows:
+                known, new = self._anew(path), rows
+            if known and new:
+                try:
+                    known.add(new)
+                except (TypeError, ValueError, ArithmeticError):  # anybody may have written them
+                    self.damaged[file] = len(new)
+        return len(self._written)
+
+    def close(self) -> None:
+        for run in self._written.values():
+            run.writer.close()
+
+    def _anew(self, path: Path) -> _Run:
+        if before := self._written.pop(path, None):
+            before.writer.close()
+        folder = self._target / path.relative_to(self._root)
+        named = self._root if self._target.is_relative_to(self._root) else self._target  # by a person
+        with suppress(FileNotFoundError):
+            inside(named, folder.relative_to(named).as_posix(), folder=True)
+        for file in folder.glob("events.out.tfevents.*"):
+            file.unlink()
+        self._written[path] = _Run(path, self._writer_of(str(folder)))
+        return self._written[path]
+
+
+@dataclass
+class _Run:
+    """The rows of a run that stand in its event file."""
+
+    path: Path
+    writer: Any
+    rows: list[Row] = field(default_factory=list)
+
+    def add(self, rows: list[Row]) -> None:
+        times = {row["step"]: row["at"] for row in rows_of(self.path / "timing.jsonl") if "at" in row}
+        for row in rows:
+            for tag, value in scalars(row).items():
+                # Without a time of its own a point takes that of its writing, as TensorBoard has it.
+                self.writer.add_scalar(tag, value, row["step"], walltime=times.get(row["step"]))
+        self.writer.flush()
+        self.rows += rows
+
+
+def scalars(row: Row) -> dict[str, float]:
+    """The numbers of a row by TensorBoard's tags: what is of one metric has one beginning, and so stands together."""
+    found = {_tag(name): value for name, value in row.items() if name != "step" and _is_number(value)}
+    for name in row:
+        for what, value in trivial_of(row, name).items():
+            found[f"{name.removeprefix(VALIDATION)}/without learning, {what}"] = value
+    return found
+
+
+def _tag(name: str) -> str:
+    """`loss/training` and `loss/validation` for a metric, `training/learning_rate` for what else a training says."""
+    if name == TRAINING:
+        return "loss/training"
+    if name.startswith(VALIDATION):
+        return f"{name.removeprefix(VALIDATION)}/validation"
+    return f"training/{name}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

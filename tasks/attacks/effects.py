@@ -1,0 +1,351 @@
+"""What an attack did: losses before and after, absolute and relative, beside random tokens and blind search.
+
+A record is a dictionary with `model`, `example_id`, `source`; `tokens_scored`, `loss_sum_nats` (attacked, by whichever
+attack) and `clean_loss_sum_nats`; on the same tokens `budget_losses_sum_nats` (of the gradient search on this model at
+shares of its cost, the last of all of it), `blind_loss_sum_nats` (blind search at equal cost) and
+`control_losses_sum_nats` (of each random draw); `text_tokens` and `text_clean_loss_sum_nats` of the whole text, of
+which no attacker chooses a part.
+
+A relative increase divides by the model's own clean loss, so the same nats are a smaller share for a model that
+predicts badly to begin with. Every effect is therefore given in nats per token too, with the clean loss beside it.
+The clean loss is always that of the whole texts: an attack that replaces tokens takes them out of the score, and with
+them it would choose its own denominator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from tasks.findings.statistics.permutation import exchange_p_value
+from tasks.findings.statistics.rates import rate, rate_difference
+from tasks.findings.statistics.resampling import Estimate, Statistic, estimate, sums_by_source
+from tasks.findings.statistics.seeds import OverSeeds, over_seeds
+from tasks.stage.result import Result
+
+LISTS = ("control_losses_sum_nats", "budget_losses_sum_nats")
+
+
+class Effect(Result):
+    """What an attack did to one model, beside its controls; losses in nats per token, weighted by tokens.
+
+    `control` is the mean of the random draws, `search` the gradient search on this model, `blind` a blind search of
+    equal cost; `budget_increases`, in nats per token, are those of `search` at shares of its cost. `attacked_loss` and
+    `control_loss` are the clean loss of the whole texts plus the increase of the tokens that were scored.
+    """
+
+    model: str
+    documents: int
+    sources: int
+    tokens_scored: int
+    clean_loss_nats_per_token: float
+    attacked_loss_nats_per_token: float
+    increase_nats_per_token: Estimate
+    relative_increase: Estimate
+    control_loss_nats_per_token: float
+    control_increase_nats_per_token: Estimate
+    control_relative_increase: Estimate
+    attack_minus_control_nats_per_token: Estimate
+    search_increase_nats_per_token: Estimate
+    blind_increase_nats_per_token: Estimate
+    search_minus_blind_nats_per_token: Estimate
+    budget_increases: list[Estimate]
+    confidence_level: float
+
+
+class EffectWithSuccess(Effect):
+    """The effect of an attack that succeeds or fails on each text; rates of documents."""
+
+    success_rate: Estimate
+    control_success_rate: Estimate
+    success_rate_minus_control: Estimate
+
+
+class EffectDifference(Result):
+    """The effect on `model` minus that on `reference`, on the same tokens of the same documents.
+
+    Each with its interval and the p-value of the two models exchanged; over several searches it is the mean over these.
+    """
+
+    model: str
+    reference: str
+    documents: int
+    sources: int
+    increase_nats_per_token: OverSeeds | Estimate
+    relative_increase: OverSeeds | Estimate
+    attack_minus_control_nats_per_token: OverSeeds | Estimate
+    confidence_level: float
+
+
+class EffectDifferenceWithSuccess(EffectDifference):
+    """The same of an attack that succeeds or fails on each text."""
+
+    success_rate: Estimate
+
+
+def increase(tokens: Any, attacked: Any, clean: Any) -> Any:
+    """Increase of the loss in nats per token, of token-weighted means."""
+    return (attacked - clean) / tokens
+
+
+def relative_increase(tokens: Any, attacked: Any, clean: Any, text_tokens: Any, text_clean: Any) -> Any:
+    """Increase of the loss per token as a share of the whole texts' clean loss per token."""
+    return increase(tokens, attacked, clean) / (text_clean / text_tokens)
+
+
+MEASURES: dict[str, tuple[Statistic, tuple[str, ...]]] = {
+    "increase_nats_per_token": (increase, ("tokens_scored", "loss", "clean")),
+    "relative_increase": (relative_increase, ("tokens_scored", "loss", "clean", "text_tokens", "text_clean")),
+    "attack_minus_control_nats_per_token": (increase, ("tokens_scored", "loss", "control")),
+}
+"""Field of Effect and EffectDifference -> statistic of the totals of these columns of `effect_sums`."""
+CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
+    "control_increase_nats_per_token": (increase, ("tokens_scored", "control", "clean")),
+    "control_relative_increase": (
+        relative_increase,
+        ("tokens_scored", "control", "clean", "text_tokens", "text_clean"),
+    ),
+    "search_increase_nats_per_token": (increase, ("tokens_scored", "search", "clean")),
+    "blind_increase_nats_per_token": (increase, ("tokens_scored", "blind", "clean")),
+    "search_minus_blind_nats_per_token": (increase, ("tokens_scored", "search", "blind")),
+}
+"""The same, of Effect alone."""
+
+
+@overload
+def attack_effect(
+    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, success_threshold: None = None
+) -> Effect: ...
+
+
+@overload
+def attack_effect(
+    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, success_threshold: float
+) -> EffectWithSuccess: ...
+
+
+def attack_effect(
+    rows: list[dict[str, Any]],
+    model: str,
+    resamples: int,
+    confidence_level: float,
+    success_threshold: float | None = None,
+) -> Effect:
+    """The effect of an attack on one model, with whole sources resampled.
+
+    With `success_threshold` (relative, see `succeeded`) also the success rates, computed from the losses. Raises
+    ValueError for a model without records, and for a record in which nothing was scored or the number of draws or
+    budgets is another.
+    """
+    chosen = records_of(rows, model)
+    sums = effect_sums(chosen, success_threshold=success_threshold)
+    total = {column: float(values.sum()) for column, values in sums.items()}
+
+    def estimated(statistic: Statistic, columns: Sequence[str]) -> Estimate:
+        return estimate(statistic, [sums[column] for column in columns], resamples, confidence_level)
+
+    found = {name: estimated(*measure) for name, measure in (MEASURES | CONTROLS).items()}
+    budgets = [column for column in sums if column.startswith("budget ")]
+    clean = total["text_clean"] / total["text_tokens"]
+    effect = Effect(
+        model=model,
+        documents=len(chosen),
+        sources=len(sums["tokens_scored"]),
+        tokens_scored=int(total["tokens_scored"]),
+        clean_loss_nats_per_token=clean,
+        attacked_loss_nats_per_token=clean + found["increase_nats_per_token"].value,
+        control_loss_nats_per_token=clean + found["control_increase_nats_per_token"].value,
+        budget_increases=[estimated(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
+        confidence_level=confidence_level,
+        **found,
+    )
+    if success_threshold is None:
+        return effect
+    hits, random, documents = sums["success"], sums["control_success"], sums["documents"]
+    return EffectWithSuccess(
+        **dict(effect),
+        success_rate=rate(hits, documents, confidence_level),
+        control_success_rate=rate(random, documents, confidence_level),
+        success_rate_minus_control=rate_difference(hits, random, documents, confidence_level),
+    )
+
+
+@overload
+def paired_effects(
+    rows: list[dict[str, Any]],
+    model: str,
+    reference: str,
+    resamples: int,
+    confidence_level: float,
+    success_threshold: None = None,
+) -> EffectDifference: ...
+
+
+@overload
+def paired_effects(
+    rows: list[dict[str, Any]],
+    model: str,
+    reference: str,
+    resamples: int,
+    confidence_level: float,
+    success_threshold: float,
+) -> EffectDifferenceWithSuccess: ...
+
+
+def paired_effects(
+    rows: list[dict[str, Any]],
+    model: str,
+    reference: str,
+    resamples: int,
+    confidence_level: float,
+    success_threshold: float | None = None,
+) -> EffectDifference:
+    """The effect on `model` minus that on `reference`, each estimate with its interval over sources and p-value.
+
+    Both must have been scored on the same tokens of the same documents, else ValueError with the document's name.
+    """
+    ours, theirs = records_of(rows, model), records_of(rows, reference)
+    require_same_tokens(ours, theirs)
+    a, b = (effect_sums(chosen, success_threshold=success_threshold) for chosen in (ours, theirs))
+
+    def tested(statistic: Statistic, columns: Sequence[str]) -> Estimate:
+        mine, other = ([sums[column] for column in columns] for sums in (a, b))
+        found = estimate(minus(statistic, len(columns)), [*mine, *other], resamples, confidence_level)
+        p_value = None if found.interval is None else exchange_p_value(statistic, mine, other)
+        return found.model_copy(update={"p_value": p_value})
+
+    found = EffectDifference(
+        model=model,
+        reference=reference,
+        documents=len(ours),
+        sources=len(a["tokens_scored"]),
+        confidence_level=confidence_level,
+        **{name: tested(*measure) for name, measure in MEASURES.items()},
+    )
+    if success_threshold is None:
+        return found
+    rates = rate_difference(a["success"], b["success"], a["documents"], confidence_level)
+    return EffectDifferenceWithSuccess(**dict(found), success_rate=rates)
+
+
+def paired_effects_over_searches(
+    searches: Sequence[list[dict[str, Any]]], model: str, reference: str, confidence_level: float
+) -> EffectDifference:
+    """As `paired_effects`, of an attack that is one for all texts: mean over its searches, `searches` their records.
+
+    What one search found says nothing about another's: a difference under one trigger holds for this trigger, however
+    many texts are read. So searches are a unit beside sources, crossed with them, as each is judged on the same texts;
+    intervals and p-values are those of `over_seeds`.
+    """
+    ours = records_of(searches[0], model)
+    return EffectDifference(
+        model=model,
+        reference=reference,
+        documents=len(ours),
+        sources=len({row["source"] for row in ours}),
+        confidence_level=confidence_level,
+        **{name: difference_over_seeds(searches, model, reference, name, confidence_level) for name in MEASURES},
+    )
+
+
+def difference_over_seeds(
+    rows_of_seeds: Sequence[list[dict[str, Any]]], model: str, reference: str, measure: str, confidence_level: float
+) -> OverSeeds:
+    """`measure` (a key of MEASURES) on `model` minus that on `reference`, mean over seeds; see `over_seeds`.
+
+    `rows_of_seeds` are the records of each seed; both models of a seed must have been scored on the same tokens.
+    """
+    statistic, names = MEASURES[measure]
+    pairs = [(records_of(rows, model), records_of(rows, reference)) for rows in rows_of_seeds]
+    for ours, theirs in pairs:
+        require_same_tokens(ours, theirs)
+    sources = sorted({row["source"] for ours, _ in pairs for row in ours})
+    columns = [
+        [sums[name] for sums in (effect_sums(ours, sources), effect_sums(theirs, sources)) for name in names]
+        for ours, theirs in pairs
+    ]
+    return over_seeds(minus(statistic, len(names)), columns, confidence_level)
+
+
+def succeeded(row: dict[str, Any], relative_threshold: float, loss_sum_nats: float | None = None) -> bool:
+    """Whether an attack raised the loss per scored token by more than this share of the whole text's clean loss.
+
+    Asked of the record's attacked loss, or of another on the same tokens, such as one of a random draw.
+    """
+    attacked = row["loss_sum_nats"] if loss_sum_nats is None else loss_sum_nats
+    risen = increase(row["tokens_scored"], attacked, row["clean_loss_sum_nats"])
+    return risen > relative_threshold * row["text_clean_loss_sum_nats"] / row["text_tokens"]
+
+
+def control_successes(row: dict[str, Any], relative_threshold: float) -> int:
+    """How many of the random draws succeeded."""
+    return sum(succeeded(row, relative_threshold, loss) for loss in row["control_losses_sum_nats"])
+
+
+def minus(statistic: Statistic, columns: int) -> Statistic:
+    """The statistic of the first `columns` totals minus that of the others."""
+    return lambda *totals: statistic(*totals[:columns]) - statistic(*totals[columns:])
+
+
+def records_of(rows: list[dict[str, Any]], model: str) -> list[dict[str, Any]]:
+    """The records of one model; ValueError where there is none or one cannot be used."""
+    chosen = [row for row in rows if row["model"] == model]
+    if not chosen:
+        raise ValueError(f"{model} was attacked on no document")
+    for row in chosen:
+        if row["tokens_scored"] < 1 or not all(row[column] for column in LISTS):
+            raise ValueError(f"nothing was scored of document {row['example_id']} for {model}")
+        for column in LISTS:
+            if len(row[column]) != (expected := len(chosen[0][column])):
+                raise ValueError(
+                    f"document {row['example_id']} has {len(row[column])} {column} for {model}, another {expected}"
+                )
+    return chosen
+
+
+def require_same_tokens(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+    """ValueError, with the document's name, where two models were not scored on the same tokens of the same texts."""
+    identity = ("example_id", "source", "text_tokens", "tokens_scored")
+    a, b = (Counter(tuple(row[column] for column in identity) for row in rows) for rows in (ours, theirs))
+    if unequal := sorted((a - b) + (b - a)):
+        raise ValueError(
+            f"{ours[0]['model']} and {theirs[0]['model']} were not attacked on the same tokens of document "
+            f"{unequal[0][0]}"
+        )
+
+
+def effect_sums(
+    chosen: list[dict[str, Any]], sources: Sequence[str] | None = None, success_threshold: float | None = None
+) -> dict[str, np.ndarray]:
+    """The columns of MEASURES, and `budget 0`, `budget 1`, ..., summed by source, float64 [sources].
+
+    With `success_threshold` also `success` and `control_success`, the share of the draws that succeeded.
+    """
+    counted = [_columns(row, success_threshold) for row in chosen]
+    names = [name for name in counted[0] if name not in ("example_id", "source")]
+    return sums_by_source(counted, names, sources)
+
+
+def _columns(row: dict[str, Any], success_threshold: float | None) -> dict[str, Any]:
+    draws = row["control_losses_sum_nats"]
+    columns = {
+        "example_id": row["example_id"],
+        "source": row["source"],
+        "documents": 1,
+        "tokens_scored": row["tokens_scored"],
+        "text_tokens": row["text_tokens"],
+        "text_clean": row["text_clean_loss_sum_nats"],
+        "clean": row["clean_loss_sum_nats"],
+        "loss": row["loss_sum_nats"],
+        "control": sum(draws) / len(draws),
+        "search": row["budget_losses_sum_nats"][-1],
+        "blind": row["blind_loss_sum_nats"],
+    }
+    columns |= {f"budget {number}": loss for number, loss in enumerate(row["budget_losses_sum_nats"])}
+    if success_threshold is not None:
+        columns["success"] = float(succeeded(row, success_threshold))
+        columns["control_success"] = control_successes(row, success_threshold) / len(draws)
+    return columns

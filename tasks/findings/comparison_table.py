@@ -1,0 +1,138 @@
+"""Arms over seeds as tables and words, for any study and for `ratchet compare FILE.csv`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from tasks.findings.numbers import p_value, percent, span
+from tasks.findings.statistics.comparison import ArmMean, Comparison, TTest
+from tasks.findings.table import Table
+
+DIGITS = "{:.6g}".format
+SIGNED = "{:+.3g}".format
+
+
+def arm_table(arms: Mapping[str, ArmMean], confidence_level: float, of: str) -> Table:
+    """Mean over seeds of `of`."""
+    return Table(
+        f"{of}: mean over seeds, Student's t interval ({percent(confidence_level)}), standard deviation (ddof 1).",
+        ["arm", "seeds", "mean", "interval", "deviation"],
+        [
+            [
+                name,
+                len(arm.values),
+                DIGITS(arm.mean),
+                span(arm.interval, DIGITS) if arm.interval else "none (one seed)",
+                "-" if arm.standard_deviation is None else f"{arm.standard_deviation:.3g}",
+            ]
+            for name, arm in arms.items()
+        ],
+    )
+
+
+def comparison_table(
+    found: Sequence[Comparison],
+    confidence_level: float,
+    min_seeds: int,
+    together: int | None = None,
+    higher_is_better: bool = False,
+    undecided: Collection[Comparison] = (),
+    unpaired: bool = False,
+    words: tuple[str, str] = ("better", "worse"),
+) -> Table:
+    """Every comparison with what speaks for it.
+
+    `together`: so many were corrected, when there are other tables. Of the `undecided` nothing is called better;
+    `unpaired`: `found` was judged by Welch's t. `words`: what a lower and a higher value of an arm are.
+    """
+    by = "p and interval are of Welch's t" if unpaired else "p is of Student's t of the pairs"
+    return Table(
+        f"The arm minus its reference{'' if unpaired else ', seed by seed'}; "
+        f"{'above' if higher_is_better else 'below'} 0 the arm is {words[0]}. "
+        f"{by}, adjusted by Holm over the {together or len(found)} comparisons that are "
+        "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
+        "lowest p that so many seeds can give. That one is shown where the adjusted p is at most "
+        f"{1 - confidence_level:g} and there are {min_seeds} seeds or more. Seeds needed: with so many, a difference "
+        "like this would be found among these with a chance of 80%. Could show: the smallest true difference that "
+        "these seeds show with that chance.",
+        [
+            "arm", "reference", "shown", "seeds", "difference", "interval", "percent", "p", "p adjusted", "p Welch",
+            "p exchange (lowest)", "seeds needed", "could show",
+        ],
+        [
+            [
+                one.arm,
+                one.reference,
+                "undecided" if one in undecided else shown(one, words),
+                one.seeds,
+                SIGNED(one.mean),
+                span(one.interval, SIGNED) if one.interval else f"none ({_why_none(one)})",
+                percent_of(one),
+                p_value(one.p),
+                p_value(one.p_adjusted),
+                p_value(one.p_welch),
+                "-" if one.p_exchange is None else f"{p_value(one.p_exchange)} ({p_value(one.least_p_exchange)})",
+                "-" if one.seeds_needed is None else f"{one.seeds_needed:,}",
+                "-" if one.smallest_shown is None else f"{one.smallest_shown:.3g}",
+            ]
+            for one in found
+        ],
+    )  # fmt: skip
+
+
+def test_table(tests: Mapping[tuple[str, str], Mapping[str, TTest]], confidence_level: float) -> Table:
+    """Both t tests of every (arm, reference), with their numbers in full."""
+    return Table(
+        f"Both t tests, with their intervals ({percent(confidence_level)}), not adjusted: of the pairs (Student), and "
+        "without pairs (Welch).",
+        ["arm", "reference", "test", "t", "degrees of freedom", "p", "interval"],
+        [
+            [
+                *pair,
+                name,
+                f"{test.t:+.4g}",
+                f"{test.degrees_of_freedom:.4g}",
+                f"{test.p:.3g}",
+                span(test.interval, SIGNED),
+            ]
+            for pair, of_pair in tests.items()
+            for name, test in of_pair.items()
+        ],
+    )
+
+
+def shown(one: Comparison, words: tuple[str, str] = ("better", "worse")) -> str:
+    """What the seeds show, in a word."""
+    if one.better or one.worse:
+        return f"**{words[one.worse]}**"
+    return f"not learned: {' and '.join(one.unlearned)}" if one.unlearned else "no difference shown"
+
+
+def in_words(one: Comparison, min_seeds: int) -> str:
+    """One comparison as a sentence."""
+    if one.unlearned:
+        return f"{one.arm} and {one.reference} are not compared: not shown to learn: {' and '.join(one.unlearned)}."
+    if one.interval is None:
+        of = f"({SIGNED(one.mean)}, {percent_of(one)})"
+        return f"{one.arm} and {one.reference}: {_why_none(one)} shows no difference, whatever its size {of}."
+    facts = (
+        f"{percent_of(one)} of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
+        f"{span(one.interval, SIGNED)}, of this one alone), p {p_value(one.p_adjusted)} after Holm, {one.seeds} seeds"
+    )
+    if one.better or one.worse:
+        return f"**{one.arm} is {'better' if one.better else 'worse'} than {one.reference}**: {facts}."
+    if one.seeds < min_seeds:
+        return f"{one.arm} and {one.reference}: {one.seeds} seeds are too few to call anything better ({facts})."
+    needed = f"; a difference like this needs {one.seeds_needed:,} seeds" if one.seeds_needed else ""
+    least = one.smallest_shown
+    could = f"; these seeds show one of {least:.3g} or more with a chance of 80%" if least else ""
+    return f"No difference between {one.arm} and {one.reference} is shown: {facts}{could}{needed}."
+
+
+def percent_of(one: Comparison) -> str:
+    """The difference in per cent of the size of the reference's mean."""
+    return "-" if one.percent is None else f"{one.percent:+.2f}%"
+
+
+def _why_none(one: Comparison) -> str:
+    return "one seed" if one.seeds == 1 else "a value that never changes"

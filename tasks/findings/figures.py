@@ -1,0 +1,345 @@
+"""Figures as SVG: text stays text, colours are CSS variables with a fallback, and equal data give equal bytes.
+
+One SVG stands alone (as a file, in the Prefect UI) with the fallback colours, and inline in a page takes the
+colours of the page, light or dark. Series differ by line style and marker as well as by colour.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tasks.findings.document import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+COLOURS = {
+    "ink": ("#010203", "#222222"),
+    "faint": ("#010204", "#6b6b6b"),
+    "grid": ("#010205", "#dddddd"),
+    "paper": ("#010206", "#ffffff"),
+    "series-1": ("#010207", "#6b6b6b"),
+    "series-2": ("#010208", "#0067a8"),
+    "series-3": ("#010209", "#b84a00"),
+}
+"""CSS variable -> (the colour that stands for it while matplotlib draws, the fallback).
+
+Blue and vermilion differ for every common kind of colour blindness, and all reach 4.5:1 on their paper.
+"""
+
+INK, FAINT, GRID, PAPER = (COLOURS[name][0] for name in ("ink", "faint", "grid", "paper"))
+FONT_POINTS = 9.0
+
+
+@dataclass(frozen=True)
+class SeriesStyle:
+    """How one series is drawn: line and marker differ too, for whoever sees no colour."""
+
+    colour: str
+    line: Any
+    marker: str
+
+
+SERIES_STYLES = (
+    SeriesStyle(COLOURS["series-1"][0], (0, (1, 1.5)), "^"),
+    SeriesStyle(COLOURS["series-2"][0], "-", "o"),
+    SeriesStyle(COLOURS["series-3"][0], (0, (5, 2)), "s"),
+)
+
+_LINES = (*SERIES_STYLES[1:], SERIES_STYLES[0])
+LABEL_HEIGHT = 0.05
+"""Of the name of a point, as a share of the height of what is drawn."""
+LOGARITHMIC_FROM = 8
+"""An x axis is logarithmic where its largest value is at least so many times its smallest."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points [x, y] of one series; `dots` marks each point, else a thin line joins them."""
+
+    name: str
+    style: SeriesStyle
+    points: Sequence[Sequence[float]]
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: the samples of each series."""
+
+    title: str
+    samples: dict[str, Sequence[float]]
+
+
+def curves(name: str, caption: str, numbers: str, drawn: Sequence[Curve], x_label: str, y_label: str) -> Figure:
+    """Lines over a common x axis, with a legend below."""
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        for curve in drawn:
+            x, y = zip(*curve.points, strict=True)
+            marker = {"marker": curve.style.marker, "markersize": 4} if curve.dots else {"alpha": 0.55}
+            width = 1.6 if curve.dots else 1.0
+            axes.plot(
+                x, y, label=curve.name, color=curve.style.colour, linestyle=curve.style.line, linewidth=width, **marker
+            )
+        _label(axes, x_label, y_label)
+        canvas.legend(loc="outside lower center", ncols=2, frameon=False)
+
+    return _figure(name, caption, numbers, 3.5, draw)
+
+
+def distributions(
+    name: str, caption: str, numbers: str, panels: Sequence[Panel], styles: dict[str, SeriesStyle], x_label: str
+) -> Figure:
+    """Empirical distribution functions, one panel below another on one x axis: every sample is a step."""
+
+    def draw(canvas: Canvas) -> None:
+        grid = canvas.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, panel in zip(grid, panels, strict=True):
+            for series, values in panel.samples.items():
+                style = styles[series]
+                axes.ecdf(values, label=series, color=style.colour, linestyle=style.line, linewidth=1.6)
+            axes.axvline(0, color=FAINT, linewidth=0.8)
+            axes.set_title(panel.title, loc="left", fontsize=FONT_POINTS, color=INK)
+            _label(axes, "", "share of texts")
+            axes.set_ylim(-0.03, 1.03)
+        grid[-1].set_xlabel(x_label)
+        handles, labels = grid[0].get_legend_handles_labels()
+        canvas.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+
+    return _figure(name, caption, numbers, 1.3 + 1.6 * len(panels), draw)
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """One row of `forest`: an estimate with its interval, as far as it has these; `kind` tells what the row is of."""
+
+    kind: str
+    label: str
+    value: float | None
+    interval: Sequence[float] | None = None
+
+
+def forest(
+    name: str,
+    caption: str,
+    rows: Sequence[Estimated],
+    x_label: str,
+    form: Callable[[float], str],
+    line: float = 0.0,
+    band: tuple[float, float] | None = None,
+) -> Figure:
+    """The figure that answers: rows by kind, the first row above all others in colour, each beside `line`.
+
+    `band` is what is too small to matter, or what is asked for; `form` writes a number.
+    """
+    numbers = "; ".join(
+        f"{row.label} {'-' if row.value is None else form(row.value)}"
+        + (f" ({' to '.join(map(form, row.interval))})" if row.interval else "")
+        for row in rows
+    )
+    labels: list[str] = []
+    places: list[int] = []
+    for place, row in enumerate(rows):
+        if not place or rows[place - 1].kind != row.kind:
+            labels.append(row.kind)
+        places.append(len(labels))
+        labels.append(row.label)
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        if band is not None:
+            axes.axvspan(*band, color=GRID, linewidth=0, alpha=0.6)
+        axes.axvline(line, color=FAINT, linewidth=0.9)
+        for place, row in zip(places, rows, strict=True):
+            first = place == 1
+            colour = SERIES_STYLES[2].colour if first else INK
+            if row.interval is not None:
+                axes.hlines(place, *row.interval, color=colour, linewidth=2.0 if first else 1.4)
+                axes.plot(row.interval, [place, place], "|", color=colour, markersize=7)
+            if row.value is not None:
+                axes.plot(row.value, place, "D" if first else "o", color=colour, markersize=6 if first else 4.5)
+        _rows(axes, labels, x_label)
+        for place, text in enumerate(axes.get_yticklabels()):
+            if place not in places:
+                text.set(color=FAINT, fontsize=FONT_POINTS - 1)
+        axes.tick_params(axis="y", length=0)
+
+    return _figure(name, caption, numbers, 0.7 + 0.23 * len(labels), draw, width_inches=5.6)
+
+
+@dataclass(frozen=True)
+class Dots:
+    """One row of `dots`: its single values, and their mean with its interval where there is one."""
+
+    label: str
+    values: Sequence[float]
+    mean: float | None = None
+    interval: Sequence[float] | None = None
+
+
+def dots(name: str, caption: str, numbers: str, rows: Sequence[Dots], x_label: str) -> Figure:
+    """Every single value of a row as an open dot and their mean with its interval above them; a row may have none."""
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        for place, row in enumerate(rows):
+            below = place + 0.14 if row.mean is not None else place
+            axes.plot(row.values, [below] * len(row.values), "o", color=SERIES_STYLES[1].colour, fillstyle="none")
+            if row.mean is not None:
+                axes.plot(row.mean, place - 0.14, "D", color=INK, markersize=5)
+            if row.interval is not None:
+                axes.hlines(place - 0.14, *row.interval, color=INK, linewidth=1.6)
+                axes.plot(row.interval, [place - 0.14] * 2, "|", color=INK, markersize=7)
+        _rows(axes, [row.label for row in rows], x_label)
+
+    return _figure(name, caption, numbers, 0.8 + 0.36 * len(rows), draw)
+
+
+def over_values(
+    name: str,
+    caption: str,
+    numbers: str,
+    series: Mapping[str, Sequence[tuple[float, Dots]]],
+    ticks: Mapping[float, str],
+    x_label: str,
+    y_label: str,
+) -> Figure:
+    """Rows of `dots` over the numbers of `ticks`: of each series the single values, and a line through the means.
+
+    Where a row has no mean the line goes through its values, and where it has none the line has a gap.
+    """
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        _label(axes, x_label, y_label)
+        for style, (label, rows) in zip(_LINES, series.items(), strict=False):
+            middle = [row.mean if row.mean is not None else next(iter(row.values), math.nan) for _, row in rows]
+            axes.plot(
+                [x for x, _ in rows], middle, label=label, color=style.colour, linestyle=style.line, linewidth=1.2
+            )
+            for (x, row), mean in zip(rows, middle, strict=True):
+                axes.plot([x] * len(row.values), row.values, style.marker, color=style.colour, fillstyle="none")
+                if row.mean is not None:
+                    axes.plot(x, mean, style.marker, color=style.colour, markersize=4)
+                if row.interval is not None:
+                    axes.vlines(x, *row.interval, color=style.colour, linewidth=1.6)
+        if min(ticks) > 0 and max(ticks) / min(ticks) >= LOGARITHMIC_FROM:
+            axes.set_xscale("log")
+        axes.set_xticks(list(ticks), list(ticks.values()))
+        axes.minorticks_off()
+        axes.ticklabel_format(axis="y", useOffset=False)
+        if len(series) > 1:
+            canvas.legend(loc="outside lower center", ncols=len(series), frameon=False)
+
+    return _figure(name, caption, numbers, 2.9, draw)
+
+
+def against(
+    name: str,
+    caption: str,
+    numbers: str,
+    line: Sequence[tuple[str, float, float]],
+    points: Sequence[tuple[str, float, float]],
+    x_label: str,
+    y_label: str,
+) -> Figure:
+    """Named points (label, x, y) of one series, joined in the order of x, and single points beside them."""
+
+    def draw(canvas: Canvas) -> None:
+        axes = canvas.add_subplot()
+        joined = sorted(line, key=lambda point: point[1])
+        style = SERIES_STYLES[1]
+        axes.plot([x for _, x, _ in joined], [y for *_, y in joined], "-o", color=style.colour, markersize=4)
+        axes.plot([x for _, x, _ in points], [y for *_, y in points], "s", color=SERIES_STYLES[2].colour, markersize=6)
+        named = sorted([*joined, *points], key=lambda point: point[2])
+        gap = LABEL_HEIGHT * (named[-1][2] - named[0][2])
+        place = -math.inf
+        for label, x, y in named:
+            place = max(y, place + gap)  # names of points that lie close stand above one another
+            axes.annotate(
+                label, (x, place), xytext=(6, -3), textcoords="offset points", fontsize=FONT_POINTS - 2, color=INK
+            )
+        _label(axes, x_label, y_label)
+        axes.margins(x=0.25, y=0.15)  # room for the names
+
+    return _figure(name, caption, numbers, 3.3, draw)
+
+
+def _rows(axes: Axes, labels: list[str], x_label: str) -> None:
+    _label(axes, "", "")
+    axes.set_xlabel(x_label, loc="right")  # beside long row labels the middle of the axes is not that of the figure
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.margins(x=0.08)
+
+
+def _label(axes: Axes, x_label: str, y_label: str) -> None:
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(visible=True, color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.locator_params(axis="x", nbins=5)
+
+
+def _figure(
+    name: str,
+    caption: str,
+    numbers: str,
+    height_inches: float,
+    draw: Callable[[Canvas], None],
+    width_inches: float = 4.0,
+) -> Figure:
+    """Draws with settings of our own, whatever the user's matplotlibrc says; `numbers` are for who cannot see it."""
+    import matplotlib.style
+    from matplotlib.figure import Figure as Canvas
+
+    settings = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.family": ["DejaVu Sans"],
+        "font.size": FONT_POINTS,
+        "axes.labelsize": FONT_POINTS,
+        "legend.fontsize": FONT_POINTS,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": FAINT,
+        "axes.facecolor": PAPER,
+        "figure.facecolor": PAPER,
+        "xtick.color": FAINT,
+        "ytick.color": FAINT,
+        "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK,
+        "axes.unicode_minus": False,
+    }
+    with matplotlib.style.context(["default", settings], after_reset=True):
+        canvas = Canvas(figsize=(width_inches, height_inches), layout="constrained")
+        draw(canvas)
+        written = io.StringIO()
+        canvas.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    described = f"{caption} {numbers}." if numbers else caption
+    return Figure(name, _finished(written.getvalue(), name, described), caption)
+
+
+def _finished(svg: str, name: str, described: str) -> str:
+    """The bare <svg> element with colour variables, ids of its own (several share a page), and a description."""
+    svg = svg[svg.index("<svg") :]
+    for variable, (stand_in, fallback) in COLOURS.items():
+        svg = svg.replace(stand_in, f"var(--{variable}, {fallback})")
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", svg)
+    svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', system-ui, sans-serif")
+    # matplotlib's style sheet would hold for the whole page: its two rules stand on the element instead
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
+    attributes = f'role="img" aria-label="{html.escape(described)}" stroke-linejoin="round" stroke-linecap="butt"'
+    return svg.replace("<svg ", f"<svg {attributes} ", 1)

@@ -1,0 +1,183 @@
+"""Where every number of a report comes from: run directories, fingerprints, digests, numerics, commits and versions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from storage import attempts, durable
+from tasks.findings.again import made_again
+from tasks.findings.dag import Dag
+from tasks.findings.dag_figure import dag_figure
+from tasks.findings.document import Folded, Section
+from tasks.findings.table import Link, Table
+from tasks.stage.result import Result
+from tasks.stage.run import StageInput, StageRun
+
+ATTEMPTS = "attempts.html"
+"""The page beside a report with what clocks and machines said."""
+ROOT_OF_RUNS = "../../.."
+"""The root of all runs, seen from a run directory."""
+SHOWN_FILES = 20
+"""More files than these are shown as their number and one digest."""
+
+
+class Provenance(Result):
+    """What a stage's results are a function of, and the digest of its outputs as they were verified."""
+
+    fingerprint: str
+    stage_version: int
+    outputs_digest: str
+    numerics: dict[str, Any]
+    external: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    """Commit and package versions of the attempt that finished a stage, as its record has them.
+
+    They are facts of an attempt, not of a result: the report shows them, `final_results.json` does not hold them.
+    """
+
+    source: dict[str, Any]
+    versions: dict[str, Any]
+
+
+def provenance(stages: Mapping[str, StageInput]) -> dict[str, Provenance]:
+    """Stage -> its provenance."""
+    found = {}
+    for stage, given in stages.items():
+        described = durable.read_json(given.run.stage_file)
+        found[stage] = Provenance(
+            fingerprint=given.run.fingerprint,
+            stage_version=described["version"],
+            outputs_digest=given.outputs_digest,
+            numerics=described["numerics"],
+            external=described["external"],
+        )
+    return found
+
+
+def _sources(stages: Mapping[str, StageInput]) -> dict[str, AttemptFacts]:
+    """Stage -> the commit and the versions with which it was finished."""
+    found = {}
+    for stage, given in stages.items():
+        record = attempts.newest(given.run.attempts) or {}
+        found[stage] = AttemptFacts(record.get("source") or {}, record.get("versions") or {})
+    return found
+
+
+def run_directories(stages: Mapping[str, StageInput], root: Path) -> dict[str, str]:
+    """Stage -> its run directory below the root of all runs."""
+    return {stage: given.path.relative_to(root).as_posix() for stage, given in stages.items()}
+
+
+def beside(published: Iterable[str]) -> list[Link]:
+    """Links to the files that lie beside a report, and to the page of its attempts."""
+    return [Link(name, name) for name in (*published, "final_results.json", ATTEMPTS)]
+
+
+def run_name(directory: str) -> str:
+    """The last part of a run directory: the beginning of the fingerprint, which no other run has."""
+    return directory.rsplit("/", 1)[-1]
+
+
+def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag) -> Section:
+    """Where every number comes from: the picture of the stages, how they are made again, what they read and wrote."""
+    runs, known, recorded = run_directories(stages, run.run.root), provenance(stages), _sources(stages)
+    tables = [
+        _stage_table(runs, known, recorded),
+        _external_table(known),
+        _table_by_value(
+            "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
+            {stage: one.numerics for stage, one in known.items()},
+        ),
+        _table_by_value(
+            "Versions, as the attempt recorded them that finished the stage.",
+            {stage: one.versions for stage, one in recorded.items()},
+        ),
+    ]
+    in_full = {
+        stage: {
+            "fingerprint": one.fingerprint,
+            "outputs_digest": one.outputs_digest,
+            "source": recorded[stage].source,
+        }
+        for stage, one in known.items()
+    }
+    return Section(
+        "Provenance",
+        texts=[
+            "A row of numbers that came from one run ends with the name of its directory. Before anything was "
+            "computed, every byte of these runs was hashed and compared with its marker. When and where "
+            f"each stage worked, how long, and in how many attempts, stands in {ATTEMPTS}: these are no results, "
+            "and differ between runs that give the same."
+        ],
+        figures=[dag_figure(dag)],
+        tables=[table for table in tables if table.rows],
+        details=[
+            *made_again(run.run, dag),
+            Folded("Fingerprints and digests in full", json.dumps(in_full, indent=2)),
+        ],
+    )
+
+
+def _stage_table(
+    runs: Mapping[str, str], provenance: Mapping[str, Provenance], sources: Mapping[str, AttemptFacts]
+) -> Table:
+    return Table(
+        "Run directories below the root of all runs, and what the stages read and wrote.",
+        ["stage", "run directory", "version", "outputs digest", "commit", "uncommitted changes"],
+        [
+            [
+                stage,
+                Link(directory, f"{ROOT_OF_RUNS}/{directory}/"),
+                provenance[stage].stage_version,
+                provenance[stage].outputs_digest[:12],
+                (sources[stage].source.get("commit") or "unknown")[:12],
+                (sources[stage].source.get("dirty_digest") or "none")[:12],
+            ]
+            for stage, directory in runs.items()
+        ],
+        ids=[f"run-{run_name(directory)}" for directory in runs.values()],
+    )
+
+
+def _external_table(provenance: Mapping[str, Provenance]) -> Table:
+    return Table(
+        "What the stages read from outside: packages by version, files by digest.",
+        ["stage", "key", "name", "version or digest"],
+        [
+            [stage, key, *named]
+            for stage, found in provenance.items()
+            for key, read in found.external.items()
+            for listed in read.values()
+            for named in _named(listed)
+        ],
+    )
+
+
+def _named(listed: Any) -> list[list[str]]:
+    """Name and version or digest of each package or file; many files as one digest over all."""
+    pairs = [entry.split("==") for entry in listed] if isinstance(listed, list) else sorted(listed.items())
+    if len(pairs) > SHOWN_FILES:
+        return [[f"{len(pairs):,} files", durable.sha256_json(listed)[:12]]]
+    return [[name, version[:12]] for name, version in pairs]
+
+
+def _table_by_value(caption: str, found: Mapping[str, dict[str, Any]]) -> Table:
+    """One row for each key and value, with the stages that have this value; those without the key are not named."""
+    rows = []
+    for key in dict.fromkeys(key for values in found.values() for key in values):
+        stages: dict[str, list[str]] = {}
+        for stage, values in found.items():
+            if key in values:
+                stages.setdefault(str(values[key]), []).append(stage)
+        for value, having in stages.items():
+            rows.append(
+                [key.replace("_", " "), value, "all stages" if len(having) == len(found) else ", ".join(having)]
+            )
+    return Table(caption, ["what", "value", "stages"], rows)

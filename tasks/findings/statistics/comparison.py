@@ -1,0 +1,303 @@
+"""Arms of a study side by side, with one value for each seed: which differences the seeds show, and which they do not.
+
+A difference is paired: the same seed gives both arms the same draws, so that what is peculiar to a seed cancels. Its
+interval and `p` are Student's t of the paired differences (n - 1 degrees of freedom, ddof 1). Beside it stand Welch's
+t, which does not pair, and the exchange of the two arms within seeds, which assumes no distribution; of few seeds the
+latter can show nothing at 5 %. All comparisons of a report are corrected together, by Holm.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import nct, t, ttest_ind, ttest_rel
+
+from tasks.findings.statistics.holm import holm
+from tasks.findings.statistics.permutation import exchange_p_value, least_p_value
+from tasks.findings.statistics.power import POWER, smallest_shown
+from tasks.findings.statistics.resampling import NO_SPREAD
+from tasks.findings.statistics.seeds import mean_over_seeds
+from tasks.stage.result import Result
+
+Values = Mapping[str, Mapping[str, float]]
+"""Value of each seed of each arm, by names."""
+Pair = tuple[str, str]
+"""An arm, and the reference that it is compared with."""
+MOST_SEEDS = 10_000
+
+
+class ArmMean(Result):
+    """The values of an arm by seed; of one seed there is no interval."""
+
+    values: dict[str, float]
+    mean: float
+    standard_deviation: float | None
+    interval: list[float] | None
+
+
+class Comparison(Result):
+    """The values of `arm` minus those of `reference`, seed by seed; `percent` is of the size of the reference's mean.
+
+    None are `percent` where that mean is 0, `p` where the differences have no spread, or there is one seed, `p_welch`
+    where neither arm has any, and what pairs where the arms have other seeds (`seeds`: of the arm with fewer).
+    `p_adjusted` is Holm's over all comparisons. `least_p_exchange` is the lowest that so many seeds can give.
+    `seeds_needed`: with so many a difference like this one (mean and spread as seen) would be found with a chance of
+    80 % among as many comparisons, by Bonferroni's correction, which is no milder than Holm's; None where it takes more
+    than 10,000. `smallest_shown`: what these seeds could have shown, a true difference that is found with that chance
+    among as many; None where they are too few for any. `better` and `worse`: shown, at the confidence level and with
+    the least number of seeds; lower values are better unless it is said otherwise. `unlearned`: which of both are not
+    shown to learn; then neither is better or worse.
+    """
+
+    arm: str
+    reference: str
+    seeds: int
+    mean: float
+    standard_deviation: float | None
+    interval: list[float] | None
+    percent: float | None
+    p: float | None
+    p_adjusted: float | None
+    p_welch: float | None
+    p_exchange: float | None
+    least_p_exchange: float | None
+    seeds_needed: int | None
+    smallest_shown: float | None = None
+    better: bool
+    worse: bool
+    unlearned: list[str]
+
+
+class TTest(Result):
+    """A two-sided t test of the difference of two arms, with its interval [low, high]."""
+
+    t: float
+    degrees_of_freedom: float
+    p: float
+    interval: list[float]
+
+
+def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
+    """Mean, sample standard deviation (ddof 1) and Student's t interval."""
+    if len(values) < 2:
+        (only,) = values.values()
+        return ArmMean(values=dict(values), mean=only, standard_deviation=None, interval=None)
+    found = mean_over_seeds(list(values.values()), confidence_level)
+    return ArmMean(
+        values=dict(values), mean=found.mean, standard_deviation=found.standard_deviation, interval=found.interval
+    )
+
+
+def compare(
+    values: Values,
+    pairs: Sequence[tuple[str, str]],
+    confidence_level: float,
+    min_seeds: int,
+    unlearned: Collection[str] = (),
+) -> list[Comparison]:
+    """Each pair (arm, reference) of one table, as `compare_together` compares those of several."""
+    return compare_together({"": values}, pairs, confidence_level, min_seeds, unlearned)[""]
+
+
+def compare_together(
+    tables: Mapping[str, Values],
+    pairs: Sequence[Pair] | Mapping[str, Sequence[Pair]],
+    confidence_level: float,
+    min_seeds: int,
+    unlearned: Collection[str] = (),
+    higher_is_better: bool = False,
+    allow_equal: bool = False,
+    other_seeds: bool = False,
+) -> dict[str, list[Comparison]]:
+    """Each pair (arm, reference) in each table of a report, or those that `pairs` has for it, all corrected together.
+
+    Nothing is better or worse of arms that are `unlearned`. ValueError for what would make a comparison meaningless:
+    see `require_comparable`.
+    """
+    of_tables = pairs if isinstance(pairs, Mapping) else dict.fromkeys(tables, pairs)
+    number = sum(map(len, of_tables.values()))
+    found: dict[str, list[Comparison]] = {}
+    for name, values in tables.items():
+        require_comparable(values, allow_equal, other_seeds)
+        found[name] = [_compared(values, *pair, confidence_level, number, unlearned) for pair in of_tables[name]]
+    every = [one for of_table in found.values() for one in of_table]
+    adjusted = holm({str(place): one.p for place, one in enumerate(every) if one.p is not None})
+    judged = iter(
+        _judged(one, adjusted.get(str(place)), confidence_level, min_seeds, higher_is_better)
+        for place, one in enumerate(every)
+    )
+    return {name: [next(judged) for _ in of_table] for name, of_table in found.items()}
+
+
+def require_comparable(values: Values, allow_equal: bool = False, other_seeds: bool = False) -> None:
+    """ValueError, naming the cell, for a seed that an arm lacks, a value that is not finite, and two equal ones.
+
+    Two cells that give the same number to the last digit were, in the study that this comes from, the same training:
+    what told them apart had not reached the model. `allow_equal` is for values that are counts, say; `other_seeds` for
+    arms that are not paired.
+    """
+    seeds = list(dict.fromkeys(seed for of_arm in values.values() for seed in of_arm))
+    first: dict[float, str] = {}
+    for arm, of_arm in values.items():
+        for seed in seeds:
+            name = f"{arm}, seed {seed}"
+            if seed not in of_arm and other_seeds:
+                continue
+            if seed not in of_arm:
+                raise ValueError(f"there is no value of {name}: every arm needs the same seeds ({', '.join(seeds)})")
+            value = float(of_arm[seed])
+            if not np.isfinite(value):
+                raise ValueError(f"the value of {name} is {value}")
+            if (other := first.setdefault(value, name)) != name and not allow_equal:
+                raise ValueError(
+                    f"{other} and {name} have the same value, {value!r}: either it was rounded, or what tells them "
+                    "apart has not reached the training"
+                )
+
+
+def t_tests(values: Values, arm: str, reference: str, confidence_level: float) -> dict[str, TTest]:
+    """`paired`: Student's t of the pairs, where both arms have the same seeds; `unpaired`: Welch's.
+
+    Neither where its values have no spread, or there is one.
+    """
+    ours, theirs = _values_of(values, arm, reference)
+    tests: dict[str, Any] = {}
+    if min(len(ours), len(theirs)) > 1:
+        if _pairs(values, arm, reference) and _has_spread(ours - theirs):
+            tests["paired"] = ttest_rel(ours, theirs)
+        if _has_spread(ours) or _has_spread(theirs):
+            with warnings.catch_warnings():  # of an arm whose values are all the same, which Welch's t allows
+                warnings.simplefilter("ignore", RuntimeWarning)
+                tests["unpaired"] = ttest_ind(ours, theirs, equal_var=False)
+    return {
+        name: TTest(
+            t=float(test.statistic),
+            degrees_of_freedom=float(test.df),
+            p=float(test.pvalue),
+            interval=[float(limit) for limit in test.confidence_interval(confidence_level)],
+        )
+        for name, test in tests.items()
+    }
+
+
+def judged_unpaired(
+    found: Sequence[Comparison],
+    values: Values,
+    confidence_level: float,
+    min_seeds: int,
+    higher_is_better: bool = False,
+) -> list[Comparison]:
+    """The same comparisons by Welch's t alone, for arms whose seeds share nothing: p, interval, and what is shown."""
+    tests = [t_tests(values, one.arm, one.reference, confidence_level).get("unpaired") for one in found]
+    adjusted = holm({str(place): test.p for place, test in enumerate(tests) if test})
+    among = 1 - (1 - confidence_level) / len(found)
+
+    def by(test: TTest | None) -> dict[str, Any]:
+        if test is None:
+            return dict.fromkeys(("p", "interval", "seeds_needed", "smallest_shown"))
+        low, high = test.interval
+        error = (high - low) / 2 / t.ppf((1 + confidence_level) / 2, test.degrees_of_freedom)
+        could = smallest_shown([(float(error), test.degrees_of_freedom)], among)
+        return {"p": test.p, "interval": test.interval, "seeds_needed": None, "smallest_shown": could}
+
+    return [
+        _judged(
+            one.model_copy(update=by(test)), adjusted.get(str(place)), confidence_level, min_seeds, higher_is_better
+        )
+        for place, (one, test) in enumerate(zip(found, tests, strict=True))
+    ]
+
+
+def seeds_needed(mean: float, standard_deviation: float, confidence_level: float) -> int | None:
+    """The least number of pairs with which a two-sided paired t test finds such a difference with chance `POWER`."""
+    if mean == 0:
+        return None
+    effect = abs(mean) / standard_deviation
+
+    def finds(seeds: int) -> bool:
+        limit = t.ppf((1 + confidence_level) / 2, seeds - 1)  # the other side adds nothing at such a power
+        return bool(nct.sf(limit, seeds - 1, effect * seeds**0.5) >= POWER)
+
+    low, high = 2, 2
+    while not finds(high):
+        low, high = high, 2 * high
+        if low > MOST_SEEDS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if finds(middle) else (middle, high)
+    found = low if finds(low) else high
+    return found if found <= MOST_SEEDS else None
+
+
+def _pairs(values: Values, arm: str, reference: str) -> bool:
+    return values[arm].keys() == values[reference].keys()
+
+
+def _values_of(values: Values, arm: str, reference: str) -> list[np.ndarray]:
+    """The values of both arms, float64 [seeds], paired by the name of the seed where they have the same."""
+    order = values[reference] if _pairs(values, arm, reference) else None
+    return [np.array([values[name][seed] for seed in order or values[name]], float) for name in (arm, reference)]
+
+
+def _has_spread(values: np.ndarray) -> bool:
+    return float(values.std(ddof=1)) > NO_SPREAD * abs(float(values.mean()))
+
+
+def _compared(
+    values: Values, arm: str, reference: str, confidence_level: float, comparisons: int, unlearned: Collection[str]
+) -> Comparison:
+    ours, theirs = _values_of(values, arm, reference)
+    base, mean = float(theirs.mean()), float(ours.mean() - theirs.mean())
+    seeds, welch = min(len(ours), len(theirs)), t_tests(values, arm, reference, confidence_level).get("unpaired")
+    deviation = interval = p = p_exchange = least = needed = shown = None
+    if _pairs(values, arm, reference):
+        mean = float((ours - theirs).mean())
+        p_exchange, least = exchange_p_value(lambda total: total, [ours], [theirs]), least_p_value(seeds)
+        if seeds > 1:
+            deviation = float((ours - theirs).std(ddof=1))
+            half = float(t.ppf((1 + confidence_level) / 2, seeds - 1)) * deviation / seeds**0.5
+            interval = [mean - half, mean + half]
+            if _has_spread(ours - theirs):
+                p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
+                among = 1 - (1 - confidence_level) / comparisons
+                needed = seeds_needed(mean, deviation, among)
+                shown = smallest_shown([(deviation / seeds**0.5, seeds - 1)], among)
+    return Comparison(
+        arm=arm,
+        reference=reference,
+        seeds=seeds,
+        mean=mean,
+        standard_deviation=deviation,
+        interval=interval,
+        percent=100 * mean / abs(base) if base else None,
+        p=p,
+        p_adjusted=None,
+        p_welch=welch.p if welch else None,
+        p_exchange=p_exchange,
+        least_p_exchange=least,
+        seeds_needed=needed,
+        smallest_shown=shown,
+        better=False,
+        worse=False,
+        unlearned=[name for name in (arm, reference) if name in unlearned],
+    )
+
+
+def _judged(
+    found: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int, higher_is_better: bool
+) -> Comparison:
+    shown = adjusted is not None and adjusted <= 1 - confidence_level and found.seeds >= min_seeds
+    shown &= not found.unlearned
+    sign = 1 if higher_is_better else -1
+    return found.model_copy(
+        update={
+            "p_adjusted": adjusted,
+            "smallest_shown": found.smallest_shown if found.seeds >= min_seeds else None,
+            "better": shown and found.mean * sign > 0,
+            "worse": shown and found.mean * sign < 0,
+        }
+    )

@@ -1,0 +1,92 @@
+"""The arms of a sweep: what the cells have of one metric, seed by seed, and which differences these seeds show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage.errors import MESSAGE_SHOWN, cut
+from tasks.findings.statistics.comparison import Comparison, Pair, compare_together
+from tasks.findings.sweep.metrics import Metric
+from tasks.findings.sweep.results import CellNumbers, SweepResults
+
+MIN_SEEDS = 3
+"""Of fewer nothing is called higher or lower."""
+MOST_ARMS = 24
+"""A metric with more is no comparison of arms: it is shown, and its differences are not tested."""
+
+
+def named(keys: Sequence[str], values: Sequence[object]) -> str:
+    """Values with the last part of their keys: the whole keys head the tables."""
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in zip(keys, values, strict=True))
+
+
+def arm_name(results: SweepResults, metric: Metric, label: str, values: Sequence[object]) -> str:
+    parts = [label if len(metric.numbers) > 1 else "", named(results.other_keys, values)]
+    return ", ".join(filter(None, parts)) or "all seeds"
+
+
+def every_arm(results: SweepResults, metric: Metric) -> dict[str, dict[str, float]]:
+    """Name of each arm -> its number by seed."""
+
+    def by_seed(cells: list[CellNumbers], name: str) -> dict[str, float]:
+        return {results.seed_of(cell): cell.numbers[name] for cell in cells if name in cell.numbers}
+
+    return {
+        arm_name(results, metric, label, values): by_seed(cells, name)
+        for values, cells in results.groups()
+        for label, name in metric.numbers.items()
+    }
+
+
+def arms_of(results: SweepResults, metric: Metric) -> dict[str, dict[str, float]]:
+    """Those that are compared: of the seeds that all of them have; an arm with fewer is left out."""
+    every = every_arm(results, metric)
+    most = max(map(len, every.values()), default=0)
+    there = {arm: of_arm for arm, of_arm in every.items() if len(of_arm) > most / 2}
+    common = set.intersection(*(set(of_arm) for of_arm in there.values())) if there else set()
+    return {arm: {seed: value for seed, value in of_arm.items() if seed in common} for arm, of_arm in there.items()}
+
+
+def pairs_of(results: SweepResults, metric: Metric) -> list[Pair]:
+    """Each number of a metric with its first one, and each combination of the other keys with the first one."""
+    groups, (first, *others) = [values for values, _ in results.groups()], metric.numbers
+    beside = [
+        (arm_name(results, metric, label, values), arm_name(results, metric, first, values))
+        for values in groups
+        for label in others
+    ]
+    across = [
+        (arm_name(results, metric, label, values), arm_name(results, metric, label, groups[0]))
+        for values in groups[1:]
+        for label in metric.numbers
+    ]
+    return [*beside, *across]
+
+
+def left_out(results: SweepResults, metrics: Sequence[Metric]) -> list[str]:
+    """That numbers are there which are compared with nothing, because other arms have none of that seed."""
+    lost = dict.fromkeys(
+        f"{arm} (seed {seed})"
+        for metric in metrics
+        for arms in [arms_of(results, metric)]
+        for arm, of_arm in every_arm(results, metric).items()
+        for seed in of_arm
+        if seed not in arms.get(arm, {})
+    )
+    said = cut("; ".join(lost), MESSAGE_SHOWN)
+    return [f"Not compared, and not in cells.csv, since not every arm has that seed: {said}."] if lost else []
+
+
+def compared(results: SweepResults, metrics: Sequence[Metric], level: float) -> dict[str, list[Comparison]]:
+    """Title of each metric -> its differences, paired by seed, all corrected together; empty where no seed varies."""
+    if not results.has_seeds:
+        return {}
+    constant = results.equal_everywhere
+    tables, pairs = {}, {}
+    for metric in metrics:
+        arms = arms_of(results, metric)
+        if len(arms) > MOST_ARMS or not any(arms.values()) or set(metric.numbers.values()) <= {*constant}:
+            continue
+        if known := [pair for pair in pairs_of(results, metric) if set(pair) <= arms.keys()]:
+            tables[metric.title], pairs[metric.title] = arms, known
+    return compare_together(tables, pairs, level, MIN_SEEDS, allow_equal=True)

@@ -1,0 +1,145 @@
+"""What a sweep's table and report say: each number of every cell, and over seeds its mean with an interval."""
+
+from __future__ import annotations
+
+import itertools
+
+from tasks.findings.arms import LOWER, differences_in_words, number_line, why_not_shown
+from tasks.findings.comparison_table import comparison_table
+from tasks.findings.document import Section
+from tasks.findings.numbers import span
+from tasks.findings.provenance import run_name
+from tasks.findings.sweep.arms import MIN_SEEDS, MOST_ARMS
+from tasks.findings.sweep.figures import MISSING, NUMBER, figures_of, mean_of, numbers_of_cells
+from tasks.findings.sweep.metrics import Metric
+from tasks.findings.sweep.results import CellNumbers, SweepResults
+from tasks.findings.table import Table
+
+
+def title(results: SweepResults) -> str:
+    return f"{results.study}: a sweep over {' and '.join(results.keys)}"
+
+
+def question(results: SweepResults) -> str:
+    cells = f"{len(results.runs)} of {len(results.cells)} cells are finished"
+    return f"{cells}. A cell is the same study with one combination of the values of {' and '.join(results.keys)}."
+
+
+def facts(results: SweepResults) -> list[str]:
+    """What a reader must know before the numbers."""
+    known = []
+    if results.missing:
+        cells = [f"{name} ({cause})" if (cause := results.cells[name].cause) else name for name in results.missing]
+        known.append(f"Missing, because a stage stopped: {'; '.join(cells)}.")
+    if results.has_seeds:
+        level = next((mean.confidence_level for over in results.over_seeds for mean in over.numbers.values()), None)
+        intervals = f", with {level:.0%} intervals of Student's t" if level else ""
+        known.append(f"Means are over the seeds that are finished{intervals}; one seed alone has no interval.")
+    alike = [
+        f"{one} and {other}"
+        for one, other in itertools.combinations(results.runs, 2)
+        if results.cells[one].numbers == results.cells[other].numbers
+    ]
+    if alike:
+        known.append(f"Equal in every number: {'; '.join(alike)}.")
+    return known
+
+
+def verdict(results: SweepResults) -> str:
+    """What the seeds show of the first metric, in a line."""
+    if not results.has_seeds:
+        return "Not compared: each cell is one run with one seed, and a difference may be chance."
+    if not (title := compared_first(results)):
+        return f"Not compared: there is one arm, more than {MOST_ARMS}, or a number that nothing changes."
+    found = results.comparisons[title]
+    shown = differences_in_words(found, LOWER)
+    return f"{title}: {shown}." if shown else why_not_shown(found, MIN_SEEDS, LOWER)
+
+
+def compared_first(results: SweepResults) -> str:
+    """The title of the metric that answers: the first one of which anything was compared; empty without any."""
+    return next(iter(results.comparisons), "")
+
+
+def numbers(results: SweepResults) -> list[str]:
+    """Up to three differences of the first metric, those that are shown before the others."""
+    title = compared_first(results)
+    found = sorted(results.comparisons.get(title, []), key=lambda one: not (one.better or one.worse))
+    return [f"{title}, {number_line(one)}" for one in found[:3]]
+
+
+def sections(results: SweepResults, metrics: list[Metric], level: float) -> list[Section]:
+    """A section for each metric of which a number differs between the cells, and one for all that are equal."""
+    found, constant = [], results.equal_everywhere
+    for metric in metrics:
+        varied = [name for name in metric.numbers.values() if name not in constant]
+        if not varied:
+            continue
+        names = f"Full names of these numbers: {metric.form}, with the head of a column in the place of NAME."
+        found.append(
+            Section(
+                metric.title,
+                texts=[names] if len(metric.numbers) > 1 else [],
+                figures=figures_of(results, metric),
+                tables=[
+                    *_difference_tables(results, metric, level),
+                    *_mean_table(results, metric),
+                    _cell_table(results, metric),
+                ],
+            )
+        )
+    if constant:
+        numbers = results.cells[next(iter(results.runs))].numbers
+        rows = [[name, NUMBER(numbers[name])] for name in constant]
+        tables = [
+            Table(
+                "Numbers that every finished cell has alike, whatever run they are read from.",
+                ["number", "value"],
+                rows,
+            )
+        ]
+        found.append(Section("Equal in every cell", tables=tables))
+    return found
+
+
+def _difference_tables(results: SweepResults, metric: Metric, level: float) -> list[Table]:
+    """Which differences the seeds show; none where nothing was compared."""
+    found, together = results.comparisons.get(metric.title, []), sum(map(len, results.comparisons.values()))
+    return [comparison_table(found, level, MIN_SEEDS, together, words=LOWER)] if found else []
+
+
+def _mean_table(results: SweepResults, metric: Metric) -> list[Table]:
+    """A row for each combination of the other keys and each number; none where no combination has two seeds."""
+    several = len(metric.numbers) > 1
+    if not any(name in over.numbers for over in results.over_seeds for name in metric.numbers.values()):
+        return []
+    rows = []
+    for values, cells in results.groups():
+        for label, name in metric.numbers.items():
+            numbers, mean = numbers_of_cells(cells, name), mean_of(results, values, name)
+            if mean:
+                shown = [NUMBER(mean.mean), span(mean.interval, NUMBER), NUMBER(mean.standard_deviation)]
+            else:
+                shown = [NUMBER(numbers[0]) if numbers else MISSING, "-", "-"]
+            seeds = f"{len(numbers)} of {len(cells)}"
+            rows.append([*map(str, values), *([label] if several else []), *shown, seeds])
+    header = [*results.other_keys, *(["number"] if several else []), "mean", "interval", "standard deviation", "seeds"]
+    return [Table(f"{metric.title}: mean over seeds with its interval.", header, rows)]
+
+
+def _cell_table(results: SweepResults, metric: Metric) -> Table:
+    """A row for each cell with all numbers of the metric, and the run directory that they are read from."""
+    names = metric.numbers
+    rows = [
+        [*map(str, cell.values), *(_shown(cell, name) for name in names.values()), run_name(cell.run or "-")]
+        for cell in results.cells.values()
+    ]
+    return Table(
+        f"{metric.title}: every cell.", [*results.keys, *(names if len(names) > 1 else ["value"]), "run"], rows
+    )
+
+
+def _shown(cell: CellNumbers, name: str) -> str:
+    if cell.run is None:
+        return MISSING
+    return NUMBER(cell.numbers[name]) if name in cell.numbers else "-"

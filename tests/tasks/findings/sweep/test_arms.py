@@ -1,0 +1,98 @@
+"""A sweep compares its arms: paired by seed, corrected together, and as a file that `ratchet compare` takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from flows import command
+from storage import durable
+from tasks.findings.sweep.configuration import SweepConfig
+from tasks.findings.sweep.sweep import CELLS, sweep
+from tests.tasks.findings.sweep.test_sweep import finished
+from tests.tasks.tiny import stage_run
+
+SEEDS = (1, 2, 3, 4)
+NOISE = np.random.default_rng(7).normal(size=(3, len(SEEDS)))
+
+
+def accuracy(arm: str, seed: int) -> float:
+    """`full` is lower by 1 with some spread; `frozen` differs from `scratch` by chance."""
+    common, of_arm = 10 * NOISE[0, seed - 1], NOISE[("scratch", "full", "frozen").index(arm), seed - 1]
+    return float(common + {"scratch": 0.0, "full": -1.0, "frozen": 0.0}[arm] + 0.1 * of_arm)
+
+
+def swept(folder: Path, seeds: tuple[int, ...] = SEEDS, **changed: Any) -> tuple[dict[str, Any], Path, dict[str, Any]]:
+    inputs = {
+        f"seed {seed}": finished(
+            folder / "runs",
+            f"seed {seed}",
+            {"accuracy": {arm: accuracy(arm, seed) for arm in ("scratch", "full", "frozen")}, "letters": 26},
+        )
+        for seed in seeds
+    }
+    run = stage_run(folder / "out")
+    run.run = replace(run.run, root=folder / "runs")
+    config = {"study": "toy", "keys": ["seed"], "cells": {f"seed {seed}": [seed] for seed in seeds}}
+    published = sweep(run, SweepConfig(**(config | changed)), **inputs)
+    return durable.read_json(run.directory / "final_results.json"), run.directory, published.as_json()
+
+
+def test_each_arm_is_compared_with_the_first_by_pairs_corrected_together(tmp_path: Path) -> None:
+    found, folder, result = swept(tmp_path)
+    full, frozen = found["comparisons"]["accuracy"]
+    assert (full["arm"], full["reference"], full["seeds"]) == ("full", "scratch", 4)
+    ours, theirs = ([accuracy(arm, seed) for seed in SEEDS] for arm in ("full", "scratch"))
+    p = ttest_rel(ours, theirs).pvalue
+    assert full["p"] == pytest.approx(p) and full["p_adjusted"] == pytest.approx(2 * p) and full["better"]
+    assert not frozen["better"] and not frozen["worse"]
+    assert result["answer"][0] == "accuracy: full is lower than scratch."
+    assert "figures/answer.svg" in result["figures"] and (folder / "figures" / "answer.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [((1, 2), "Not shown: 2 seeds are too few to call anything lower or higher.")],
+)
+def test_nothing_is_called_lower_by_too_few_seeds(tmp_path: Path, seeds: tuple[int, ...], said: str) -> None:
+    found, _, result = swept(tmp_path, seeds)
+    assert result["answer"][0] == said and not any(one["better"] for one in found["comparisons"]["accuracy"])
+
+
+def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path: Path) -> None:
+    named = {f"seed {seed}": [seed] for seed in SEEDS}
+    found, _, _ = swept(tmp_path, keys=["model.init_seed"], chance=["model.init_seed", "seed"], cells=named)
+    assert found["comparisons"]["accuracy"][0]["seeds"] == 4
+    found, _, result = swept(tmp_path / "other", keys=["width"], cells=named)
+    assert "comparisons" not in found and result["answer"][0].startswith("Not compared: each cell is one run")
+
+
+def test_what_is_compared_with_nothing_is_said(tmp_path: Path) -> None:
+    """A seed that one arm lacks is left out of pairs and of the file."""
+    assert "Not compared" not in " ".join(swept(tmp_path / "whole")[2]["not_shown"])
+    inputs = {
+        f"seed {seed}": finished(tmp_path / "runs", f"s{seed}", {"loss": {arm: accuracy(arm, seed) for arm in arms}})
+        for seed, arms in ((1, ("scratch", "full")), (2, ("scratch", "full")), (3, ("scratch",)))
+    }
+    run = stage_run(tmp_path / "out")
+    run.run = replace(run.run, root=tmp_path / "runs")
+    result = sweep(
+        run, SweepConfig(study="toy", keys=["seed"], cells={name: [int(name[-1])] for name in inputs}), **inputs
+    )
+    said = "Not compared, and not in cells.csv, since not every arm has that seed: scratch (seed 3)."
+    assert said in result.not_shown and ",3," not in (run.directory / CELLS).read_text()
+
+
+def test_the_cells_are_a_file_that_compare_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found, folder, _ = swept(tmp_path)
+    asked = ["--value", "accuracy", "--reference", "scratch", "--format", "json"]
+    assert command.ratchet(["compare", str(folder / CELLS), *asked]) == 0
+    compared = {one["arm"]: one for one in json.loads(capsys.readouterr().out)["comparisons"]}
+    for one in found["comparisons"]["accuracy"]:
+        assert compared[one["arm"]]["p"] == pytest.approx(one["p"]), "the numbers are written in full"

@@ -1,0 +1,179 @@
+"""The stage over the cells of a sweep: every cell's numbers, means over seeds, and what is missing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from storage import durable, markers
+from storage.errors import BadInput, CheckFailed
+from storage.locks import acquire
+from storage.run_directory import RunDirectory
+from tasks.findings.sweep.configuration import SweepConfig
+from tasks.findings.sweep.figures import figures_of
+from tasks.findings.sweep.metrics import metrics_of
+from tasks.findings.sweep.results import CellNumbers, SweepResults, numbers_of
+from tasks.findings.sweep.sweep import sweep
+from tasks.stage.run import StageInput
+from tests.tasks.tiny import stage_run
+
+T_975_OF_TWO = 12.706204736432095
+CELLS = {f"seed {seed}, width {width}": [seed, width] for seed in (1, 2) for width in ("narrow", "wide")}
+
+
+def finished(root: Path, name: str, result: dict[str, Any], final: dict[str, Any] | None = None) -> StageInput:
+    run = RunDirectory(root, "toy", "fit", durable.sha256_json(name))
+    run.path.mkdir(parents=True)
+    durable.write_json(run.stage_file, {"version": 1, "numerics": {}, "external": {}})
+    durable.write_json(run.result_file, result)
+    if final is not None:
+        durable.write_json(run.path / "final_results.json", final)
+    lock = acquire(run.path / "locks")
+    outputs = ["result.json", *(["final_results.json"] if final is not None else [])]
+    digest = markers.write(run, outputs, {}, lock).outputs_digest
+    lock.release()
+    return StageInput(run, digest)
+
+
+def loss(seed: int, width: str) -> float:
+    return {"narrow": 2.0, "wide": 1.0}[width] + seed / 10
+
+
+def swept(folder: Path, missing: list[str], **fields: Any) -> tuple[SweepResults, str, str]:
+    """Results, table and report of the toy sweep without the cells that are missing."""
+    there = {name: values for name, values in CELLS.items() if name not in missing}
+    inputs = {
+        name: finished(folder / "runs", name, {"loss": {"test": loss(*values)}, "letters": 26, "ok": True})
+        for name, values in there.items()
+    }
+    run = stage_run(folder / "out")
+    run.run = replace(run.run, root=folder / "runs")
+    config = SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS, missing=missing, **fields)
+    published = sweep(run, config, **inputs)
+    for figure in published.figures:
+        ElementTree.parse(run.directory / figure)
+    results = SweepResults.read_file(run.directory / "final_results.json")
+    return results, *((run.directory / name).read_text() for name in ("table.md", "report.html"))
+
+
+def rows(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
+
+
+def test_seeds_give_a_mean_with_its_interval_for_each_combination_of_the_other_keys(tmp_path: Path) -> None:
+    results, table, report = swept(tmp_path, [])
+    assert [over.values for over in results.over_seeds] == [["narrow"], ["wide"]]
+    mean = results.over_seeds[0].numbers["loss.test"]
+    half = T_975_OF_TWO * 0.1 / 2
+    assert mean.mean == pytest.approx(2.15) and mean.seeds == 2
+    assert mean.interval == pytest.approx([2.15 - half, 2.15 + half])
+    assert ["narrow", "2.15", f"{2.15 - half:.6g} to {2.15 + half:.6g}", "0.0707107", "2 of 2"] in rows(table)
+    for name, (seed, width) in CELLS.items():
+        assert [str(seed), width, f"{loss(seed, width):.6g}", results.runs[name].rsplit("/", 1)[-1]] in rows(table)
+    assert report.count("<svg") == 3 and "width wide" in report and "missing" not in table
+    assert ["letters", "26"] in rows(table), "what nothing varied here changes stands apart"
+    assert "better" not in table + report
+
+
+def test_a_missing_cell_is_shown_as_missing_in_table_figure_and_results(tmp_path: Path) -> None:
+    lost = "seed 2, width wide"
+    results, table, report = swept(tmp_path, [lost], causes={lost: "fit: check failed"})
+    assert results.missing == [lost] and list(results.cells) == list(CELLS)
+    assert ["2", "wide", "missing", "-"] in rows(table)
+    assert ["wide", "1.1", "-", "-", "1 of 2"] in rows(table), "one seed has no interval"
+    assert f"Missing, because a stage stopped: {lost} (fit: check failed)." in table and lost in report
+    assert "width wide (1 missing)" in report and "3 of 4 cells" in report
+
+
+def test_a_combination_that_is_missing_for_every_seed_is_shown(tmp_path: Path) -> None:
+    _, table, report = swept(tmp_path, ["seed 1, width wide", "seed 2, width wide"])
+    assert ["wide", "missing", "-", "-", "0 of 2"] in rows(table) and "width wide (missing)" in report
+
+
+def test_cells_that_gave_the_same_are_named(tmp_path: Path) -> None:
+    _, table, _ = swept(tmp_path, [], numbers=["letters"])
+    assert "Equal in every number: seed 1, width narrow and seed 1, width wide; " in table
+
+
+def test_numbers_are_the_scalars_of_the_final_results_else_of_the_result(tmp_path: Path) -> None:
+    result = {"steps": 3, "done": True, "name": "x", "curve": [1, 2], "numerics_changes": {"a": 1}}
+    assert numbers_of(finished(tmp_path, "one", result), ["*"]) == {"steps": 3.0}
+    final = {"loss": {"a b": 0.5, "c": {"d": 1}}}
+    both = finished(tmp_path, "both", result, final)
+    assert numbers_of(both, ["*"]) == {"loss.a b": 0.5, "loss.c.d": 1.0}
+    assert numbers_of(both, ["loss.*.d"]) == {"loss.c.d": 1.0}
+    with pytest.raises(BadInput, match=r"final_results\.json has no number that a sweep could show \(perplexity\)"):
+        numbers_of(both, ["perplexity"])
+
+
+def test_results_that_were_edited_are_refused(tmp_path: Path) -> None:
+    cells = {name: finished(tmp_path, name, {"loss": 1.0}) for name in ("seed 1", "seed 2")}
+    file = cells["seed 1"].run.result_file
+    file.write_text(file.read_text().replace("1.0", "0.5"))
+    config = SweepConfig(study="toy", keys=["seed"], cells={"seed 1": [1], "seed 2": [2]})
+    with pytest.raises(CheckFailed, match=r"result\.json was edited"):
+        sweep(stage_run(tmp_path / "out"), config, **cells)
+
+
+def test_numbers_of_one_metric_stand_beside_each_other_and_over_a_key_of_numbers(tmp_path: Path) -> None:
+    """A method, its trivial baseline, and how both depend on the key: the figure has the key as its x axis."""
+    cells = {f"width {width}, seed {seed}": [width, seed] for width in (1, 4, 16) for seed in (1, 2)}
+    lost = "width 16, seed 2"
+    inputs = {
+        name: finished(tmp_path / "runs", name, {"loss": {"chance": 3.0, "dropout 0.2": 1 / width + seed / 100}})
+        for name, (width, seed) in cells.items()
+        if name != lost
+    }
+    run = stage_run(tmp_path / "out")
+    run.run = replace(run.run, root=tmp_path / "runs")
+    sweep(run, SweepConfig(study="toy", keys=["width", "seed"], cells=cells, missing=[lost]), **inputs)
+    report = (run.directory / "report.html").read_text()
+    table = rows((run.directory / "table.md").read_text())
+    assert ["width", "seed", "chance", "dropout 0.2", "run"] in table
+    assert ["16", "2", "missing", "missing", "-"] in table
+    assert ["1", "dropout 0.2", "1.015", "0.951469 to 1.07853", "0.00707107", "2 of 2"] in table
+    assert ["16", "chance", "3", "-", "-", "1 of 2"] in table
+    _, *pictures = re.findall("<svg.*?</svg>", report, re.DOTALL)
+    (picture,) = [one for one in pictures if "over width" in one.lower()]
+    shown = [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", picture)]
+    assert {"width", "loss", "1", "4", "1 missing"} <= set(shown), shown
+    assert "Over width. width 1: 1.01, 1.02; width 4: 0.26, 0.27; width 16 (1 missing): 0.0725." in picture
+
+
+def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
+    cells = {
+        f"width {width}": CellNumbers(values=[width], run="r", numbers={"loss": 1 / width}) for width in (16, 1, 4)
+    }
+    results = SweepResults(study="toy", keys=["width"], cells=cells)
+    (picture,) = figures_of(results, *metrics_of(results, ["*"]))
+    (line,) = re.findall(r'<path d="([^"]*)"[^>]*stroke-width: 1\.2[^>]*>', picture.svg)
+    places = [float(x) for x, _ in re.findall(r"[ML] (\S+) (\S+)", line)]
+    assert len(places) == 3 and places == sorted(places)
+
+
+def test_numbers_that_one_pattern_names_are_one_metric() -> None:
+    names = ["models.a.loss", "models.b.loss", "attacks.x.effect.a", "steps", "limits.steps"]
+    cell = {"values": [1], "run": "r", "numbers": dict.fromkeys(names, 1.0)}
+    results = SweepResults(study="toy", keys=["seed"], cells={"seed 1": CellNumbers(**cell)})
+    found = metrics_of(results, ["models.*.loss", "attacks.*.effect.*", "*"])
+    assert [(metric.title, list(metric.numbers)) for metric in found] == [
+        ("loss", ["a", "b"]), ("attacks", ["x, a"]), ("steps", ["steps"]), ("limits", ["steps"])
+    ]  # fmt: skip
+
+
+def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path: Path) -> None:
+    learned, nothing = ({"trivial": {"mean": 1.0}, "ratio_to_trivial": ratio} for ratio in (0.9, 1.0))
+    inputs = {
+        name: finished(tmp_path / "runs", name, {"loss": float(number), **(nothing if number == 2 else learned)})
+        for number, name in enumerate(CELLS)
+    }
+    run = stage_run(tmp_path / "out")
+    run.run = replace(run.run, root=tmp_path / "runs")
+    sweep(run, SweepConfig(study="toy", keys=["seed", "width"], cells=CELLS), **inputs)
+    for file in ("table.md", "report.html"):
+        assert "1 of 4 trainings is no better than mean" in (run.directory / file).read_text()

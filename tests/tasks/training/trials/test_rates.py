@@ -1,0 +1,126 @@
+"""Rates by trying: what learns is recommended, and on raw inputs nothing is, and the reason names why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tasks.stage.execution import Execution
+from tasks.training.budget import Budget
+from tasks.training.optimizer import adamw
+from tasks.training.problem import Problem
+from tasks.training.schedule import Schedule
+from tasks.training.trials.findings import RateRow, Recommendation, Tried
+from tasks.training.trials.rate_table import rate_row, recommended
+from tasks.training.trials.rates import try_rate
+from tests.tasks.tiny import ToyConfig, toy_problem
+from tests.tasks.training.pulses import TRAINED, PulseNetwork, angles, events
+
+EXECUTION = Execution(micro_batch_examples=32, cpu_threads=1)
+
+
+def pulse_rows(normalised: bool, rates: list[float]) -> list[RateRow]:
+    """Twenty steps at each rate, with three seeds; the probe is one half of what is not trained on."""
+    pulses, directions = events(TRAINED + 256, normalised)
+
+    def tried(rate: float, seed: int) -> Tried:
+        torch.manual_seed(seed)
+        network = PulseNetwork()
+        budget = Budget(steps=20, learning_rate=rate, warmup_ratio=0.0, decay="constant")
+        problem = Problem(
+            network,
+            adamw(network, budget),
+            lambda indices, _epoch: (pulses[indices], directions[indices]),
+            lambda model, given: angles(model, *given),
+            lambda model: angles(model, pulses[TRAINED:], directions[TRAINED:]).mean().item(),
+        )
+        return try_rate(problem, Schedule(budget, TRAINED), seed, EXECUTION)
+
+    return [rate_row(rate, [tried(rate, seed) for seed in range(3)]) for rate in rates]
+
+
+def test_on_normalised_inputs_a_rate_is_recommended_and_on_raw_ones_none_is():
+    rates = [1e-5, 1e-3, 1e-2]
+    normalised, raw = pulse_rows(True, rates), pulse_rows(False, rates)
+    found = recommended(normalised, max_gradient_norm=100, min_gain=0.01)
+    assert found.rate == 1e-2 and found.because.startswith(
+        "of the rates with which every one of 3 seeds gains 0.01 or more and no gradient is above 100, 0.01 gains most "
+        "on average, -0."
+    )
+    assert max(row.gradient_norm_max for row in normalised) < 100
+    nothing = recommended(raw, max_gradient_norm=100, min_gain=0.01)
+    assert nothing.rate is None and all(f"{rate:g}: " in nothing.because for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, ""),
+        ({"failed": 1}, "1 of 3 seeds ended in numbers that are not finite"),
+        ({"gradient_norm_max": 4.3e8}, "gradients up to 4.3e+08 (in layers.0.weight), more than 100"),
+        ({"high": 0.02}, "not every seed gains 0.01 (-0.08 to +0.02)"),
+        ({"high": -0.005}, "not every seed gains 0.01 (-0.08 to -0.005)"),
+    ],
+)
+def test_a_rate_is_taken_only_where_gradients_and_every_seed_allow_it(changed: dict[str, float], said: str):
+    row = RateRow(
+        rate=3e-4, seeds=3, failed=0, mean=-0.05, low=-0.08, high=-0.03, gradient_norm_max=3.0,
+        parameter="layers.0.weight",
+    )  # fmt: skip
+    weaker = row.model_copy(update={"rate": 1e-5, "mean": -0.02, "low": -0.03, "high": -0.01})
+    found = recommended([weaker, row.model_copy(update=changed)], max_gradient_norm=100, min_gain=0.01)
+    assert found.rate == (1e-5 if said else 3e-4)
+    assert not said or f"(0.0003: {said})" in found.because, "why a better one was left out"
+    alone = recommended([row.model_copy(update=changed)], max_gradient_norm=100, min_gain=0.01)
+    if said:
+        because = f"none of the rates that were tried can be recommended (0.0003: {said})"
+        assert alone == Recommendation(rate=None, because=because)
+
+
+def test_fewer_than_three_seeds_recommend_nothing():
+    row = rate_row(1e-3, [Tried(change=-1.0, gradient_norm_max=1.0, parameter="w")] * 2)
+    with pytest.raises(ValueError, match=r"2 seeds were tried at 0\.001, and three are the least"):
+        recommended([row], max_gradient_norm=100, min_gain=0)
+
+
+@pytest.mark.parametrize("fault", ["poisoned_loss", "poisoned_gradient"])
+def test_what_is_not_finite_is_a_result_that_names_tensor_and_step(fault: str):
+    config = ToyConfig(budget=Budget(steps=12, effective_batch_examples=8, learning_rate=0.05))
+    clean = try_rate(toy_problem(config), Schedule(config.budget, 45), 3, EXECUTION)
+    assert clean.failed is None and clean.change is not None and clean.change < 0
+    assert clean.parameter in dict(toy_problem(config).model.named_parameters())
+    config = config.model_copy(update={fault: 7})
+    found = try_rate(toy_problem(config), Schedule(config.budget, 45), 3, EXECUTION)
+    assert found.change is None and found.failed is not None
+    tensor = "the loss" if fault == "poisoned_loss" else "the gradient of outer.weight"
+    assert found.failed.startswith(f"{tensor} at step ")
+    row = rate_row(0.05, [clean, found, clean])
+    assert (row.seeds, row.failed, row.mean, row.high) == (3, 1, clean.change, clean.change)
+    assert rate_row(0.05, [found] * 3).mean is None
+
+
+def test_the_parameter_is_the_one_with_most_of_the_largest_gradient():
+    config = ToyConfig(budget=Budget(steps=1, effective_batch_examples=45, learning_rate=1e-9), dropout=0.0)
+    found = try_rate(toy_problem(config), Schedule(config.budget, 45), 3, EXECUTION)
+    problem = toy_problem(config)
+    problem.losses(problem.model, problem.batch(torch.arange(45).numpy(), 0)).mean().backward()
+    norms = {name: float(p.grad.norm()) for name, p in problem.model.named_parameters() if p.grad is not None}
+    assert found.parameter == max(norms, key=lambda name: norms[name])
+    assert found.gradient_norm_max == pytest.approx(sum(norm**2 for norm in norms.values()) ** 0.5, rel=1e-5)
+
+
+def test_the_largest_gradient_is_that_of_any_step_and_not_of_the_last():
+    def largest(steps: int) -> float:
+        budget = Budget(steps=steps, effective_batch_examples=8, learning_rate=0.05, warmup_ratio=0.0, decay="constant")
+        return try_rate(toy_problem(ToyConfig(budget=budget)), Schedule(budget, 45), 3, EXECUTION).gradient_norm_max
+
+    found = [largest(steps) for steps in range(1, 9)]
+    assert found == sorted(found) and len(set(found)) > 1 and found[-1] == found[-2]
+
+
+def test_the_same_try_gives_the_same_bits_for_any_micro_batch_order_of_work_and_worker():
+    config = ToyConfig(budget=Budget(steps=6, effective_batch_examples=8, learning_rate=0.05))
+    schedule = Schedule(config.budget, 45)
+    once, again = (try_rate(toy_problem(config), schedule, 3, EXECUTION) for _ in range(2))
+    threads = EXECUTION.model_copy(update={"loader_workers": 2})
+    assert once == again == try_rate(toy_problem(config), schedule, 3, threads)
