@@ -18,9 +18,8 @@ from pydantic_core import CoreSchema
 from deployments.dag.page import Page
 from deployments.dag.sweep import Over
 from deployments.dag.walk import Walk
-from deployments.prefect.liveness import hold
+from deployments.prefect.flow_run import hold, prefect_state
 from deployments.prefect.local import run_here
-from deployments.prefect.states import prefect_state
 from deployments.slurm.study.cancel import stop_cancelled
 from deployments.slurm.study.flow_run import follow_in_flow
 from deployments.views.notes import notes

@@ -18,17 +18,15 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 
-class StudyFlow:
+class LazyFlow:
     """Stands for the flow where Prefect was not imported yet; called, or asked for what a flow has, it makes it."""
 
-    def __init__(self, page: Page) -> None:
-        self._page = page
+    def __init__(self, make: Callable[[], Flow[..., Any]]) -> None:
+        self._make = make
 
     @cached_property
     def made(self) -> Flow[..., Any]:
-        from deployments.flow import flow_of
-
-        return flow_of(self._page)
+        return self._make()
 
     def __call__(self, *given: Any, **named: Any) -> Any:
         return self.made(*given, **named)
@@ -39,24 +37,34 @@ class StudyFlow:
         return getattr(self.made, name)
 
 
-def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
-    """The flow of a page, for a module to name: `robustness = study_flow(page)`.
+def lazily(make: Callable[[], Flow[..., Any]]) -> Flow[..., Any]:
+    """The flow that `make` makes, for a module to name. Prefect, which imports the module to find it there, is given
+    the flow itself."""
+    flow: Any = LazyFlow(make)
+    return flow.made if "prefect" in sys.modules else flow
 
-    Prefect, which imports the module to find its flow there, is given the flow itself.
-    """
+
+def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
+    """The flow of a page, for a module to name: `robustness = study_flow(page)`."""
     module = sys.modules[function.__module__]
     name = module.__spec__.name if module.__spec__ else module.__name__  # also of what `python -m` runs
-    flow: Any = StudyFlow(load_page(name if "." in name else inspect.getfile(function)))
-    return flow.made if "prefect" in sys.modules else flow
+    page = load_page(name if "." in name else inspect.getfile(function))
+
+    def make() -> Flow[..., Any]:
+        from deployments.flow import flow_of
+
+        return flow_of(page)
+
+    return lazily(make)
 
 
 def made(flow: Any) -> Any:
     """What a module names as its flow, as Prefect takes it."""
-    return flow.made if isinstance(flow, StudyFlow) else flow
+    return flow.made if isinstance(flow, LazyFlow) else flow
 
 
 def require_flow(page: Page) -> None:
     """BadInput when Prefect would not find the page's flow."""
     found = page.function.__globals__.get(page.name)
-    if not isinstance(found, StudyFlow | getattr(sys.modules.get("prefect"), "Flow", StudyFlow)):
+    if not isinstance(found, LazyFlow | getattr(sys.modules.get("prefect"), "Flow", LazyFlow)):
         raise BadInput(f"{page.file}: names no flow {page.name!r}: end it with `{page.name} = study_flow(page)`")

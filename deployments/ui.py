@@ -19,10 +19,9 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
 from deployments.deploy import STUDIES, deploy, make_pool
-from deployments.prefect.artifacts import best_effort
 from deployments.prefect.embedded import Server, private_log, server_here, started_server
+from deployments.prefect.flow_run import beside, best_effort, end_killed
 from deployments.prefect.generate import Profile, study_deployment
-from deployments.prefect.liveness import beside, end_killed
 from storage import locks
 from storage.errors import BadInput, Held
 

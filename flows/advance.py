@@ -22,11 +22,11 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.states import State
 
-from deployments.prefect.states import prefect_state
+from deployments.prefect.flow_run import prefect_state
 from deployments.slurm.cluster.site import Site, has_site, read_site
 from deployments.slurm.pool.runs import passes, patiently
 from deployments.slurm.study import cancel, follow
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.study import root_of
 from storage.errors import BadInput
 from storage.visible import log_visibly

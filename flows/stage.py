@@ -17,14 +17,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from prefect import flow
-from prefect.states import State
-
 from deployments.dag.walk import Handle, Walk
-from deployments.prefect.states import prefect_state
 from deployments.slurm.job.script import BAD_INPUT, DISK_FULL, ENDED_BEFORE, HELD
-from deployments.slurm.study import file as study_file
 from deployments.slurm.study import snapshot
+from deployments.slurm.study import study as study_file
+from deployments.study_flow import lazily
 from storage import durable
 from storage.errors import BadInput
 from storage.visible import log_visibly
@@ -38,20 +35,6 @@ INPUTS_SECONDS = 90.0
 """How long a job waits for inputs that were finished when it was submitted: for up to a minute an NFS client knows
 nothing of what another host wrote into a folder that it has just listed."""
 INPUTS_POLL_SECONDS = 5.0
-
-
-@flow(name="stage", flow_run_name="{stage}", persist_result=False)
-def stage(study_file: str, stage: str, root: str, fingerprint: str | None = None) -> State[Any]:
-    """Runs one stage of a study.
-
-    Args:
-        study_file: The study, as `advance` keeps it below the root.
-        stage: Name of the stage.
-        root: Folder that holds the run directories.
-        fingerprint: Which of several stages of this name (a sweep has one for each seed); empty if there is one.
-    """
-    outcome = work(study_file, stage, root, fingerprint)
-    return prefect_state(outcome.state, outcome.text)
 
 
 def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
@@ -152,6 +135,29 @@ def _exit(code: int) -> NoReturn:
         os._exit(code)
     raise SystemExit(code)
 
+
+def _as_flow() -> Any:
+    from prefect import flow
+
+    from deployments.prefect.flow_run import prefect_state
+
+    @flow(name="stage", flow_run_name="{stage}", persist_result=False)
+    def stage(study_file: str, stage: str, root: str, fingerprint: str | None = None):
+        """Runs one stage of a study.
+
+        Args:
+            study_file: The study, as `advance` keeps it below the root.
+            stage: Name of the stage.
+            root: Folder that holds the run directories.
+            fingerprint: Which of several stages of this name (a sweep has one for each seed); empty if there is one.
+        """
+        outcome = work(study_file, stage, root, fingerprint)
+        return prefect_state(outcome.state, outcome.text)
+
+    return stage
+
+
+stage = lazily(_as_flow)
 
 if __name__ == "__main__":
     _exit(main())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import logging
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,17 +24,8 @@ from storage.run_directory import RunDirectory, read
 from tasks.findings.table import without_links
 from tasks.stage.progress import described
 
-LOG = logging.getLogger("ratchet.artifacts")
 DRAW_EVERY_SECONDS = 120.0
 """Curves take a tenth of a second to draw, and a worker shows hundreds of trainings."""
-
-
-def best_effort(show: Callable[[], None]) -> None:
-    """What cannot be shown is only logged: the work must not care."""
-    try:
-        show()
-    except Exception as error:
-        LOG.debug("not shown in Prefect: %s", error)
 
 
 class Artifacts:

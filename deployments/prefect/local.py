@@ -27,12 +27,10 @@ from prefect.runtime import flow_run, task_run
 from prefect.states import Completed, State, StateType
 
 from deployments.dag.walk import Handle, Walk
-from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts, best_effort
-from deployments.prefect.liveness import beside, end_killed
-from deployments.prefect.orphan import outlive_worker
-from deployments.prefect.states import add_tags, prefect_state
+from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
+from deployments.prefect.flow_run import add_tags, beside, best_effort, end_killed, outlive_worker, prefect_state
 from deployments.views.estimate import estimate
-from deployments.views.finished import completed, leave_for_people
+from deployments.views.index import completed, leave_for_people
 from storage import attempts
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import (

@@ -14,6 +14,7 @@ from typing import Any
 
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
+from storage.checkpoints import furthest
 from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside
 from storage.lineage import Lineages
@@ -106,27 +107,46 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
         yield ListedStudy(study, len(of_study), len(finished), results, work, unlearned(finished))
 
 
-def standing(run: RunDirectory) -> tuple[str, str]:
-    """(finished, running or not finished; how it stands) of a stage that was begun."""
-    verdict = markers.glance(run)
+def standing(run: RunDirectory, verdict: markers.Verdict | None = None) -> tuple[str, str]:
+    """(finished, running or not finished; how it stands) of a stage, from its run directory alone.
+
+    `verdict` is that on its marker; without one the marker is glanced at, and of an exported copy its manifest is.
+    """
+    if verdict is None:
+        verdict = markers.glance(run)
+        if not verdict.holds and run.marker_file.is_file() and (run.root / MANIFEST).is_file():
+            return "finished", "an exported copy: `ratchet verify` holds it against its manifest"
     if verdict.holds:
         return "finished", ""
-    if run.marker_file.is_file() and (run.root / MANIFEST).is_file():
-        return "finished", "an exported copy: `ratchet verify` holds it against its manifest"
-    record = attempts.newest(run.attempts)
-    now = read(run.progress_file)
+    refused = f"its marker does not hold: {verdict.reason}; " if verdict.present else ""
+    record, now = attempts.newest(run.attempts), read(run.progress_file)
     if locks.holder(run.path / "locks") is not None:
-        return "running", described(now)
-    if verdict.present:
-        return "not finished", f"its marker does not hold: {verdict.reason}"
+        attempt = f"attempt {record['attempt']}: " if record else ""
+        return "running", f"{refused}{attempt}{described(now)}"
     if record is None:
-        return "not finished", "not begun"
-    end_state, summary = record.get("end_state"), (record.get("diagnosis") or {}).get("summary", "")
-    ended = f"attempt {record['attempt']} was killed" if end_state is None else in_words(end_state)
-    far = f" at {now['step']:,}/{now['total']:,} {now['unit']}" if now.get("total") else ""
-    if summary.startswith(ended) and not far:  # an error that says itself that a check failed
-        return "not finished", summary
-    return "not finished", ended + far + (f": {summary}" if summary else "")
+        return "not finished", f"{refused}not started"
+    if record.get("end_state") == "finished":
+        return "not finished", f"{refused}the same command runs it again"
+    return "not finished", refused + _stopped(record, now, furthest(run.checkpoints))
+
+
+def _stopped(record: dict[str, Any], now: dict[str, Any], saved: int) -> str:
+    """How a stage stands whose newest attempt ended, or was killed; `saved`: the step of its newest checkpoint."""
+    number, end_state, far = record["attempt"], record.get("end_state"), far_of(now)
+    if end_state is None:  # progress.json was written now and then: what is saved may be further on
+        of = f" of {now['total']:,}" if now.get("total") else ""
+        where, step = ("", f" from step {saved:,}{of}") if saved else (f" at {far}" if far else "", "")
+        return f"attempt {number} was killed{where}; the same command goes on{step}"
+    words, summary = in_words(end_state), (record.get("diagnosis") or {}).get("summary", "")
+    line = f"{words} in attempt {number}" + (f", {far}" if far else "")
+    if summary:
+        line += f": {summary.removeprefix(f'{words}: ')}"
+    return line + (f"; step {saved:,} is saved" if saved else "")
+
+
+def far_of(now: dict[str, Any]) -> str:
+    """How far progress.json says that a stage came, without what is left: nothing is under way."""
+    return described({key: value for key, value in now.items() if key in ("step", "total", "unit")})
 
 
 def ended_at(run: Path) -> float:

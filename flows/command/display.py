@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from deployments.dag.walk import Handle
 from deployments.views.estimate import estimate
-from flows.command.standing import far_of
+from deployments.views.listing import far_of
 from flows.command.terminal import Terminal
 from storage import attempts, locks
 from storage.run_directory import read
@@ -82,7 +82,7 @@ class Display:
             elif record.get("end_state") is None:
                 self._show(handle, now)
             elif handle.run.path in self._bars:
-                self._bar.update(self._bars[handle.run.path], progress=described(far_of(now)))
+                self._bar.update(self._bars[handle.run.path], progress=far_of(now))
         if self._console.is_terminal and time.monotonic() - self._estimated_at > ESTIMATE_EVERY_SECONDS:
             self._estimated_at = time.monotonic()
             if self._study is None:

@@ -1,19 +1,25 @@
-"""Every key of a study's configuration, made from the classes that check it: for a terminal, and as Markdown."""
+"""Every key of a study's configuration, made from the classes that check it: for a terminal, as Markdown, and for a
+shell that completes them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import yaml
 
+import flows
 from deployments.dag.page import Page, load_page
+from deployments.dag.sources import page_names
+from flows.command.options import ratchet_parser
 from flows.command.terminal import show
 from storage.errors import BadInput, did_you_mean
 from tasks.stage.keys import Key, keys_of
 
+PROFILES = Path(flows.__path__[0], "profiles")
 HEADER = ("key", "type", "unit", "default", "limits", "new run", "meaning")
 
 
@@ -92,3 +98,37 @@ def _cells(key: Key) -> list[str]:
 def _row(cells: Sequence[str]) -> str:
     within = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(within)} |"
+
+
+def print_completion(options: argparse.Namespace) -> int:
+    """Prints the completion of `ratchet` for a shell."""
+    import shtab
+
+    names = page_names()
+    profiles = {name: " ".join(sorted(file.stem for file in PROFILES.glob(f"{name}/*.yaml"))) for name in names}
+    keys = {name: f"$(ratchet run {name} --keys | grep -v '[ :]')" for name in names}
+    complete = {
+        "study": _completer("studies", {"": " ".join(names)}, files=True),
+        "profile": _completer("profiles", profiles, files=True),
+        "changes": _completer("keys", keys),
+        "over": _completer("keys", keys),
+    }
+    ratchet, commands = ratchet_parser()
+    for command in commands.values():
+        for action in command._actions:
+            if action.dest in complete:
+                action.complete = complete[action.dest]  # type: ignore[attr-defined]
+    return show(shtab.complete(ratchet, options.shell))
+
+
+def _completer(name: str, words: Mapping[str, str], files: bool = False) -> dict[str, Any]:
+    """Functions of bash and zsh that offer the words of the study that is named before; bash offers files where
+    none of them fits."""
+    function = f"_ratchet_{name}"
+    cases = {f'*" {study} "*' if study else "*": of for study, of in words.items()}
+    in_bash = " ".join(f'{case}) compgen -W "{of}" -- "$1";;' for case, of in cases.items())
+    in_zsh = " ".join(f"{case}) compadd -- {of};;" for case, of in cases.items())
+    bash = f'case " ${{COMP_WORDS[*]}} " in {in_bash} esac'
+    zsh = f'case " $words " in {in_zsh} esac' + ("; _files" if files else "")
+    preamble = {"bash": f"{function}() {{ {bash}; }}", "zsh": f"{function}() {{ {zsh}; }}"}
+    return {"bash": function, "zsh": function, "preamble": preamble}

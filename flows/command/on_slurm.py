@@ -14,9 +14,8 @@ from deployments.dag.walk import Handle
 from deployments.prefect.embedded import configured, require_answer
 from deployments.slurm.cluster.client import SlurmCommands, Unreachable
 from deployments.slurm.study import efficiency
-from deployments.slurm.study.cancel import cancel_jobs, cancel_runs, mark_stopped
+from deployments.slurm.study.cancel import address_of, cancel_jobs, cancel_runs, mark_stopped
 from deployments.slurm.study.follow import Follower, follow, standings
-from deployments.slurm.study.own_run import address_of
 from deployments.slurm.study.preflight import checked
 from deployments.slurm.study.study import SlurmStudy
 from flows.command.terminal import OUT, refuse, show, show_markdown

@@ -43,7 +43,7 @@ def ratchet_parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.Arg
     _add_deployments(add)
     keys = add("reference", "keys:print_reference", "print docs/reference.md: every key of a study, as Markdown")
     keys.add_argument("study", metavar="STUDY", help="a study or a file of your own")
-    completion = add("completion", "completion:print_completion", "print what makes the shell complete these commands")
+    completion = add("completion", "keys:print_completion", "print what makes the shell complete these commands")
     completion.add_argument("shell", choices=SHELLS)
     return ratchet, commands.choices
 

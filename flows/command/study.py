@@ -13,14 +13,16 @@ from deployments.dag.page import Page, load_page
 from deployments.dag.sweep import waiting_cells
 from deployments.dag.walk import Handle, Walk
 from deployments.views.estimate import estimate
+from deployments.views.listing import shown_first, standing
 from deployments.views.notes import finished_neighbours, notes
 from flows.command import settings
-from flows.command.standing import dry_line, of_cell, status_line
 from flows.command.terminal import OUT, refuse, show, show_markdown
-from storage import generations, markers
+from storage import attempts, generations, markers
+from storage.checkpoints import furthest
 from storage.differences import leaves
 from storage.errors import BadInput, Held, did_you_mean
 from tasks.stage import outcome
+from tasks.stage.progress import duration
 from tasks.stage.result import NOTED_BY_THE_FRAME
 from tasks.training.unlearned import unlearned
 
@@ -132,7 +134,7 @@ def _dry_run(study: Any, walk: Walk, slurm: SlurmStudy | None) -> int:
 
         own_resources(study)  # needs no server, and a profile may be another person's
     for handle in walk.handles:
-        show(dry_line(handle) + of_cell(handle, walk))
+        show(_line(handle, walk, _would_run(handle)))
     show(f"finished: {estimate(walk.handles).words}")
     for note in [*notes(walk.handles), *finished_neighbours(walk.handles)]:
         show(note, style="yellow")
@@ -155,12 +157,43 @@ def _status(page: Page, study: Any, walk: Walk, slurm: SlurmStudy | None) -> int
     if not walk.root.is_dir():
         show(f"there is no folder {walk.root} yet: nothing was started with this --root", style="yellow")
     for handle in walk.handles:
-        show(status_line(handle, stands.get(handle.run.fingerprint)) + of_cell(handle, walk))
+        show(_line(handle, walk, stand_of(handle, stands.get(handle.run.fingerprint))))
     for note in finished_neighbours(walk.handles):
         show(note, style="yellow")
     if slurm:
         on_slurm.show_used(slurm)
     return 0 if all(handle.finished for handle in walk.handles) else outcome.AWAITING_RETRY.exit_code
+
+
+def _line(handle: Handle, walk: Walk, stands: str) -> str:
+    """A stage, how it stands, and which cell it belongs to."""
+    cell = ", ".join(handle.cell) or ("all cells" if walk.cells else "")
+    return f"{handle.stage.name:<16} {handle.run.fingerprint[:12]}  {stands}" + (f"  ({cell})" if cell else "")
+
+
+def _would_run(handle: Handle) -> str:
+    if handle.finished:
+        return "finished"
+    saved = furthest(handle.run.checkpoints)
+    refused = f" ({handle.verdict.reason})" if handle.verdict.present else ""
+    return (f"would go on (step {saved:,} is saved)" if saved else "would run") + refused
+
+
+def stand_of(handle: Handle, on_slurm: Any = None) -> str:
+    """How a stage stands by its run directory; on SLURM first by its jobs and its flow run."""
+    if handle.finished:
+        seconds = attempts.seconds_of(handle.run.attempts)
+        return "finished" if seconds is None else f"finished in {duration(seconds)}"
+    state, stands = standing(handle.run, handle.verdict)
+    if state == "running":
+        stands = f"{state}, {stands}"
+    elif handle.waits_for:
+        return handle.verdict.reason
+    if on_slurm is None:
+        return stands
+    begun = handle.verdict.present or attempts.newest(handle.run.attempts) is not None
+    more = state == "running" or (on_slurm.stand == "ready" and begun)
+    return f"{on_slurm.line}; {stands}" if more else str(on_slurm.line)
 
 
 def _run_here(page: Page, study: Any, walk: Walk) -> int:
@@ -230,8 +263,6 @@ def _show_result(walk: Walk) -> int:
 
 def _show_answer(handle: Handle, end: str) -> None:
     """What the stage answered, and where the rest is; `end` says of what. A stage without an answer shows numbers."""
-    from deployments.views.listing import shown_first
-
     result = handle.as_input().result
     verdict, *numbers = result.get("answer") or [""]
     if not verdict and not (tables := result.get("tables", [])):

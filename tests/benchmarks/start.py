@@ -24,8 +24,7 @@ from rich.console import Console
 from deployments.dag.walk import Walk
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.study.advance import Starter
-from deployments.slurm.study.standings import Look
+from deployments.slurm.study.standings import Look, Starter
 from tasks.stage.run import Stage
 from tests.benchmarks import language
 from tests.deployments.requests import counted
@@ -55,8 +54,8 @@ def through_prefect(name: str, counts: list[int], folder: Path, database: str = 
                 for what in ("start", "look"):
                     with counted() as asked:
                         began = time.monotonic()
-                        start = Starter(client, site, file, folder / ".sources" / "abc")
-                        Look(client, SlurmCommands(), start=start).at(walk.handles)
+                        starter = Starter(client, site, file, folder / ".sources" / "abc")
+                        Look(client, SlurmCommands(), starter=starter).at(walk.handles)
                         seconds = time.monotonic() - began
                     OUT.print(
                         f"{name}, {what} of {count:,} stages: {seconds:.1f} s, {1000 * seconds / count:.0f} ms and "

@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Running
 
-from deployments.prefect.liveness import FOLDER, LABEL, end_killed
+from deployments.prefect.flow_run import FOLDER, LABEL, end_killed
 from flows import command
 from storage import durable, locks
 from tests.conftest import REPOSITORY

@@ -28,8 +28,8 @@ from deployments.slurm.cluster.ownership import require_own
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.variables import kept_resources
 from deployments.slurm.pool import worker
-from deployments.slurm.study import file as study_file
 from deployments.slurm.study import preflight
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.study import SOURCES, SlurmStudy
 from flows import advance, command
 from flows.command import settings

@@ -14,7 +14,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.walk import Walk
-from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts, best_effort
+from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
+from deployments.prefect.flow_run import best_effort
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.study.follow import _keep_results
 from flows import command

@@ -26,7 +26,7 @@ from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.pool.mirror import jobs_markdown
 from deployments.slurm.pool.reconcile import Finish, Seen, reconcile
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import study as study_file
 from flows.advance import _advance_each
 from flows.command.settings import read_study
 from storage import durable, locks, markers

@@ -19,7 +19,7 @@ from prefect.settings import temporary_settings
 from prefect.states import Running
 
 from deployments.prefect.embedded import Server, server_here
-from deployments.prefect.liveness import LABEL
+from deployments.prefect.flow_run import LABEL
 from storage import durable, locks
 from tests.conftest import REPOSITORY, heed_ctrl_c
 from tests.deployments.prefect.test_embedded import _gone, _processes_of, database_in

@@ -15,7 +15,7 @@ from deployments.dag.page import Page, load_page
 from deployments.dag.walk import Handle, Walk
 from flows import command
 from flows.command import settings
-from flows.command.again import NOT_KEPT, again
+from flows.command.show import NOT_KEPT, again
 from storage import durable
 from storage.run_directory import RunDirectory, run_in
 from tests.conftest import ROBUSTNESS

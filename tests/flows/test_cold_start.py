@@ -60,6 +60,12 @@ def test_no_slip_of_a_finger_imports_what_takes_seconds() -> None:
     asked(2, ["statu", "run", "list --rot runs", "run robustnes", "show nothing", *slips])
 
 
+def test_a_job_imports_nothing_that_takes_seconds_before_its_work() -> None:
+    code = f"import sys; import flows.stage; sys.exit(', '.join({HEAVY} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert not done.returncode, done.stderr
+
+
 def test_a_page_s_flow_is_prefect_s_own_as_soon_as_it_is_asked_for() -> None:
     code = """
 import sys

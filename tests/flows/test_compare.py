@@ -92,7 +92,9 @@ def test_what_is_not_finished_has_no_results_to_compare(tmp_path: Path, capsys: 
         finished(tmp_path, Study(name="one", words=9, fails=True))[0],
     )
     lines = compared(capsys, one, failed)
-    assert lines[1].startswith(f"B  {failed.run.path}  (not finished: check failed: the words are there: measured 0")
+    assert lines[1].startswith(
+        f"B  {failed.run.path}  (not finished: check failed in attempt 1: the words are there: measured 0"
+    )
     assert f"results: there is no result.json in {failed.run.path}" in lines
     assert lines[-1].startswith("outputs: not compared")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 
 from deployments.dag.walk import Handle, Walk
+from deployments.views.listing import standing
 from flows.command import display
 from flows.command.display import Display
-from flows.command.standing import standing
+from flows.command.study import stand_of
 from flows.command.terminal import Terminal
 from storage import attempts, durable
 from tasks.stage.attempt import attempt
@@ -30,42 +30,48 @@ def page(root: Path) -> list[Handle]:
     return walk.handles
 
 
-def record(end_state: str | None) -> dict[str, Any]:
-    return {"attempt": 1, "end_state": end_state, "host": socket.gethostname()}
+def stands(handle: Handle, **record: Any) -> str:
+    """How it stands after an attempt with this record."""
+    handle.run.attempts.mkdir(parents=True, exist_ok=True)
+    durable.write_json(handle.run.attempts / "0001.json", {"attempt": 1, "end_state": None} | record)
+    return standing(handle.run, handle.verdict)[1]
 
 
-@pytest.mark.parametrize("end_state", ["finished", "check_failed"])
-def test_a_stage_whose_input_is_refused_waits_for_it_whatever_it_did_before(tmp_path: Path, end_state: str) -> None:
+def save(handle: Handle, step: int) -> Path:
+    checkpoint = handle.run.checkpoints / str(step)
+    checkpoint.mkdir(parents=True)
+    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
+    return checkpoint
+
+
+def test_a_stage_whose_input_is_refused_waits_for_it_whatever_it_did_before(tmp_path: Path) -> None:
     _, second = page(tmp_path)
-    assert standing(second, record(end_state)) == "waits for first"
+    for end_state in ("finished", "check_failed"):
+        stands(second, end_state=end_state)
+        assert stand_of(second) == "waits for first"
 
 
 def test_a_killed_attempt_is_shown_with_where_it_goes_on_and_not_with_a_progress_that_may_be_older(
     tmp_path: Path,
 ) -> None:
     first, _ = page(tmp_path)
-    checkpoint = first.run.checkpoints / "1215"
-    checkpoint.mkdir(parents=True)
-    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
+    checkpoint = save(first, 1215)
     now = {"step": 1276, "total": 1560, "unit": "steps", "note": "loss 4.1 at validation", "eta_seconds": 30}
     durable.write_json(first.run.progress_file, now)
-    assert standing(first, record(None)) == "attempt 1 was killed; the same command goes on from step 1,215 of 1,560"
+    assert stands(first) == "attempt 1 was killed; the same command goes on from step 1,215 of 1,560"
     durable.remove_directory(checkpoint)
-    assert standing(first, record(None)) == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on"
+    assert stands(first) == "attempt 1 was killed at 1,276/1,560 steps; the same command goes on"
 
 
 def test_an_attempt_that_ended_before_its_first_step_is_shown_in_a_whole_sentence_with_what_is_saved(
     tmp_path: Path,
 ) -> None:
     first, _ = page(tmp_path)
-    checkpoint = first.run.checkpoints / "280"
-    checkpoint.mkdir(parents=True)
-    durable.write_json(checkpoint / "manifest.json", {"files": {}, "identity": {}})
+    save(first, 280)
     durable.write_json(first.run.progress_file, {"step": 0, "total": 0, "unit": "", "note": "starting"})
-    killed = "attempt 1 was killed; the same command goes on from step 280"
-    assert standing(first, record(None)) == killed
-    refused = record("bad_input") | {"diagnosis": {"summary": "16 was, is 8"}}
-    assert standing(first, refused) == "bad input in attempt 1: 16 was, is 8; step 280 is saved"
+    assert stands(first) == "attempt 1 was killed; the same command goes on from step 280"
+    refused = {"end_state": "bad_input", "diagnosis": {"summary": "16 was, is 8"}}
+    assert stands(first, **refused) == "bad input in attempt 1: 16 was, is 8; step 280 is saved"
 
 
 def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
@@ -73,7 +79,7 @@ def test_end_states_are_shown_in_plain_words(tmp_path: Path) -> None:
     first.run.path.mkdir(parents=True)
     durable.write_json(first.run.progress_file, {"step": 3, "total": 9, "unit": "steps", "eta_seconds": 9})
     for end_state, words in (("out_of_time", "unfinished"), ("sigterm", "unfinished"), ("bad_input", "bad input")):
-        assert standing(first, record(end_state)) == f"{words} in attempt 1, 3/9 steps"
+        assert stands(first, end_state=end_state) == f"{words} in attempt 1, 3/9 steps"
 
 
 def test_the_terminal_shows_warnings_and_what_is_meant_for_it(tmp_path: Path) -> None:

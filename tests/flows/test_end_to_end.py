@@ -178,7 +178,7 @@ def test_a_forged_marker_is_named_and_the_stage_runs_again(smoke_root: Path, tmp
     run = _handles(copied)["aggregate"].run
     run.marker_file.write_text("")
     code, printed = run_here("--root", copied, "--status")
-    assert code == 75 and "marker refused (the marker cannot be read" in printed
+    assert code == 75 and "its marker does not hold: the marker cannot be read" in printed
     code, printed = run_here("--root", copied)
     assert code == 0 and _handles(copied)["aggregate"].finished
 

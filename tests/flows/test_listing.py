@@ -66,7 +66,7 @@ def test_what_is_not_finished_says_how_it_stands_and_what_runs_how_far(
     said = listed(root, capsys)
     lock.release()
     assert f"  not finished {uat.parts[-2]} {uat.name}: interrupted" in said
-    assert f"  running      base {base.name}: 12/40 steps, training" in said
+    assert f"  running      base {base.name}: attempt 1: 12/40 steps, training" in said
 
 
 def test_what_cannot_be_read_or_does_not_hold_says_so_and_an_export_is_as_finished_as_its_origin(

@@ -33,7 +33,7 @@ from deployments.dag.sources import page_names
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.standings import Standings
 from deployments.slurm.study.study import SlurmStudy

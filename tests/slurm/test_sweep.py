@@ -14,7 +14,7 @@ import pytest
 from deployments.dag.page import load_page
 from deployments.dag.sweep import Over
 from deployments.slurm.job.journal import Journal, jobs_folder
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.follow import Follower, advance_kept, follow, standings
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable

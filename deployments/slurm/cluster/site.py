@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from deployments.slurm.cluster.resources import Line, Resources
-from storage import reading
+from storage import durable, reading
 from storage.errors import BadInput
 from storage.permissions import Permissions
 from tasks.stage.validation import listed, validated
@@ -21,6 +22,7 @@ VARIABLE = "RATCHET_SITE"
 """Names the site: a file, or the name of one in `deployments/sites/`."""
 OWN = "cluster"
 """The site that is meant where none is named: a person makes it."""
+ENVIRONMENT = "environment.json"
 
 
 def _optional(field: FieldInfo) -> Any:
@@ -164,3 +166,22 @@ def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
     if wrong:
         raise BadInput("\n".join(wrong))
     return found
+
+
+def folder_of_pool(site: Site, pool: str) -> Path:
+    """Where a pool's worker keeps what is of no study."""
+    return Path(site.root) / ".slurm" / pool
+
+
+def note_environment(folder: Path) -> None:
+    """Writes the names of this process's variables into the pool's folder, and no value: who starts a study looks
+    before anything is submitted."""
+    durable.write_json(folder / ENVIRONMENT, {"set": sorted(os.environ)})
+
+
+def environment_of_worker(folder: Path) -> Container[str]:
+    """Names of the variables of the worker that served the pool last; this process's where there was none yet."""
+    try:
+        return frozenset(durable.read_json(folder / ENVIRONMENT)["set"])
+    except (OSError, ValueError, KeyError):
+        return os.environ

@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
+import psutil
+
 from deployments.slurm.cluster.client import NotNow
 from deployments.slurm.cluster.partitions import NO_NEW_JOBS, Cluster, Node, Partition, listed
 from deployments.slurm.cluster.resources import Resources
@@ -42,7 +44,6 @@ OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/local", "$TMPDIR")
 LEAST_FREE_BYTES = 1 << 30
 """For records, logs and small checkpoints; what a stage needs it estimates itself, in its job, before it works."""
-MOUNTS = Path("/proc/self/mounts")
 
 
 def require(resources: Resources, cluster: Cluster, folder: Path, where: str, *, strict_lead: bool = True) -> None:
@@ -149,11 +150,14 @@ def _refusals(resources: Resources, cluster: Cluster) -> list[str]:
     elif key == "constraint":
         known = sorted({word for node in cluster.nodes for word in node.features})
         unknown = [word for word in re.findall(r"[\w.-]+", resources.constraint) if word not in known]
-    advice = "correct it, or leave it empty"
+    advice, others = "correct it, or leave it empty", list[str]()
     if known and unknown:
-        advice = f"it knows no {_some(unknown)}: name one of {_some(_nearest_first(unknown[0], known))}"
+        nearest = _nearest_first(unknown[0], known)
+        advice = f"it knows no {_some(unknown)}: name one of {_some(nearest)}"
+        if key == "partition":  # what else is wrong is told too, as of the one that is meant
+            others = _refusals(resources.model_copy(update={key: nearest[0]}), cluster)
     keys = [key] if key else [key for key in Resources.model_fields if key in resources.model_fields_set]
-    return [f"{_asked(resources, keys)}: {said}: {advice}"]
+    return [f"{_asked(resources, keys)}: {said}: {advice}", *others]
 
 
 def _shortages(resources: Resources, cluster: Cluster, said: str) -> list[str]:
@@ -162,9 +166,9 @@ def _shortages(resources: Resources, cluster: Cluster, said: str) -> list[str]:
     nodes = cluster.nodes_of(*partitions)
     if not nodes or _out_of_service(resources, cluster):
         return []
-    keys = [key for key, is_met in wants.items() if not any(map(is_met, nodes))] or [*wants, "exclude"]
+    keys = [key for key, is_met in wants.items() if not any(map(is_met, nodes))] or [*wants]
     models = sorted({model for node in nodes for model in node.gpus or ()} - {""})
-    advice = "exclude fewer nodes" if resources.exclude and "exclude" in keys else "ask for less"
+    advice = "exclude fewer nodes" if "exclude" in keys else "ask for less"
     if resources.gpu_model and resources.gpu_model not in models and "gpus" in keys:
         nearest = f"name one of {_some(_nearest_first(resources.gpu_model, models))}" if models else "leave it empty"
         keys, advice = ["gpu_model", *keys], f"its GPUs are not of this model: {nearest}"
@@ -202,7 +206,20 @@ def _wants(resources: Resources) -> dict[str, Callable[[Node], bool]]:
     if re.fullmatch(r"[^\s&|()*\[\]]+([&|][^\s&|()*\[\]]+)*", resources.constraint):  # else only SLURM can tell
         words, holds = re.split("[&|]", resources.constraint), any if "|" in resources.constraint else all
         wants["constraint"] = lambda node: holds(word in node.features for word in words)
+    if resources.exclude:
+        wants["exclude"] = lambda node: not _is_listed(node.name, ",".join(resources.exclude))
     return wants
+
+
+def _is_listed(name: str, hosts: str) -> bool:
+    """Whether SLURM's list of hosts, such as `n1,gpu[01-12,15]`, has this name."""
+    for head, ranges in re.findall(r"([^,\[]+)(?:\[([^]]*)\])?", hosts):
+        number = name.removeprefix(head)
+        ends = [(first, last or first) for first, _, last in (span.partition("-") for span in ranges.split(","))]
+        within = any(first.zfill(9) <= number.zfill(9) <= last.zfill(9) for first, last in ends)
+        if within and number.isdecimal() if ranges else name == head:
+            return True
+    return False
 
 
 def _fits(resources: Resources, nodes: Iterable[Node]) -> list[Node]:
@@ -287,16 +304,12 @@ def _only_here(path: Path) -> str:
 def _file_system(path: Path) -> str:
     """The type of the file system that a real path lies on; empty when that cannot be read."""
     try:
-        lines = MOUNTS.read_text(errors="replace").splitlines()
+        mounts = [(Path(one.mountpoint), one.fstype) for one in psutil.disk_partitions(all=True)]
     except OSError:
         return ""
-    deepest, kind = 0, ""
-    for line in lines:
-        _, mounted, type_, *_ = line.split(" ")
-        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), mounted))
-        if len(point.parts) >= deepest and path.is_relative_to(point):  # the last of several over each other counts
-            deepest, kind = len(point.parts), type_
-    return kind
+    above = [(point, kind) for point, kind in reversed(mounts) if path.is_relative_to(point)]
+    # the last of several over each other counts
+    return max(above, key=lambda mount: len(mount[0].parts), default=(path, ""))[1]
 
 
 def _h_min(minutes: int) -> str:

@@ -21,7 +21,8 @@ from uuid import UUID
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import LogCreate
 
-from deployments.prefect.artifacts import StageArtifacts, best_effort
+from deployments.prefect.artifacts import StageArtifacts
+from deployments.prefect.flow_run import best_effort
 from deployments.slurm.job.journal import Journal, Submission, run_of
 from deployments.slurm.pool.reconcile import Seen
 from storage import durable, reading

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -13,33 +14,23 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolUpdate
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterNextScheduledStartTime,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
 from prefect.client.schemas.objects import FlowRun, StateDetails
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.exceptions import ObjectNotFound
 from prefect.states import State, StateType
 
+from deployments.prefect.flow_run import AT_ONCE, flow_runs, of_type
 from deployments.slurm.job.origin import marked
 from deployments.slurm.pool.reconcile import Run, SetState
 
 LOG = logging.getLogger("ratchet.slurm")
 Answer = TypeVar("Answer")
-AT_ONCE = 200
 AGAIN_AFTER_SECONDS = (2.0, 5.0, 15.0)
-ALIVE = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-NOT_ENDED = [StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED]
+ALIVE = of_type(StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+NOT_ENDED = of_type(StateType.SCHEDULED, StateType.PENDING, StateType.RUNNING, StateType.PAUSED)
 """Under way, with or without a job yet, and not being cancelled."""
 CANCELS = (StateType.CANCELLING, StateType.CANCELLED)
-ENDED_BY_OTHERS = [StateType.CANCELLED, StateType.CRASHED]
+ENDED_BY_OTHERS = of_type(StateType.CANCELLED, StateType.CRASHED)
 
 
 def passes(error: httpx.HTTPError) -> bool:
@@ -63,57 +54,36 @@ def patiently(ask: Callable[[], Answer]) -> Answer:
     return ask()
 
 
-def runs_tagged(client: SyncPrefectClient, tag: str, types: list[StateType]) -> list[FlowRun]:
-    """All flow runs with this tag whose state is of one of these types."""
-    tags = FlowRunFilterTags(all_=[tag])
-    return _all_pages(client, flow_run_filter=FlowRunFilter(tags=tags, state=_of_type(types)))
-
-
-def _of_type(types: list[StateType]) -> FlowRunFilterState:
-    return FlowRunFilterState(type=FlowRunFilterStateType(any_=types))
-
-
-def _all_pages(client: SyncPrefectClient, **asked: Any) -> list[FlowRun]:
-    found: list[FlowRun] = []
-    while True:
-        page = client.read_flow_runs(**asked, limit=AT_ONCE, offset=len(found))
-        found += page
-        if len(page) < AT_ONCE:
-            return found
-
-
 class PrefectRuns:
     """Flow runs of one work pool."""
 
     def __init__(self, pool: str, folder_of: Callable[[FlowRun], Path], client: SyncPrefectClient) -> None:
         self._pool, self._folder_of, self._client = pool, folder_of, client
-        self._of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+        self._read = partial(flow_runs, client, pool)
         self._others_taken_in = False
 
     def watched(self, also: Iterable[str]) -> list[Run]:
         """Runs that are Pending, Running or Cancelling, and those named. The first call takes in what others ended."""
-        found = {str(run.id): run for run in self._read(ALIVE)}
+        found = self._read(FlowRunSort.EXPECTED_START_TIME_DESC, state=ALIVE)
         if not self._others_taken_in:  # cancelled or crashed by somebody while no worker watched: its job may live
-            found |= {str(run.id): run for run in self._read(ENDED_BY_OTHERS, only_newest=True)}
+            found += self._read(FlowRunSort.EXPECTED_START_TIME_DESC, newest_only=True, state=ENDED_BY_OTHERS)
             self._others_taken_in = True
-        if missing := [UUID(run_id) for run_id in also if run_id not in found]:
-            for first in range(0, len(missing), AT_ONCE):
-                some = FlowRunFilter(id=FlowRunFilterId(any_=missing[first : first + AT_ONCE]))
-                found |= {str(run.id): run for run in self._client.read_flow_runs(flow_run_filter=some, limit=AT_ONCE)}
-        return [self._as_run(run) for run in found.values()]
+        missing = sorted({*also} - {str(run.id) for run in found})
+        for first in range(0, len(missing), AT_ONCE):
+            found += flow_runs(self._client, id={"any_": missing[first : first + AT_ONCE]})
+        return [self._as_run(run) for run in {run.id: run for run in found}.values()]
 
     def cancelling(self) -> list[Run]:
-        return [self._as_run(run) for run in self._read([StateType.CANCELLING])]
+        return [self._as_run(run) for run in self._read(state=of_type(StateType.CANCELLING))]
 
     def waiting(self) -> list[Run]:
         """Runs that are due and have no job yet, first come first."""
-        now: Any = datetime.now(UTC)  # to its types, Prefect has its own
-        due = FlowRunFilter(
-            state=_of_type([StateType.SCHEDULED]),
-            next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=now),
+        due = self._read(
+            FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC,
+            state=of_type(StateType.SCHEDULED),
+            next_scheduled_start_time={"before_": datetime.now(UTC)},
         )
-        asked: dict[str, Any] = {"flow_run_filter": due, "sort": FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC}
-        return [self._as_run(run) for run in _all_pages(self._client, work_pool_filter=self._of_pool, **asked)]
+        return [self._as_run(run) for run in due]
 
     def allowed(self) -> int | None:
         """How many runs of the pool the server lets be under way; None: any number."""
@@ -165,14 +135,6 @@ class PrefectRuns:
             self._client.update_flow_run(UUID(run_id), infrastructure_pid=job_id)
         except ObjectNotFound:
             LOG.info("flow run %s is gone; its job is %s", run_id, job_id)
-
-    def _read(self, types: list[StateType], only_newest: bool = False) -> list[FlowRun]:
-        asked: dict[str, Any] = {
-            "work_pool_filter": self._of_pool,
-            "flow_run_filter": FlowRunFilter(state=_of_type(types)),
-            "sort": FlowRunSort.EXPECTED_START_TIME_DESC,
-        }
-        return self._client.read_flow_runs(**asked, limit=AT_ONCE) if only_newest else _all_pages(self._client, **asked)
 
     def _as_run(self, run: FlowRun) -> Run:
         state = run.state

@@ -26,10 +26,10 @@ from prefect.workers.base import BaseWorker, BaseWorkerResult
 
 from deployments.slurm.cluster.client import require_commands
 from deployments.slurm.cluster.ownership import require_own
-from deployments.slurm.cluster.site import Site, read_site
+from deployments.slurm.cluster.site import Site, folder_of_pool, read_site
 from deployments.slurm.job.variables import SlurmJobConfiguration, SlurmVariables
 from deployments.slurm.pool.runs import passes
-from deployments.slurm.pool.service import Service, folder_of_pool
+from deployments.slurm.pool.service import Service
 from storage import locks
 from storage.errors import Held
 from storage.permissions import close_to_others

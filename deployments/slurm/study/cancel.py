@@ -1,4 +1,9 @@
-"""A person's Cancel of a study ends its stages under way, but for those that another study wants too."""
+"""The flow run that shows a study in Prefect, and a person's Cancel of a study: it ends the stages under way, but for
+those that another study wants too.
+
+The flow run of a study that a command started is one as a person starts in the UI, so a worker of the pool `ratchet`
+runs it; it finds the stages under way.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +18,22 @@ from typing import Any
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowFilter
 from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.settings import PREFECT_UI_URL
 from prefect.states import Cancelled, Cancelling, State, StateType
 
 from deployments.dag.page import Page
+from deployments.deploy import STUDIES, deploy, make_pool
+from deployments.prefect.flow_run import best_effort, end_killed, flow_runs, of_type
+from deployments.prefect.generate import Profile, study_deployment
 from deployments.slurm.cluster.client import SlurmClient
 from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.journal import Journal, jobs_folder
-from deployments.slurm.pool.runs import NOT_ENDED, passes, patiently, runs_tagged
-from deployments.slurm.study import file as study_file
-from deployments.slurm.study import own_run
+from deployments.slurm.pool.runs import NOT_ENDED, passes, patiently
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.study import SlurmStudy, root_of
 from storage.errors import BadInput
 from tasks.stage.validation import validated
@@ -31,6 +41,53 @@ from tasks.stage.validation import validated
 LOG = logging.getLogger("ratchet.slurm")
 HOOK_SECONDS = 120.0
 """For so long a cancelled flow run's own process is given to end its study."""
+
+
+def address_of(slurm: SlurmStudy) -> str:
+    """Where the study's flow run is seen: the one under way, else a new one."""
+    best_effort(lambda: end_killed(study_file.tag(slurm.file)))
+    with get_client(sync_client=True) as client:
+        tagged = flow_runs(client, tags={"all_": [study_file.tag(slurm.file)]}, state=NOT_ENDED)
+        run = next((run for run in tagged if is_of(run, slurm)), None)
+        run = run or _made(client, slurm)
+    return f"{PREFECT_UI_URL.value()}/runs/flow-run/{run.id}"
+
+
+def is_of(run: FlowRun, slurm: SlurmStudy) -> bool:
+    """Whether a flow run with the study's tag is of its root: a server may have the same study below another one."""
+    return "study" in run.parameters and root_of(slurm.site, run.parameters.get("root", "")) == slurm.root
+
+
+def _made(client: SyncPrefectClient, slurm: SlurmStudy) -> FlowRun:
+    page, study = slurm.page, slurm.study
+    return client.create_flow_run_from_deployment(
+        _deployment(client, slurm).id,
+        name=f"{study.name}-" + ("sweep" if page.over else f"s{study.seed}"),
+        parameters={
+            "study": study.model_dump(mode="json"),
+            "root": str(slurm.root),
+            "dispatch": "slurm",
+            "over": page.over,
+        },
+        tags=[study.name, study_file.tag(slurm.file)],
+    )
+
+
+def _deployment(client: SyncPrefectClient, slurm: SlurmStudy) -> DeploymentResponse:
+    """One of the page: that of the study's profile, else any, since all that a run is given replaces what it holds."""
+    page = slurm.page
+    made = study_deployment(Profile(page, page.name, page.description, {"name": page.name}), "slurm")
+    named = FlowFilter.model_validate({"name": {"any_": [page.name]}})
+    usable = [
+        one
+        for one in client.read_deployments(flow_filter=named)
+        if (one.entrypoint, one.job_variables) == (made["entrypoint"], made["work_pool"]["job_variables"])
+    ]
+    if not usable:
+        make_pool(client, STUDIES)
+        (name,) = deploy(client, [made])
+        return client.read_deployment_by_name(name)
+    return min(usable, key=lambda one: (one.parameters.get("study", {}).get("name") != slurm.study.name, one.name))
 
 
 def stop(slurm: SlurmStudy) -> None:
@@ -94,7 +151,7 @@ def finish_cancels(root: Path) -> None:
     """
     site = read_site()
     with get_client(sync_client=True) as client:
-        for run in runs_tagged(client, "ratchet", [StateType.CANCELLING]):
+        for run in flow_runs(client, tags={"all_": ["ratchet"]}, state=of_type(StateType.CANCELLING)):
             given, state = run.parameters, run.state
             ours = given.get("dispatch") == "slurm" and root_of(site, given.get("root", "")) == root
             if not ours or "study" not in given or state is None:
@@ -123,7 +180,7 @@ def _cancelled_unheard(client: SyncPrefectClient, file: Path, site: Site, root: 
         root_of(site, run.parameters.get("root", "")) == root
         and run.state is not None
         and run.state.timestamp.timestamp() > file.stat().st_mtime
-        for run in runs_tagged(client, study_file.tag(file), [StateType.CANCELLED])
+        for run in flow_runs(client, tags={"all_": [study_file.tag(file)]}, state=of_type(StateType.CANCELLED))
     )
 
 
@@ -164,12 +221,12 @@ def _cancel(slurm: SlurmStudy, study_files: set[str], spared: set[str]) -> int:
     wanted = {handle.run.fingerprint for handle in slurm.handles if not handle.finished}
     tags, cancelled = {study_file.tag(Path(file)) for file in study_files}, 0
     with get_client(sync_client=True) as client:
-        for run in patiently(partial(runs_tagged, client, slurm.study.name, NOT_ENDED)):
+        for run in patiently(partial(flow_runs, client, tags={"all_": [slurm.study.name]}, state=NOT_ENDED)):
             given, print_ = run.parameters, run.parameters.get("fingerprint")
             of_stage = given.get("root") == str(slurm.root) and (
                 print_ in wanted or given.get("study_file") in study_files
             )
-            if (of_stage and print_ not in spared) or (tags & {*run.tags} and own_run.is_of(run, slurm)):
+            if (of_stage and print_ not in spared) or (tags & {*run.tags} and is_of(run, slurm)):
                 wish: State[Any] = Cancelling(message="its study was cancelled")
                 try:
                     patiently(partial(client.set_flow_run_state, run.id, wish))

@@ -18,13 +18,11 @@ from prefect.states import State
 
 from deployments.dag.page import Page
 from deployments.dag.walk import Handle
-from deployments.prefect.artifacts import StudyArtifacts, best_effort
-from deployments.prefect.liveness import hold
-from deployments.prefect.orphan import outlive_worker
-from deployments.prefect.states import add_tags, prefect_state
+from deployments.prefect.artifacts import StudyArtifacts
+from deployments.prefect.flow_run import add_tags, best_effort, hold, outlive_worker, prefect_state
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.cancel import stop
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.standings import Standing, Standings

@@ -12,16 +12,15 @@ from prefect.client.orchestration import get_client
 from prefect.states import State
 
 from deployments.dag.walk import Handle
-from deployments.prefect.states import prefect_state
+from deployments.prefect.flow_run import prefect_state
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.runs import passes
-from deployments.slurm.study import file as study_file
-from deployments.slurm.study.advance import Starter
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.preflight import require_runnable, warn_of_idle_pools
-from deployments.slurm.study.standings import Look, Standing, Standings, Told, nobody
+from deployments.slurm.study.standings import Look, Standing, Standings, Starter, Told, nobody
 from deployments.slurm.study.study import SlurmStudy
-from deployments.views.finished import completed, leave_for_people
+from deployments.views.index import completed, leave_for_people
 from storage import durable
 from storage.errors import BadInput
 from storage.inside import Outside, copy
@@ -100,8 +99,8 @@ def standings(slurm: SlurmStudy, told: Told = nobody) -> Standings:
 
 def _advanced(slurm: SlurmStudy, person: bool, told: Told = nobody, begun: frozenset[str] = frozenset()) -> Standings:
     with get_client(sync_client=True) as client:
-        start = Starter(client, slurm.site, slurm.file, slurm.kept_source())
-        found = _all(slurm, Look(client, SlurmCommands(), start=start, person=person, told=told, begun=begun))
+        starter = Starter(client, slurm.site, slurm.file, slurm.kept_source())
+        found = _all(slurm, Look(client, SlurmCommands(), starter=starter, person=person, told=told, begun=begun))
     _keep_results(slurm.handles[-1], slurm.site)
     if (last := found.handles[-1]).finished:
         leave_for_people(last)

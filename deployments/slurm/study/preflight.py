@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, get_args
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName
+from prefect.client.schemas.filters import FlowFilter
 from prefect.client.schemas.objects import WorkPoolStatus
 
 from deployments.dag.page import load_page, stages_of
@@ -17,11 +16,10 @@ from deployments.dag.sources import page_names
 from deployments.dag.walk import Handle, Walk
 from deployments.slurm.cluster.client import other_clusters
 from deployments.slurm.cluster.partitions import read_cluster
-from deployments.slurm.cluster.site import Site
+from deployments.slurm.cluster.site import Site, environment_of_worker, folder_of_pool
 from deployments.slurm.job.plan import Plan, preview, time_problem
 from deployments.slurm.job.preflight import folder_problems, notes, problems, refusal_text
 from deployments.slurm.job.variables import Deployments, own_resources, plan_for
-from deployments.slurm.pool.environment import of_worker
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
 from storage.permissions import open_to_all
@@ -83,7 +81,7 @@ def checked(slurm: SlurmStudy) -> Checked:
         for handle in (handle for handle in slurm.handles if not handle.finished):
             try:
                 plan = plan_for(deployments, slurm.site, handle, slurm.file, source, own)
-                given = of_worker(Path(slurm.site.root) / ".slurm" / deployments.pool(handle.stage.deployment))
+                given = environment_of_worker(folder_of_pool(slurm.site, deployments.pool(handle.stage.deployment)))
                 against = problems(plan.resources, cluster, given, strict_lead=slurm.site.strict_lead)
                 if too_short := time_problem(replace(plan, automatic=False)):
                     against.append(too_short)
@@ -107,7 +105,7 @@ def checked(slurm: SlurmStudy) -> Checked:
 
 def warn_of_idle_pools(client: SyncPrefectClient) -> None:
     """Without a worker nothing is submitted, and what runs is shown as it was when the last one died."""
-    stages = client.read_deployments(flow_filter=FlowFilter(name=FlowFilterName(any_=["stage"])))
+    stages = client.read_deployments(flow_filter=FlowFilter.model_validate({"name": {"any_": ["stage"]}}))
     for pool in sorted({one.work_pool_name for one in stages if one.work_pool_name}):
         status = client.read_work_pool(pool).status
         if status == WorkPoolStatus.NOT_READY:

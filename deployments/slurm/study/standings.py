@@ -1,4 +1,4 @@
-"""How each stage of a study on SLURM stands: by its run directory first, by Prefect second.
+"""How each stage of a study on SLURM stands, and its start: by its run directory first, by Prefect second.
 
 A stage may start when its inputs are finished, nobody works on it, and no flow run of it is under way. What is under
 way is read from the run directory first (its lock, the journal of its jobs) and from Prefect second, so that a lost
@@ -10,17 +10,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, TypeGuard
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Scheduled
 
 from deployments.dag.walk import Handle
+from deployments.prefect.flow_run import AT_ONCE, flow_runs
 from deployments.slurm.cluster.client import SlurmClient, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
+from deployments.slurm.cluster.site import Site
 from deployments.slurm.job import evidence
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from deployments.slurm.study.known_runs import KnownRuns, is_over
+from deployments.slurm.job.origin import marked
+from deployments.slurm.job.variables import Deployments, job_variables, run_name, stage_parameters
 from storage import attempts, generations, locks
 from storage.errors import Held
 from storage.run_directory import RunDirectory
@@ -55,8 +62,6 @@ class Standing:
 
 Told = Callable[[Handle, Standing], None]
 """Gets a stage and how it stands."""
-Start = Callable[[Handle, KnownRuns, bool, str], Standing]
-"""Starts a stage for a person or not, and why again when it stopped before; how it stands then."""
 
 
 def nobody(handle: Handle, standing: Standing) -> None:
@@ -80,24 +85,138 @@ class Standings:
         return self.standings[handle.run.fingerprint]
 
 
+class KnownRuns:
+    """What Prefect knows of the stages of a study: flow runs by id and by the key that they were made with, read for
+    many at once. One that had ended when it was read is asked for again: a person may have retried it since."""
+
+    def __init__(self, client: SyncPrefectClient) -> None:
+        self._client = client
+        self._by_id: dict[str, FlowRun] = {}
+        self._by_key: dict[str, FlowRun] = {}
+        self._asked: set[str] = set()
+        """Ids and keys that were asked for."""
+
+    def read(self, ids: Iterable[str], keys: Iterable[str]) -> None:
+        """Asks for all of these, two requests for each AT_ONCE."""
+        for by, asked in (("id", [*filter(_is_id, ids)]), ("idempotency_key", [*keys])):
+            wanted = sorted({*asked})
+            for first in range(0, len(wanted), AT_ONCE):
+                where: dict[str, Any] = {by: {"any_": wanted[first : first + AT_ONCE]}}
+                for run in flow_runs(self._client, newest_only=True, **where):
+                    self._by_id[str(run.id)] = run
+                    self._by_key[run.idempotency_key or ""] = run
+            self._asked |= {*asked}
+
+    def of(self, flow_run: str) -> FlowRun | None:
+        """The flow run of this id; None where the server has none."""
+        run = self._by_id.get(flow_run)
+        if run is not None and not is_over(run):
+            return run
+        if run is None and (flow_run in self._asked or not _is_id(flow_run)):
+            return None
+        try:
+            return self._client.read_flow_run(UUID(flow_run))
+        except ObjectNotFound:
+            return None
+
+    def made_by_now(self, key: str) -> FlowRun | None:
+        """As `made_with`, asked again: somebody may have made it since all were read."""
+        self.read([], [key])
+        return self._by_key.get(key)
+
+    def made_with(self, key: str) -> FlowRun | None:
+        """The flow run that was made with this key; None where there is none yet."""
+        if key not in self._asked:
+            return self.made_by_now(key)
+        run = self._by_key.get(key)
+        return self.of(str(run.id)) if run is not None else None
+
+
+def is_over(run: FlowRun) -> bool:
+    """Whether it has ended."""
+    return run.state is not None and run.state.is_final()
+
+
+def _is_id(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Starter:
+    """Starts stages as flow runs of the pool `gpu`, each at most once; never waits."""
+
+    def __init__(self, client: SyncPrefectClient, site: Site, study_file: Path, source: Path) -> None:
+        self._client, self._site, self._file, self._source = client, site, study_file, source
+        self._deployments = Deployments(client)
+
+    def start(self, handle: Handle, runs: KnownRuns, person: bool, again: str) -> Standing:
+        """A new flow run of the stage; the one that was made already for this generation, when it was."""
+        anew = person and not again
+        if again:  # by a key that will be a new one: two who start it at once would make two runs of it
+            made = runs.made_by_now(key_of(handle, generations.current(handle.run)["generation"]))
+            if made is not None and not is_over(made):
+                return under_way(made, None)
+        try:
+            run = self._begin(handle, person, again)
+            while run and run.state is not None and run.state.is_final() and (run.state.is_completed() or anew):
+                # the folder was removed since, perhaps more than once
+                again = f"started again: its flow run is {run.state.name}, and its folder has no marker"
+                run = self._begin(handle, person, again)
+        except Held as held:
+            return Standing("under way", str(held))
+        if run is None:
+            return Standing("finished", str(handle.run.path))
+        if run.state is not None and run.state.is_final():  # it ended and left nothing on disk
+            stand: Stand = "cancelled" if run.state.is_cancelled() else "failed"
+            return Standing(stand, f"{run.state.name}: {run.state.message}", str(run.id))
+        return Standing("under way", "started", str(run.id))
+
+    def _begin(self, handle: Handle, person: bool, again: str) -> FlowRun | None:
+        """The flow run of the stage's generation, raised if it begins again; None when it is finished by now."""
+        digests = {role: given.verdict.outputs_digest for role, given in handle.inputs.items()}
+        generation = generations.raised_for_dispatch(handle.run, digests, again)
+        handle.check_marker()
+        return None if handle.finished else self._flow_run_of(handle, person, generation)
+
+    def _flow_run_of(self, handle: Handle, person: bool, generation: int) -> FlowRun:
+        """The flow run of a stage in a generation: one, however often this is called."""
+        name = handle.stage.name
+        key = key_of(handle, generation)
+        return self._client.create_flow_run_from_deployment(
+            self._deployments.named(handle.stage.deployment).id,
+            parameters=stage_parameters(handle, self._file),
+            name=run_name(handle),
+            tags=[handle.run.study, name, *(f"seed-{seed}" for seed in sorted(handle.seeds))],
+            idempotency_key=key,
+            state=Scheduled(
+                message="started by a person" if person else None,
+                state_details=marked("person" if person else "automatic"),
+            ),
+            job_variables=job_variables(self._site, handle, self._source),
+        )
+
+
 class Look:
-    """Finds how stages stand. Starts nothing, but for what `start` does."""
+    """Finds how stages stand. Starts nothing without a starter."""
 
     def __init__(
         self,
         client: SyncPrefectClient,
         slurm: SlurmClient,
         *,
-        start: Start | None = None,
+        starter: Starter | None = None,
         person: bool = False,
         begun: frozenset[str] = frozenset(),
         told: Told = nobody,
     ) -> None:
-        """`start` gets each stage that may start, and says how it stands then.
+        """`starter` gets each stage that may start.
 
         `person`: a person asks, so what failed or was cancelled is ready; otherwise it stays as it is, and so do the
         stages whose fingerprints are `begun`. `told` gets each stage as soon as it is known how it stands."""
-        self._slurm, self._start, self._told = slurm, start, told
+        self._slurm, self._starter, self._told = slurm, starter, told
         self._person, self._begun = person, begun
         self._runs, self._found = KnownRuns(client), Standings()
 
@@ -141,14 +260,14 @@ class Look:
                 return Standing("cancelled", f"{unknown}, was cancelled")
         if _finished_lately(last) and not handle.verdict.present and not person:
             return Standing("under way", f"job {last.job_id} finished it; this host does not see its marker yet")
-        if self._start and (holder := held_by(handle.run)):
+        if self._starter and (holder := held_by(handle.run)):
             return Standing("under way", holder)
         stopped = _stopped(handle.run, last, run)
         if stopped is not None and not person:
             return stopped
-        if self._start is None:
+        if self._starter is None:
             return Standing("ready", "starting the study starts it")
-        return self._start(handle, self._runs, person, f"started again: {stopped.message}" if stopped else "")
+        return self._starter.start(handle, self._runs, person, f"started again: {stopped.message}" if stopped else "")
 
     def _made_after(self, handle: Handle, entries: list[Submission]) -> FlowRun | None:
         """The flow run that was made for the stage after all its jobs so far, and has none yet."""

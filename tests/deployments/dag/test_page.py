@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from deployments.dag.page import load_page
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import study as study_file
 from tests.slurm.harness import kept_study
 
 PAGE = '''

@@ -21,10 +21,10 @@ from tests.conftest import REPOSITORY
 RUN = """
 import sys, threading
 from pathlib import Path
-from deployments.prefect import orphan
-orphan.LOOK_SECONDS = orphan.ASK_SECONDS = 0.2
+from deployments.prefect import flow_run
+flow_run.LOOK_SECONDS = flow_run.ASK_SECONDS = 0.2
 heard = threading.Event()
-orphan.outlive_worker(heard.set)
+flow_run.outlive_worker(heard.set)
 file, lines = Path(sys.argv[1]), 0
 while not heard.wait(0.001):  # it prints all the time, as a training does
     print("x" * 1000, flush=True)

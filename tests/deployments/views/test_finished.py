@@ -15,8 +15,7 @@ from prefect.states import State
 from deployments.dag.walk import Handle, Walk
 from deployments.prefect.local import run_here
 from deployments.slurm.study.follow import advance_kept
-from deployments.views.finished import leave_for_people
-from deployments.views.index import INDEX
+from deployments.views.index import INDEX, leave_for_people
 from storage import durable
 from storage.run_directory import LATEST
 from tests.deployments.prefect.test_local import toy_stage

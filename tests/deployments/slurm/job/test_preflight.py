@@ -12,9 +12,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from deployments.slurm.cluster.client import NotNow, Refused, Unreachable
@@ -77,7 +79,8 @@ class Slurm:
 
     def would_take(self, script: str) -> None:
         self.asked.append(script)
-        if self.says:
+        known = any(f"--partition={line.split()[0].partition('=')[2]}\n" in script for line in self.partitions)
+        if self.says and not (known and "artition name" in str(self.says)):
             raise self.says if isinstance(self.says, Exception) else Refused(self.says)
 
 
@@ -163,7 +166,7 @@ def real(says: Exception | str = "", **of_big: str) -> Cluster:
         ({"partition": "hid", "gpus": 1, "gpu_model": "a100"}, NO_NODE, r"gpu_model .*: leave it empty, or .* cpu, .*"),
         ({"gpus": 1, "gpu_model": "h9"}, "Invalid generic resource (gres)", r"gpu_model h9, gpus 1: .*a100.*"),
         ({"partition": "gpu", "gpus": 5, "gpu_model": "a100"}, NO_NODE, r"gpus 5: .*: ask for less"),
-        ({"partition": "percpu", "exclude": ["big[1-2]"]}, NO_NODE, r".*, exclude big\[1-2\]: .*: exclude fewer .*"),
+        ({"partition": "percpu", "exclude": ["big[1-2]"]}, NO_NODE, r"exclude big\[1-2\]: .*: exclude fewer .*"),
         ({"partition": "physics", "constraint": "volta"}, NO_NODE, r"constraint volta: .* fits: cpu, gpu, .*"),
         ({"constraint": "volt&x"}, "Invalid feature specification", r"constraint .*no volt, x: name one of volta, .*"),
         ({"exclude": ["zz"]}, "Invalid node name specified", r"exclude zz: .*: correct it, or leave it empty"),
@@ -204,6 +207,33 @@ def test_a_job_whose_nodes_are_all_down_now_is_noted_and_not_refused() -> None:
     assert notes(asking(gpus=4), real(NO_NODE, StateLong="down")) and not problems(
         asking(gpus=4), real(NO_NODE, StateLong="down")
     )
+
+
+def test_with_an_unknown_partition_all_else_that_is_wrong_is_told_too() -> None:
+    """It came after the first correction."""
+
+    def refuses(script: str) -> None:
+        words = {"--partition=gup": "Invalid partition name specified", "--constraint=volt": "Invalid feature"}
+        for option, said in words.items():
+            if option in script:
+                raise Refused(said)
+
+    told = problems(asking(partition="gup", constraint="volt"), replace(real(), would_take=refuses))
+    assert [text.partition(": ")[0] for text in told] == ["partition gup", "constraint volt"]
+
+
+@pytest.mark.parametrize(
+    ("exclude", "told"),
+    [(["n1", "n2"], True), (["n[1-2]"], True), (["n[01-09]"], True), (["n[1,3]"], False), (["n1", "n22"], False)],
+)
+def test_that_all_nodes_are_excluded_is_told_at_the_start_where_a_down_node_would_fit(
+    exclude: list[str], told: bool
+) -> None:
+    nodes = [node(name, "gpu*", StateLong=state) for name, state in (("n1", "idle"), ("n2", "down"))]
+    here = cluster([partition("gpu", Default="YES")], nodes, NO_NODE)
+    found = problems(asking(exclude=exclude), here)
+    assert [text.endswith("exclude fewer nodes") and text.startswith("exclude n") for text in found] == [True] * told
+    assert bool(notes(asking(exclude=exclude), here)) != told
 
 
 def test_where_slurm_counts_no_memory_none_is_to_be_asked_for() -> None:
@@ -399,10 +429,12 @@ def everything_below(folder: Path) -> list[Path]:
 @pytest.fixture
 def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
     """Makes the list of mounts hold everything, or a folder, on a file system of this type."""
-    file = tmp_path / "mounts"
-    monkeypatch.setattr(preflight, "MOUNTS", file)
+    (tmp_path / "self").mkdir()
+    for name in ("filesystems", "self/mounts"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     monkeypatch.delenv("TMPDIR", raising=False)
-    return lambda text: file.write_text(text) and None
+    return lambda text: (tmp_path / "self" / "mounts").write_text(text) and None
 
 
 @pytest.mark.parametrize("below", ["", "study/train-baseline/abc"])
@@ -546,7 +578,7 @@ def test_a_link_to_a_nodes_own_disk_is_followed(tmp_path: Path, mounted: Callabl
 
 
 def test_without_a_list_of_mounts_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "none"))
     assert folder_problems(tmp_path, several_hosts=True) == []
 
 

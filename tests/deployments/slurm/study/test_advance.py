@@ -25,12 +25,10 @@ from deployments.slurm.cluster.client import Job, Unreachable
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.job.variables import job_variables
-from deployments.slurm.study.advance import Starter
 from deployments.slurm.study.cancel import _cancel
 from deployments.slurm.study.follow import _keep_results, final_state, follow
-from deployments.slurm.study.known_runs import KnownRuns
 from deployments.slurm.study.preflight import warn_of_idle_pools
-from deployments.slurm.study.standings import Look, Standing, Standings, Told, key_of
+from deployments.slurm.study.standings import KnownRuns, Look, Standing, Standings, Starter, Told, key_of
 from deployments.slurm.study.study import SlurmStudy
 from storage import attempts, durable, generations, locks
 from tasks.stage.attempt import attempt
@@ -80,8 +78,8 @@ class World:
 
     def advance(self, person: bool = False, handles: Any = None, **how: Any) -> Standings:
         site = Site(root=str(self.root), **self.site)
-        start = Starter(self.client, site, self.root / "study.yaml", self.root / ".sources" / "abc")
-        look = Look(self.client, self.slurm, start=start, person=person, **how)  # type: ignore[arg-type]
+        starter = Starter(self.client, site, self.root / "study.yaml", self.root / ".sources" / "abc")
+        look = Look(self.client, self.slurm, starter=starter, person=person, **how)  # type: ignore[arg-type]
         return look.at(handles or self.walk().handles)
 
     def stands(self, person: bool = False) -> tuple[Standing, Standing]:
@@ -513,7 +511,7 @@ def test_a_stage_that_somebody_else_has_started_again_since_all_were_read_is_not
 def test_runs_are_known_by_id_and_by_key_however_many_are_asked_for_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr("deployments.slurm.study.known_runs.AT_ONCE", at_once)
+    monkeypatch.setattr("deployments.slurm.study.standings.AT_ONCE", at_once)
     walk = Walk(world.root, world.study)
     for number in range(7):
         walk(FIRST, ToyConfig(ends=f"finished {number}"))

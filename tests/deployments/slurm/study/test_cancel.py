@@ -21,8 +21,8 @@ from deployments.slurm.cluster.client import Job
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission, jobs_folder
 from deployments.slurm.pool import runs as pool_runs
-from deployments.slurm.study import cancel, own_run
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import cancel
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.study import SlurmStudy
 from tests.slurm import toy
 from tests.slurm.harness import kept_study, toy_study
@@ -166,9 +166,9 @@ def test_a_study_that_a_command_started_has_one_flow_run_which_its_cancel_ends(
     study = toy_study("by-command", resources={"cpus": 2})
     kept = kept_study(tmp_path / "runs", study)
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
-        first = own_run.address_of(kept)
-        assert own_run.address_of(kept) == first, "a second start finds it"
-        elsewhere = _run_at(client, own_run.address_of(kept_study(tmp_path / "other", study)))
+        first = cancel.address_of(kept)
+        assert cancel.address_of(kept) == first, "a second start finds it"
+        elsewhere = _run_at(client, cancel.address_of(kept_study(tmp_path / "other", study)))
         run = _run_at(client, first)
         assert client.read_deployment(run.deployment_id).entrypoint == "tests.slurm.toy.toy"
         assert run.work_pool_name == "ratchet" and run.state.is_scheduled() and {"by-command", "study"} <= {*run.tags}
@@ -182,7 +182,7 @@ def test_a_study_that_a_command_started_has_one_flow_run_which_its_cancel_ends(
         states = [client.read_flow_run(one.id).state.name for one in (run, stage, elsewhere)]
         assert states == ["Cancelled", "Cancelled", "Scheduled"]
         kept.keep()
-        assert own_run.address_of(kept) != first, "started again it has a new one"
+        assert cancel.address_of(kept) != first, "started again it has a new one"
 
 
 @pytest.mark.parametrize("process", ["none yet", "gone"])
@@ -193,7 +193,7 @@ def test_a_cancel_of_a_study_s_run_that_no_process_heard_of_is_finished_by_advan
     monkeypatch.setattr("deployments.slurm.study.cancel.read_site", lambda: Site(root=str(tmp_path / "runs")))
     kept = kept_study(tmp_path / "runs", toy_study("unheard-" + process[:4]))
     with temporary_settings({PREFECT_API_URL: prefect_server}), get_client(sync_client=True) as client:
-        run = _run_at(client, own_run.address_of(kept))
+        run = _run_at(client, cancel.address_of(kept))
         if process == "gone":
             client.set_flow_run_state(run.id, Running(), force=True)
         client.set_flow_run_state(run.id, Cancelling())

@@ -10,7 +10,7 @@ import pytest
 
 from deployments.dag.page import load_page
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.study import file as study_file
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.study import SlurmStudy
 from storage.errors import BadInput
 from tests.slurm import toy

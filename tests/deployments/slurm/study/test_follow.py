@@ -13,8 +13,8 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import load_page
-from deployments.slurm.study import file as study_file
 from deployments.slurm.study import flow_run, follow
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.standings import Look
 from deployments.slurm.study.study import SlurmStudy
@@ -32,10 +32,10 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_server: str
     (tmp_path / "site.yaml").write_text(f"root: {tmp_path / 'runs'}\n")
     found: list[tuple[Any, ...]] = []
 
-    def look(client: Any, slurm: Any, *, start: Any = None, person: bool = False, **how: Any) -> Any:
-        if start is None:
+    def look(client: Any, slurm: Any, *, starter: Any = None, person: bool = False, **how: Any) -> Any:
+        if starter is None:
             return Look(client, slurm, **how)
-        found.append((start._site.root, start._source, person))
+        found.append((starter._site.root, starter._source, person))
         return SimpleNamespace(at=lambda handles: SimpleNamespace(handles=handles, under_way=True))
 
     monkeypatch.setattr(follow, "require_runnable", lambda _: None)

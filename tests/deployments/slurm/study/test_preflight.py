@@ -18,8 +18,7 @@ from deployments.dag.walk import Walk
 from deployments.deploy import JOBS, STUDIES, deploy, make_pool
 from deployments.prefect.generate import shared_deployments
 from deployments.slurm.cluster.client import Refused
-from deployments.slurm.cluster.site import VARIABLE, Site
-from deployments.slurm.pool import environment
+from deployments.slurm.cluster.site import ENVIRONMENT, VARIABLE, Site, note_environment
 from deployments.slurm.study import preflight
 from deployments.slurm.study.follow import Follower
 from deployments.slurm.study.preflight import _unknown_stages, checked
@@ -92,11 +91,11 @@ def test_the_environment_that_counts_is_the_worker_s(
     monkeypatch.setenv("OF_THE_WORKER", "secret")
     assert checked(study).refusal == ""
     (folder := tmp_path / "runs" / ".slurm" / JOBS).mkdir(parents=True)
-    environment.tell(folder)
-    assert "secret" not in (folder / environment.FILE).read_text()
+    note_environment(folder)
+    assert "secret" not in (folder / ENVIRONMENT).read_text()
     monkeypatch.delenv("OF_THE_WORKER")
     assert checked(study).refusal == ""
-    environment.tell(folder)
+    note_environment(folder)
     monkeypatch.setenv("OF_THE_WORKER", "secret")
     assert "OF_THE_WORKER is not set" in checked(study).refusal
 
