@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,25 +20,28 @@ from tasks.robustness.strongest import KEY_COLUMNS, increases_of
 from tasks.stage.run import StageInput, StageRun
 
 SEARCHES = ("gradient", "blind")
+TOGETHER = 8
+"""Attacks that are kept in one part: a part costs 20 ms, which is as much as an attack on a small model."""
 
 
 def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: StageInput) -> TransferResult:
     """Judges the triggers and the flips of each model on each model, on the texts and tokens of the attacks, in fp32.
 
     Triggers are tried on attack-search too, where the strongest for a model may be chosen; those of every restart, each
-    a search of its own, which says what another search would find. `given` are the stages of
-    every model `<name>` as `model-<name>`, `uat-<name>` and `hotflip-<name>`. Writes one record for each attack, pair
-    of models and document; a continuation loses at most one pair.
+    a search of its own, which says what another search would find. `given` are the stages of every
+    model `<name>` as `model-<name>`, `uat-<name>` and `hotflip-<name>`. Writes one record for each attack, pair
+    of models and document; a continuation loses at most TOGETHER attacks on one model.
     """
     found = [*_triggers(config, text, given), *_flips(config, text, given)]
     settings, end_of_text = config.execution, SetupResult.read(text).end_of_text_id
+    parts = [found[first : first + TOGETHER] for first in range(0, len(found), TOGETHER)]
     keys: list[str] = []
     with run.watched(settings.stall_minutes):
         for place, (model, folder) in enumerate(config.models.items()):
             path = given[f"model-{model}"].path / folder
             rows = _Tries(model, functools.partial(victim, path, end_of_text, settings, settings.attack_batch_examples))
-            total = len(config.models) * len(found)
-            keys += run.each(found, rows, "attacks", model, f"{place:03d}-", len(keys), total)
+            total = len(config.models) * len(parts)
+            keys += run.each(parts, rows, "parts", model, f"{place:03d}-{TOGETHER}-", len(keys), total)
     digest = run.merge_records(keys, KEY_COLUMNS)
     increases = increases_of(read_records(run.directory / "records.parquet"))
     return TransferResult(
@@ -106,8 +109,11 @@ class _Tries:
         self.model, self.judge = model, functools.cache(load)
         self.clean: dict[tuple[str, str], list[torch.Tensor]] = {}
 
-    def __call__(self, found: _Found) -> list[dict[str, Any]]:
+    def __call__(self, part: Sequence[_Found]) -> list[dict[str, Any]]:
         """The losses of the same tokens of each text, clean and attacked."""
+        return [row for found in part for row in self._rows(found)]
+
+    def _rows(self, found: _Found) -> list[dict[str, Any]]:
         kind = (found.attack, found.split)
         if kind not in self.clean:
             self.clean[kind] = self.judge().losses([[]] * len(found.texts), [own.tokens for own in found.texts])

@@ -251,7 +251,7 @@ def test_the_curve_of_hotflip_is_that_of_its_records(study):
 
 
 @pytest.mark.parametrize(
-    ("stage", "interval"), [("uat-base", 1), ("uat-base", 5), ("hotflip-base", 1), ("transfer", 3)]
+    ("stage", "interval"), [("uat-base", 1), ("uat-base", 5), ("hotflip-base", 1), ("transfer", 1)]
 )
 def test_an_attack_that_is_stopped_again_and_again_ends_with_the_same_bytes(
     study, tmp_path, monkeypatch, stage, interval
