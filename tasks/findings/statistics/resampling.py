@@ -1,13 +1,12 @@
 """Bootstrap intervals of numbers that are functions of sums over sources.
 
 Rows of one source (docstrings of one file) resemble each other, so whole sources are resampled, with all of their
-columns together. BCa (Efron 1987) covers too little with few sources, as is known of few clusters (Cameron, Gelbach and
-Miller 2008): nominal 95 % are 86 % with ten skewed ones. Bootstrap-t, in which every resample has the standard error of
-its own jackknife (Efron and Tibshirani 1993, chapter 12), covers nearly as much as it says where sources are alike, and
-too little (90 %) where some hold far more tokens than others; the percentile interval, expanded for few sources
-(Hesterberg 2015), errs elsewhere. So of both the wider counts at either end. Of a statistic with kinks, of which a
-jackknife of a resample knows little, Student's t stands in place of bootstrap-t. docs/results.md has what they cover.
-From `MANY_SOURCES` on all agree, and BCa takes half the time.
+columns together. Few sources, like few clusters (Cameron, Gelbach and Miller 2008), make usual intervals too narrow:
+BCa's nominal 95 % are 86 % with ten skewed ones. Bootstrap-t, in which every resample has the standard error of its own
+jackknife (Efron and Tibshirani 1993, chapter 12), covers nearly as much as it says where sources are alike, and too
+little (90 %) where some hold far more tokens than others; the percentile interval, expanded for few sources (Hesterberg
+2015), errs elsewhere. So the wider of both counts at either end. Where a statistic has kinks, the jackknife of a
+resample knows little, and Student's t stands in place of bootstrap-t. docs/results.md has what they cover.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ RESAMPLING_SEED = 0
 
 NO_SPREAD = 1e-12
 """Leave-one-out values that are closer than this, on the scale of the value or of 1, differ by rounding only."""
-
-MANY_SOURCES = 1000
-"""From so many sources on the interval is BCa."""
 
 MOST_WITHOUT_SPREAD = 0.005
 """Share of resamples without a standard error (one source drawn again and again) beyond which bootstrap-t is not used:
@@ -113,8 +109,6 @@ def interval(
     if np.ptp(left_out) <= NO_SPREAD * max(1.0, abs(value)):
         return [value, value]  # no resample differs either
     tails = np.array([1 - confidence_level, 1 + confidence_level]) / 2
-    if smooth and sources >= MANY_SOURCES:
-        return [float(bound) for bound in bca(statistic, columns, value, left_out, resamples, tails)]
     if smooth:
         low, high = bootstrap_t(statistic, columns, value, left_out, resamples, tails)
     else:
@@ -126,8 +120,8 @@ def interval(
 def expanded_percentile(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, tails: np.ndarray
 ) -> np.ndarray:
-    """Bounds as of `bca`: percentiles of the resampled values, further out so that they are as far as Student's t and
-    the deviation of n - 1 are beyond the normal and that of n (Hesterberg 2015)."""
+    """Bounds at the probabilities `tails`, float64 [2]: percentiles of the resampled values, further out, as Student's t
+    and the deviation of n - 1 are beyond the normal and that of n (Hesterberg 2015)."""
     sources = len(columns[0])
     further = norm.cdf((sources / (sources - 1)) ** 0.5 * t.ppf(tails, sources - 1))
     return np.quantile(_resampled(statistic, columns, resamples), further)
@@ -144,25 +138,6 @@ def standard_error(left_out: np.ndarray) -> float:
     return float(np.sqrt((sources - 1) / sources * np.square(left_out - left_out.mean()).sum()))
 
 
-def bca(
-    statistic: Statistic,
-    columns: Sequence[np.ndarray],
-    value: float,
-    left_out: np.ndarray,
-    resamples: int,
-    tails: np.ndarray,
-) -> np.ndarray:
-    """Bounds at the probabilities `tails`, float64 [2]: the numbers of scipy.stats.bootstrap, whose jackknife takes
-    time in the square of the sources. `left_out` are the values without one source each, float64 [sources]."""
-    values = _resampled(statistic, columns, resamples)
-    below = ((values < value).sum() + (values <= value).sum()) / 2
-    bias = norm.ppf(np.clip(below, 0.5, resamples - 0.5) / resamples)
-    deviations = left_out.mean() - left_out
-    acceleration = np.sum(deviations**3) / (6 * np.sum(deviations**2) ** 1.5)
-    shifted = bias + norm.ppf(tails)
-    return np.quantile(values, norm.cdf(bias + shifted / (1 - acceleration * shifted)))
-
-
 def bootstrap_t(
     statistic: Statistic,
     columns: Sequence[np.ndarray],
@@ -171,7 +146,10 @@ def bootstrap_t(
     resamples: int,
     tails: np.ndarray,
 ) -> np.ndarray:
-    """Bounds as of `bca`. Where too many resamples have no spread, Student's t and the jackknife's standard error."""
+    """Bounds at the probabilities `tails`, float64 [2]; `left_out` are the values without one source each.
+
+    Where too many resamples have no spread: by Student's t and the jackknife's standard error.
+    """
     error, sources = standard_error(left_out), len(columns[0])
     studentised = np.concatenate(
         [_studentised(statistic, columns, value, counts) for counts in _resampled_counts(sources, resamples)]

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import bootstrap, t
 
 from tasks.findings.statistics import resampling
-from tasks.findings.statistics.resampling import bca, bootstrap_t, interval, standard_error, sums_by_source
+from tasks.findings.statistics.resampling import bootstrap_t, interval, standard_error, sums_by_source
 
 TAILS = np.array([0.025, 0.975])
 
@@ -54,28 +54,12 @@ def test_the_order_of_the_records_changes_no_bit_of_a_sum():
     assert sums_by_source(rows, ("x",))["x"][0] == sums_by_source(shuffled, ("x",))["x"][0]
 
 
-@pytest.mark.parametrize("sources", [400, resampling.MANY_SOURCES])
+@pytest.mark.parametrize("sources", [400, 1000])
 def test_the_interval_of_a_mean_is_near_that_of_the_normal_distribution(sources: int):
     values = np.random.default_rng(0).normal(5.0, 1.0, sources)
     low, high = interval(ratio, [values, np.ones(sources)], 2000, 0.95)
     half = 1.96 * values.std() / sources**0.5
     assert [low, high] == pytest.approx([values.mean() - half, values.mean() + half], abs=0.01)
-
-
-def test_bca_has_the_numbers_of_scipy():
-    columns = skewed(np.random.default_rng(0), 50)
-    value = ratio(*(column.sum() for column in columns))
-    ours = bca(ratio, columns, value, left_out(columns), 500, TAILS)
-    theirs = bootstrap(
-        tuple(columns),
-        lambda total, count, axis: ratio(total.sum(axis=axis), count.sum(axis=axis)),
-        paired=True,
-        vectorized=True,
-        n_resamples=500,
-        method="BCa",
-        rng=np.random.default_rng(resampling.RESAMPLING_SEED),
-    ).confidence_interval
-    assert ours == pytest.approx([theirs.low, theirs.high], rel=1e-12)
 
 
 def test_the_jackknife_s_standard_error_of_a_mean_is_the_usual_one():
@@ -84,7 +68,7 @@ def test_the_jackknife_s_standard_error_of_a_mean_is_the_usual_one():
     assert found == pytest.approx(values.std(ddof=1) / 12**0.5, rel=1e-12)
 
 
-@pytest.mark.parametrize("sources", [20, resampling.MANY_SOURCES])
+@pytest.mark.parametrize("sources", [20, 1000])
 def test_how_much_is_drawn_at_once_changes_no_bit(sources: int, monkeypatch: pytest.MonkeyPatch):
     columns = skewed(np.random.default_rng(0), sources)
     whole = interval(ratio, columns, 300, 0.95)
@@ -93,13 +77,13 @@ def test_how_much_is_drawn_at_once_changes_no_bit(sources: int, monkeypatch: pyt
 
 
 def test_memory_is_bounded_at_many_sources():
-    """Drawn at once, 300 resamples of 10^5 sources are 240 MB of indices, and the jackknife takes 80 GB or an hour."""
-    columns = skewed(np.random.default_rng(0), 10**5)
+    """Drawn at once, 300 resamples of 30,000 sources take 430 MB, with their jackknife."""
+    columns = skewed(np.random.default_rng(0), 30_000)
     tracemalloc.start()
     interval(ratio, columns, 300, 0.95)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 180e6
+    assert peak < 240e6
 
 
 def covered(method: Any, sources: int, studies: int) -> float:
@@ -117,7 +101,15 @@ def by_interval(columns: list[np.ndarray]) -> Any:
 
 
 def by_bca(columns: list[np.ndarray]) -> Any:
-    return bca(ratio, columns, ratio(*map(np.sum, columns)), left_out(columns), 500, TAILS)
+    return bootstrap(
+        tuple(columns),
+        lambda total, count, axis: ratio(total.sum(axis=axis), count.sum(axis=axis)),
+        paired=True,
+        vectorized=True,
+        n_resamples=500,
+        method="BCa",
+        rng=np.random.default_rng(resampling.RESAMPLING_SEED),
+    ).confidence_interval
 
 
 def test_nominal_95_percent_cover_at_ten_sources_and_bca_does_not():
