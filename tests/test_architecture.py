@@ -5,9 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
+from pydantic import BaseModel
+
+from deployments.dag.page import load_page
 
 REPOSITORY = Path(__file__).parent.parent
 ALLOWED = {
@@ -151,3 +156,30 @@ def test_the_spine_and_the_whole_keep_to_their_budgets_of_lines() -> None:
     whole = _lines(*ALLOWED)
     of_studies = _lines(*(f"tasks/{room}" for room in (*STUDIES, *SUBJECTS)), *(f"flows/{page}.py" for page in STUDIES))
     assert whole <= ALL_CAP and whole - of_studies <= SPINE_CAP
+
+
+NEW_KEYS = 30
+KEY_CAPS = {"icecube": 45}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_keeps_to_its_budget_of_keys(study: str) -> None:
+    keys = {*_own_keys(load_page(study).model, f"tasks.{study}.")} - {"seed"}
+    assert len(keys) <= KEY_CAPS.get(study, NEW_KEYS), keys
+
+
+def _own_keys(model: type[BaseModel], room: str) -> Iterator[str]:
+    """Dotted keys that are declared in the room, and in no shared group."""
+    for name, field in model.model_fields.items():
+        groups = [*_groups(field.annotation)]
+        declaring = next(kind for kind in model.__mro__ if name in vars(kind).get("__annotations__", {}))
+        if not groups and declaring.__module__.startswith(room):
+            yield name
+        yield from (f"{name}.{key}" for group in groups for key in _own_keys(group, room))
+
+
+def _groups(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _groups(inner)

@@ -56,13 +56,17 @@ def digest_of(files: Iterable[Path], folder: Path) -> str:
     return hashlib.sha256("\0".join(contents).encode()).hexdigest() if contents else ""
 
 
+MOVED = ": Ratchet's modules may move, so import its names from `ratchet` (`from ratchet import publish_report`)"
+
+
 def require_usable(files: Iterable[Path], folder: Path) -> None:
     """BadInput, with file and line, for a module name that is taken and for an import of what is not there."""
     for file in files:
         _require_free_name(file, folder)
         for one in _imports(file, folder):
             if not one.may_be_missing and not _is_there(one.name, folder):
-                raise BadInput(f"{file}:{one.line}: there is no module {one.name!r}")
+                ours = one.name.partition(".")[0] in ROOMS
+                raise BadInput(f"{file}:{one.line}: there is no module {one.name!r}{MOVED * ours}")
 
 
 def require_free_names(folder: Path) -> None:

@@ -120,8 +120,8 @@ def interval(
 def expanded_percentile(
     statistic: Statistic, columns: Sequence[np.ndarray], resamples: int, tails: np.ndarray
 ) -> np.ndarray:
-    """Bounds at the probabilities `tails`, float64 [2]: percentiles of the resampled values, further out, as Student's t
-    and the deviation of n - 1 are beyond the normal and that of n (Hesterberg 2015)."""
+    """Bounds at the probabilities `tails`, float64 [2]: percentiles of the resampled values, further out, as
+    Student's t and the deviation of n - 1 are beyond the normal and that of n (Hesterberg 2015)."""
     sources = len(columns[0])
     further = norm.cdf((sources / (sources - 1)) ** 0.5 * t.ppf(tails, sources - 1))
     return np.quantile(_resampled(statistic, columns, resamples), further)
