@@ -23,12 +23,12 @@ from tasks.stage.run import Stage
 
 PULSES = Stage("icecube-pulses", stages.PulsesConfig, "tasks.icecube.pulses:pulses", needs="cpu")
 LOOK = Stage("icecube-look", stages.LookConfig, "tasks.icecube.look:look", version=2, needs="cpu")
-RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.rates:rates", version=3, needs="gpu")
-OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.overfit:overfit", needs="gpu")
+RATES = Stage("icecube-rates", stages.RatesConfig, "tasks.icecube.trials:rates", version=3, needs="gpu")
+OVERFIT = Stage("icecube-overfit", stages.OverfitConfig, "tasks.icecube.trials:overfit", needs="gpu")
 TRIAL = Stage("icecube-trial", stages.TrialConfig, "tasks.icecube.trials:trial", version=3)
 TRAIN = Stage("icecube-train", stages.TrainConfig, "tasks.icecube.train:train")
 AUDIT = Stage("icecube-audit", stages.AuditConfig, "tasks.icecube.audit:audit", needs="gpu")
-REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=6, needs="cpu")
+REPORT = Stage("icecube-report", stages.ReportConfig, "tasks.icecube.report:report", version=7, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:
@@ -43,7 +43,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     taken = {"rates": rates["normalised"]} if study.take_recommended_rate else {}
     trained = stage(TRAIN, stages.for_training(study), **seen, **taken, overfit=overfit)
 
-    audit = stage(AUDIT, stages.for_audit(study), **seen, trained=trained)
+    audit = stage(AUDIT, stages.AuditConfig.of(study), **seen, trained=trained)
 
     return stage(
         REPORT,

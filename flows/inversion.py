@@ -23,7 +23,7 @@ PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilo
 TRAIN = Stage("inversion-train", stages.TrainConfig, "tasks.inversion.train:train")
 PROBE = Stage("inversion-probe", stages.ProbeConfig, "tasks.inversion.probe:probe", needs="cpu")
 AUDIT = Stage("inversion-audit", stages.AuditConfig, "tasks.inversion.audit:audit", needs="cpu")
-REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=4, needs="cpu")
+REPORT = Stage("inversion-report", stages.ReportConfig, "tasks.inversion.report:report", version=5, needs="cpu")
 
 
 def page(study: Study, stage: Dispatcher) -> Handle:

@@ -5,18 +5,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from storage.errors import CheckFailed
 from tasks.findings.comparison_table import SIGNED, percent_of
 from tasks.findings.document import Figure
 from tasks.findings.figures import Dots, Estimated, dots, forest
 from tasks.findings.numbers import p_value, percent, span
-from tasks.findings.statistics.comparison import ArmMean, Comparison
+from tasks.findings.statistics.comparison import ArmMean, Comparison, Pair, Values, compare_together
 from tasks.findings.statistics.power import POWER
 
 Words = tuple[str, str]
 BETTER: Words = ("better", "worse")
 LOWER: Words = ("lower", "higher")
+
+
+def compare_arms(
+    tables: Mapping[str, Values], pairs: Sequence[Pair], level: float, min_seeds: int, unlearned: Collection[str] = ()
+) -> dict[str, list[Comparison]]:
+    """The comparisons of each table of a report, all corrected together.
+
+    CheckFailed where two cells have the same number: what tells them apart has not reached the training.
+    """
+    try:
+        return compare_together(tables, pairs, level, min_seeds, unlearned)
+    except ValueError as error:
+        raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
 
 
 def differences_in_words(found: Sequence[Comparison], words: Words = BETTER) -> str:

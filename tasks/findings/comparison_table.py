@@ -12,21 +12,33 @@ DIGITS = "{:.6g}".format
 SIGNED = "{:+.3g}".format
 
 
-def arm_table(arms: Mapping[str, ArmMean], confidence_level: float, of: str) -> Table:
-    """Mean over seeds of `of`."""
+def arm_table(
+    arms: Mapping[str, ArmMean],
+    confidence_level: float,
+    of: str,
+    kinds: Mapping[str, str] | None = None,
+    trivial: Mapping[str, float] | None = None,
+) -> Table:
+    """Mean over seeds of `of`; `kinds`: what each arm is. Last, as multiples, what is `trivial`: needs no learning."""
+    rows: list[list[object]] = []
+    for name, arm in arms.items():
+        interval = span(arm.interval, DIGITS) if arm.interval else "none (one seed)"
+        deviation = "-" if arm.standard_deviation is None else f"{arm.standard_deviation:.3g}"
+        rows.append([name, len(arm.values), DIGITS(arm.mean), interval, deviation])
+    rows += [[name, "-", DIGITS(value), "-", "-"] for name, value in (trivial or {}).items()]
+    header, said = ["arm", "seeds", "mean", "interval", "deviation"], ""
+    if kinds is not None:
+        header.insert(1, "what")
+        for row in rows:
+            row.insert(1, kinds.get(str(row[0]), "no learning"))
+    if trivial:
+        means = [*(arm.mean for arm in arms.values()), *trivial.values()]
+        header.append("of the trivial")
+        said = ", and the mean as a multiple of the better of what needs no learning"
+        rows = [[*row, f"{mean / min(trivial.values()):.3f}"] for row, mean in zip(rows, means, strict=True)]
+    level = percent(confidence_level)
     return Table(
-        f"{of}: mean over seeds, Student's t interval ({percent(confidence_level)}), standard deviation (ddof 1).",
-        ["arm", "seeds", "mean", "interval", "deviation"],
-        [
-            [
-                name,
-                len(arm.values),
-                DIGITS(arm.mean),
-                span(arm.interval, DIGITS) if arm.interval else "none (one seed)",
-                "-" if arm.standard_deviation is None else f"{arm.standard_deviation:.3g}",
-            ]
-            for name, arm in arms.items()
-        ],
+        f"{of}: mean over seeds, Student's t interval ({level}), standard deviation (ddof 1){said}.", header, rows
     )
 
 

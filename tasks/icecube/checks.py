@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from storage.errors import require, require_close, require_equal, require_limit
+from storage.errors import require, require_close, require_distinct, require_equal, require_limit
 from storage.records import read_records, records_digest
 from tasks.findings.asked import asked
 from tasks.icecube.pulses import SPLITS, split_facts
-from tasks.icecube.results import CONSTANT, LookResult, OverfitResult, PulsesResult, TrainResult, TrialResult
-from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, TrainConfig, TrialConfig
+from tasks.icecube.results import (
+    CONSTANT,
+    LookResult,
+    OverfitResult,
+    PulsesResult,
+    RatesResult,
+    TrainResult,
+    TrialResult,
+)
+from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, RatesConfig, TrainConfig, TrialConfig
 from tasks.stage.run import StageInput
 from tasks.training.logged import require_trained, rows_of
 from tasks.training.schedule import Schedule
+from tasks.training.trials.rate_table import rate_rows
 
 ANGLE = "angle_degrees"
 SAME = 1e-9
@@ -80,6 +90,36 @@ def _ended(schedule: Schedule, validations: list[list[float]], trivial: float) -
     if gate and (last == gate.by_step or (early and last < gate.by_step)) and not best <= gate.max_ratio * trivial:
         return "not_learning"
     return "finished" if early or last == schedule.total_steps else "numerical_failure"
+
+
+def require_distinct_trials(trials: Mapping[str, Mapping[str, TrialResult]]) -> None:
+    """CheckFailed for two trials, by name and seed, with equal numbers: what one of them changes has not reached it.
+
+    Trials without a validation are left out: two that fail in their first steps may well have the same few numbers.
+    """
+    judged = {
+        f"{name} with seed {seed}": trial
+        for name, by_seed in trials.items()
+        for seed, trial in by_seed.items()
+        if trial.validations
+    }
+    for name, trial in judged.items():
+        last = trial.validations[-1][1]
+        require_equal(f"{name} is judged by its last validation", trial.validation_angle_degrees, last)
+    require_distinct(
+        "every trial has numbers of its own",
+        {name: (one.seed, one.gradient_norm_max, *map(tuple, one.validations)) for name, one in judged.items()},
+        "the same validations and gradients",
+        "What one of them changes does not reach its training: look at the configuration of both",
+    )
+
+
+def require_rates(given: StageInput, told: RatesResult) -> None:
+    """There is a row for each rate that was asked for, and it follows from the records."""
+    rates = asked(given, RatesConfig).table.rates
+    require_equal("the table has a row for each rate", [row.rate for row in told.rows], rates)
+    for row, again in zip(told.rows, rate_rows(given.path / "records.parquet", rates), strict=True):
+        require_equal(f"the row of the rate {row.rate:g} follows from the records", row, again)
 
 
 def require_training(given: StageInput, told: TrainResult, events: PulsesResult, look: LookResult) -> None:

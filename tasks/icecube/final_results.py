@@ -2,47 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import Field
-
-from tasks.data.statistics import Column
-from tasks.findings.audit import AuditResult
-from tasks.findings.provenance import Provenance
+from tasks.findings.final_results import StudyResults
 from tasks.icecube.configuration import Inputs, Trained
-from tasks.icecube.results import Constant, OverfitResult, SplitFacts, TrialResult
+from tasks.icecube.results import Constant, LookResult, OverfitResult, PulsesResult, TrainResult, TrialResult
 from tasks.stage.result import Result
-from tasks.training.trials.findings import Ended, Outputs, RateRow
+from tasks.training.trials.findings import Ended, RateRow
 
 RAW: Inputs = "raw"
 NORMALISED: Inputs = "normalised"
 
 
 class TrialFacts(Result):
-    """One trial over its seeds. What stands beside `seeds` is of the worst of them, `seed`.
+    """One trial over its seeds; from `seed` to `event_ids` the worst of them.
 
-    `healed`: with every seed it ended at most at healed_ratio of the trivial angle. `learned_seeds`: with so many it
-    came below the trivial angle by the margin that a training must have.
+    `changes`: what it was given otherwise than the training as it was found; the control nothing. `healed`: with every
+    seed it ended at most at healed_ratio of the trivial angle. `learned_seeds`: with so many it came below the trivial
+    angle by the margin that a training must have. `gradient_norm_max` is of all seeds.
     """
 
     changes: list[str]
-    """What it was given otherwise than the training as it was found; nothing: it is the control."""
-    trained: Trained
-    learning_rate: float
-    warmup_ratio: float
     seed: int
     ended: Ended
     validation_angle_degrees: float | None
     step: int
     tensor: str | None
-    module: str | None
     event_ids: list[int]
     gradient_norm_max: float
-    """Of all seeds."""
     healed: bool
     learned_seeds: int
     seeds: dict[str, TrialResult]
-    """Seed -> how the trial ended with it."""
+
+    @property
+    def worst(self) -> TrialResult:
+        return self.seeds[str(self.seed)]
+
+    @property
+    def trained(self) -> Trained:
+        return self.worst.trained
 
     @property
     def learned_all(self) -> bool:
@@ -55,41 +51,20 @@ class TrialFacts(Result):
     @property
     def angles(self) -> list[float]:
         """Those of the seeds that came to an end, lowest first."""
-        found = (one.validation_angle_degrees for one in self.seeds.values() if one.ended == "finished")
-        return sorted(angle for angle in found if angle is not None)
+        ends = (trial.validation_angle_degrees for trial in self.seeds.values() if trial.ended == "finished")
+        return sorted(angle for angle in ends if angle is not None)
 
     def count(self, ended: Ended) -> int:
         """With how many seeds it ended so."""
-        return sum(one.ended == ended for one in self.seeds.values())
+        return sum(trial.ended == ended for trial in self.seeds.values())
 
 
-class TrainingFacts(Result):
-    """The training with normalised inputs, judged on every event of validation."""
+class FinalResults(StudyResults):
+    """Everything that the report says, as numbers: the stages' results, and what follows from them."""
 
-    seed: int
-    parameters: int
-    learning_rate: float
-    rate_because: str
-    steps: int
-    best_step: int
-    mean_degrees: float
-    median_degrees: float
-    ratio_to_trivial: float
-    outputs: Outputs
-    largest_difference: float
-    weights_digest: str
-
-
-class FinalResults(Result):
-    """Everything that the report says, as numbers."""
-
-    study: str
-    events: str
-    splits: dict[str, SplitFacts]
+    events: PulsesResult
+    look: LookResult
     trivial: Constant
-    inputs: list[Column]
-    normalised: dict[str, list[float]]
-    scaling: str
     raw_inputs_reason: str
     reason_for_more: str | None
     trials: dict[str, TrialFacts]
@@ -100,14 +75,14 @@ class FinalResults(Result):
     recommended: dict[Inputs, float | None]
     recommended_because: dict[Inputs, str]
     overfit: OverfitResult
-    training: TrainingFacts
-    audit: AuditResult
-    numerics_changes: dict[str, Any] = Field(default_factory=dict)
-    runs: dict[str, str]
-    provenance: dict[str, Provenance]
-    configuration: dict[str, Any]
+    seed: int
+    training: TrainResult
 
     @property
-    def as_found(self) -> TrialFacts | None:
-        """The control, if there is one."""
+    def trivial_degrees(self) -> float:
+        return self.trivial.best_constant_degrees
+
+    @property
+    def control(self) -> TrialFacts | None:
+        """The training as it was found, if it is a trial."""
         return next((trial for trial in self.trials.values() if not trial.changes), None)

@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from tasks.data.statistics import Column
-from tasks.icecube.configuration import Trained
+from tasks.icecube.configuration import RateLimits, Trained
 from tasks.stage.result import Result
-from tasks.training.trials.findings import Ended, Outputs, RateRow, SingleBatchFit
+from tasks.training.trials.findings import Ended, Outputs, RateRow, Recommendation, SingleBatchFit
+from tasks.training.trials.rate_table import recommended
 
 
 class SplitFacts(Result):
@@ -65,6 +66,10 @@ class RatesResult(Result):
     probe_events: int
     rows: list[RateRow]
     records_digest: str
+
+    def recommended(self, limits: RateLimits) -> Recommendation:
+        """The rate to take, or why there is none."""
+        return recommended(self.rows, limits.max_gradient_norm, limits.min_gain_degrees)
 
 
 class OverfitResult(Result):

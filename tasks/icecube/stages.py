@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+from tasks.data.limits import InputLimits
 from tasks.findings.configuration import Audit
-from tasks.icecube.configuration import Events, Inputs, Network, RateLimits, RateTries, Scaling, SingleBatch, Trained
+from tasks.icecube.configuration import (
+    Events,
+    Inputs,
+    Network,
+    RateLimits,
+    RateTable,
+    RateTries,
+    Scaling,
+    SingleBatch,
+    Trained,
+)
 from tasks.icecube.study import Study, trial_role
 from tasks.stage.configuration import LocalPath, execution, scientific
 from tasks.stage.numerics import Numerics
-from tasks.stage.study import StageConfiguration
+from tasks.stage.study import StageConfiguration, StudyBase
 from tasks.training.budget import Budget
 
 
@@ -27,11 +38,21 @@ class PulsesConfig(OfStudy):
     events: Events
 
 
-class ReadsEvents(OfStudy):
-    """What every stage that reads events is given."""
+class OfFolder(OfStudy):
+    """What every stage is given that opens the files."""
 
     folder: LocalPath = execution("", description="Where files lie that the study did not write; empty: it did.")
     pulses_per_event: int
+
+    @classmethod
+    def of(cls, study: StudyBase, /, **more: Any) -> Self:
+        assert isinstance(study, Study)
+        return super().of(study, folder=study.events.folder, **more)
+
+
+class ReadsEvents(OfFolder):
+    """What every stage that reads events is given."""
+
     open_files: int
 
 
@@ -89,13 +110,11 @@ AUDIT_TOLERANCE = 0.01
 """Degrees. The same event alone and among others differs by some 1e-4 in fp32; a step of a training by far more."""
 
 
-class AuditConfig(OfStudy):
+class AuditConfig(OfFolder):
     """icecube-audit: recorded angles computed again by a plain path."""
 
     numerics: ClassVar = Numerics()
 
-    folder: LocalPath = execution("", description="Where files lie that the study did not write; empty: it did.")
-    pulses_per_event: int
     seed: int
     audit: Audit
 
@@ -105,19 +124,18 @@ class ReportConfig(OfStudy):
 
     numerics: ClassVar = Numerics(torch=False)
 
-    study: str = execution(description="Name of the study, as shown in the table.")
     trials: list[str] = scientific(description="Names of the trials, in the order in which tables show them.")
     changes: dict[str, list[str]] = scientific(description="What each of them changes; nothing is the control.")
     trial_seeds: list[int]
     healed_ratio: float
-    rate_limits: RateLimits = scientific(description="When a rate is recommended.")
+    rates: RateTable
+    take_recommended_rate: bool
+    limits: InputLimits
     raw_inputs_reason: str
-    reason_for_more: str | None = scientific(description="Why inputs may be as large as they are, normalised.")
-    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
 
 
 def for_look(study: Study) -> LookConfig:
-    return LookConfig.of(study, folder=study.events.folder, max_absolute_z=study.limits.largest)
+    return LookConfig.of(study, max_absolute_z=study.limits.largest)
 
 
 def for_rates(study: Study, inputs: Inputs) -> RatesConfig:
@@ -125,15 +143,13 @@ def for_rates(study: Study, inputs: Inputs) -> RatesConfig:
     table = study.rates.part(RateTries)
     given, dropout = (study.budget, study.dropout) if inputs == "normalised" else (study.trial_budget, 0.0)
     budget = _short(given, table.steps, table.rates[0], given.effective_batch_examples)
-    return RatesConfig.of(
-        study, folder=study.events.folder, inputs=inputs, table=table, budget=budget, dropout=dropout, cell=inputs
-    )
+    return RatesConfig.of(study, inputs=inputs, table=table, budget=budget, dropout=dropout, cell=inputs)
 
 
 def for_overfit(study: Study) -> OverfitConfig:
     batch = study.overfit
     budget = _short(study.budget, batch.steps, batch.learning_rate, batch.events)
-    return OverfitConfig.of(study, folder=study.events.folder, batch=batch, budget=budget)
+    return OverfitConfig.of(study, batch=batch, budget=budget)
 
 
 def for_trials(study: Study) -> dict[str, TrialConfig]:
@@ -141,7 +157,6 @@ def for_trials(study: Study) -> dict[str, TrialConfig]:
     return {
         trial_role(trial.name, seed): TrialConfig.of(
             study,
-            folder=study.events.folder,
             trained=trial.trained,
             budget=study.budget_of(trial),
             seed=seed,
@@ -155,26 +170,14 @@ def for_trials(study: Study) -> dict[str, TrialConfig]:
 def for_training(study: Study) -> TrainConfig:
     return TrainConfig.of(
         study,
-        folder=study.events.folder,
         trained=Trained(dropout=study.dropout),
         rate_limits=study.rates.part(RateLimits) if study.take_recommended_rate else None,
     )
 
 
-def for_audit(study: Study) -> AuditConfig:
-    return AuditConfig.of(study, folder=study.events.folder)
-
-
 def for_report(study: Study) -> ReportConfig:
-    return ReportConfig.of(
-        study,
-        study=study.name,
-        trials=[trial.name for trial in study.trials],
-        changes={trial.name: study.changes_of(trial) for trial in study.trials},
-        rate_limits=study.rates.part(RateLimits),
-        reason_for_more=study.limits.reason_for_more,
-        configuration=study.scientific(),
-    )
+    changes = {trial.name: study.changes_of(trial) for trial in study.trials}
+    return ReportConfig.of(study, trials=list(changes), changes=changes)
 
 
 def _short(given: Budget, steps: int, rate: float, batch: int) -> Budget:

@@ -14,7 +14,6 @@ from storage.errors import CheckFailed
 from tasks.data.normaliser import Normaliser
 from tasks.icecube.batches import FEATURES, EventBatches
 from tasks.icecube.network import DirectionNetwork, predicted
-from tasks.icecube.rate_records import recommendation
 from tasks.icecube.results import RatesResult, TrainResult
 from tasks.icecube.stages import TrainConfig
 from tasks.icecube.training import Prepared, angles, spread_over
@@ -80,7 +79,7 @@ def _budget(config: TrainConfig, rates: StageInput | None) -> tuple[Budget, str]
     """The budget with its rate, and why it is that one. CheckFailed where the table recommends none."""
     if rates is None or config.rate_limits is None:
         return config.budget, "as configured (budget.learning_rate)"
-    found = recommendation(RatesResult.read(rates).rows, config.rate_limits)
+    found = RatesResult.read(rates).recommended(config.rate_limits)
     if found.rate is None:
         raise CheckFailed(
             "a learning rate is recommended for the training",

@@ -61,78 +61,77 @@ def trial_verdict(trial: TrialFacts) -> str:
 
 def verdict(results: FinalResults) -> str:
     """The answer in a line."""
-    found, healed = results.as_found, [name for name, trial in results.trials.items() if trial.healed]
+    control, healed = results.control, [name for name, trial in results.trials.items() if trial.healed]
     if not healed:
         return "Not found: no trial healed the training."
-    if found and found.healed:
+    if control and control.healed:
         return "Nothing was to heal: as found the training learned."
     if not _scaling_heals(results):
         return f"Healed by {_listed(healed)}; what was the cause is not told apart."
     heals = "scaling them alone heals, and nothing that leaves them raw does"
-    if found and len(found.seeds) < MIN_SEEDS:
+    if control and len(control.seeds) < MIN_SEEDS:
         return f"Perhaps raw inputs: {heals}, but with one seed no cause is named (trial_seeds)."
     return f"Raw inputs were a cause, and not alone: {heals}." if _raw_learned(results) else f"Raw inputs: {heals}."
 
 
 def lead(results: FinalResults) -> str:
     """The numbers behind it."""
-    found, healed = results.as_found, {name: trial for name, trial in results.trials.items() if trial.healed}
+    control, healed = results.control, {name: trial for name, trial in results.trials.items() if trial.healed}
     seeds = len(next(iter(results.trials.values())).seeds)
     with_seeds = f"with each of {seeds} seeds" if seeds > 1 else "with its one seed"
-    trivial = f"the best constant direction gets {degrees(results.trivial.best_constant_degrees)}"
-    as_found = f"; as found: {ended(found)}" if found and not found.healed else ""
+    trivial = f"the best constant direction gets {degrees(results.trivial_degrees)}"
+    as_found = f"; as found: {ended(control)}" if control and not control.healed else ""
     if not healed:
         return f"No trial comes below {results.healed_ratio:g} of the trivial angle {with_seeds} ({trivial}){as_found}."
-    reached = [angle for trial in healed.values() for angle in trial.angles]
-    said = f"Healed by {_listed(healed)}, {with_seeds}, at {span(reached)} ({trivial}){as_found}."
+    said = f"Healed by {_listed(healed)}, {with_seeds}, at {_reached(healed)} ({trivial}){as_found}."
     if (learned := _raw_learned(results)) and _scaling_heals(results):
-        angles = [angle for trial in learned.values() for angle in trial.angles]
-        said += f" With {_listed(learned)} it learned from raw inputs too, in the same time to {span(angles)}."
+        said += f" With {_listed(learned)} it learned from raw inputs too, in the same time to {_reached(learned)}."
     return said
 
 
 def numbers(results: FinalResults) -> list[str]:
     """Up to three of them, each in a line."""
-    found, trained = results.as_found, results.training
     healed = [f"{name}: {ended(trial)}" for name, trial in results.trials.items() if trial.healed]
-    trivial = degrees(results.trivial.best_constant_degrees)
     return [
-        f"the network that was trained: mean {degrees(trained.mean_degrees)} degrees, one seed; constant direction "
-        f"{trivial}",
-        *([f"as found: {ended(found)}"] if found else []),
+        f"the network that was trained: mean {degrees(results.training.mean_degrees)} degrees, one seed; constant "
+        f"direction {degrees(results.trivial_degrees)}",
+        *([f"as found: {ended(results.control)}"] if results.control else []),
         *(["healed: " + "; ".join(healed)] if healed else []),
     ]
 
 
 def not_shown(results: FinalResults) -> list[str]:
     """What did not heal, what of it says nothing, and what the study is not."""
-    found, said = results.as_found, list[str]()
-    rest = {name: trial for name, trial in results.trials.items() if not trial.healed and trial is not found}
-    if unscaled := [name for name, trial in rest.items() if not trial.scales_inputs]:
-        said.append(f"Not healed by {_each(unscaled, rest)}.")
-    if slow := [name for name, trial in rest.items() if trial.scales_inputs]:
-        said.append(f"Nor by {_each(slow, rest)}, although the inputs are scaled there too.")
+    rest = {name: trial for name, trial in results.trials.items() if not trial.healed and trial is not results.control}
+    unscaled, scaled = (
+        "; ".join(f"{name} ({ended(trial)})" for name, trial in rest.items() if trial.scales_inputs == scales)
+        for scales in (False, True)
+    )
     bundles = [name for name, trial in results.trials.items() if len(trial.changes) > 1]
-    if bundles:
-        said.append(f"Of one change alone {_listed(bundles)} say nothing: several are made there at once.")
-    return [*said, *_with_dropout(results), *([OF_GENERATED] if results.events == "generated" else []), LIMITS[0]]
+    return [
+        *([f"Not healed by {unscaled}."] if unscaled else []),
+        *([f"Nor by {scaled}, although the inputs are scaled there too."] if scaled else []),
+        *([f"Of one change alone {_listed(bundles)} say nothing: several are made there at once."] if bundles else []),
+        *_with_dropout(results),
+        *([OF_GENERATED] if results.events.source == "generated" else []),
+        LIMITS[0],
+    ]
 
 
 def _scaling_heals(results: FinalResults) -> bool:
-    """Whether scaling the inputs is what heals, each trial against the one as found."""
-    alone = [trial for trial in results.trials.values() if trial.changes in SCALING]
-    raw = _raw(results).values()
+    """Scaling the inputs heals, and nothing else does, each trial against the one as found."""
+    alone, raw = [trial for trial in results.trials.values() if trial.changes in SCALING], _raw(results).values()
     return (
-        bool(results.as_found and alone and raw)
-        and all(one.healed for one in alone)
-        and not any(one.healed for one in raw)
+        bool(results.control and alone and raw)
+        and all(trial.healed for trial in alone)
+        and not any(trial.healed for trial in raw)
     )
 
 
 def _raw(results: FinalResults) -> dict[str, TrialFacts]:
     """The trials on raw inputs but the one as found."""
-    found = results.as_found
-    return {name: one for name, one in results.trials.items() if not one.scales_inputs and one is not found}
+    others = (item for item in results.trials.items() if item[1] is not results.control)
+    return {name: trial for name, trial in others if not trial.scales_inputs}
 
 
 def _raw_learned(results: FinalResults) -> dict[str, TrialFacts]:
@@ -143,11 +142,10 @@ def _raw_learned(results: FinalResults) -> dict[str, TrialFacts]:
 def _with_dropout(results: FinalResults) -> list[str]:
     """How many trainings on raw inputs ended in numbers that are not finite, with dropout and without."""
     raw = [trial for trial in results.trials.values() if not trial.scales_inputs]
-    counts = []
-    for given in (True, False):
-        some = [trial for trial in raw if bool(trial.trained.dropout) == given]
-        counts.append((sum(trial.count("numerical_failure") for trial in some), sum(len(one.seeds) for one in some)))
-    (failed, with_it), (failed_without, without) = counts
+    (failed, with_it), (failed_without, without) = (
+        (sum(trial.count("numerical_failure") for trial in some), sum(len(trial.seeds) for trial in some))
+        for some in ([trial for trial in raw if trial.trained.dropout], [t for t in raw if not t.trained.dropout])
+    )
     if not with_it or not without or failed * without == failed_without * with_it:
         return []
     return [
@@ -166,46 +164,45 @@ def about_rates(results: FinalResults) -> list[str]:
             f"**What is found about the rate on raw inputs holds for raw inputs only:** there {tried}, and on "
             f"normalised ones it is {normalised:g}."
         )
-    for name, trial in results.trials.items():
-        if trial.healed and trial.changes == ["inputs"]:
-            said.append(
-                f"The rate {trial.learning_rate:g} of the trial {name} was not too high for normalised inputs: there "
-                "it learns with every seed."
-            )
-    return said
+    return said + [
+        f"The rate {trial.worst.learning_rate:g} of the trial {name} was not too high for normalised inputs: there it "
+        "learns with every seed."
+        for name, trial in results.trials.items()
+        if trial.healed and trial.changes == ["inputs"]
+    ]
 
 
 def about_training(results: FinalResults) -> list[str]:
-    found = results.training
-    dead = ", ".join(f"{name} {share:.0%}" for name, share in found.outputs.dead_shares.items())
+    trained, fit = results.training, results.overfit
+    dead = ", ".join(f"{name} {share:.0%}" for name, share in trained.outputs.dead_shares.items())
     return [
-        f"**Mean angle {degrees(found.mean_degrees)} degrees, median {degrees(found.median_degrees)}**, on "
-        f"{results.splits['validation'].events:,} events of validation; the best constant direction gets "
-        f"{degrees(results.trivial.best_constant_degrees)}. One seed ({found.seed}).",
-        f"The rate {found.learning_rate:g}: {found.rate_because}.",
-        f"Predictions have {found.outputs.spread_ratio:.2f} of the truth's spread (0: always the same direction); dead "
-        f"units: {dead}.",
+        f"**Mean angle {degrees(trained.mean_degrees)} degrees, median {degrees(trained.median_degrees)}**, on "
+        f"{results.events.validation.events:,} events of validation; the best constant direction gets "
+        f"{degrees(results.trivial_degrees)}, so that this is {trained.mean_degrees / results.trivial_degrees:.3f} of "
+        f"it. One seed ({results.seed}), run {results.run_of('trained')}.",
+        f"The rate {trained.learning_rate:g}: {trained.rate_because}.",
+        f"Predictions have {trained.outputs.spread_ratio:.2f} of the truth's spread (0: always the same direction); "
+        f"dead units: {dead}.",
         "The same event alone, among others, padded and in chunks: predictions differ by at most "
-        f"{found.largest_difference:.1g} of a unit vector.",
+        f"{trained.largest_difference:.1g} of a unit vector.",
         results.audit.in_words,
-        f"One batch of {results.overfit.fit.examples} events was fitted first, to "
-        f"{degrees(results.overfit.fit.after)} degrees (required: {degrees(results.overfit.required_degrees)}); as the "
-        "recorded study saw, that shows little: its raw inputs passed it too.",
+        f"One batch of {fit.fit.examples} events was fitted first, to {degrees(fit.fit.after)} degrees (required: "
+        f"{degrees(fit.required_degrees)}); that shows little: the recorded study's raw inputs passed it too.",
     ]
 
 
 def facts(results: FinalResults) -> list[str]:
     """What a reader must know before the numbers."""
-    train, validation = (results.splits[split].events for split in ("train", "validation"))
-    made = "of our own generator" if results.events == "generated" else "from files"
-    seeds = list(next(iter(results.trials.values())).seeds)
-    skipped = [(what, len(ids), name) for name, one in results.splits.items() for what, ids in one.skipped.items()]
+    splits = {"train": results.events.train, "validation": results.events.validation}
+    made = "of our own generator" if results.events.source == "generated" else "from files"
+    seeds = ", ".join(next(iter(results.trials.values())).seeds)
     return [
-        f"{train:,} events to train on and {validation:,} to validate on, {made}, in files of their own; "
-        f"{len(results.trials)} trials with the seeds {', '.join(seeds)}.",
+        f"{splits['train'].events:,} events to train on and {splits['validation'].events:,} to validate on, {made}, in "
+        f"files of their own; {len(results.trials)} trials with the seeds {seeds}.",
         *(
-            f"{count:,} events of {name} were left out (events.skip_bad_events): {what}."
-            for what, count, name in skipped
+            f"{len(ids):,} events of {name} were left out (events.skip_bad_events): {what}."
+            for name, split in splits.items()
+            for what, ids in split.skipped.items()
         ),
         f"A trial is healed when with every seed it comes to its end and its last validation is at "
         f"{results.healed_ratio:g} of the trivial angle or less, and has learned where that is at "
@@ -221,5 +218,5 @@ def _listed(names: Collection[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _each(names: Sequence[str], trials: dict[str, TrialFacts]) -> str:
-    return "; ".join(f"{name} ({ended(trials[name])})" for name in names)
+def _reached(trials: dict[str, TrialFacts]) -> str:
+    return span([angle for trial in trials.values() for angle in trial.angles])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tasks.findings.configuration import Audit
 from tasks.inversion.configuration import Matrices, Mining, Network, Probe
 from tasks.inversion.study import Study, cell_role
-from tasks.stage.configuration import execution, scientific
+from tasks.stage.configuration import scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
 from tasks.training.budget import Budget, LearningGate
@@ -76,14 +76,13 @@ class ReportConfig(OfStudy):
 
     numerics: ClassVar = Numerics(torch=False)
 
-    study: str = execution(description="Name of the study, as shown in the table.")
     arms: list[str] = scientific(description="Names of the arms, in the order in which tables show them.")
     seeds: list[int]
+    reference: str
     comparisons: list[list[str]] = scientific(description="Each arm and its reference.")
     confidence_level: float
     min_seeds: int
     learned_ratio: float
-    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
 
 
 def for_pilot(study: Study) -> PilotConfig:
@@ -104,10 +103,4 @@ def for_cells(study: Study) -> dict[str, TrainConfig]:
 
 
 def for_report(study: Study) -> ReportConfig:
-    return ReportConfig.of(
-        study,
-        study=study.name,
-        arms=[arm.name for arm in study.arms],
-        comparisons=study.comparisons,
-        configuration=study.scientific(),
-    )
+    return ReportConfig.of(study, arms=[arm.name for arm in study.arms], comparisons=study.comparisons)

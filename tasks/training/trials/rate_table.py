@@ -11,8 +11,16 @@ another one when they change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from storage.records import read_records
 from tasks.training.trials.findings import RateRow, Recommendation, Tried
+
+
+def rate_rows(records: Path, rates: Sequence[float]) -> list[RateRow]:
+    """The row of each rate, from records that have a `rate` and the fields of `Tried`."""
+    tried = [(row["rate"], Tried(**{name: row[name] for name in Tried.model_fields})) for row in read_records(records)]
+    return [rate_row(rate, [one for of_rate, one in tried if of_rate == rate]) for rate in rates]
 
 
 def rate_row(rate: float, tried: Sequence[Tried]) -> RateRow:

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from flows import command, icecube
-from storage import durable, markers
+from storage import durable
 from storage.differences import leaves
 from storage.errors import CheckFailed
-from tasks.icecube.configuration import RateLimits, Trained
+from tasks.icecube.checks import require_distinct_trials, require_rates
+from tasks.icecube.configuration import Trained
 from tasks.icecube.final_results import FinalResults, TrialFacts
-from tasks.icecube.report import _require_distinct, _require_rows, _results, _trial
+from tasks.icecube.report import final_results, trial_facts
 from tasks.icecube.results import RatesResult, TrialResult
-from tasks.icecube.stages import ReportConfig
-from tasks.icecube.tables import failure_table
+from tasks.icecube.views import failure_table
 from tasks.icecube.words import about_rates, lead, not_shown, numbers, verdict
 from tests.docs.quotes import document
 from tests.flows.test_terminal import lines_at
 from tests.tasks.icecube.tiny import finished
+from tests.tasks.tiny import stage_run
 
 TRIVIAL = 88.0
-CONFIG = ReportConfig(
-    study="s", trials=[], changes={}, trial_seeds=[1, 2], healed_ratio=0.25, rate_limits=RateLimits(),
-    raw_inputs_reason="", reason_for_more=None, configuration={},
-)  # fmt: skip
 
 
 def ended(seed: int, how: str, degrees: float | None, **given: Any) -> TrialResult:
@@ -51,11 +46,7 @@ def ended(seed: int, how: str, degrees: float | None, **given: Any) -> TrialResu
 
 
 def trial(*by_seed: tuple[str, float | None], **given: Any) -> TrialFacts:
-    return trial_of([ended(seed, *one, **given) for seed, one in enumerate(by_seed, 1)], *given)
-
-
-def trial_of(by_seed: list[TrialResult], *changes: str) -> TrialFacts:
-    return _trial("it", by_seed, CONFIG.model_copy(update={"changes": {"it": [*changes]}}), TRIVIAL)
+    return trial_facts([*given], [ended(seed, *one, **given) for seed, one in enumerate(by_seed, 1)], 0.25, TRIVIAL)
 
 
 HEALED, BAD = [("finished", 5.0), ("finished", 9.0)], [("numerical_failure", None), ("not_learning", 87.0)]
@@ -92,7 +83,7 @@ def test_the_worst_seed_stands_for_a_trial(by_seed: Any, worst: tuple[str, int],
 AS_FOUND, NORMALISE = trial(*BAD), trial(*HEALED, **NORMALISED)
 DROPOUT, WITH_DROPOUT = trial(*BAD, dropout=0.1), trial(*HEALED, dropout=0.1)
 BUNDLE = trial(*HEALED, dropout=0.1, **NORMALISED)
-OTHER_RATE = NORMALISE.model_copy(update={"learning_rate": 1e-4, "changes": ["inputs", "learning_rate"]})
+OTHER_RATE = NORMALISE.model_copy(update={"changes": ["inputs", "learning_rate"]})
 ONE_SEED = {
     "as_found": trial(BAD[0]), "normalise": trial(HEALED[0], **NORMALISED), "dropout": trial(BAD[0], dropout=0.1)
 }  # fmt: skip
@@ -188,51 +179,39 @@ def test_a_finding_about_rates_is_limited_to_its_inputs_where_the_two_differ(raw
 
 def test_two_trials_with_equal_numbers_are_refused():
     """What one of them changes has not reached its training, as in the forty runs of another study."""
-    same, other = trial(*HEALED), trial(*HEALED, dropout=0.1)
+    same, other = trial(*HEALED).seeds, trial(*HEALED, dropout=0.1).seeds
     with pytest.raises(CheckFailed, match="as-found with seed 1 and dropout with seed 1: the same validations"):
-        _require_distinct({"as-found": same, "dropout": other})
-    best = same.model_copy(
-        update={"seeds": {"1": same.seeds["1"].model_copy(update={"validation_angle_degrees": 1.0})}}
-    )
+        require_distinct_trials({"as-found": same, "dropout": other})
+    best = same["1"].model_copy(update={"validation_angle_degrees": 1.0})
     with pytest.raises(CheckFailed, match="as-found with seed 1 is judged by its last validation"):
-        _require_distinct({"as-found": best})
+        require_distinct_trials({"as-found": {"1": best}})
     nothing = [("numerical_failure", None)] * 2
-    _require_distinct({"as-found": trial(*nothing), "dropout": trial(*nothing, dropout=0.1)})
+    require_distinct_trials({"as-found": trial(*nothing).seeds, "dropout": trial(*nothing, dropout=0.1).seeds})
 
 
-def test_the_report_asks_whether_trials_are_distinct_and_rates_follow_from_records(tmp_path: Path):
+def test_the_report_asks_whether_trials_are_distinct_and_the_recommended_rate_was_taken(tmp_path: Path):
     study, report = finished(), finished().handles["icecube-report"]
     given = {role: handle.as_input() for role, handle in report.inputs.items()}
-    run = SimpleNamespace(run=SimpleNamespace(root=study.root))
-    assert _results(report.config, given, run).trials
+    run = stage_run(tmp_path)
+    run.run = replace(run.run, root=study.root)
+    assert final_results(report.config, given, run).trials
     with pytest.raises(CheckFailed, match="every trial has numbers of its own"):
-        _results(report.config, given | {"trial-normalise-1": given["trial-as-found-1"]}, run)
-    taken = report.config.model_copy(
-        update={"configuration": report.config.configuration | {"take_recommended_rate": True}}
-    )
+        final_results(report.config, given | {"trial-normalise-1": given["trial-as-found-1"]}, run)
+    taken = report.config.model_copy(update={"take_recommended_rate": True})
     with pytest.raises(CheckFailed, match="the training took the rate that is recommended"):
-        _results(taken, given, run)
-    raw = given["rates-raw"]
-    changed = replace(raw.run, root=tmp_path)
-    shutil.copytree(raw.path, changed.path)
-    result = durable.read_json(changed.result_file)
-    result["rows"][0]["gradient_norm_max"] = 0.5
-    durable.write_json(changed.result_file, result)
-    with pytest.raises(CheckFailed, match="follows from the records"):
-        _results(report.config, given | {"rates-raw": replace(raw, run=changed)}, run)
+        final_results(taken, given, run)
 
 
 def test_a_row_of_rates_that_does_not_follow_from_the_records_is_refused():
     given = finished().input("icecube-rates (raw)")
     found = RatesResult.read(given)
-    rates = [1e-3, 1e-2]
-    _require_rows(given, found, rates)
+    require_rates(given, found)
     for lost in (found.rows[:1], []):
         with pytest.raises(CheckFailed, match="the table has a row for each rate"):
-            _require_rows(given, found.model_copy(update={"rows": lost}), rates)
+            require_rates(given, found.model_copy(update={"rows": lost}))
     better = found.rows[1].model_copy(update={"failed": 0, "mean": -40.0})
     with pytest.raises(CheckFailed, match=r"the row of the rate 0\.01 follows from the records"):
-        _require_rows(given, found.model_copy(update={"rows": [found.rows[0], better]}), rates)
+        require_rates(given, found.model_copy(update={"rows": [found.rows[0], better]}))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +226,7 @@ def test_a_row_of_rates_that_does_not_follow_from_the_records_is_refused():
 )
 def test_the_table_of_failures_says_which_events_were_found_and_where_none_was_searched(given: Any, said: str):
     one = ended(1, "numerical_failure", None).model_copy(update=given)
-    results = of(as_found=trial_of([one]))
+    results = of(as_found=trial_facts([], [one], 0.25, TRIVIAL))
     assert failure_table(results).rows[0][5] == said
 
 
@@ -258,7 +237,6 @@ def test_every_row_of_numbers_names_its_run_and_the_table_on_disk_is_that_of_the
     runs = {file.rsplit("/", 1)[1] for file in durable.read_json(path / "final_results.json")["runs"].values()}
     shown = re.findall(r"\| ([0-9a-f]{12}) +\|$", text, re.MULTILINE)
     assert set(shown) <= runs and len(shown) > 12
-    assert markers.check_outputs(finished().handles["icecube-report"].run).holds
 
 
 def test_the_numbers_of_a_sweep_are_numbers_of_the_results():

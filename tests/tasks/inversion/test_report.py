@@ -8,13 +8,13 @@ import pytest
 
 from flows import command
 from storage.errors import CheckFailed
-from tasks.inversion.figures import _dose, figures
-from tasks.inversion.final_results import ArmFacts, FinalResults
-from tasks.inversion.report import _compared, _descent_parts, early_stop, stopped
+from tasks.findings.arms import compare_arms
+from tasks.findings.trainings import TrainedCell, about_steps, arm_tables, not_learned, verdict
+from tasks.inversion.final_results import FinalResults
+from tasks.inversion.report import descent_parts, early_stop, stopped
 from tasks.inversion.results import Trivial
-from tasks.inversion.stages import ReportConfig
-from tasks.inversion.tables import difference_table, recorded_table
-from tasks.inversion.words import diverged, lead, not_shown, standing, verdict
+from tasks.inversion.views import dose, figures
+from tasks.inversion.words import lead, not_shown, standing
 from tests.docs.quotes import document
 from tests.flows.test_terminal import lines_at
 from tests.tasks.inversion.tiny import finished
@@ -24,48 +24,38 @@ VALUES = {
     "adversarial": {"0": 1.11, "1": 1.19, "2": 1.01, "3": 1.15},
     "adversarial-as-published": {"0": 1.31, "1": 1.42, "2": 1.20, "3": 1.36},
 }
-PAIRS = [["adversarial", "none"], ["adversarial-as-published", "none"], ["adversarial-as-published", "adversarial"]]
-
-
-def config(min_seeds: int = 3) -> ReportConfig:
-    return ReportConfig(
-        study="s", arms=list(VALUES), seeds=[0, 1, 2, 3], comparisons=PAIRS, confidence_level=0.95,
-        min_seeds=min_seeds, learned_ratio=0.9, configuration={"reference": "none"},
-    )  # fmt: skip
+PAIRS = [("adversarial", "none"), ("adversarial-as-published", "none"), ("adversarial-as-published", "adversarial")]
+CELL = TrainedCell(
+    best_step=1, last_step=2, last=2.0, validations=[[2.0, 2.0]], clipped_share=0.0, largest_gradient_norm=1.0
+)  # fmt: skip
 
 
 def of(values: dict[str, dict[str, float]], min_seeds: int = 3, learned: bool = True) -> FinalResults:
     """The smoke study's results with other values."""
     found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json")
-    (differences,) = _compared(config(min_seeds), [values], () if learned else list(values))
+    differences = compare_arms({"": values}, PAIRS, 0.95, min_seeds, () if learned else list(values))[""]
     arms = {
         name: found.arms[name].model_copy(
             update={
                 "values": of_arm,
                 "mean": sum(of_arm.values()) / len(of_arm),
                 "learned": learned,
-                "best_step": dict.fromkeys(of_arm, 1),
-                "last_step": dict.fromkeys(of_arm, 2),
+                "cells": dict.fromkeys(of_arm, CELL),
             }
         )
         for name, of_arm in values.items()
     }
-    parts = _descent_parts("none", arms, differences)
-    return found.model_copy(
-        update={
-            "arms": arms,
-            "differences": differences,
-            "descent_parts": parts,
-            "min_seeds": min_seeds,
-            "seeds": [0, 1, 2, 3],
-        }
-    )
+    changed = {"arms": arms, "differences": differences, "descent_parts": descent_parts("none", arms, differences)}
+    return found.model_copy(update=changed | {"min_seeds": min_seeds, "seeds": [0, 1, 2, 3], "learned_ratio": 0.9})
+
+
+def answered(results: FinalResults) -> str:
+    return verdict(results, results.against_reference)
 
 
 def test_the_recorded_pilot_is_worse_than_predicting_zero() -> None:
     """It was called successful."""
     assert standing(0.0688, Trivial(zero=0.0584, mean=0.0343)) == "worse than predicting zero (0.0584)"
-    assert recorded_table().rows[0][-1] == "worse than predicting zero (0.0584)"
     assert standing(0.04, Trivial(zero=0.0584, mean=0.0343)) == "worse than predicting the mean (0.0343)"
     assert standing(0.0343, Trivial(zero=0.0584, mean=0.0343)) == "worse than predicting the mean (0.0343)"
     assert standing(0.0171, Trivial(zero=0.0584, mean=0.0343)) == "49.9% of predicting the mean (0.0343)"
@@ -97,7 +87,7 @@ SAME = VALUES | {name: dict(zip("0123", values, strict=True)) for name, values i
 )
 def test_an_arm_is_called_better_or_worse_only_where_the_seeds_show_it(given: dict[str, Any], said: str, lacking: str):
     results = of(**given)
-    assert verdict(results) == said and lacking in " ".join(not_shown(results))
+    assert answered(results) == said and lacking in " ".join(not_shown(results))
     shown = {one.arm for one in results.differences if one.better or one.worse}
     assert bool(shown) == (not said.startswith("Not shown"))
 
@@ -119,7 +109,7 @@ def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents
         update={"mining": other.mining.model_copy(update={"descent": "corrected", "descent_steps": 5})}
     )
     arms = found.arms | {"adversarial-as-published": more}
-    assert _descent_parts("none", arms, found.differences) == []
+    assert descent_parts("none", arms, found.differences) == []
     said = not_shown(found.model_copy(update={"arms": arms, "descent_parts": []}))
     assert "descent" not in " ".join(said)
 
@@ -127,8 +117,9 @@ def test_arms_that_differ_in_something_else_are_told_as_such_and_not_as_descents
 def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     results = of(VALUES, learned=False)
     assert "adversarial not compared, as adversarial and none is not shown to learn" in lead(results)
-    table = difference_table(results).markdown()
+    table = arm_tables(results, "", results.arms, results.differences, {"zero": 3.0})[1].markdown()
     assert "not learned: adversarial and none" in table and "**worse**" not in table
+    assert not_learned(results) and not not_learned(of(VALUES))
 
 
 def test_the_table_on_disk_is_that_of_the_results() -> None:
@@ -147,7 +138,7 @@ def test_the_table_on_disk_is_that_of_the_results() -> None:
 def test_equal_arms_and_missing_cells_end_the_report(change: dict[str, Any], said: str) -> None:
     """Forty runs of the recorded study were one configuration, and three of them had the same error."""
     with pytest.raises(CheckFailed, match=said):
-        _compared(config(), [VALUES, VALUES | change], ())
+        compare_arms({"inside": VALUES, "outside": VALUES | change}, PAIRS, 0.95, 3)
 
 
 POINTS = [[10.0, 5.0], [20.0, 3.0], [30.0, 4.0], [40.0, 3.5], [50.0, 2.0], [60.0, 9.0]]
@@ -158,22 +149,15 @@ def test_what_early_stopping_would_have_kept(patience: int, step: float, error: 
     assert stopped(POINTS, patience) == (step, error)
 
 
-def arm(last: float) -> ArmFacts:
-    found = FinalResults.read_file(finished().path("inversion-report") / "final_results.json").arms["none"]
-    return found.model_copy(
-        update={
-            "values": {"0": 2.0}, "last": {"0": last}, "mean": 2.0, "best_step": {"0": 50}, "last_step": {"0": 60},
-            "validations": {"0": POINTS},
-        }
-    )  # fmt: skip
-
-
 def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
-    assert arm(9.0).late_divergence == 4.5
-    assert diverged("none", arm(9.0)) == (
+    found = of(VALUES)
+    cell = CELL.model_copy(update={"best_step": 50, "last_step": 60, "last": 9.0, "validations": POINTS})
+    arm = found.arms["none"].model_copy(update={"values": {"0": 2.0}, "mean": 2.0, "cells": {"0": cell}})
+    said = about_steps(found.model_copy(update={"arms": {"none": arm}}), "{:g}".format)
+    assert said[-1] == (
         "**none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60."
     )
-    assert early_stop("none", arm(9.0), 2).error == 3.0
+    assert early_stop("none", arm, 2).error == 3.0
 
 
 def test_a_study_of_doses_draws_the_error_over_them() -> None:
@@ -186,13 +170,13 @@ def test_a_study_of_doses_draws_the_error_over_them() -> None:
         )
         for steps in (10, 1, 3)
     }
-    assert not _dose(found) and "dose" not in figures(found), "two descents are no doses"
-    assert not _dose(found.model_copy(update={"arms": found.arms | doses})), "they differ in their descent too"
-    drawn = _dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses}))["dose"]
+    assert not dose(found) and "dose" not in figures(found), "two descents are no doses"
+    assert not dose(found.model_copy(update={"arms": found.arms | doses})), "they differ in their descent too"
+    drawn = dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses}))["dose"]
     assert "Validation error over the steps down the energy" in drawn.caption and "none beside it" in drawn.caption
     assert "1: 1.01; 3: 1.03; 10: 1.1." in drawn.svg
     both = {"other": mined.model_copy(update={"mining": mined.mining.model_copy(update={"noise_scale": 1.0})})}
-    assert not _dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses | both}))
+    assert not dose(found.model_copy(update={"arms": {"none": found.arms["none"]} | doses | both}))
 
 
 def test_the_study_ends_in_a_terminal_with_its_answer_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,191 @@
+"""Trainings of arms with several seeds, told: what a study compares, and what to keep in mind of how it was trained.
+
+`training` is the part of a stage's result that `tasks.training.result.described` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from tasks.findings.arms import differences_in_words, why_not_shown
+from tasks.findings.comparison_table import arm_table, comparison_table
+from tasks.findings.document import Figure
+from tasks.findings.figures import SERIES_STYLES, Curve, curves
+from tasks.findings.final_results import StudyResults
+from tasks.findings.statistics.comparison import ArmMean, Comparison, arm_mean
+from tasks.findings.table import Table
+from tasks.stage.result import Result
+
+Form = Callable[[float], str]
+DIVERGED = 1.05
+"""The last value as a multiple of the best one, from which a training is said to diverge."""
+
+
+class TrainedCell(Result):
+    """One training: the step of its best validation, its last one, and all as [step, value]; its gradients."""
+
+    best_step: int
+    last_step: int
+    last: float
+    validations: list[list[float]]
+    clipped_share: float
+    largest_gradient_norm: float
+
+    @classmethod
+    def of(cls, training: Mapping[str, Any], metric: str) -> Self:
+        points, epochs = [[row["step"], row[metric]] for row in training["validations"]], training["gradients"]
+        return cls(
+            best_step=training["best_step"],
+            last_step=training["steps"],
+            last=points[-1][1],
+            validations=points,
+            clipped_share=float(np.mean([epoch["gradient_steps_clipped_share"] for epoch in epochs])),
+            largest_gradient_norm=max(float(epoch["gradient_norm_max"]) for epoch in epochs),
+        )
+
+
+class TrainedArm(ArmMean):
+    """An arm over its seeds; `values` are those of the weights that were kept. `learned`: every seed came so low."""
+
+    learned: bool
+    cells: dict[str, TrainedCell]
+
+    @classmethod
+    def of(
+        cls, values: Mapping[str, float], cells: Mapping[str, TrainedCell], required: float, level: float, **more: Any
+    ) -> Self:
+        """`required`: the value at which an arm has learned; `level`: the confidence level of the interval."""
+        learned = all(value <= required for value in values.values())
+        return cls(**dict(arm_mean(values, level)), learned=learned, cells=dict(cells), **more)
+
+    @property
+    def late_divergence(self) -> tuple[float, str]:
+        """The last value as a multiple of the best one, at most over seeds, and the seed."""
+        return max((cell.last / self.values[seed], seed) for seed, cell in self.cells.items())
+
+
+class ArmsResults(StudyResults):
+    """Arms over seeds, lower values better. With every seed an arm that learned came to `learned_ratio` of the lowest
+    error that needs no learning, or below; the others are `unlearned`."""
+
+    reference: str
+    seeds: list[int]
+    arms: Mapping[str, TrainedArm]
+    differences: list[Comparison]
+    confidence_level: float
+    min_seeds: int
+    learned_ratio: float
+
+    @property
+    def unlearned(self) -> list[str]:
+        return [name for name, arm in self.arms.items() if not arm.learned]
+
+    @property
+    def together(self) -> int:
+        """How many comparisons were corrected together."""
+        return len(self.differences)
+
+
+def verdict(results: ArmsResults, asked: Sequence[Comparison]) -> str:
+    """The answer in a line, of the comparisons that are asked about; one that is better before those that are worse."""
+    if results.reference in results.unlearned:
+        return f"Not shown: {results.reference} itself is not shown to learn."
+    if all(comparison.unlearned for comparison in asked):
+        return f"Not shown: {', '.join(comparison.arm for comparison in asked)} are not shown to learn."
+    shown = [comparison for comparison in asked if comparison.better]
+    answer, shown = ("Yes", shown) if shown else ("No", [comparison for comparison in asked if comparison.worse])
+    return f"{answer}: {differences_in_words(shown)}." if shown else why_not_shown(asked, results.min_seeds)
+
+
+def not_learned(results: ArmsResults) -> list[str]:
+    """That arms are not shown to learn."""
+    if not results.unlearned:
+        return []
+    return [
+        f"**Not shown to learn: {', '.join(results.unlearned)}.** With some seed their error is above "
+        f"{results.learned_ratio:g} of what needs no learning."
+    ]
+
+
+def unconverged(results: ArmsResults) -> str:
+    """How many trainings were best at their last step."""
+    cells = [cell for arm in results.arms.values() for cell in arm.cells.values()]
+    last = sum(cell.best_step == cell.last_step for cell in cells)
+    said = f"{last} of {len(cells)} trainings were best at their last step"
+    return f"**{said}**: how fast arms learn is compared." if 2 * last > len(cells) else f"{said}."
+
+
+def about_steps(results: ArmsResults, form: Form) -> list[str]:
+    """How often gradients were clipped, and which arms diverge late."""
+    shares = {name: np.mean([cell.clipped_share for cell in arm.cells.values()]) for name, arm in results.arms.items()}
+    told = ", ".join(f"{share:.0%} of the steps of {name}" for name, share in shares.items())
+    return [
+        f"Gradients were clipped in {told}: arms that are clipped more often take other steps, whatever they are "
+        "trained on.",
+        *(_diverged(name, arm, form) for name, arm in results.arms.items() if arm.late_divergence[0] > DIVERGED),
+    ]
+
+
+def _diverged(name: str, arm: TrainedArm, form: Form) -> str:
+    seed = arm.late_divergence[1]
+    cell = arm.cells[seed]
+    return (
+        f"**{name} diverges late**: with seed {seed} the error is {form(arm.values[seed])} at step "
+        f"{cell.best_step:,}, which was kept, and {form(cell.last)} at step {cell.last_step:,}."
+    )
+
+
+def cell_table(
+    results: ArmsResults, role: Callable[[str, int], str], form: Form, more: Mapping[str, Mapping[str, ArmMean]]
+) -> Table:
+    """A row for each training; `role`: how the page calls it, `more`: further columns, by arm."""
+    return Table(
+        "Every training: the error at its best step, whose weights are kept, and at its last; the share of its steps "
+        "whose gradient was clipped, and the longest gradient.",
+        ["arm", "seed", "best error", "at step", "last error", "at step", *more, "clipped", "longest", "run"],
+        [
+            [
+                name,
+                seed,
+                form(arm.values[seed]),
+                f"{cell.best_step:,}",
+                form(cell.last),
+                f"{cell.last_step:,}",
+                *(form(by_arm[name].values[seed]) for by_arm in more.values()),
+                f"{cell.clipped_share:.0%}",
+                f"{cell.largest_gradient_norm:.3g}",
+                results.run_of(role(name, int(seed))),
+            ]
+            for name, arm in results.arms.items()
+            for seed, cell in arm.cells.items()
+        ],
+    )
+
+
+def ways(caption: str, points: Mapping[str, Sequence[Sequence[float]]], label: str, form: Form) -> Figure:
+    """The validations [step, value] of some trainings, by what each is called; at most as many as there are styles."""
+    drawn = [
+        Curve(name, style, of_training, dots=True)
+        for (name, of_training), style in zip(points.items(), SERIES_STYLES, strict=False)
+    ]
+    ends = "; ".join(f"{curve.name} ends at {form(curve.points[-1][1])}" for curve in drawn)
+    return curves("ways", caption, ends, drawn, "optimizer step", label)
+
+
+def arm_tables(
+    results: ArmsResults,
+    of: str,
+    arms: Mapping[str, ArmMean],
+    differences: Sequence[Comparison],
+    trivial: Mapping[str, float],
+    kinds: Mapping[str, str] | None = None,
+) -> list[Table]:
+    """The means of `arms`, of what `of` says, beside what needs no learning, and their differences."""
+    level = results.confidence_level
+    return [
+        arm_table(arms, level, of, kinds, trivial),
+        comparison_table(differences, level, results.min_seeds, results.together),
+    ]

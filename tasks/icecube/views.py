@@ -1,0 +1,216 @@
+"""The tables and figures of the direction study. A row of numbers ends with the name of the run that they came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from tasks.findings.document import Figure
+from tasks.findings.figures import SERIES_STYLES, Curve, Dots, Estimated, curves, forest, over_values
+from tasks.findings.table import Table
+from tasks.findings.trainings import ways
+from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
+from tasks.icecube.results import TrialResult
+from tasks.icecube.study import trial_role
+from tasks.icecube.words import degrees, ended, trial_verdict
+from tasks.training.logged import rows_of
+
+RECORDED = Table(
+    "The same as the recorded study has it (2025-10-05): raw inputs, 20 steps, one seed, judged on the moving "
+    "batches. Another network on real events: no run of this study stands behind these numbers.",
+    ["rate", "largest gradient", "loss falls", "concluded"],
+    [
+        ["1e-05", "1.1", "no", "stable but too slow"],
+        ["3e-05", "312.8", "yes", "stable"],
+        ["0.0001", "1.88", "yes", "optimal"],
+        ["0.0003", "109.6", "yes", "borderline"],
+        ["0.001", "432,542,528", "no", "explodes"],
+    ],
+)
+EVENTS_SHOWN = 3
+WAYS: tuple[tuple[str, ...], ...] = ((), ("dropout",), ("inputs",))
+"""The trials whose way is drawn, by what they change."""
+
+
+def trial_table(results: FinalResults) -> Table:
+    return Table(
+        "Each trial, by seeds: the mean angle on validation in degrees, at the end, of those that came to it, "
+        "how the others ended, the largest finite gradient. The run is that of its worst seed.",
+        ["trial", "what", "verdict", "ended", "largest gradient", "run"],
+        [
+            [
+                name,
+                changes(trial),
+                trial_verdict(trial),
+                ended(trial),
+                f"{trial.gradient_norm_max:.3g}",
+                results.run_of(trial_role(name, trial.seed)),
+            ]
+            for name, trial in results.trials.items()
+        ],
+    )
+
+
+def changes(trial: TrialFacts) -> str:
+    """What a trial was given: its rate, and what else it has."""
+    trained, warmup_ratio = trial.trained, trial.worst.warmup_ratio
+    parts = [
+        f"rate {trial.worst.learning_rate:g}",
+        "normalised inputs" if trained.inputs == NORMALISED else "",
+        "BatchNorm of the inputs" if trained.batch_norm else "",
+        f"dropout {trained.dropout:g}" if trained.dropout else "",
+        "shuffled" if trained.shuffle else "",
+        f"warm-up over {warmup_ratio:.0%}" if warmup_ratio else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def failure_table(results: FinalResults) -> Table:
+    return Table(
+        "Every trial that ended in numbers that are not finite: the step, the tensor, the module where it began, and "
+        "the events with which it fails alone, of how many in the step.",
+        ["trial", "seed", "step", "not finite", "begins in", "events", "run"],
+        [
+            [
+                name,
+                seed,
+                failed.step,
+                failed.tensor,
+                failed.module or "-",
+                _events(failed),
+                results.run_of(trial_role(name, failed.seed)),
+            ]
+            for name, trial in results.trials.items()
+            for seed, failed in trial.seeds.items()
+            if failed.ended == "numerical_failure"
+        ],
+    )
+
+
+def _events(failed: TrialResult) -> str:
+    ids = failed.event_ids
+    if not ids:
+        return "none: in a validation"
+    if not failed.of_events:
+        return f"not found out, {len(ids)} in the step"
+    if failed.together:
+        return f"none alone, {len(ids)} together"
+    more = f" and {len(ids) - EVENTS_SHOWN} more" if len(ids) > EVENTS_SHOWN else ""
+    return f"{', '.join(map(str, ids[:EVENTS_SHOWN]))}{more} (of {failed.of_events})"
+
+
+def input_table(results: FinalResults) -> Table:
+    look, rows = results.look, []
+    for column in look.columns:
+        raw = (column.minimum, column.maximum, column.mean, column.deviation)
+        numbers = ["-" if value is None else f"{value:,.6g}" for value in raw]
+        ends = [f"{end:.3g}" for end in look.normalised[column.name]]
+        rows.append([column.name, *numbers, column.not_finite, *ends, results.run_of("look")])
+    return Table(
+        f"The {look.columns[0].count:,} pulses of train as the network gets them: raw values, and the ends of what "
+        f"normalising ({look.scaling}) makes of them.",
+        ["feature", "lowest", "highest", "mean", "deviation", "not finite", "normalised from", "to", "run"],
+        rows,
+    )
+
+
+def rate_table(results: FinalResults) -> Table:
+    return Table(
+        f"Each rate, tried for {results.rate_steps} steps with several seeds: the change of the mean angle on "
+        "the same events of validation, in degrees (below 0: a gain), of the seeds that came to an end, and the "
+        "largest gradient with the parameter that had most of it.",
+        ["inputs", "rate", "seeds", "not finite", "mean", "lowest", "highest", "largest gradient", "parameter", "run"],
+        [
+            [
+                inputs,
+                f"{row.rate:g}",
+                row.seeds,
+                row.failed,
+                *("-" if value is None else f"{value:+.2f}" for value in (row.mean, row.low, row.high)),
+                f"{row.gradient_norm_max:.3g}",
+                row.parameter,
+                results.run_of(f"rates-{inputs}"),
+            ]
+            for inputs in (RAW, NORMALISED)
+            for row in results.rates[inputs]
+        ],
+    )
+
+
+def figures(results: FinalResults, metrics: Path) -> dict[str, Figure]:
+    """File name -> figure; `metrics` are those of the training."""
+    drawn = {"answer": _answer(results), "rates": _rates(results), "training": _training(results, metrics)}
+    if points := _ways(results):
+        caption = "The mean angle at each validation: of each trial the seed that came furthest, of several the worst."
+        drawn["ways"] = ways(caption, points, "mean angle (degrees)", degrees)
+    return drawn
+
+
+def _answer(results: FinalResults) -> Figure:
+    """Where each trial ended; one of which no seed came to its end has no dot, and its label says so."""
+    rows, trivial = [], results.trivial_degrees
+    for name, trial in sorted(results.trials.items(), key=lambda item: not item[1].healed):
+        angles, lost = trial.angles, len(trial.seeds) - len(trial.angles)
+        label = f"{name} ({lost} of {len(trial.seeds)} failed)" if lost else name
+        mean, ends = (sum(angles) / len(angles), [angles[0], angles[-1]]) if angles else (None, None)
+        rows.append(Estimated("healed" if trial.healed else "not healed", label, mean, ends))
+    caption = (
+        "Where each trial ended: mean angle on validation, and from the lowest to the highest of its seeds, of those "
+        f"that came to an end. Line: the best constant direction. Grey: at most {results.healed_ratio:g} of it, which "
+        "is asked of every seed of a trial that heals."
+    )
+    band = (0.0, results.healed_ratio * trivial)
+    return forest("answer", caption, rows, "mean angle (degrees)", degrees, line=trivial, band=band)
+
+
+def _ways(results: FinalResults) -> dict[str, Sequence[Sequence[float]]]:
+    """The validations of some trials, each with the seed that came furthest, of several the worst."""
+    points: dict[str, Sequence[Sequence[float]]] = {}
+    names = {tuple(trial.changes): name for name, trial in results.trials.items()}
+    for name in (names[changes] for changes in WAYS if changes in names):
+        if seeds := [trial for trial in results.trials[name].seeds.values() if trial.validations]:
+            chosen = max(seeds, key=lambda seed: (len(seed.validations), seed.validations[-1][1]))
+            points[f"{name}, seed {chosen.seed}"] = chosen.validations
+    return points
+
+
+def _rates(results: FinalResults) -> Figure:
+    series: dict[str, list[tuple[float, Dots]]] = {}
+    ticks: dict[float, str] = {}
+    for inputs in (RAW, NORMALISED):
+        rows = results.rates[inputs]
+        ticks |= {row.rate: f"{row.rate:g}" for row in rows}
+        series[inputs] = [
+            (
+                row.rate,
+                Dots(
+                    f"{row.rate:g}", [], row.mean, None if row.low is None or row.high is None else [row.low, row.high]
+                ),
+            )
+            for row in rows
+        ]
+    caption = (
+        f"What {results.rate_steps} steps at a rate change of the mean angle, over the seeds that came to an "
+        "end: mean, lowest and highest. Below 0 is a gain; where no seed came to an end there is nothing."
+    )
+    numbers = "; ".join(
+        f"{inputs} {point.label}: {'not finite' if point.mean is None else f'{point.mean:+.1f}'}"
+        for inputs, points in series.items()
+        for _, point in points
+    )
+    return over_values("rates", caption, numbers, series, ticks, "learning rate", "change (degrees)")
+
+
+def _training(results: FinalResults, metrics: Path) -> Figure:
+    rows, trivial = rows_of(metrics), results.trivial_degrees
+    points = [[row["step"], row["angle_degrees"]] for row in rows if "angle_degrees" in row]
+    losses = [[row["step"], math.degrees(row["train_loss"])] for row in rows if "train_loss" in row]
+    drawn = [
+        Curve("train (moving batches)", SERIES_STYLES[1], losses),
+        Curve("validation", SERIES_STYLES[1], points, dots=True),
+        Curve("constant direction", SERIES_STYLES[0], [[points[0][0], trivial], [points[-1][0], trivial]]),
+    ]
+    caption = "The training: mean angle on validation and on the batches, beside the best constant direction."
+    end = f"It ends at {degrees(points[-1][1])}, the constant direction gets {degrees(trivial)}"
+    return curves("training", caption, end, drawn, "optimizer step", "mean angle (degrees)")
