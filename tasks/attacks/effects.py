@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,8 @@ class Effect(Result):
 
     `control` is the mean of the random draws, `search` the gradient search on this model, `blind` a blind search of
     equal cost; `budget_increases`, in nats per token, are those of `search` at shares of its cost. `attacked_loss` and
-    `control_loss` are the clean loss of the whole texts plus the increase of the tokens that were scored.
+    `control_loss` are the clean loss of the whole texts plus the increase of the tokens that were scored. Success rates
+    are of documents, where an attack succeeds or fails on each.
     """
 
     model: str
@@ -54,14 +55,9 @@ class Effect(Result):
     search_minus_blind_nats_per_token: Estimate
     budget_increases: list[Estimate]
     confidence_level: float
-
-
-class EffectWithSuccess(Effect):
-    """The effect of an attack that succeeds or fails on each text; rates of documents."""
-
-    success_rate: Estimate
-    control_success_rate: Estimate
-    success_rate_minus_control: Estimate
+    success_rate: Estimate | None = None
+    control_success_rate: Estimate | None = None
+    success_rate_minus_control: Estimate | None = None
 
 
 class EffectDifference(Result):
@@ -78,12 +74,7 @@ class EffectDifference(Result):
     relative_increase: OverSeeds | Estimate
     attack_minus_control_nats_per_token: OverSeeds | Estimate
     confidence_level: float
-
-
-class EffectDifferenceWithSuccess(EffectDifference):
-    """The same of an attack that succeeds or fails on each text."""
-
-    success_rate: Estimate
+    success_rate: Estimate | None = None
 
 
 def increase(tokens: Any, attacked: Any, clean: Any) -> Any:
@@ -115,18 +106,6 @@ CONTROLS: dict[str, tuple[Statistic, tuple[str, ...]]] = {
 """The same, of Effect alone."""
 
 
-@overload
-def attack_effect(
-    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, success_threshold: None = None
-) -> Effect: ...
-
-
-@overload
-def attack_effect(
-    rows: list[dict[str, Any]], model: str, resamples: int, confidence_level: float, success_threshold: float
-) -> EffectWithSuccess: ...
-
-
 def attack_effect(
     rows: list[dict[str, Any]],
     model: str,
@@ -150,7 +129,15 @@ def attack_effect(
     found = {name: estimated(*measure) for name, measure in (MEASURES | CONTROLS).items()}
     budgets = [column for column in sums if column.startswith("budget ")]
     clean = total["text_clean"] / total["text_tokens"]
-    effect = Effect(
+    rates = {}
+    if success_threshold is not None:
+        hits, random, documents = sums["success"], sums["control_success"], sums["documents"]
+        rates = {
+            "success_rate": rate(hits, documents, confidence_level),
+            "control_success_rate": rate(random, documents, confidence_level),
+            "success_rate_minus_control": rate_difference(hits, random, documents, confidence_level),
+        }
+    return Effect(
         model=model,
         documents=len(chosen),
         sources=len(sums["tokens_scored"]),
@@ -161,93 +148,52 @@ def attack_effect(
         budget_increases=[estimated(increase, ("tokens_scored", budget, "clean")) for budget in budgets],
         confidence_level=confidence_level,
         **found,
-    )
-    if success_threshold is None:
-        return effect
-    hits, random, documents = sums["success"], sums["control_success"], sums["documents"]
-    return EffectWithSuccess(
-        **dict(effect),
-        success_rate=rate(hits, documents, confidence_level),
-        control_success_rate=rate(random, documents, confidence_level),
-        success_rate_minus_control=rate_difference(hits, random, documents, confidence_level),
+        **rates,
     )
 
 
-@overload
 def paired_effects(
-    rows: list[dict[str, Any]],
-    model: str,
-    reference: str,
-    resamples: int,
-    confidence_level: float,
-    success_threshold: None = None,
-) -> EffectDifference: ...
-
-
-@overload
-def paired_effects(
-    rows: list[dict[str, Any]],
-    model: str,
-    reference: str,
-    resamples: int,
-    confidence_level: float,
-    success_threshold: float,
-) -> EffectDifferenceWithSuccess: ...
-
-
-def paired_effects(
-    rows: list[dict[str, Any]],
+    searches: Sequence[list[dict[str, Any]]],
     model: str,
     reference: str,
     resamples: int,
     confidence_level: float,
     success_threshold: float | None = None,
 ) -> EffectDifference:
-    """The effect on `model` minus that on `reference`, each estimate with its interval over sources and p-value.
+    """The effect on `model` minus that on `reference`, each estimate with its interval and p-value.
 
-    Both must have been scored on the same tokens of the same documents, else ValueError with the document's name.
+    `searches` are the records of each search. What one search found says nothing about another's: a difference under
+    one trigger holds for this trigger, however many texts are read. So of an attack that is one for all texts it is the
+    mean over searches, a unit beside sources and crossed with them, as each is judged on the same texts: see
+    `over_seeds`. Of one search it is over sources, which `success_threshold` makes a sample of searches too: each text
+    is attacked by itself. Else there is no p-value: none would say that another search finds the same. Raises
+    ValueError, with the document's name, unless both were scored on the same tokens of the same documents.
     """
-    ours, theirs = records_of(rows, model), records_of(rows, reference)
+    ours, theirs = records_of(searches[0], model), records_of(searches[0], reference)
     require_same_tokens(ours, theirs)
     a, b = (effect_sums(chosen, success_threshold=success_threshold) for chosen in (ours, theirs))
 
-    def tested(statistic: Statistic, columns: Sequence[str]) -> Estimate:
+    def difference(name: str) -> Estimate:
+        if len(searches) > 1:
+            return difference_over_seeds(searches, model, reference, name, confidence_level)
+        statistic, columns = MEASURES[name]
         mine, other = ([sums[column] for column in columns] for sums in (a, b))
         found = estimate(minus(statistic, len(columns)), [*mine, *other], resamples, confidence_level)
-        p_value = None if found.interval is None else exchange_p_value(statistic, mine, other)
-        return found.model_copy(update={"p_value": p_value})
+        if found.interval is None or success_threshold is None:
+            return found
+        return found.model_copy(update={"p_value": exchange_p_value(statistic, mine, other)})
 
-    found = EffectDifference(
+    rates = {}
+    if success_threshold is not None:
+        rates["success_rate"] = rate_difference(a["success"], b["success"], a["documents"], confidence_level)
+    return EffectDifference(
         model=model,
         reference=reference,
         documents=len(ours),
         sources=len(a["tokens_scored"]),
         confidence_level=confidence_level,
-        **{name: tested(*measure) for name, measure in MEASURES.items()},
-    )
-    if success_threshold is None:
-        return found
-    rates = rate_difference(a["success"], b["success"], a["documents"], confidence_level)
-    return EffectDifferenceWithSuccess(**dict(found), success_rate=rates)
-
-
-def paired_effects_over_searches(
-    searches: Sequence[list[dict[str, Any]]], model: str, reference: str, confidence_level: float
-) -> EffectDifference:
-    """As `paired_effects`, of an attack that is one for all texts: mean over its searches, `searches` their records.
-
-    What one search found says nothing about another's: a difference under one trigger holds for this trigger, however
-    many texts are read. So searches are a unit beside sources, crossed with them, as each is judged on the same texts;
-    intervals and p-values are those of `over_seeds`.
-    """
-    ours = records_of(searches[0], model)
-    return EffectDifference(
-        model=model,
-        reference=reference,
-        documents=len(ours),
-        sources=len({row["source"] for row in ours}),
-        confidence_level=confidence_level,
-        **{name: difference_over_seeds(searches, model, reference, name, confidence_level) for name in MEASURES},
+        **{name: difference(name) for name in MEASURES},
+        **rates,
     )
 
 

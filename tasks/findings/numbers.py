@@ -37,9 +37,9 @@ def estimate(found: Estimate, form: Callable[[float], str]) -> str:
     return f"{form(found.value)} (interval {span(found.interval, form)})"
 
 
-def value_and_span(found: Estimate, form: Callable[[float], str]) -> list[str]:
+def value_and_span(found: Estimate | None, form: Callable[[float], str]) -> list[str]:
     """An estimate and its interval, as two cells of a table."""
-    return [form(found.value), span(found.interval, form)]
+    return ["not known", "-"] if found is None else [form(found.value), span(found.interval, form)]
 
 
 def p_value(value: float | None) -> str:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from storage.records import read_records
 from tasks.findings.audit import require_audited
 from tasks.findings.provenance import provenance, run_directories
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.robustness import checks
-from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.robustness import attack_checks, checks
+from tasks.robustness.arm import ARMS, BASE, BASELINE
 from tasks.robustness.attacked_texts import attacked_texts
-from tasks.robustness.comparisons import attack_findings, primary, secondary, test_differences
+from tasks.robustness.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
 from tasks.robustness.figures import figures
-from tasks.robustness.final_results import ArmFacts, Attacks, BaseFacts, FinalResults, TextProof
+from tasks.robustness.final_results import ATTACKS, ArmFacts, BaseFacts, FinalResults, TextProof
 from tasks.robustness.report import report
 from tasks.robustness.results import (
     ArmResult,
@@ -27,16 +26,12 @@ from tasks.robustness.results import (
     TransferResult,
     UatResult,
 )
-from tasks.robustness.search_checks import require_flips_searched, require_read, require_search
 from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, JUDGED, SEARCHED, AggregateConfig
-from tasks.robustness.strongest import Tried
-from tasks.robustness.text_checks import require_text
-from tasks.robustness.training_checks import require_trainings
-from tasks.robustness.transfer_checks import require_transfer
+from tasks.robustness.strongest import Rows, Tried
 from tasks.stage.run import StageInput, StageRun
 
-Rows = list[dict[str, Any]]
-ATTACKS = ("uat", "hotflip")
+ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")
+"""Stages stand as the page calls them."""
 
 
 def aggregate(
@@ -57,26 +52,16 @@ def aggregate(
     these are not what the report would call them.
     """
     arms = {arm: given.pop(arm) for arm in config.arms}
-    trained = {f"train-{arm}": handle for arm, handle in arms.items()}
-    stages = {"setup": text, "base": base} | given | trained
-    stages |= {"evaluate": evaluation, "order": order, "transfer": transfer, "audit": audit}
-    stages = {name: stages[name] for name in sorted(stages, key=_place)}
+    stages = {"setup": text, "base": base, "evaluate": evaluation, "order": order, "transfer": transfer, "audit": audit}
+    stages |= given | {f"train-{arm}": handle for arm, handle in arms.items()}
+    stages = {name: stages[name] for name in sorted(stages, key=lambda name: ORDER.index(name.split("-")[0]))}
     require_verified(stages)
     study = Read.of(config, stages)
     results = _results(config, study, stages, run.run.root)
-    shown = {BASE: base} if study.base.training else {}
-    drawn = figures(results, study.records, shown | arms)
+    drawn = figures(results, study.records, arms | ({BASE: base} if study.base.training else {}))
     document = report(results, drawn, attacked_texts(results, study.records, stages))
     rows = {attack: [row for own in study.records[attack].values() for row in own] for attack in ATTACKS}
     return publish_report(run, stages, results, document, tables=rows)
-
-
-ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")
-
-
-def _place(stage: str) -> int:
-    """Stages stand as the page calls them; `sorted` keeps the order of those of one kind."""
-    return ORDER.index(stage.split("-")[0])
 
 
 @dataclass(frozen=True)
@@ -87,6 +72,7 @@ class Read:
     base: BaseResult
     arms: dict[str, ArmResult]
     evaluation: EvaluateResult
+    evaluated: Rows
     order: OrderResult
     uat: dict[str, UatResult]
     hotflip: dict[str, HotFlipResult]
@@ -94,68 +80,46 @@ class Read:
     tried: dict[str, Tried]
     """Attack -> everything that was found, tried on every model."""
     records: dict[str, dict[str, Rows]]
-    """Stage -> model -> its records; of an attack under the strongest of all that was found."""
+    """Attack -> model -> its records under the strongest of all that was found."""
 
     @classmethod
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
         text = SetupResult.read(stages["setup"])
-        require_text(text, stages["setup"])
+        checks.require_text(text, stages["setup"])
         arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
         base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
-        require_trainings(config.configuration, stages, text, base, arms)
+        checks.require_trainings(config.configuration, stages, text, base, arms)
+        checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
+        evaluation, evaluated = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
+        test, judged, searched = (checks.documents(stages["setup"], of) for of in ("test", JUDGED, SEARCHED))
+        checks.require_evaluation(evaluation, evaluated, test, ["unigram", *config.attacked])
 
-        evaluation, rows = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
-        scored = ["unigram", *config.attacked]
-        checks.require_evaluation(evaluation, rows, checks.documents(stages["setup"], "test"), scored)
-        records = {"evaluate": {name: [row for row in rows if row["model"] == name] for name in evaluation.models}}
-
-        judged = checks.documents(stages["setup"], JUDGED)
         uat = {model: UatResult.read(stages[f"uat-{model}"]) for model in config.attacked}
         hotflip = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in config.attacked}
-        for attack, found in (("uat", uat), ("hotflip", hotflip)):
-            records[attack] = {model: _records(stages[f"{attack}-{model}"]) for model in found}
-            settings = getattr(config, attack)
-            for model, result in found.items():
-                checks.require_attack(attack, model, result, records[attack][model], judged, settings)
-            checks.require_comparable(attack, found, records[attack])
-            for model, result in found.items():
-                require_search(attack, model, result, settings, text.splits[SEARCHED].documents)
-                if isinstance(result, HotFlipResult):
-                    require_flips_searched(model, result, records[attack][model])
-            require_read(attack, records[attack])
+        own = {name: {model: _records(stages[f"{name}-{model}"]) for model in config.attacked} for name in ATTACKS}
+        searches = text.splits[SEARCHED].documents
+        attack_checks.require_attacks("uat", uat, own["uat"], judged, config.uat, searches)
+        attack_checks.require_attacks("hotflip", hotflip, own["hotflip"], judged, config.hotflip, searches)
         transfer, transferred = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
-        searched = checks.documents(stages["setup"], SEARCHED)
-        require_transfer(transfer, transferred, records, uat, list(searched.values()))
+        attack_checks.require_transfer(transfer, transferred, own, uat, list(searched.values()))
         tried = {
-            name: Tried.of(name, records.pop(name), transferred, transfer, uat if name == "uat" else None)
-            for name in ATTACKS
+            "uat": Tried.of("uat", own["uat"], transferred, transfer, uat),
+            "hotflip": Tried.of("hotflip", own["hotflip"], transferred, transfer),
         }
-        checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
-        return cls(
-            text,
-            base,
-            arms,
-            evaluation,
-            order,
-            uat,
-            hotflip,
-            transfer,
-            tried,
-            records | {name: found.strongest() for name, found in tried.items()},
-        )
+        strongest = {name: found.strongest() for name, found in tried.items()}
+        return cls(text, base, arms, evaluation, evaluated, order, uat, hotflip, transfer, tried, strongest)
 
 
 def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput], root: Path) -> FinalResults:
     """Every number of the study."""
-    how, origins = config.evaluation, provenance(stages)
-    pairs = compared_pairs(config.arms)
-    differences = test_differences(read.records["evaluate"], pairs, how)
-    attacks = Attacks(
-        uat=attack_findings(read.uat, read.tried["uat"], pairs, how),
-        hotflip=attack_findings(read.hotflip, read.tried["hotflip"], pairs, how),
-    )
-    arms = {name: _arm(name, read, config) for name in read.arms}
-    found = primary(config.primary, read.tried[config.primary.attack], attacks, arms, how)
+    how, origins, pairs = config.evaluation, provenance(stages), compared_pairs(config.arms)
+    differences = test_differences(read.evaluated, pairs, how)
+    attacks = {
+        "uat": attack_findings(read.uat, read.tried["uat"], pairs, how),
+        "hotflip": attack_findings(read.hotflip, read.tried["hotflip"], pairs, how),
+    }
+    arms, decides = {name: _arm(name, read, config) for name in read.arms}, config.primary.attack
+    found = primary(config.primary, read.tried[decides], attacks[decides], arms, how)
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
@@ -168,37 +132,15 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         order=read.order,
         audit=require_audited(stages["audit"], AUDITED, AUDIT_TOLERANCE),
         secondary=secondary(found, differences, attacks),
-        base=BaseFacts(
-            architecture=read.base.architecture,
-            parameters=read.base.parameters,
-            source=read.base.source,
-            trained_check=read.base.trained_check,
-            init_from=read.base.init_from,
-        ),
+        base=BaseFacts(**{name: getattr(read.base, name) for name in BaseFacts.model_fields}),
         text=read.text.splits,
-        text_proof=TextProof(
-            largest_shared_shingles=read.text.largest_shared_shingles,
-            duplicates_dropped_documents=read.text.duplicates_dropped_documents,
-            contaminated_dropped_documents=read.text.contaminated_dropped_documents,
-            skipped_rows=read.text.skipped_rows,
-        ),
+        text_proof=TextProof(**{name: getattr(read.text, name) for name in TextProof.model_fields}),
         numerics_changes={stage: given.numerics_changes for stage, given in stages.items() if given.numerics_changes},
         numerics={arm: read.arms[arm].numerics or origins[f"train-{arm}"].numerics for arm in config.arms},
         runs=run_directories(stages, root),
         provenance=origins,
         configuration=config.configuration,
     )
-
-
-def compared_pairs(arms: list[str]) -> list[tuple[str, str]]:
-    """Which models are compared: the baseline with base, every arm with the baseline, monotonic with every other."""
-    others = [arm for arm in arms if arm not in (BASELINE, MONOTONIC)]
-    return [
-        (BASELINE, BASE),
-        (MONOTONIC, BASELINE),
-        *((arm, BASELINE) for arm in others),
-        *((MONOTONIC, arm) for arm in others),
-    ]
 
 
 def _records(given: StageInput) -> Rows:

@@ -22,7 +22,6 @@ from tasks.language.tokenizer import encode
 from tasks.robustness.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
 from tasks.robustness.stages import JUDGED
-from tasks.robustness.words import dead_arms
 from tasks.stage.run import StageInput
 
 MOST_TOKENS = 60
@@ -55,7 +54,7 @@ def attacked_texts(
 
     `records`: attack -> model -> its records under the strongest attack, which say whose that was.
     """
-    living = [arm for arm in results.arms if arm not in dead_arms(results)]
+    living = [arm for arm in results.arms if arm not in results.dead_arms]
     read = _Read(results, stages)
     found = {}
     for attack, kind in (("uat", read.behind_trigger), ("hotflip", read.flipped)):
@@ -94,7 +93,7 @@ class _Read:
 
     def behind_trigger(self, arm: str, kind: str, row: Row) -> Excerpt:
         search, found_for = row["attacked_by"]
-        findings = self._results.attacks.uat
+        findings = self._results.attacks["uat"]
         trigger = (findings.triggers if search == "gradient" else findings.blind_triggers)[found_for].trigger_ids
         tokens = self._tokens(row["example_id"], findings.attack.text_tokens)
         written = [(token, True) for token in trigger] + [(token, False) for token in tokens]
@@ -102,7 +101,7 @@ class _Read:
 
     def flipped(self, arm: str, kind: str, row: Row) -> Excerpt:
         search, found_for = row["attacked_by"]
-        tokens = self._tokens(row["example_id"], self._results.attacks.hotflip.attack.text_tokens)
+        tokens = self._tokens(row["example_id"], self._results.attacks["hotflip"].attack.text_tokens)
         prefix, flips = "" if search == "gradient" else "blind_", self._flips_of(found_for)[row["example_id"]]
         new = dict(zip(flips[f"{prefix}positions"], flips[f"{prefix}replacements"], strict=True))
         before = [(token, place in new) for place, token in enumerate(tokens)]

@@ -1,39 +1,51 @@
-"""What must hold before any number of the study is shown: recomputed from the records, and from the text itself.
+"""What must hold of text, trainings, test losses and order before any number of the study is shown.
 
-A result is what a stage says of itself. Whatever can be computed again from the rows that it kept is computed again,
-and what does not agree is refused by name: what was measured, and what is required.
+A result is what a stage says of itself. Whatever can be computed again from the rows and files that it kept is computed
+again, and what does not agree is refused by name: what was measured, and what is required.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 
-from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
-from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES
-from tasks.attacks.effects import succeeded
+from storage import durable
+from storage.errors import (
+    CheckFailed,
+    require,
+    require_close,
+    require_distinct,
+    require_each_once,
+    require_equal,
+    require_limit,
+)
 from tasks.attacks.losses import summary
 from tasks.language import foreign
+from tasks.language.blocks import Blocks
+from tasks.language.result import PackedSplit, SplitsProof, SplitSummary, Training
+from tasks.language.splits import EVALUATION_SPLITS
 from tasks.language.tokenizer import encode
-from tasks.robustness.results import (
-    EvaluateResult,
-    HotFlipResult,
-    ModelOrder,
-    OrderResult,
-    UatResult,
-)
-from tasks.robustness.stages import JUDGED
+from tasks.monotonic.configuration import Constraint
+from tasks.robustness.arm import ARMS, BASE, BASELINE
+from tasks.robustness.results import ArmResult, BaseResult, EvaluateResult, ModelOrder, OrderResult, SetupResult
+from tasks.robustness.strongest import Rows
 from tasks.stage.run import StageInput
+from tasks.training.budget import Budget
+from tasks.training.logged import require_trained as require_logged
+from tasks.training.schedule import Schedule
 
-Rows = list[dict[str, Any]]
 ROUNDING = 1e-4
 """Relative: a loss in another batch differs by less."""
 ROUNDING_OF = {"fp32": ROUNDING, "tf32": 0.02, "bf16": 0.02}
 """The same of a loss that was seen in this precision, beside its value in fp32."""
+Arms = Mapping[str, ArmResult]
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,173 @@ def documents(text: StageInput, split: str) -> dict[str, Document]:
     }
 
 
+# ---------------------------------------------------------------------------------------------------- the text
+
+
+def require_text(result: SetupResult, given: StageInput) -> None:
+    """Documents, digests and packed tokens are those that setup left.
+
+    Only the tokens of train documents are kept: the rest is what the proof says that was written with them.
+    """
+    folder = given.path / "text"
+    proof = SplitsProof.read_file(folder / "proof.json")
+    for field in filter(SetupResult.model_fields.__contains__, SplitsProof.model_fields):
+        what = f"{field} in the result of setup is that in {folder / 'proof.json'}"
+        require_equal(what, getattr(result, field), getattr(proof, field))
+    for split in EVALUATION_SPLITS:
+        file = folder / f"{split}.parquet"
+        require_equal(f"the {split} split of setup is that in {file}", result.splits[split], _summary(file))
+    for split, packed in result.packed.items():
+        written = durable.read_json(folder / f"{split}.json")
+        require_equal(f"the packed {split} split of setup is that in {folder}", packed.as_json(), written)
+        blocks = Blocks(folder, split)  # BadInput where the file has another size than this
+        held = len(blocks) * blocks.sequence_length
+        require_equal(f"the packed {split} split has the tokens of {folder / split}.bin", packed.tokens, held)
+    counts = np.load(folder / "unigram.npy")
+    counted, required = (len(counts), int(counts.sum())), (result.vocabulary_tokens, result.packed["train"].tokens)
+    require_equal("the counts of setup are of its tokens", counted, required)
+
+
+def _summary(file: Path) -> SplitSummary:
+    rows = pq.read_table(file).to_pylist()
+    listed = "\n".join(sorted(row["example_id"] for row in rows))
+    return SplitSummary(
+        documents=len(rows),
+        characters=sum(len(row["text"]) for row in rows),
+        sources=len({row["source"] for row in rows}),
+        digest=hashlib.sha256(listed.encode()).hexdigest(),
+    )
+
+
+# ----------------------------------------------------------------------------------------------- the trainings
+
+
+def require_trainings(
+    configured: Mapping[str, Any], stages: Mapping[str, StageInput], text: SetupResult, base: BaseResult, arms: Arms
+) -> None:
+    """Every training of the study is the one that was asked for; `configured` are the fields of the study."""
+    digests = {name: arm.weights_digest for name, arm in arms.items()}
+    require_distinct("every arm has weights of its own", digests, "equal digests")
+    packed, rates = text.packed["train"], configured["learning_rates"]
+    budget, constraint = (
+        Budget.model_validate(configured["budget"]),
+        Constraint.model_validate(configured["constraint"]),
+    )
+    for name, arm in arms.items():  # of budgets a sentence in the report says this
+        require_equal(f"all arms had the same budget, {name} as {BASELINE}", _spent(arm), _spent(arms[BASELINE]))
+    for name, arm in arms.items():
+        _require_constrained(name, arm, constraint)
+        _require_trained(name, stages[f"train-{name}"], arm.training, budget, rates, packed)
+        _require_best_trial(name, arm)
+        _require_liveness(name, arm)
+    _require_same_layers(arms)
+    if base.training:
+        budget = Budget.model_validate(configured["model"]["pretraining"])
+        _require_trained(BASE, stages["base"], base.training, budget, [], packed)
+    _require_base_trained(configured["base_checks"], base)
+    shares = [f"{share:g}" for share in configured["snapshots"]]
+    for name, snapshots in {BASE: base.snapshots, **{name: arm.snapshots for name, arm in arms.items()}}.items():
+        required = shares if name == (BASE if base.training else BASELINE) else []
+        require_equal(f"{name} kept a snapshot at each share of its training", list(snapshots), required)
+
+
+def _spent(arm: ArmResult) -> dict[str, Any]:
+    """Where learning rates were tried out, the trials count, and not which of them was kept."""
+    training = arm.training
+    budget = {key: value for key, value in training.budget.items() if key != "learning_rate" or not arm.trials}
+    trials = sorted(arm.trials)
+    return {"budget": budget, "trials": trials, "steps": training.steps, "tokens": training.tokens_trained}
+
+
+def _rounding(training: Training) -> float:
+    """Validations are made in tf32 where the training is; in bf16 they are not."""
+    return ROUNDING_OF["tf32" if training.budget.get("precision") == "tf32" else "fp32"]
+
+
+def _require_base_trained(configured: Mapping[str, float], base: BaseResult) -> None:
+    """The base model is as much better than what it is compared with as required."""
+    found, training = base.trained_check, base.training
+    required = {name: configured[f"max_ratio_to_{name}"] for name in ["unigram", *(["untrained"] if training else [])]}
+    require_equal("base was held against what is configured", found.required_ratio, required)
+    own = found.validation_perplexity["base"]
+    follow = {name: own / found.validation_perplexity[name] for name in required}
+    require_equal("the ratios of base follow from its perplexities", found.ratio_of_perplexities, follow)
+    for name, ratio in follow.items():
+        require_limit(f"base is trained, beside {name}", ratio, required[name])
+    if training:
+        loss, kept = (
+            training.best_validation_loss_nats_per_token,
+            "the perplexity of base is that of its best validation",
+        )
+        require_close(kept, math.log(own), loss, _rounding(training) * loss)
+
+
+def _require_best_trial(name: str, arm: ArmResult) -> None:
+    """The learning rate with the lowest validation loss was kept, of those that were tried."""
+    rate, loss = f"{arm.training.budget['learning_rate']:g}", arm.training.best_validation_loss_nats_per_token
+    best = not arm.trials or arm.trials.get(rate) == loss == min(arm.trials.values())
+    require(best, f"{name} kept the best of its trials", f"rate {rate}, loss {loss}", arm.trials)
+
+
+def _require_trained(
+    what: str, given: StageInput, training: Training, budget: Budget, rates: list[float], packed: PackedSplit
+) -> None:
+    """A training on the packed text was as configured, and left what it says; one of `rates`, where these were tried.
+
+    What is kept are the weights of the lowest validation, of equals the earlier.
+    """
+    if (rate := training.budget["learning_rate"]) in rates:
+        budget = budget.model_copy(update={"learning_rate": rate})
+    spent, name = training.as_json(), "validation_loss_nats_per_token"
+    require_logged(what, given.run.metrics_file, spent, "validation_loss", budget, packed.blocks, name)
+    schedule = Schedule(budget, packed.blocks)
+    tokens = sum(schedule.window(step)[2] for step in range(1, training.steps + 1)) * (packed.sequence_length - 1)
+    require_equal(f"{what} was trained on the tokens of its steps", training.tokens_trained, tokens)
+    perplexity = math.exp(min(training.best_validation_loss_nats_per_token, 700.0))
+    follows = f"the best perplexity of {what} follows from its loss"
+    require_close(follows, training.best_validation_perplexity, perplexity, 1e-9 * perplexity)
+
+
+def _require_liveness(name: str, arm: ArmResult) -> None:
+    """Liveness was measured on the weights that were kept, whose validation loss is known, and its rise follows."""
+    live, loss = arm.sublayers, arm.training.best_validation_loss_nats_per_token
+    what = f"the liveness of {name} was measured at its best validation loss"
+    require_close(what, live.loss_nats_per_token, loss, _rounding(arm.training) * loss)
+    rise = live.loss_with_means_nats_per_token - live.loss_nats_per_token
+    require_close(f"the rise of {name} follows from its two losses", live.rise_nats_per_token, rise, 1e-9)
+
+
+def _require_constrained(name: str, arm: ArmResult, constraint: Constraint) -> None:
+    """The arm kept the signs that its name says, in layers that the study names, and these were looked at."""
+    kept, found = ARMS[name].kept(constraint), arm.constraint
+    require_equal(f"{name} was trained as its name says", f"by {arm.by}", f"by {kept}")
+    if kept == "free":
+        require_equal(f"{name} was trained without constraint", found and found.signs, None)
+        return
+    measured, required = found and f"{found.variant}, {found.signs}", f"{constraint.variant}, {ARMS[name].signs}"
+    require_equal(f"the weights that {name} constrains are those of the study", measured, required)
+    assert found is not None
+    looked_at = found.layers_checked == len(found.layers) > 0 and found.weights_checked >= found.layers_checked
+    measured = f"{found.layers_checked} layers, {found.weights_checked} weights, {len(found.layers)} names"
+    require(looked_at, f"constrained weights of {name} were looked at", measured, "every layer by name, and weights")
+    held = found.largest_violation == 0 and (found.signs != "non-negative" or found.min_weight >= 0)
+    measured = f"violation {found.largest_violation:g}, smallest weight {found.min_weight:g}"
+    require(held, f"the constrained weights of {name} have the signs they may have", measured, "no violation")
+
+
+def _require_same_layers(arms: Arms) -> None:
+    """All arms that keep signs keep them in the same layers, and liveness was measured in the same sublayers."""
+    layers = {name: arm.constraint.layers for name, arm in arms.items() if arm.constraint}
+    sublayers = {name: sorted(arm.sublayers.effective_rank) for name, arm in arms.items()}
+    for what, found in (("constrained layers", layers), ("sublayers", sublayers)):
+        first = next(iter(found))
+        for name, names in found.items():
+            require_equal(f"all arms have the same {what}, {name} as {first}", names, found[first])
+
+
+# ---------------------------------------------------------------------------------------- test losses and order
+
+
 def require_evaluation(
     found: EvaluateResult, rows: Rows, test: Mapping[str, Document], models: Collection[str]
 ) -> None:
@@ -67,14 +246,29 @@ def require_evaluation(
     require(not missing, "evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
     require_equal("evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test")
     require_losses("evaluate", rows)
+    required = [(document.example_id, document.source, document.tokens) for document in test.values()]
     for name, stated in found.models.items():
-        own = [row for row in rows if row["model"] == name]
-        scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in own]
-        required = [(document.example_id, document.source, document.tokens) for document in test.values()]
+        scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in rows if row["model"] == name]
         require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)
         require_equal(f"what evaluate says of {name} follows from its records", stated, summary(rows, name))
     unknown = sorted({row["model"] for row in rows} - found.models.keys())
     require(not unknown, "evaluate's records are of its models", unknown, sorted(found.models))
+
+
+def require_losses(what: str, rows: Rows) -> None:
+    """Every loss is a finite number and not below 0; that of some tokens of a text is not above that of all."""
+    for row in rows:
+        of = f"of {row['model']}, document {row['example_id']}"
+        for column, value in row.items():
+            numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, float)]
+            if not all(math.isfinite(number) for number in numbers):
+                raise CheckFailed(f"every loss of {what} is a finite number", f"{column} {of}: {value}", "finite")
+            if "loss" in column and any(number < 0 for number in numbers):
+                raise CheckFailed(f"no loss of {what} is below 0", f"{column} {of}: {value}", "0 or more")
+        require(row["tokens_scored"] > 0, f"{what} scored something of every document", f"0 tokens {of}", "1 or more")
+        part, whole = (row.get(f"{name}clean_loss_sum_nats", 0.0) for name in ("", "text_"))
+        no_more = f"in {what} the scored part of a text costs no more than the whole, {of}"
+        require_limit(no_more, part, whole * (1 + ROUNDING))
 
 
 def require_order(found: OrderResult, rows: Rows, models: list[str], variant: str) -> None:
@@ -93,134 +287,3 @@ def require_order(found: OrderResult, rows: Rows, models: list[str], variant: st
             f"{certificate.tensors_checked} tensors ({certificate.variant}), {tensors} in its sublayers",
             f"those of {variant}, and more than none",
         )
-
-
-def require_attack(
-    attack: str, model: str, found: UatResult | HotFlipResult, rows: Rows, judged: Mapping[str, Document], given: Any
-) -> None:
-    """One model was attacked as configured, on documents of the split that no search has seen, and scored soundly.
-
-    `given` is the attack's configuration. Tokens that an attacker wrote, or might have written, are never scored.
-    """
-    what = f"{attack} on {model}"
-    measured = (found.model, found.split, {row["model"] for row in rows})
-    require_equal(f"{what} is judged on {JUDGED}, and its records are of it", measured, (model, JUDGED, {model}))
-    require_equal(f"{what} attacked as this study is configured", found.attack.scientific(), given.scientific())
-    require_losses(what, rows)
-    expected = list(judged.values())[: given.documents if isinstance(found, HotFlipResult) else None]
-    attacked = [(row["example_id"], row["source"]) for row in rows]
-    first = [(document.example_id, document.source) for document in expected]
-    require_each_once(f"{what} attacked the documents of {JUDGED}", attacked, first)
-    require_equal(f"the documents that {what} counted are its records", found.documents, len(rows))
-    for row in rows:
-        _require_own_tokens(what, row, min(judged[row["example_id"]].tokens, given.text_tokens))
-    if isinstance(found, HotFlipResult):
-        _require_flips(what, found, rows)
-        _require_control(what, rows, given.control_draws)
-    else:
-        _require_triggers(what, found)
-        _require_control(what, rows, given.control_triggers)
-    forwards, backwards, blind = cost_of(found)
-    require_equal(f"blind search spent as much as {what}", blind, forwards + BACKWARD_FORWARDS * backwards)
-
-
-def _require_own_tokens(what: str, row: dict[str, Any], tokens: int) -> None:
-    """Of a text of so many tokens: all but those that an attacker may write are scored, the same before and after."""
-    written = row.get("writable", [])
-    where = f"document {row['example_id']}"
-    require(
-        (row["text_tokens"], row["tokens_scored"] + len(written)) == (tokens, tokens),
-        f"{what} scored the text's own tokens alone",
-        f"{where}: {row['tokens_scored']} scored, {len(written)} open to the attacker, text of {row['text_tokens']}",
-        f"together the {tokens} tokens of the text",
-    )
-    require(
-        written or row["clean_loss_sum_nats"] == row["text_clean_loss_sum_nats"],
-        f"{what} was compared with the clean loss of the same tokens",
-        f"{where}: {row['clean_loss_sum_nats']} of the scored tokens, {row['text_clean_loss_sum_nats']} of all",
-        "equal, all are scored",
-    )
-    shares = row["budget_losses_sum_nats"]
-    require(
-        len(shares) == len(BUDGET_SHARES) and math.isclose(shares[-1], row["loss_sum_nats"], rel_tol=1e-6),
-        f"{what} kept what it had found at each share of its budget",
-        f"{where}: {shares}",
-        f"{len(BUDGET_SHARES)} losses, the last {row['loss_sum_nats']}",
-    )
-
-
-def _require_triggers(what: str, found: UatResult) -> None:
-    for trigger in (found.gradient, found.blind):
-        length = len(trigger.trigger_ids)
-        require_equal(f"the trigger of {what} is as long as configured", length, found.attack.trigger_tokens)
-
-
-def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
-    for row in rows:
-        where, tokens = f"document {row['example_id']}", row["text_tokens"]
-        open_to_all = row["writable"]
-        of_text = len(set(open_to_all)) == len(open_to_all) and set(open_to_all) <= set(range(tokens))
-        places = f"{what}: positions open to the attacker are of the text, {where}"
-        require(of_text, places, open_to_all, f"each of {tokens} once")
-        require_limit(f"{what} scored at least half of the text, open in {where}", len(open_to_all), tokens // 2)
-        for kind in ("positions", "blind_positions"):
-            outside = sorted(set(row[kind]) - set(open_to_all))
-            require(not outside, f"{what} wrote where it may write", f"{where}: {kind} {outside}", "none outside")
-            allowed = min(found.attack.flips, tokens // 2)
-            require_limit(f"{what} wrote as much as it may, {kind} in {where}", len(row[kind]), allowed)
-            written = row[kind.replace("positions", "replacements")]
-            require_equal(f"{what} kept a token for each of its {kind}, {where}", len(written), len(row[kind]))
-        require_equal(f"the flips of {what} are counted in {where}", row["flips"], len(row["positions"]))
-        success = succeeded(row, found.attack.success_relative_increase)
-        follows = f"successes of {what} follow from the losses in its records, {where}"
-        require_equal(follows, row["success"], success)
-    for column in ("forward_sequences", "backward_sequences", "blind_forward_sequences", "flips", "round_trips"):
-        total = sum(row[column] for row in rows)
-        require_equal(f"{column} of {what} is the sum of its records'", getattr(found, column), total)
-
-
-def _require_control(what: str, rows: Rows, draws: int) -> None:
-    for row in rows:
-        kept = f"every draw of the control of {what} is kept, document {row['example_id']}"
-        require_equal(kept, len(row["control_losses_sum_nats"]), draws)
-
-
-def require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[str, Rows]) -> None:
-    """Every model was attacked at the same counted cost, on the same tokens of the same documents."""
-    reference = next(iter(found))
-    costs = {model: cost_of(result) for model, result in found.items()}
-    tokens = {model: {row["example_id"]: _scored(row) for row in rows} for model, rows in records.items()}
-    for model in found:
-        what = f"{attack} spent the same on every model, {model} as {reference}"
-        require_equal(what, costs[model], costs[reference])
-        differing = [id_ for id_, scored in tokens[model].items() if scored != tokens[reference][id_]]
-        where = f"{differing[:1]}: {model} differs from {reference}"
-        require(not differing, f"{attack} scored the same tokens for every model", where, "equal tokens")
-
-
-def cost_of(found: UatResult | HotFlipResult) -> tuple[int, int, int]:
-    """Forwards and backwards of the gradient search, and forwards of the blind one."""
-    if isinstance(found, UatResult):
-        gradient = found.gradient
-        return (gradient.forward_sequences, gradient.backward_sequences, found.blind.forward_sequences)
-    return (found.forward_sequences, found.backward_sequences, found.blind_forward_sequences)
-
-
-def _scored(row: dict[str, Any]) -> tuple[int, tuple[int, ...]]:
-    return row["tokens_scored"], tuple(row.get("writable", ()))
-
-
-def require_losses(what: str, rows: Rows) -> None:
-    """Every loss is a finite number and not below 0; that of some tokens of a text is not above that of all."""
-    for row in rows:
-        of = f"of {row['model']}, document {row['example_id']}"
-        for column, value in row.items():
-            numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, float)]
-            if not all(math.isfinite(number) for number in numbers):
-                raise CheckFailed(f"every loss of {what} is a finite number", f"{column} {of}: {value}", "finite")
-            if "loss" in column and any(number < 0 for number in numbers):
-                raise CheckFailed(f"no loss of {what} is below 0", f"{column} {of}: {value}", "0 or more")
-        require(row["tokens_scored"] > 0, f"{what} scored something of every document", f"0 tokens {of}", "1 or more")
-        part, whole = (row.get(f"{name}clean_loss_sum_nats", 0.0) for name in ("", "text_"))
-        no_more = f"in {what} the scored part of a text costs no more than the whole, {of}"
-        require_limit(no_more, part, whole * (1 + ROUNDING))

@@ -38,7 +38,7 @@ def figures(
         drawn["training-base"] = _training("training-base", {BASE: trained[BASE]})
     arms = {arm: trained[arm] for arm in results.arms}
     drawn["training-arms"] = _training("training-arms", arms)
-    for attack, findings in results.attacks.by_name().items():
+    for attack, findings in results.attacks.items():
         drawn[f"effects-{attack}"] = _effects(attack, records[attack])
         drawn[f"equal-loss-{attack}"] = _against_clean_loss(attack, findings)
         drawn[f"strength-{attack}"] = _strength(attack, findings)
@@ -107,7 +107,7 @@ def _against_clean_loss(attack: str, findings: Findings) -> Figure:
 
 
 def _strength(attack: str, findings: Findings) -> Figure:
-    searched = "search documents" if attack == "uat" else "attacked texts, their mean"
+    searched = "search documents" if findings.one_for_all else "attacked texts, their mean"
     styles = _styles({model: None for model in findings.curves if "@" not in model})
     drawn = [
         Curve(model, style, [[point.forward_sequences, point.loss_nats_per_token] for point in findings.curves[model]])
@@ -118,5 +118,5 @@ def _strength(attack: str, findings: Findings) -> Figure:
         f"{attack}: what the search on each model had found after so many forwards (a backward counts as two), on the "
         f"{searched}."
     )
-    label = "loss (nats per token)" if attack == "uat" else "increase (nats per token)"
+    label = "loss (nats per token)" if findings.one_for_all else "increase (nats per token)"
     return curves(f"strength-{attack}", caption, ends, drawn, "forward sequences", label)

@@ -10,16 +10,11 @@ from typing import Any
 from pydantic import Field
 
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.attacks.effects import (
-    Effect,
-    EffectDifference,
-    EffectDifferenceWithSuccess,
-    EffectWithSuccess,
-)
+from tasks.attacks.effects import Effect, EffectDifference
 from tasks.attacks.losses import LossDifference, ModelLoss
 from tasks.attacks.matched import MatchedDifference
 from tasks.findings.audit import AuditResult
-from tasks.findings.provenance import Provenance
+from tasks.findings.provenance import Provenance, run_name
 from tasks.findings.statistics.configuration import Primary
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.resampling import Estimate
@@ -28,41 +23,12 @@ from tasks.findings.sweep.results import SweepResults
 from tasks.language.result import SplitSummary, TrainedCheck
 from tasks.monotonic.configuration import By
 from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
-from tasks.robustness.results import OrderResult, SearchPoint, TransferResult, Trigger
+from tasks.robustness.arm import ALIVE_SHARE
+from tasks.robustness.results import Cost, OrderResult, SearchPoint, TransferResult, Trigger
 from tasks.stage.result import Result
 from tasks.training.initial import InitialWeights
 
-
-class Cost(Result):
-    """Sequences that went through a model in its gradient search, and in the blind search beside it."""
-
-    forward_sequences: int
-    backward_sequences: int
-    blind_forward_sequences: int
-
-
-class UatFindings(Result):
-    """What the triggers did to each model, the differences between models, and what they cost.
-
-    Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
-    differences are means over the searches, by the strongest trigger of each;
-    `at_equal_loss_alone`: by the gradient search on each model alone.
-    """
-
-    split: str
-    documents: int
-    attack: TriggerAttack
-    triggers: dict[str, Trigger]
-    blind_triggers: dict[str, Trigger]
-    attacked_by: dict[str, dict[str, int]]
-    effects: dict[str, Effect]
-    differences: list[EffectDifference]
-    at_equal_loss: list[MatchedDifference]
-    at_equal_loss_alone: list[MatchedDifference]
-    rank_correlation: dict[str, float | None]
-    costs: dict[str, Cost]
-    curves: dict[str, list[SearchPoint]]
-    records_digests: dict[str, str]
+ATTACKS = ("uat", "hotflip")
 
 
 class FlipsMade(Result):
@@ -72,36 +38,48 @@ class FlipsMade(Result):
     unchanged_documents: int
 
 
-class HotFlipFindings(Result):
-    """What the flips did to each model, the differences between models, and what they cost; effects as with uat."""
+class Findings(Result):
+    """What one attack did to each model, the differences between models, and what it cost.
+
+    Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
+    differences are means over the searches, by the strongest attack of each; `at_equal_loss_alone`: by the gradient
+    search on each model alone. Triggers are those of uat; flips, and texts that come back as the same tokens, of
+    hotflip.
+    """
 
     split: str
     documents: int
-    attack: FlipAttack
+    attack: TriggerAttack | FlipAttack
     attacked_by: dict[str, dict[str, int]]
-    effects: dict[str, EffectWithSuccess]
-    differences: list[EffectDifferenceWithSuccess]
+    effects: dict[str, Effect]
+    differences: list[EffectDifference]
     at_equal_loss: list[MatchedDifference]
     at_equal_loss_alone: list[MatchedDifference]
     rank_correlation: dict[str, float | None]
     costs: dict[str, Cost]
     curves: dict[str, list[SearchPoint]]
-    flips: dict[str, FlipsMade]
-    round_trips_documents: dict[str, int]
     records_digests: dict[str, str]
+    triggers: dict[str, Trigger] = Field(default_factory=dict)
+    blind_triggers: dict[str, Trigger] = Field(default_factory=dict)
+    flips: dict[str, FlipsMade] = Field(default_factory=dict)
+    round_trips_documents: dict[str, int] = Field(default_factory=dict)
 
+    @property
+    def one_for_all(self) -> bool:
+        """Whether one trigger attacks all texts, so that there are several searches; else each text has its own."""
+        return isinstance(self.attack, TriggerAttack)
 
-Findings = UatFindings | HotFlipFindings
+    @property
+    def searches(self) -> int:
+        return self.attack.restarts if isinstance(self.attack, TriggerAttack) else 1
 
+    def difference(self, model: str, reference: str) -> EffectDifference:
+        return next(row for row in self.differences if (row.model, row.reference) == (model, reference))
 
-class Attacks(Result):
-    """Both attacks."""
-
-    uat: UatFindings
-    hotflip: HotFlipFindings
-
-    def by_name(self) -> dict[str, Findings]:
-        return {"uat": self.uat, "hotflip": self.hotflip}
+    @property
+    def beaten_by_blind_search(self) -> list[str]:
+        """Models on which the gradient search found no more than blind search at equal cost."""
+        return [model for model, effect in self.effects.items() if effect.search_minus_blind_nats_per_token.value <= 0]
 
 
 class ArmFacts(Result):
@@ -131,9 +109,10 @@ class PrimaryAnswer(Result):
     """The answer to the study's question, or why there is none: of one study, or over the cells of a sweep.
 
     `difference` is that of the primary measure, monotonic - baseline; `from_placebos` against each placebo whose
-    constrained layers live, `control` of the positive control from baseline (None: no arm is one, or it is not known).
-    It is judged on `documents` of `sources`. Over cells, the interval and the p-value know of seeds and sources
-    together.
+    constrained layers live, `control` of the positive control from baseline (None: no arm is one, or it is not known);
+    `by_fewer_attacks`, of one study, the same difference under less than all that was found, which shows how far it
+    hangs on what the other arms found. It is judged on `documents` of `sources`. Over cells, the interval and the
+    p-value know of seeds and sources together.
     """
 
     primary: Primary
@@ -144,15 +123,7 @@ class PrimaryAnswer(Result):
     unanswered: str | None
     from_placebos: dict[str, OverSeeds | Estimate]
     control: OverSeeds | Estimate | None = None
-
-
-class PrimaryFinding(PrimaryAnswer):
-    """The answer of one study, under everything that was found for any model.
-
-    `by_fewer_attacks`: the same difference under less, which shows how far it hangs on what the other arms found.
-    """
-
-    by_fewer_attacks: dict[str, OverSeeds | Estimate | None]
+    by_fewer_attacks: dict[str, OverSeeds | Estimate | None] = Field(default_factory=dict)
 
 
 class Tested(Result):
@@ -189,11 +160,11 @@ class FinalResults(Result):
 
     study: str
     seeds: list[int]
-    primary: PrimaryFinding
+    primary: PrimaryAnswer
     arms: dict[str, ArmFacts]
     models: dict[str, ModelLoss]
     differences: list[LossDifference]
-    attacks: Attacks
+    attacks: dict[str, Findings]
     transfer: TransferResult
     order: OrderResult
     audit: AuditResult
@@ -207,9 +178,23 @@ class FinalResults(Result):
     provenance: dict[str, Provenance]
     configuration: dict[str, Any]
 
+    def run(self, stage: str) -> str:
+        """The name of the run directory of a stage: the last cell of every row of its numbers."""
+        return run_name(self.runs[stage])
+
+    def adjusted(self, measure: str, model: str, reference: str) -> float | None:
+        """The p-value of a secondary comparison, adjusted for their number; None of what was not tested as one."""
+        known = {(row.measure, row.model, row.reference): row.adjusted_p_value for row in self.secondary}
+        return known.get((measure, model, reference))
+
     @property
     def alive_shares(self) -> dict[str, float]:
         return {name: arm.alive_share for name, arm in self.arms.items()}
+
+    @property
+    def dead_arms(self) -> list[str]:
+        """Arms whose constrained layers do nothing."""
+        return [name for name, share in self.alive_shares.items() if share < ALIVE_SHARE]
 
 
 class RobustnessSweepResults(SweepResults):

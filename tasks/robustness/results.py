@@ -141,6 +141,14 @@ def of_restart(attack: str, number: int) -> str:
     return f"{attack}, restart {number}"
 
 
+class Cost(Result):
+    """Sequences that went through a model in its gradient search, and in the blind search beside it."""
+
+    forward_sequences: int
+    backward_sequences: int
+    blind_forward_sequences: int
+
+
 class UatResult(Result):
     """uat: a universal trigger for one model, found with gradients, and one found by blind search at equal cost.
 
@@ -159,6 +167,18 @@ class UatResult(Result):
     blind: Trigger
     rank_correlation: float | None
     records_digest: str
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(
+            forward_sequences=self.gradient.forward_sequences,
+            backward_sequences=self.gradient.backward_sequences,
+            blind_forward_sequences=self.blind.forward_sequences,
+        )
+
+    @property
+    def curve(self) -> list[SearchPoint]:
+        return self.gradient.curve
 
 
 class HotFlipResult(Result):
@@ -180,6 +200,10 @@ class HotFlipResult(Result):
     curve: list[SearchPoint]
     rank_correlation: float | None
     records_digest: str
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(**{name: getattr(self, name) for name in Cost.model_fields})
 
 
 Transferred = dict[str, dict[str, dict[str, float]]]

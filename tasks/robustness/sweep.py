@@ -19,27 +19,27 @@ from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.sweep.results import SweepResults
 from tasks.findings.sweep.sweep import cells_csv, read_cells
 from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.final_results import FinalResults, PrimaryAnswer, RobustnessSweepResults
+from tasks.robustness.final_results import ATTACKS, FinalResults, PrimaryAnswer, RobustnessSweepResults
+from tasks.robustness.strongest import Rows
 from tasks.robustness.sweep_report import clean_difference, report
-from tasks.robustness.words import (
-    in_other_ways,
-)
+from tasks.robustness.words import in_other_ways
 from tasks.stage.run import StageInput, StageRun
-
-ATTACKS = ("uat", "hotflip")
 
 
 def sweep_seeds(run: StageRun, config: SweepConfig, **studies: StageInput) -> Published:
     """Verifies every byte that it reads, and compares the arms over all seeds that are there."""
     results, document = read_cells(run, config, studies)
-    cells = [
-        Cell(FinalResults.read_file(given.path / "final_results.json"), {name: _rows(given, name) for name in ATTACKS})
-        for given in studies.values()
-    ]
-    _require_distinct_seeds(dict(zip(config.present, cells, strict=True)))
-    combined = _combined(config, cells, results)
-    of_cell = {name: cell.results for name, cell in zip(config.present, cells, strict=True)}
-    return publish_report(run, studies, combined, report(combined, of_cell, document), texts=cells_csv(results, config))
+    cells = {
+        name: Cell(
+            FinalResults.read_file(given.path / "final_results.json"),
+            {attack: pq.read_table(given.path / f"{attack}.parquet").to_pylist() for attack in ATTACKS},
+        )
+        for name, given in zip(config.present, studies.values(), strict=True)
+    }
+    _require_distinct_seeds(cells)
+    combined = _combined(config, list(cells.values()), results)
+    document = report(combined, {name: cell.results for name, cell in cells.items()}, document)
+    return publish_report(run, studies, combined, document, texts=cells_csv(results, config))
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,7 @@ class Cell:
     """One training of every arm: its results, and the records of its attacks."""
 
     results: FinalResults
-    records: dict[str, list[dict[str, Any]]]
-
-
-def _rows(given: StageInput, attack: str) -> list[dict[str, Any]]:
-    return pq.read_table(given.path / f"{attack}.parquet").to_pylist()
+    records: dict[str, Rows]
 
 
 def _combined(config: SweepConfig, cells: list[Cell], results: SweepResults) -> RobustnessSweepResults:
@@ -83,29 +79,24 @@ def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
     """
     found = [cell.results.primary for cell in cells]
     asked = found[0].primary
-    judged: dict[str, Any] = {"documents": found[0].documents, "sources": found[0].sources}
+    judged: dict[str, Any] = {"primary": asked, "documents": found[0].documents, "sources": found[0].sources}
     unanswered = [one.unanswered for one in found if one.unanswered]
     if asked.measure != "increase":
         unanswered += ["over cells the measure increase is compared; at equal clean loss see the report of each cell"]
     if unanswered:
-        nothing: dict[str, Any] = {"difference": None, "answer": None, "from_placebos": {}}
-        return PrimaryAnswer(primary=asked, **judged, **nothing, unanswered=unanswered[0])
+        return PrimaryAnswer(**judged, difference=None, answer=None, from_placebos={}, unanswered=unanswered[0])
 
-    def difference(reference: str, at: float, arm: str = MONOTONIC) -> OverSeeds:
+    def difference(reference: str, at: float = level, arm: str = MONOTONIC) -> OverSeeds:
         return _increase(cells, asked.attack, arm, reference, at)
 
+    placebos = [arm for arm in found[0].from_placebos if all(arm in one.from_placebos for one in found)]
     return PrimaryAnswer(
-        primary=asked,
         **judged,
-        difference=difference(BASELINE, level),
+        difference=difference(BASELINE),
         answer=answer(lambda at: difference(BASELINE, at), asked.margin_nats_per_token, level),
         unanswered=None,
-        from_placebos={
-            arm: difference(arm, level)
-            for arm in found[0].from_placebos
-            if all(arm in one.from_placebos for one in found)
-        },
-        control=difference(BASELINE, level, CONTROL) if CONTROL in cells[0].results.arms else None,
+        from_placebos={arm: difference(arm) for arm in placebos},
+        control=difference(BASELINE, arm=CONTROL) if CONTROL in cells[0].results.arms else None,
     )
 
 
@@ -131,13 +122,16 @@ def _increase(cells: Sequence[Cell], attack: str, model: str, reference: str, le
 
 def _at_equal_loss(attack: str, cell: FinalResults, arm: str) -> float | None:
     """What the attack adds, less what it adds to the unconstrained model at the arm's clean loss; None: not known."""
-    (row,) = [row for row in cell.attacks.by_name()[attack].at_equal_loss if row.model == arm]
+    (row,) = [row for row in cell.attacks[attack].at_equal_loss if row.model == arm]
     return row.increase_nats_per_token.value if row.increase_nats_per_token else None
 
 
 def _require_distinct_seeds(cells: Mapping[str, Cell]) -> None:
     """Two cells with equal weights are one training under two names."""
-    arms = ((f"{name}, {arm}", facts) for name, cell in cells.items() for arm, facts in cell.results.arms.items())
-    digests = {name: facts.weights_digest for name, facts in arms}
+    digests = {
+        f"{name}, {arm}": of_arm.weights_digest
+        for name, cell in cells.items()
+        for arm, of_arm in cell.results.arms.items()
+    }
     advice = "One of the runs is a copy of the other: remove the copy and run that cell"
     require_distinct("every cell has weights of its own", digests, "equal weights_digest", advice)

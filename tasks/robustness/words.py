@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
 from tasks.findings.cautions import begun_with_weights, numerics_changed, numerics_differ
-from tasks.findings.numbers import NATS, estimate, percent
+from tasks.findings.numbers import NATS, estimate, holds_zero, percent
 from tasks.findings.statistics.power import POWER
 from tasks.findings.statistics.resampling import Estimate
-from tasks.robustness.answer import (
-    ONE_SEED,
-    Answered,
-    shows_the_control,
-)
+from tasks.robustness.answer import ONE_SEED, Answered, shows_the_control
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.final_results import FinalResults, PrimaryAnswer
+from tasks.robustness.final_results import FinalResults, Findings, PrimaryAnswer
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""
+STILL_GROWING = 0.05
+"""An attack of which the last part of the budget found more than this share of the increase has not converged."""
+LAST_PART = f"{1 - BUDGET_SHARES[-2]:.0%}"
+"""The part of the budget of which it is asked what it still found."""
+SAME_BUDGET = "All arms had the same budget."
+"""Or the gate would have refused."""
+MORE_WOULD_BE_FOUND = "A larger budget would find more, and may find another difference."
 
 QUESTION = "Does forcing the feed-forward weights of a language model to be non-negative make it harder to attack?"
-
+ATTACK_TITLES = {
+    "uat": "uat (universal adversarial trigger): one trigger in front of every text",
+    "hotflip": "hotflip: a few tokens of each text replaced",
+}
 MODELS = {
     "unigram": "not a network: predicts every token by how often it occurs in the train split",
     "untrained": "the network with random weights, before its pretraining",
@@ -31,13 +38,43 @@ MODELS = {
     **{name: arm.meaning for name, arm in ARMS.items()},
 }
 """Model -> what it is; `base@0.5` is base after half of its training."""
-
-EARLIER_SYSTEM = (
+LIMITS = (
+    "Weights are verified, and what follows for the function of a sublayer stands in the table on order. GELU "
+    "and SiLU fall for inputs below about -0.75 and -1.28, so weights >= 0 alone make no feed-forward layer monotone.",
+    "Attention, embeddings, normalisation and residual connections are not constrained: nothing is claimed about the "
+    "model as a function.",
+    "Only these two attacks were run, with the budget shown. A stronger search can find more.",
+    "The strongest attack is the strongest of two searches on every model. What was found for a model helps against "
+    "those that are like it, so one that has few of its kind (an early snapshot) gains less from the others, and its "
+    "effect is rather too small beside theirs. Random tokens stand beside as one mean draw, not as the best of many.",
+    "Intervals know of other sources of documents; differences under uat of other searches for a trigger too, each "
+    "restart being one. hotflip searches each text anew, so that its searches vary with the texts. None knows of other "
+    "trainings, which needs several seeds, nor of other draws of the random control; what uat does to one model is "
+    "what one trigger does. Where few sources hold most tokens, an interval covers less than it says.",
+    "Every text is read behind the tokenizer's end-of-text token, in all models and before every trigger.",
     "The earlier system (Cooper et al., arXiv 2602.02686) reported for pythia-1.4b, as means of three seeds, a "
     "perplexity of 6.72 without and 37.68 with the constraint (|W|, softplus), and hotflip successes of 69.0 % and "
     "42.5 %. Its attacks were scored on the attacker's own tokens too, relative to each model's clean loss. Here "
-    "earlier-system is its arm on this study's model, budget and attacks."
+    "earlier-system is its arm on this study's model, budget and attacks.",
 )
+
+
+def answered(results: FinalResults) -> Answered:
+    """What the study's answer is made from."""
+    return Answered(results.primary, in_other_ways(results), ONE_SEED, "one seed says nothing about another training")
+
+
+def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:
+    """The primary difference by fewer attacks, and by the other measure: what the answer hangs on."""
+    found = results.primary
+    ways = dict(found.by_fewer_attacks)
+    if found.primary.measure == "increase":
+        matched = {row.model: row for row in results.attacks[found.primary.attack].at_equal_loss}
+        ways["at equal clean loss"] = matched[MONOTONIC].increase_nats_per_token
+    return ways
+
+
+# ------------------------------------------------------------------------------------------- what was studied
 
 
 def models(results: FinalResults) -> list[str]:
@@ -47,102 +84,28 @@ def models(results: FinalResults) -> list[str]:
     return named + [f"{name}: {name.split('@')[0]} after that share of its training" for name in kept]
 
 
-def dead_arms(results: FinalResults) -> list[str]:
-    return [name for name, share in results.alive_shares.items() if share < ALIVE_SHARE]
-
-
-def label(results: FinalResults, model: str) -> str:
-    """The name of a model in a table: one whose constrained layers are dead says so in bold, in every table."""
-    return f"**{model} (dead)**" if model in dead_arms(results) else model
-
-
-def pair(results: FinalResults, model: str, reference: str) -> str:
-    """The difference of two models, in a table."""
-    dead = [name for name in (model, reference) if name in dead_arms(results)]
-    return f"**{model} - {reference} (dead: {', '.join(dead)})**" if dead else f"{model} - {reference}"
-
-
-def compared(results: FinalResults, measure: str, pair_of_models: Sequence[str]) -> str:
-    """The name of a secondary comparison in a table, such as `test loss, monotonic - baseline`."""
-    name = f"{measure}, {' - '.join(pair_of_models)}"
-    dead = [model for model in pair_of_models if model in dead_arms(results)]
-    return f"**{name} (dead: {', '.join(dead)})**" if dead else name
-
-
-def dead_layers(shares: Mapping[str, float]) -> list[str]:
-    """Which arms have constrained layers that do nothing; `shares` by arm, of what the baseline's do."""
-    dead = [arm for arm, share in shares.items() if share < ALIVE_SHARE]
-    if not dead:
-        return []
-    return [
-        f"**The constrained layers of {', '.join(dead)} are dead:** replacing their outputs by the mean costs "
-        f"less than {ALIVE_SHARE:.0%} of what it costs the baseline "
-        f"({', '.join(f'{arm} {shares[arm]:.1%}' for arm in dead)}). What is measured of such an arm is a network "
-        "without these layers, whatever the signs of its weights."
-    ]
-
-
-def alive(shares: Mapping[str, float]) -> list[str]:
-    """Whether the constrained layers of each arm do anything."""
-    living = [f"{arm} {share:.0%}" for arm, share in shares.items() if share >= ALIVE_SHARE and arm != BASELINE]
-    shown = f"The constrained layers live, as a share of what they do in the baseline: {', '.join(living)}."
-    return [*dead_layers(shares), *([shown] if living else [])]
-
-
-def could_be_seen(found: PrimaryAnswer, added: float) -> list[str]:
-    """What the study could have shown, beside its margin and what the attack adds to the baseline; and its control."""
-    said, margin = [], found.primary.margin_nats_per_token
-    if found.answer and found.answer.smallest_shown is not None and not found.answer.too_few_sources:
-        least = found.answer.smallest_shown
-        said.append(
-            f"What could be seen: a true difference of {least:.4f} nats per token is shown with a chance of "
-            f"{percent(POWER)}, a smaller one more seldom. {_of_what_is_added(least, margin, added)}"
-            + (" So a difference of the margin's size would mostly be missed." if least > margin else "")
-        )
-    if found.control is None:
-        said.append(
-            f"No positive control was compared (the arm {CONTROL}): nothing shows that an arm that is harder to attack "
-            "would be seen here."
-        )
-    else:
-        shown, row = shows_the_control(found), f"{CONTROL} - baseline {estimate(found.control, NATS)}"
-        said.append(
-            f"The positive control is shown to be harder to attack ({row}): such a difference is seen here."
-            if shown
-            else f"**The positive control is not shown to be harder to attack** ({row}): that nothing is shown of "
-            "another arm says little."
-        )
-    return said
-
-
-def _of_what_is_added(least: float, margin: float, added: float) -> str:
-    """The margin is one of the loss: a factor e^margin of the perplexity under attack, whatever the attack adds."""
-    of = f"{least / added:.1%} and {margin / added:.1%} of the {NATS(added)} that" if added > 0 else "beside what"
+def model_and_text(results: FinalResults) -> str:
+    """Architecture, size and test text; a toy is called a toy."""
+    base, split = results.base, results.text["test"]
+    toy = " (toy size: shows that the method runs, not what it does to a real model)"
     return (
-        f"It and the margin of {margin:g}, which is {math.expm1(margin):.1%} of a perplexity, are {of} the attack adds "
-        "to the baseline."
+        f"{base.architecture}, {base.parameters:,} parameters{toy if base.parameters < TOY_PARAMETERS else ''}. "
+        f"{split.documents:,} test documents of {split.sources:,} sources"
     )
 
 
-def answered(results: FinalResults) -> Answered:
-    """What the study's two sentences are made from."""
-    one_training = "one seed says nothing about another training"
-    return Answered(results.primary, in_other_ways(results), ONE_SEED, one_training)
-
-
-def in_other_ways(results: FinalResults) -> dict[str, Estimate | None]:
-    """The primary difference by fewer attacks, and by the other measure: what the answer hangs on."""
-    found = results.primary
-    ways = dict(found.by_fewer_attacks)
-    if found.primary.measure == "increase":
-        matched = {row.model: row for row in results.attacks.by_name()[found.primary.attack].at_equal_loss}
-        ways["at equal clean loss"] = matched[MONOTONIC].increase_nats_per_token
-    return ways
-
-
 def the_text(results: FinalResults) -> str:
-    """What kind of text it is, what a source of it is, and whether the model may have seen it before."""
-    return f"{_kind_of_text(results.configuration['text'])}{_seen_before(results)}"
+    """What kind of text it is, what a source of it is, and whether the model may have seen it before.
+
+    A model that was pretrained elsewhere may know the text by heart, unless it is evaluated on another.
+    """
+    text = results.configuration["text"]
+    if results.base.source == "from-scratch" or text.get("held_out"):
+        return _kind_of_text(text)
+    return (
+        f"{_kind_of_text(text)} **The model was pretrained elsewhere, and nothing shows that it has not seen this text "
+        "before** (text.held_out names another to evaluate on)."
+    )
 
 
 def _kind_of_text(text: dict[str, Any]) -> str:
@@ -162,32 +125,53 @@ def _kind_of_text(text: dict[str, Any]) -> str:
     )
 
 
-def _seen_before(results: FinalResults) -> str:
-    """A model that was pretrained elsewhere may know the text by heart, unless it is evaluated on another."""
-    if results.base.source == "from-scratch" or results.configuration["text"].get("held_out"):
-        return ""
+def how_attacked(findings: Findings, results: FinalResults) -> str:
+    """One paragraph on what an attack does, with its settings."""
+    attack, split, sources = findings.attack, results.text[findings.split], findings.effects[BASE].sources
+    judged = (
+        f"{findings.documents:,} of the {split.documents:,} documents of {findings.split}, from {sources:,} sources"
+    )
+    if isinstance(attack, TriggerAttack):
+        return (
+            f"A universal adversarial trigger (Wallace et al. 2019, arXiv 1908.07125): one of {attack.trigger_tokens} "
+            "tokens for each model, searched on attack-search (restarts x iterations: "
+            f"{attack.restarts} x {attack.iterations}) and judged on {judged}. Only the text's own tokens are scored, "
+            f"the first {attack.text_tokens} of each. Two controls: the mean of {attack.control_triggers} random "
+            "triggers of the same length, and blind search, which tries random replacements, without gradients, at the "
+            "same counted cost. Every model faces what both searches found for every model; what counts is the one "
+            "trigger that does most to it on attack-search."
+        )
     return (
-        " **The model was pretrained elsewhere, and nothing shows that it has not seen this text before** "
-        "(text.held_out names another to evaluate on)."
+        f"HotFlip (Ebrahimi et al. 2018, arXiv 1712.06751), for tokens: up to {attack.flips} of each text replaced, "
+        f"where that raises the loss, searched for each text and model, on {judged}, the first {attack.text_tokens} "
+        "tokens of each. Where an attacker may write is drawn beforehand, the same for every model; all other tokens "
+        f"are scored, and no others. Two controls: the mean of {attack.control_draws} draws of {attack.flips} random "
+        "replacements, and blind search at the same counted cost. Every model faces what both searches found for every "
+        "model; what counts, in each text, are the flips that do most to it."
     )
 
 
-def what_was_studied(results: FinalResults) -> str:
-    """Model, size, test text, seed; a toy is called a toy, and one seed is called one."""
-    return (
-        f"{model_and_text(results)}, seed {results.seeds[0]}. "
-        "One seed: differences describe these trainings and rank nothing."
-    )
+# ------------------------------------------------------------------------------------------ what stands first
 
 
-def model_and_text(results: FinalResults) -> str:
-    """Architecture, size and test text; a toy is called a toy."""
-    base, split = results.base, results.text["test"]
-    toy = " (toy size: shows that the method runs, not what it does to a real model)"
-    return (
-        f"{base.architecture}, {base.parameters:,} parameters"
-        + (toy if base.parameters < TOY_PARAMETERS else "")
-        + f". {split.documents:,} test documents of {split.sources:,} sources"
+def dead_layers(shares: Mapping[str, float]) -> list[str]:
+    """Which arms have constrained layers that do nothing; `shares` by arm, of what the baseline's do."""
+    dead = [arm for arm, share in shares.items() if share < ALIVE_SHARE]
+    if not dead:
+        return []
+    return [
+        f"**The constrained layers of {', '.join(dead)} are dead:** replacing their outputs by the mean costs "
+        f"less than {ALIVE_SHARE:.0%} of what it costs the baseline "
+        f"({', '.join(f'{arm} {shares[arm]:.1%}' for arm in dead)}). What is measured of such an arm is a network "
+        "without these layers, whatever the signs of its weights."
+    ]
+
+
+def alive(shares: Mapping[str, float]) -> list[str]:
+    """How much the constrained layers of each arm do, where they do anything."""
+    living = [f"{arm} {share:.0%}" for arm, share in shares.items() if share >= ALIVE_SHARE and arm != BASELINE]
+    return [f"The constrained layers live, as a share of what they do in the baseline: {', '.join(living)}."] * bool(
+        living
     )
 
 
@@ -204,44 +188,143 @@ def worse_than_frequencies(results: FinalResults) -> list[str]:
     ]
 
 
-def cautions(results: FinalResults) -> list[str]:
-    """What every table of these results must say: budgets, and numerics that were not the same throughout."""
+def masked(attacks: Mapping[str, Findings]) -> list[str]:
+    """That a gradient search found no more than blind search: its numbers then say nothing about the model."""
     return [
-        "All arms had the same budget.",
-        *_still(results),
+        f"**{name}: the gradient search does not beat blind search at equal cost on {', '.join(weak)}.** Its gradients "
+        "mislead there (masking): a small effect is no sign that the model withstands attacks."
+        for name, findings in attacks.items()
+        if (weak := findings.beaten_by_blind_search)
+    ]
+
+
+def still_growing(findings: Findings) -> dict[str, float]:
+    """Models on which the search had not converged, each with the share of its increase that was found last."""
+    found = {}
+    for model, effect in findings.effects.items():
+        *_, before, last = (increase.value for increase in effect.budget_increases)
+        if last > 0 and (last - before) / last > STILL_GROWING:
+            found[model] = (last - before) / last
+    return found
+
+
+def unconverged(attacks: Mapping[str, Findings]) -> list[str]:
+    """Which attacks would find more with a larger budget; every report says it first."""
+    return [
+        f"**{name} has not converged:** the last {LAST_PART} of its budget, the same for every model, still found this "
+        f"share of what the search on each model found: {_listed(growing, '{:.0%}')}. {MORE_WOULD_BE_FOUND}"
+        for name, findings in attacks.items()
+        if (growing := still_growing(findings))
+    ]
+
+
+def _listed(of_models: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{model} {form.format(value)}" for model, value in of_models.items())
+
+
+def could_be_seen(found: PrimaryAnswer, added: float) -> list[str]:
+    """What the study could have shown, beside its margin and what the attack adds to the baseline; and its control.
+
+    The margin is one of the loss: a factor e^margin of the perplexity under attack, whatever the attack adds.
+    """
+    lines, margin = [], found.primary.margin_nats_per_token
+    if found.answer and found.answer.smallest_shown is not None and not found.answer.too_few_sources:
+        least = found.answer.smallest_shown
+        shares = (
+            f"{least / added:.1%} and {margin / added:.1%} of the {NATS(added)} that" if added > 0 else "beside what"
+        )
+        lines.append(
+            f"What could be seen: a true difference of {least:.4f} nats per token is shown with a chance of "
+            f"{percent(POWER)}, a smaller one more seldom. It and the margin of {margin:g}, which is "
+            f"{math.expm1(margin):.1%} of a perplexity, are {shares} the attack adds to the baseline."
+            + (" So a difference of the margin's size would mostly be missed." if least > margin else "")
+        )
+    if found.control is None:
+        return [
+            *lines,
+            f"No positive control was compared (the arm {CONTROL}): nothing shows that an arm that is harder to attack "
+            "would be seen here.",
+        ]
+    row = f"{CONTROL} - baseline {estimate(found.control, NATS)}"
+    if shows_the_control(found):
+        return [
+            *lines,
+            f"The positive control is shown to be harder to attack ({row}): such a difference is seen here.",
+        ]
+    return [
+        *lines,
+        f"**The positive control is not shown to be harder to attack** ({row}): that nothing is shown of another arm "
+        "says little.",
+    ]
+
+
+def cautions(results: FinalResults) -> list[str]:
+    """Weights that hardly moved, and numerics that were not the same throughout."""
+    ratios = {name: arm.movement_ratio for name, arm in results.arms.items() if arm.movement_ratio is not None}
+    still = {name: ratio for name, ratio in ratios.items() if ratio < ALIVE_SHARE}
+    hardly = (
+        f"**The constrained weights of {', '.join(still)} hardly moved** (median relative movement, as a share of the "
+        f"baseline's: {_listed(still, '{:.1%}')}): there the rest of the network was trained around them."
+    )
+    return [
+        *([hardly] if still else []),
         *begun_with_weights(BASE, results.base.init_from),
         *numerics_changed(results.numerics_changes),
         *numerics_differ(results.numerics),
     ]
 
 
-def _still(results: FinalResults) -> list[str]:
-    """Arms whose constrained weights hardly moved: what was trained is the rest of the network."""
-    still = {
-        name: arm.movement_ratio
-        for name, arm in results.arms.items()
-        if arm.movement_ratio is not None and arm.movement_ratio < ALIVE_SHARE
-    }
-    if not still:
-        return []
-    ratios = ", ".join(f"{name} {ratio:.1%}" for name, ratio in still.items())
-    return [
-        f"**The constrained weights of {', '.join(still)} hardly moved** (median relative movement, as a share of the "
-        f"baseline's: {ratios}): there the rest of the network was trained around them."
-    ]
+# ---------------------------------------------------------------------------------------- how to read the rest
+
+
+def attack_cautions(results: FinalResults) -> Iterable[str]:
+    """How the attacks' numbers must be read, as far as it follows from these numbers."""
+    yield (
+        "A relative increase and a success divide by the model's own clean loss, so the same nats count less for a "
+        "model that predicts badly to begin with: read them beside the increase in nats per token and the clean loss."
+    )
+    margin = results.primary.primary.margin_nats_per_token
+    for name, findings in results.attacks.items():
+        effects = findings.effects
+        gaps = {
+            model: effect.increase_nats_per_token.value - effect.search_increase_nats_per_token.value
+            for model, effect in effects.items()
+        }
+        if missed := {model: gap for model, gap in gaps.items() if gap >= margin}:
+            yield (
+                f"{name}: what other searches found does more than the gradient search on the model itself, by the "
+                f"margin or more, in nats per token: {_listed(missed, '{:+.4f}')}. So a search depends on luck, and "
+                "even the strongest attack may miss as much."
+            )
+        ranks = {model: rank for model, rank in findings.rank_correlation.items() if rank is not None and rank < 0}
+        if ranks:
+            yield (
+                f"{name}: the rank correlation of the gradient's estimate and the exact effect is negative on "
+                f"{_listed(ranks, '{:+.2f}')}: among the candidates that were tried, which are the best by the "
+                "estimate, those with a lower one tended to do more. So the estimate chooses what is tried, and does "
+                "not rank it."
+            )
+        if any(effect.sources < 2 for effect in effects.values()):
+            yield f"All documents of {name} come from one source: its numbers have no interval."
+        same = [
+            model
+            for model, effect in effects.items()
+            if holds_zero(effect.attack_minus_control_nats_per_token.interval)
+        ]
+        if same:
+            yield (
+                f"{name} is not told apart from random tokens on {', '.join(same)}: the interval of attack minus "
+                "control holds zero."
+            )
 
 
 def verified(results: FinalResults) -> str:
     """What was verified of the constrained layers."""
-    kept = [(name, arm.constraint) for name, arm in results.arms.items() if arm.constraint]
-    return (
-        "After training, read from the effective weights: "
-        + "; ".join(
-            f"{name}: {found.weights_checked:,} weights of {found.layers_checked} layers ({found.variant}), signs "
-            f"{found.signs}, none violated, {found.share_of_zeros:.0%} are 0"
-            for name, found in kept
-        )
-        + "."
+    kept = {name: arm.constraint for name, arm in results.arms.items() if arm.constraint}
+    return "After training, read from the effective weights of every layer that the variant names: " + "; ".join(
+        f"{name}: {of.weights_checked:,} weights of {of.layers_checked} layers ({of.variant}), signs {of.signs}, none "
+        f"violated, {of.share_of_zeros:.0%} are 0"
+        for name, of in kept.items()
     )
 
 
@@ -255,20 +338,3 @@ def about_order(results: FinalResults) -> list[str]:
         "(the arm shifted). What differs between arms is where training starts and how it moves, not what can be "
         "computed."
     ]
-
-
-LIMITS = (
-    "Weights are verified, and what follows for the function of a sublayer stands in the table on order. GELU "
-    "and SiLU fall for inputs below about -0.75 and -1.28, so weights >= 0 alone make no feed-forward layer monotone.",
-    "Attention, embeddings, normalisation and residual connections are not constrained: nothing is claimed about the "
-    "model as a function.",
-    "Only these two attacks were run, with the budget shown. A stronger search can find more.",
-    "The strongest attack is the strongest of two searches on every model. What was found for a model helps against "
-    "those that are like it, so one that has few of its kind (an early snapshot) gains less from the others, and its "
-    "effect is rather too small beside theirs. Random tokens stand beside as one mean draw, not as the best of many.",
-    "Intervals know of other sources of documents; differences under uat of other searches for a trigger too, each "
-    "restart being one. hotflip searches each text anew, so that its searches vary with the texts. None knows of other "
-    "trainings, which needs several seeds, nor of other draws of the random control; what uat does to one model is "
-    "what one trigger does. Where few sources hold most tokens, an interval covers less than it says.",
-    "Every text is read behind the tokenizer's end-of-text token, in all models and before every trigger.",
-)

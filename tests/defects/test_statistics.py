@@ -8,19 +8,16 @@ import torch
 
 from tasks.attacks.effects import paired_effects
 from tasks.attacks.matched import matched_difference
-from tasks.findings.statistics.configuration import Evaluation, Primary
+from tasks.findings.statistics.configuration import Primary
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.resampling import Estimate
 from tasks.language.training import with_replaced
 from tasks.robustness.arm import CONTROL
-from tasks.robustness.comparisons import difference_of
 from tasks.robustness.final_results import PrimaryAnswer
 from tasks.robustness.stages import for_trainings
 from tasks.robustness.words import could_be_seen
 from tests.tasks.findings.statistics.records import row
 from tests.tasks.tiny import tiny_study
-
-HOW = Evaluation(bootstrap_resamples=200)
 
 
 def searches(of_trigger: list[float], sources: int = 31) -> list[list[dict]]:
@@ -40,13 +37,12 @@ def searches(of_trigger: list[float], sources: int = 31) -> list[list[dict]]:
 def test_a_difference_under_one_lucky_trigger_is_not_called_sure():
     """Two models that are attacked alike by four searches in the mean; the first is lucky on one of them."""
     found = searches([0.05, -0.06, 0.04, -0.03])
-    lucky = paired_effects(found[0], "b", "a", 200, 0.95).increase_nats_per_token
-    assert lucky.p_value < 0.001 and lucky.interval[1] < 0, "which is what was printed, of a trigger"
-    assert difference_of(found[:1], "b", "a", HOW).increase_nats_per_token.p_value is None
-    over = difference_of(found, "b", "a", HOW).increase_nats_per_token
+    lucky = paired_effects(found[:1], "b", "a", 200, 0.95, 0.15).increase_nats_per_token
+    assert lucky.p_value < 0.001 and lucky.interval[1] < 0, "of hotflip; it was printed of a trigger too"
+    assert paired_effects(found[:1], "b", "a", 200, 0.95).increase_nats_per_token.p_value is None
+    over = paired_effects(found, "b", "a", 200, 0.95).increase_nats_per_token
     assert over.interval[0] < 0 < over.interval[1] and over.p_value > 0.5
     assert over.of_seeds == pytest.approx([-0.05, 0.06, -0.04, 0.03], abs=0.01)
-    assert difference_of(found[:1], "b", "a", HOW, threshold=0.15).increase_nats_per_token.p_value < 0.001, "of hotflip"
 
 
 def test_at_equal_clean_loss_too():

@@ -51,7 +51,7 @@ def document(study: str, final_results: Path) -> Document:
     results = importlib.import_module(f"tasks.{study}.final_results").FinalResults.read_file(final_results)
     if study != "robustness":
         return made.document(results, Drawn())
-    return made.report(results, Drawn(), dict.fromkeys(results.attacks.by_name(), AttackedTexts(HOW, (), ())))
+    return made.report(results, Drawn(), dict.fromkeys(results.attacks, AttackedTexts(HOW, (), ())))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import json, sys
 print(json.dumps({
     "keys": sorted(results), "columns": rows.columns.tolist(), "difference": loss["monotonic"] - loss["baseline"],
     "increase": increase["monotonic"],
-    "typed": typed.attacks.hotflip.effects["monotonic"].increase_nats_per_token.value,
+    "typed": typed.attacks["hotflip"].effects["monotonic"].increase_nats_per_token.value,
     "flips": sum(a != b for a, b in zip(before, after)), "changed": len(worst["positions"]),
     "steps": metrics["train_loss"].dropna().index.tolist(), "least": min(w.min().item() for w in constrained),
     "layers": len(constrained), "nats": nats, "example": worst["example_id"], "numerics": described["numerics"],

@@ -28,7 +28,7 @@ def effect(rows: list[dict], model: str = "a", threshold: float | None = THRESHO
 
 
 def paired(rows: list[dict], model: str = "b", reference: str = "a", threshold: float | None = THRESHOLD) -> Any:
-    return paired_effects(rows, model, reference, 300, 0.95, threshold)
+    return paired_effects([rows], model, reference, 300, 0.95, threshold)
 
 
 def estimates(found: Effect | EffectDifference) -> dict[str, Estimate]:

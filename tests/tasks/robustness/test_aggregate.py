@@ -230,8 +230,6 @@ def test_the_primary_comparison_by_fewer_attacks_is_adjusted_with_the_rest(made:
     tested = secondary(made)
     for way, row in made.numbers["primary"]["by_fewer_attacks"].items():
         assert tested[f"hotflip increase {way}", "monotonic", "baseline"]["p_value"] == row["p_value"]
-    shown = [row[0].strip("*").split(" (dead")[0] for row in rows_of(made.table, "comparison")]
-    assert shown == [f"{measure}, {model} - {reference}" for measure, model, reference in tested]
 
 
 def four_sources_suffice() -> dict[str, Any]:
@@ -305,6 +303,20 @@ def test_gradients_that_mislead_are_told_in_bold(tmp_path: Path):
         transfer_again(stages, "uat")
 
     assert Made(tmp_path, masked).says("uat: the gradient search does not beat blind search at equal cost on")
+
+
+def test_one_model_that_reads_nothing_is_told_in_bold_and_not_refused(tmp_path: Path):
+    def blinded(stages: Stages) -> None:
+        for row in stages["uat-random-signs"]["rows"]:
+            clean = row["clean_loss_sum_nats"]
+            row |= {"loss_sum_nats": clean, "blind_loss_sum_nats": clean, "budget_losses_sum_nats": [clean] * 3}
+        transfer_again(stages, "uat")
+
+    table = Made(tmp_path, blinded).table
+    (bold,) = re.findall(
+        r"\*\*uat: the gradient search does not beat blind search at equal cost on ([^*]*)\.\*\*", table
+    )
+    assert "random-signs" in bold
 
 
 def test_an_attack_that_has_not_converged_is_told_in_the_first_lines_of_every_report(tmp_path: Path):

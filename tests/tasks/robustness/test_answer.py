@@ -12,7 +12,7 @@ from tasks.findings.statistics.configuration import Primary
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.permutation import least_p_value
 from tasks.findings.statistics.resampling import Estimate
-from tasks.robustness.answer import Answered, effects, not_shown, numbers, seen, verdict
+from tasks.robustness.answer import Answered, comparisons, numbers, told
 from tasks.robustness.final_results import PrimaryAnswer
 
 ONE_SEED = "one seed says nothing about another training"
@@ -82,11 +82,11 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_whatever_a_claim_lacks_is_said_in_the_verdict_and_as_not_shown(case: str):
     changed, short, lacking = CASES[case]
-    found = given(**changed)
-    assert re.match(short, verdict(found)) and verdict(found).endswith(".")
-    assert re.search(re.escape(lacking).replace(r"\.\*", ".*"), not_shown(found)), not_shown(found)
-    assert case == "nothing lacks" or "That the constraint makes the model harder to attack" in not_shown(found)
-    for said in (verdict(found), seen(found), numbers(found), not_shown(found)):
+    found = told(given(**changed))
+    assert re.match(short, found.verdict) and found.verdict.endswith(".")
+    assert re.search(re.escape(lacking).replace(r"\.\*", ".*"), found.not_shown), found.not_shown
+    assert case == "nothing lacks" or "That the constraint makes the model harder to attack" in found.not_shown
+    for said in (found.verdict, found.lead, found.not_shown, *numbers(given(**changed))):
         assert "\n" not in said and not NEVER.search(said)
 
 
@@ -98,9 +98,10 @@ def test_all_that_lacks_is_named_together():
         not_compared=["own-signs"],
         one_training=ONE_SEED,
     )
+    not_shown = told(found).not_shown
     for lacking in ("within the margin, ", "the placebo a (", "own-signs, living", "1 of 1 other ways", ONE_SEED):
-        assert lacking in not_shown(found)
-    assert "It is less than on every placebo" not in not_shown(found)
+        assert lacking in not_shown
+    assert "It is less than on every placebo" not in not_shown
 
 
 @pytest.mark.parametrize(
@@ -116,28 +117,30 @@ def test_all_that_lacks_is_named_together():
     ],
 )
 def test_a_difference_stands_beside_the_margin(said: str, interval: list[float], beside: str):
-    assert re.search(beside, seen(given(said, interval, p_value=0.2 if OPEN in beside else 0.002)))
+    assert re.search(beside, told(given(said, interval, p_value=0.2 if OPEN in beside else 0.002)).lead)
 
 
 def test_the_numbers_have_their_interval_p_texts_sources_and_trainings():
-    assert numbers(given(smallest_shown=0.0214)) == (
+    assert numbers(given(smallest_shown=0.0214)) == [
         "hotflip, monotonic - baseline: -0.0300 nats per token (95% interval -0.0500 to -0.0100; p 0.002; 40 texts of "
         "15 sources; 0.0214 or more would be shown with a chance of 80%; 3 trainings)"
-    )
-    assert "would be shown" not in numbers(given("undecided", sources=4, smallest_shown=0.0214)), "nothing could be"
-    assert "97.5% interval" in numbers(given(confidence_level=0.975))
-    assert numbers(given(unanswered="the layers are dead")) == ""
+    ]
+    assert "would be shown" not in numbers(given("undecided", sources=4, smallest_shown=0.0214))[0], "nothing could be"
+    assert "97.5% interval" in numbers(given(confidence_level=0.975))[0]
+    assert numbers(given(unanswered="the layers are dead")) == []
 
 
 def test_what_is_measured_at_equal_clean_loss_has_no_p_and_says_so():
     matched = given(p_value=None, asked={"measure": "increase_at_equal_loss"})
-    assert numbers(matched).startswith("hotflip, monotonic - baseline at equal clean loss: -0.0300 nats")
-    assert "not tested by exchanges" in numbers(matched) and "not tested by exchanges" in seen(matched)
+    (line,) = numbers(matched)
+    assert line.startswith("hotflip, monotonic - baseline at equal clean loss: -0.0300 nats")
+    assert "not tested by exchanges" in line and "not tested by exchanges" in told(matched).lead
 
 
-def test_the_figure_has_a_row_for_the_difference_each_placebo_each_known_way_and_the_control():
+def test_the_figure_has_a_row_for_the_difference_each_placebo_each_way_and_the_control():
     found = given(ways={"a": (LESS,), "b": None})
     found = replace(found, primary=found.primary.model_copy(update={"control": estimate(LESS)}))
-    assert [row.label for row in effects(found)] == [
-        "monotonic - baseline", "monotonic - random-signs", "a", "random-replacements - baseline"
+    assert [(name, row is None) for _, name, row in comparisons(found)] == [
+        ("monotonic - baseline", False), ("monotonic - random-signs", False), ("a", False), ("b", True),
+        ("random-replacements - baseline", False),
     ]  # fmt: skip

@@ -1,430 +1,883 @@
-"""The last gate: aggregate recomputes from records and text, and refuses by name what a stage only says of itself.
+"""What is edited in a finished study, every marker sealed again, is refused by name: by the audit, or by the last gate.
 
-Every case is sealed again with real markers after it was edited, so that nothing but the gate can refuse it. R3 to R12
-are replicas of what the earlier system, or a person in a hurry, would have handed over.
+aggregate recomputes from records and text what a stage only says of itself; the audit asks `model/` again. R3 to R12
+are replicas of what the earlier system, or a person in a hurry, would have handed over; N1 to N16 are a reviewer's.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from storage import durable
 from storage.errors import CheckFailed
+from tasks.attacks.losses import summary
 from tasks.robustness.strongest import increases_of
-from tests.tasks.robustness.edited import Stages, aggregated, contents, written
+from tasks.training.weights import weights_digest
+from tests.tasks.resealed import audited_nothing, differs_too_much, unchanged
+from tests.tasks.robustness.edited import (
+    Stages,
+    aggregated,
+    as_measured,
+    audited,
+    searched_again,
+    transfer_again,
+    written,
+)
 from tests.tasks.tiny import finished_study
 
-ATTACKED = ("base", "baseline", "monotonic", "random-signs", "base@0.5")
+Row = dict[str, Any]
+Edit = Callable[[Stages], None]
+Case = tuple[str, Edit, str]
+"""What was done, and what is said of it."""
+ARMS = ("baseline", "monotonic", "random-signs")
+ATTACKED = ("base", *ARMS, "base@0.5")
+CLEAN = ("clean_loss_sum_nats", "text_clean_loss_sum_nats")
 
 
-def refused(folder: Path, edit: Callable[[Stages], None], match: str) -> None:
-    stages = contents()
-    edit(stages)
-    with pytest.raises(CheckFailed, match=match):
-        aggregated(folder / "out", written(folder, stages), finished_study().study)
+# ------------------------------------------------------------------------------------------------- how to edit
 
 
-def every_row(stages: Stages, attack: str, change: Callable[[dict[str, Any]], None]) -> None:
-    for model in ATTACKED:
-        for row in stages[f"{attack}-{model}"]["rows"]:
-            change(row)
+def put(row: Row, values: Row) -> None:
+    """Sets these; a function makes the new value of the old one."""
+    for name, value in values.items():
+        row[name] = value(row[name]) if callable(value) else value
 
 
-def test_what_was_not_edited_is_accepted(tmp_path: Path):
-    result, folder = aggregated(tmp_path / "out", written(tmp_path, contents()), finished_study().study)
-    assert result.report == "report.html" and (folder / "table.md").is_file()
+def result(roles: str, *path: Any, **values: Any) -> Edit:
+    """Sets fields of a part of the result of a stage, or of several, as `roles` names them."""
 
+    def edit(stages: Stages) -> None:
+        for role in roles.split():
+            part = stages[role]["result"]
+            for step in path:
+                part = part[step]
+            put(part, values)
 
-@pytest.mark.parametrize("attack", ["uat", "hotflip"])
-def test_r3_tokens_of_the_attacker_that_are_scored_in_every_model(tmp_path: Path, attack: str):
-    def more(row: dict[str, Any]) -> None:
-        row["tokens_scored"] += 2
+    return edit
 
-    refused(tmp_path, lambda stages: every_row(stages, attack, more), "scored the text's own tokens alone")
 
+def rows(role: str, change: Callable[[Row], Any], *, first: bool = False) -> Edit:
+    """Changes the records of a stage, or of all whose names begin so; or the first of each."""
 
-def test_r3_positions_that_no_attacker_may_write(tmp_path: Path):
-    def elsewhere(stages: Stages) -> None:
-        row = stages["hotflip-base"]["rows"][0]
-        row["positions"] = [next(place for place in range(99) if place not in row["writable"])]
+    def edit(stages: Stages) -> None:
+        for name, stage in stages.items():
+            if name == role or name.startswith(f"{role}-"):
+                for row in stage["rows"][: 1 if first else None]:
+                    change(row)
 
-    refused(tmp_path, elsewhere, "wrote where it may write")
+    return edit
 
 
-def test_r4_a_trigger_that_is_judged_on_what_it_was_learned_on(tmp_path: Path):
-    def learned(stages: Stages) -> None:
-        stages["uat-monotonic"]["result"]["split"] = "attack-search"
+def record(role: str, **values: Any) -> Edit:
+    """Sets fields of the first record of a stage."""
+    return rows(role, lambda row: put(row, values), first=True)
 
-    refused(tmp_path, learned, "uat on monotonic is judged on attack-evaluation")
 
+def transfer(change: Callable[[Row], Any], **wanted: str) -> Edit:
+    """Changes those records of transfer."""
+    return rows("transfer", lambda row: change(row) if wanted.items() <= row.items() else None)
 
-@pytest.mark.parametrize("attack", ["uat", "hotflip"])
-def test_r4_documents_of_another_split_under_the_right_name(tmp_path: Path, attack: str):
-    def renamed(row: dict[str, Any]) -> None:
-        row["example_id"] = "f" * 64 if row["example_id"] < "8" else row["example_id"]
 
-    refused(tmp_path, lambda stages: every_row(stages, attack, renamed), "attacked the documents of attack-evaluation")
+def all_of(*edits: Edit) -> Edit:
+    def edit(stages: Stages) -> None:
+        for one in edits:
+            one(stages)
 
-
-def test_r5_and_r9_a_loss_that_its_own_records_contradict(tmp_path: Path):
-    def better(stages: Stages) -> None:
-        stages["evaluation"]["result"]["models"]["monotonic"] |= {"loss_nats_per_token": 1.5, "perplexity": 4.48}
-
-    refused(tmp_path, better, "what evaluate says of monotonic follows from its records")
-
-
-@pytest.mark.parametrize(("role", "named"), [("evaluation", "evaluate"), ("uat-base", "uat on base")])
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_r7_a_loss_that_is_no_number_is_named_with_its_document(tmp_path: Path, role: str, named: str, value: float):
-    def broken(stages: Stages) -> None:
-        stages[role]["rows"][0]["loss_sum_nats"] = value
-
-    document = contents()[role]["rows"][0]["example_id"]
-    refused(tmp_path, broken, rf"every loss of {named} is a finite number: measured .*{document}")
-
-
-def test_r8_an_arm_with_twice_the_steps(tmp_path: Path):
-    def longer(stages: Stages) -> None:
-        stages["monotonic"]["result"]["training"]["steps"] *= 2
-
-    refused(tmp_path, longer, "all arms had the same budget, monotonic as baseline")
-
-
-def test_r8_a_model_that_was_attacked_for_less(tmp_path: Path):
-    def cheaper(stages: Stages) -> None:
-        stages["uat-monotonic"]["result"]["gradient"]["forward_sequences"] -= 10
-
-    refused(tmp_path, cheaper, "uat")
-
-
-def test_r8_costs_that_the_records_do_not_add_up_to(tmp_path: Path):
-    def counted(stages: Stages) -> None:
-        for row in stages["hotflip-base"]["rows"]:
-            row["forward_sequences"] = 1
-
-    refused(tmp_path, counted, "forward_sequences of hotflip on base is the sum of its records'")
-
-
-def test_r10_a_model_that_was_scored_on_half_the_tokens(tmp_path: Path):
-    def half(stages: Stages) -> None:
-        for row in stages["evaluation"]["rows"]:
-            if row["model"] == "constrained-untrained":
-                row["tokens_scored"] //= 2
-
-    refused(tmp_path, half, "evaluate scored constrained-untrained on every token of the test split")
-
-
-def test_r10_documents_that_one_model_lost(tmp_path: Path):
-    def lost(stages: Stages) -> None:
-        del stages["hotflip-monotonic"]["rows"][0]
-
-    refused(tmp_path, lost, "hotflip on monotonic attacked the documents of attack-evaluation: measured 3 rows")
-
-
-def test_r11_draws_of_the_control_that_nobody_kept(tmp_path: Path):
-    def fewer(stages: Stages) -> None:
-        stages["hotflip-base"]["rows"][0]["control_losses_sum_nats"].pop()
-
-    refused(tmp_path, fewer, "every draw of the control of hotflip on base is kept")
-
-
-def test_r11_a_success_that_its_losses_do_not_show(tmp_path: Path):
-    def claimed(stages: Stages) -> None:
-        row = stages["hotflip-base"]["rows"][0]
-        row["success"] = not row["success"]
-
-    refused(tmp_path, claimed, "successes of hotflip on base follow from the losses")
-
-
-@pytest.mark.parametrize(
-    "said",
-    [{"layers_checked": 0, "layers": []}, {"weights_checked": 0}, {"layers": ["one"]}],
-    ids=["no layer", "no weight", "layers without name"],
-)
-def test_r12_a_constraint_that_nobody_looked_at(tmp_path: Path, said: dict[str, Any]):
-    def unseen(stages: Stages) -> None:
-        stages["monotonic"]["result"]["constraint"] |= said
-
-    refused(tmp_path, unseen, "constrained weights of monotonic were looked at")
-
-
-@pytest.mark.parametrize("said", [{"variant": "mlp_in"}, {"signs": "random"}])
-def test_r12_other_weights_than_the_study_constrains(tmp_path: Path, said: dict[str, Any]):
-    def other(stages: Stages) -> None:
-        stages["monotonic"]["result"]["constraint"] |= said
-
-    refused(tmp_path, other, "the weights that monotonic constrains are those of the study")
-
-
-@pytest.mark.parametrize("said", [{"largest_violation": 1e-9}, {"min_weight": -1e-9}])
-def test_a_sign_that_was_violated(tmp_path: Path, said: dict[str, Any]):
-    def violated(stages: Stages) -> None:
-        stages["monotonic"]["result"]["constraint"] |= said
-
-    refused(tmp_path, violated, "the constrained weights of monotonic have the signs they may have")
-
-
-def test_an_arm_that_was_trained_another_way(tmp_path: Path):
-    def softplus(stages: Stages) -> None:
-        stages["monotonic"]["result"]["by"] = "softplus"
-
-    refused(tmp_path, softplus, "monotonic was trained as its name says")
-
-
-def test_a_baseline_that_was_constrained(tmp_path: Path):
-    def constrained(stages: Stages) -> None:
-        stages["baseline"]["result"]["constraint"] = stages["monotonic"]["result"]["constraint"]
-
-    refused(tmp_path, constrained, "baseline was trained without constraint")
-
-
-def test_two_arms_with_the_same_weights(tmp_path: Path):
-    def copied(stages: Stages) -> None:
-        stages["random-signs"]["result"]["weights_digest"] = stages["monotonic"]["result"]["weights_digest"]
-
-    refused(tmp_path, copied, "every arm has weights of its own")
-
-
-@pytest.mark.parametrize("attack", ["uat", "hotflip"])
-def test_an_attack_with_other_settings_than_the_study_s(tmp_path: Path, attack: str):
-    def stronger(stages: Stages) -> None:
-        stages[f"{attack}-base"]["result"]["attack"]["candidates"] += 1
-
-    refused(tmp_path, stronger, f"{attack} on base attacked as this study is configured")
-
-
-def test_positions_that_only_one_model_opens_to_the_attacker(tmp_path: Path):
-    def moved(stages: Stages) -> None:
-        row = stages["hotflip-monotonic"]["rows"][0]
-        free = next(place for place in range(99) if place not in row["writable"])
-        row["writable"] = sorted([*row["writable"][1:], free])
-        row["positions"] = row["writable"][: len(row["positions"])]
-        row["blind_positions"], row["blind_replacements"] = [], []
-
-    refused(tmp_path, moved, "hotflip scored the same tokens for every model")
-
-
-# ------------------------------------------------------------------------- what a reviewer got past the first gate
-
-
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        (lambda row: row.update(positions=row["writable"], flips=len(row["writable"])), "wrote as much as it may"),
-        (lambda row: row.update(flips=0), "the flips of hotflip on base are counted"),
-        (
-            lambda row: row.update(
-                writable=[1000 + place for place in row["writable"]], positions=[], blind_positions=[]
-            ),
-            "positions open to the attacker are of the text",
-        ),
-        (lambda row: row.update(writable=list(range(row["text_tokens"] - 1)), tokens_scored=1), "scored at least half"),
-        (lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]]), "kept what it had found at each share"),
-    ],
-    ids=["more flips than allowed", "flips uncounted", "positions beyond the text", "one token scored", "budgets lost"],
-)
-def test_flips_that_the_configuration_does_not_allow(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None], match: str
-):
-    refused(tmp_path, lambda stages: every_row(stages, "hotflip", change), match)
-
-
-def test_a_clean_loss_of_other_tokens(tmp_path: Path):
-    def halved(row: dict[str, Any]) -> None:
-        row["clean_loss_sum_nats"] /= 2
-
-    refused(
-        tmp_path, lambda stages: every_row(stages, "uat", halved), "was compared with the clean loss of the same tokens"
-    )
-
-
-def test_a_blind_search_that_spent_next_to_nothing(tmp_path: Path):
-    def idle(stages: Stages) -> None:
-        for model in ATTACKED:
-            stages[f"uat-{model}"]["result"]["blind"]["forward_sequences"] = 0
-
-    refused(tmp_path, idle, "blind search spent as much as uat on base")
-
-
-def test_a_trigger_that_is_longer_than_configured(tmp_path: Path):
-    def longer(stages: Stages) -> None:
-        stages["uat-base"]["result"]["gradient"]["trigger_ids"] *= 9
-
-    refused(tmp_path, longer, "the trigger of uat on base is as long as configured")
-
-
-@pytest.mark.parametrize("found_for", ["monotonic", "base"])
-@pytest.mark.parametrize("kind", ["uat", "uat_on_search", "hotflip"])
-def test_a_transfer_that_its_records_contradict(tmp_path: Path, kind: str, found_for: str):
-    def claimed(stages: Stages) -> None:
-        stages["transfer"]["result"][kind]["gradient"][found_for]["monotonic"] += 0.5
-
-    attack = kind.split("_")[0]
-    said = rf"transfer of {attack} \(gradient search\) from {found_for} to monotonic .* follows from the records"
-    refused(tmp_path, claimed, said)
-
-
-def test_a_transfer_that_left_out_a_model(tmp_path: Path):
-    def left_out(stages: Stages) -> None:
-        del stages["transfer"]["result"]["uat"]["blind"]["random-signs"]
-
-    refused(tmp_path, left_out, "transfer tried uat of every model on every model")
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "match"),
-    [
-        ("tokens_scored", 1, "scored the same tokens as the attack"),
-        ("example_id", "0" * 64, "scored the same tokens as the attack"),
-        ("clean_loss_sum_nats", 1.0, "measured what the attack measured"),
-        ("text_clean_loss_sum_nats", 99.0, "measured what the attack measured"),
-        ("loss_sum_nats", 99.0, "measured what the attack measured"),
-        ("loss_sum_nats", math.nan, "every loss of transfer is a finite number"),
-        ("search", "of somebody else", "scored the same tokens as the attack"),
-    ],
-)
-@pytest.mark.parametrize("attack", ["uat", "hotflip"])
-@pytest.mark.parametrize("search", ["gradient", "blind"])
-def test_a_transfer_record_that_is_not_what_the_attack_says(
-    tmp_path: Path, attack: str, search: str, column: str, value: Any, match: str
-):
-    def other(stages: Stages) -> None:
-        for row in stages["transfer"]["rows"]:
-            wanted = (attack, "attack-evaluation", search, "monotonic", "monotonic")
-            if tuple(row[name] for name in ("attack", "split", "search", "found_for", "model")) == wanted:
-                row[column] = value
-                break
-
-    refused(tmp_path, other, match)
-
-
-def test_an_evaluation_of_another_split(tmp_path: Path):
-    def renamed(stages: Stages) -> None:
-        stages["evaluation"]["result"]["split"] = "validation"
-
-    refused(tmp_path, renamed, "evaluate scored the test split")
-
-
-def test_an_evaluation_with_records_of_a_stranger(tmp_path: Path):
-    def more(stages: Stages) -> None:
-        rows = stages["evaluation"]["rows"]
-        rows.append({**rows[0], "model": "an arm of my own"})
-
-    refused(tmp_path, more, "evaluate's records are of its models")
-
-
-def test_a_search_without_its_curve(tmp_path: Path):
-    def lost(stages: Stages) -> None:
-        stages["uat-base"]["result"]["gradient"]["curve"] = []
-
-    refused(tmp_path, lost, r"the gradient search of uat on base ran to its end, .*: measured .?\(2, 0")
-
-
-def test_r8_one_model_that_was_searched_for_longer(tmp_path: Path):
-    def longer(stages: Stages) -> None:
-        for search in ("gradient", "blind"):
-            stages["uat-monotonic"]["result"][search]["forward_sequences"] += 6
-
-    refused(tmp_path, longer, "uat spent the same on every model")
-
-
-def rows_of_transfer(stages: Stages, attack: str, split: str) -> list[dict[str, Any]]:
-    return [row for row in stages["transfer"]["rows"] if (row["attack"], row["split"]) == (attack, split)]
+    return edit
 
 
 def computed_again(stages: Stages) -> None:
     """The matrices of transfer say what its records say."""
     found = increases_of(stages["transfer"]["rows"])
-    stages["transfer"]["result"] |= {
-        "uat_on_search": found["uat", "attack-search"],
-        "uat": found["uat", "attack-evaluation"],
-        "hotflip": found["hotflip", "attack-evaluation"],
-    }
+    names = {"uat_on_search": ("uat", "attack-search")} | {n: (n, "attack-evaluation") for n in ("uat", "hotflip")}
+    stages["transfer"]["result"] |= {name: found[key] for name, key in names.items()}
 
 
-def test_a_trigger_that_is_made_to_look_weak_where_the_strongest_is_chosen(tmp_path: Path):
-    def weak(stages: Stages) -> None:
-        for row in rows_of_transfer(stages, "uat", "attack-search"):
-            if row["model"] == "monotonic" == row["found_for"]:
-                row["loss_sum_nats"] -= 0.5 * row["tokens_scored"]
-        computed_again(stages)
-
-    refused(tmp_path, weak, "the trigger of the gradient search on monotonic does on attack-search what it saw")
+def by_token(row: Row, nats: float) -> None:
+    row["loss_sum_nats"] += nats * row["tokens_scored"]
 
 
-def test_clean_losses_that_differ_from_trigger_to_trigger(tmp_path: Path):
-    def moved(stages: Stages) -> None:
-        for row in rows_of_transfer(stages, "uat", "attack-search"):
-            if (row["model"], row["found_for"], row["search"]) == ("monotonic", "base", "blind"):
-                for column in ("clean_loss_sum_nats", "text_clean_loss_sum_nats"):
-                    row[column] += 0.5 * row["tokens_scored"]
-        computed_again(stages)
-
-    refused(tmp_path, moved, "from base to monotonic on attack-search compares with one clean loss of each text")
+def attacked(attack: str) -> str:
+    return " ".join(f"{attack}-{model}" for model in ATTACKED)
 
 
-@pytest.mark.parametrize("search", ["gradient", "blind"])
-@pytest.mark.parametrize("attack", ["uat", "hotflip"])
-def test_r4_what_was_found_for_a_model_and_never_written_for_the_others(tmp_path: Path, attack: str, search: str):
-    def left_out(stages: Stages) -> None:
-        for row in rows_of_transfer(stages, attack, "attack-evaluation"):
-            if (row["search"], row["found_for"]) == (search, "base") and row["model"] != "base":
-                row["loss_sum_nats"] = row["clean_loss_sum_nats"]
-        computed_again(stages)
-
-    refused(tmp_path, left_out, rf"other models read what {attack} \({search} search\) on base wrote")
+# ---------------------------------------------------------------------------------------- text and trainings
 
 
-@pytest.mark.parametrize("change", ["lacks", "loss on search", "clean loss"])
-def test_what_a_restart_found_and_did_not_keep_is_tried_as_what_it_kept(tmp_path: Path, change: str):
-    def changed(stages: Stages) -> None:
-        rows = stages["transfer"]["rows"]
-        split = "attack-search" if change == "loss on search" else "attack-evaluation"
-        (name,) = {row["attack"] for row in rows if row["found_for"] == "monotonic" and row["search"] == "gradient"} - {
-            "uat",
-            "hotflip",
-        }
-        of_restart = [
-            row
-            for row in rows
-            if (row["attack"], row["split"], row["search"]) == (name, split, "gradient")
-            and row["found_for"] == row["model"] == "monotonic"
-        ]
-        if change == "lacks":
-            rows.remove(of_restart[0])
-        for row in of_restart:
-            if change == "clean loss":  # a scored part that costs more than the whole is refused already
-                row["clean_loss_sum_nats"] -= 0.1 * row["tokens_scored"]
-            else:
-                row["loss_sum_nats"] += 0.5 * row["tokens_scored"]
+def trained_check(name: str, by: float) -> Edit:
+    """base is better beside `name` than it is, and the ratio follows."""
+    ratio = result("base", "trained_check", "ratio_of_perplexities", **{name: lambda value: value / by})
+    return all_of(ratio, result("base", "trained_check", "validation_perplexity", **{name: lambda value: value * by}))
 
-    refused(
-        tmp_path, changed, r"transfer of uat, restart \d \(gradient search\) from monotonic to monotonic on attack-"
+
+def not_the_best(stages: Stages) -> None:
+    for arm in ARMS:
+        trained = stages[arm]["result"]["training"]
+        loss = trained["best_validation_loss_nats_per_token"]
+        lowest = loss - 1 if arm == "monotonic" else loss + 1
+        stages[arm]["result"]["trials"] = {f"{trained['budget']['learning_rate']:g}": loss, "0.5": lowest}
+
+
+def not_trained(stages: Stages) -> None:
+    check = stages["base"]["result"]["trained_check"]
+    check["validation_perplexity"]["unigram"] = 1e-3
+    check["ratio_of_perplexities"]["unigram"] = check["validation_perplexity"]["base"] / 1e-3
+
+
+def lower_in_base(stages: Stages) -> None:
+    training = stages["base"]["result"]["training"]
+    training["validations"][0]["validation_loss_nats_per_token"] = 2.0
+    training |= {"best_validation_loss_nats_per_token": 2.0, "best_validation_perplexity": math.exp(2)}
+
+
+def other_metrics(stages: Stages) -> None:
+    for row in stages["monotonic"]["metrics"]:
+        row |= {"validation_loss": 1.0} if "validation_loss" in row else {}
+
+
+def constrained_baseline(stages: Stages) -> None:
+    stages["baseline"]["result"]["constraint"] = stages["monotonic"]["result"]["constraint"]
+
+
+def copied(stages: Stages) -> None:
+    stages["random-signs"]["result"]["weights_digest"] = stages["monotonic"]["result"]["weights_digest"]
+
+
+LOSSES_OF_LIVENESS = ("loss_nats_per_token", "loss_with_means_nats_per_token")
+LOOKED_AT, SIGNS = "constrained weights of monotonic were looked at", "of monotonic have the signs they may have"
+OF_STUDY = "the weights that monotonic constrains are those of the study"
+OF_TEXT = "splits in the result of setup is that in"
+VALIDATIONS = "validation 1 in the result of {} is that in"
+
+TRAININGS: list[Case] = [
+    ("more documents", result("text", "splits", "train", documents=10**6, characters=10**9), OF_TEXT),
+    ("more test documents", result("text", "splits", "test", documents=999), OF_TEXT),
+    ("another test split", result("text", "splits", "test", digest="0" * 64), OF_TEXT),
+    ("more tokens", result("text", "packed", "validation", tokens=10**8), "the packed validation split of setup is"),
+    (
+        "r8: twice the steps",
+        result("monotonic", "training", steps=lambda n: 2 * n),
+        "same budget, monotonic as baseline",
+    ),
+    (
+        "all for longer",
+        result(" ".join(ARMS), "training", steps=lambda n: 100 * n),
+        "the steps of baseline are those in",
+    ),
+    (
+        "all on more",
+        result(" ".join(ARMS), "training", tokens_trained=lambda n: 100 * n),
+        "baseline was trained on the tokens of its steps",
+    ),
+    (
+        "all at another rate",
+        result(" ".join(ARMS), "training", "budget", learning_rate=0.5),
+        "baseline was trained with the configured budget",
+    ),
+    ("not the best trial", not_the_best, "monotonic kept the best of its trials"),
+    (
+        "n16: best of another list",
+        result("monotonic", "training", best_validation_loss_nats_per_token=1.0),
+        "the best validation of monotonic is the lowest of its validations",
+    ),
+    (
+        "best of base",
+        result("base", "training", best_validation_loss_nats_per_token=1.0),
+        "the best validation of base is the lowest of its validations",
+    ),
+    ("lower in base", lower_in_base, VALIDATIONS.format("base")),
+    (
+        "perplexity of another loss",
+        result("monotonic", "training", best_validation_perplexity=3.0),
+        "the best perplexity of monotonic follows from its loss",
+    ),
+    (
+        "other validations",
+        result("monotonic", "training", "validations", 0, validation_loss_nats_per_token=9.0),
+        VALIDATIONS.format("monotonic"),
+    ),
+    ("other metrics", other_metrics, VALIDATIONS.format("monotonic")),
+    (
+        "never clipped",
+        result("monotonic", "training", "gradients", 0, gradient_steps_clipped_share=0.0),
+        "epoch's gradients 1 in the result of monotonic is that in",
+    ),
+    (
+        "ratio of another base",
+        result("base", "trained_check", "ratio_of_perplexities", unigram=0.01),
+        "the ratios of base follow from its perplexities",
+    ),
+    ("not trained", not_trained, "base is trained, beside unigram"),
+    (
+        "asked for less",
+        result("base", "trained_check", "required_ratio", unigram=1000.0),
+        "base was held against what is configured",
+    ),
+    ("no snapshots", result("base", snapshots={}), "base kept a snapshot at each share of its training"),
+    ("two arms of the same weights", copied, "every arm has weights of its own"),
+    ("r12: no layer", result("monotonic", "constraint", layers_checked=0, layers=[]), LOOKED_AT),
+    ("r12: no weight", result("monotonic", "constraint", weights_checked=0), LOOKED_AT),
+    ("r12: layers without name", result("monotonic", "constraint", layers=["one"]), LOOKED_AT),
+    ("r12: another variant", result("monotonic", "constraint", variant="mlp_in"), OF_STUDY),
+    ("r12: other signs", result("monotonic", "constraint", signs="random"), OF_STUDY),
+    ("a violation", result("monotonic", "constraint", largest_violation=1e-9), SIGNS),
+    ("a weight below 0", result("monotonic", "constraint", min_weight=-1e-9), SIGNS),
+    ("trained another way", result("monotonic", by="softplus"), "monotonic was trained as its name says"),
+    ("a constrained baseline", constrained_baseline, "baseline was trained without constraint"),
+    (
+        "layers of another arm",
+        result("random-signs", "constraint", layers=lambda names: [f"{name}.other" for name in names]),
+        "all arms have the same constrained layers",
+    ),
+    (
+        "a rise that its losses contradict",
+        result("monotonic", "sublayers", rise_nats_per_token=3.0),
+        "the rise of monotonic follows from its two losses",
+    ),
+    (
+        "n5: better than its best",
+        result("monotonic", "sublayers", **dict.fromkeys(LOSSES_OF_LIVENESS, lambda loss: loss - 1)),
+        "the liveness of monotonic was measured at its best validation loss",
+    ),
+]
+
+
+# ---------------------------------------------------------------------------------------- test losses and order
+
+
+def evaluated(change: Callable[[Row], Any], model: str = "monotonic") -> Edit:
+    """The records of a model; the result follows."""
+
+    def edit(stages: Stages) -> None:
+        found = stages["evaluation"]
+        rows("evaluation", lambda row: change(row) if row["model"] == model else None)(stages)
+        found["result"]["models"][model] = summary(found["rows"], model).as_json()
+
+    return edit
+
+
+def not_evaluated(model: str) -> Edit:
+    def edit(stages: Stages) -> None:
+        found = stages["evaluation"]
+        del found["result"]["models"][model]
+        found["rows"] = [row for row in found["rows"] if row["model"] != model]
+
+    return edit
+
+
+def half_scored(model: str) -> Case:
+    def half(row: Row) -> None:
+        row["tokens_scored"] //= 2 if row["model"] == model else 1
+
+    scored = f"evaluate scored {model} on every token of the test split"
+    return f"r10: half the tokens of {model}", rows("evaluation", half), scored
+
+
+def stranger(role: str, **values: str) -> Edit:
+    return lambda stages: stages[role]["rows"].append({**stages[role]["rows"][0], **values})
+
+
+def reordered(recorded: bool, **values: Any) -> Edit:
+    """What order says of the monotonic arm, in its records too or not."""
+
+    def edit(stages: Stages) -> None:
+        found = stages["order"]["result"]["models"]["monotonic"]
+        found["certificate"] |= values
+        for row in stages["order"]["rows"] if recorded else []:
+            row["order"] = json.dumps(found) if row["model"] == "monotonic" else row["order"]
+
+    return edit
+
+
+def fewer_ordered(stages: Stages) -> None:
+    del stages["order"]["result"]["models"]["random-signs"]
+    stages["order"]["rows"] = [row for row in stages["order"]["rows"] if row["model"] != "random-signs"]
+
+
+def below_nothing(row: Row) -> None:
+    row["loss_sum_nats"] = -500.0
+
+
+EVALUATION: list[Case] = [
+    (
+        "r5, r9: a loss that its records contradict",
+        result("evaluation", "models", "monotonic", loss_nats_per_token=1.5, perplexity=4.48),
+        "what evaluate says of monotonic follows from its records",
+    ),
+    ("r7: nan", record("evaluation", loss_sum_nats=math.nan), "every loss of evaluate is a finite number: measured "),
+    ("r7: infinite", record("uat-base", loss_sum_nats=math.inf), "every loss of uat on base is a finite number: meas"),
+    (
+        "n10: below 0",
+        evaluated(below_nothing),
+        "no loss of evaluate is below 0: measured loss_sum_nats of monotonic, doc",
+    ),
+    *(half_scored(model) for model in ("unigram", "untrained", "constrained-untrained")),
+    *(
+        (f"r10: not {m}", not_evaluated(m), f"scored every model of the study: measured not {m}")
+        for m in ("unigram", "base@0.5")
+    ),
+    ("another split", result("evaluation", split="validation"), "evaluate scored the test split"),
+    ("a stranger", stranger("evaluation", model="an arm of my own"), "evaluate's records are of its models"),
+    ("an order that its records contradict", reordered(False, certified="yes"), "what order says follows from its rec"),
+    ("an order of no weights", reordered(True, tensors_checked=0), "weights of monotonic were looked at for its order"),
+    ("an order of others", reordered(True, variant="mlp_in"), "weights of monotonic were looked at for its order"),
+    ("an order of fewer", fewer_ordered, "order examined every model of the study: measured base, baseline, monotonic"),
+]
+
+
+# ------------------------------------------------------------------------------------------------- the attacks
+
+
+def elsewhere(row: Row) -> None:
+    row["positions"] = [next(place for place in range(99) if place not in row["writable"])]
+
+
+def renamed(row: Row) -> None:
+    row["example_id"] = "f" * 64 if row["example_id"] < "8" else row["example_id"]
+
+
+def moved(row: Row) -> None:
+    free = next(place for place in range(99) if place not in row["writable"])
+    row["writable"] = sorted([*row["writable"][1:], free])
+    row |= {"positions": row["writable"][: len(row["positions"])], "blind_positions": [], "blind_replacements": []}
+
+
+def a_replacement_less(stages: Stages) -> None:
+    row = next(row for row in stages["hotflip-monotonic"]["rows"] if row["replacements"])
+    row["replacements"] = row["replacements"][:-1]
+
+
+def lost(stages: Stages) -> None:
+    del stages["hotflip-monotonic"]["rows"][0]
+
+
+def cheaper_flips(stages: Stages) -> None:
+    """R8c in full: the records say it too, and add up."""
+    counts = {"forward_sequences": 1, "backward_sequences": 0, "blind_forward_sequences": 1}
+    rows("hotflip", lambda row: row.update(counts))(stages)
+    for model in ATTACKED:
+        documents = len(stages[f"hotflip-{model}"]["rows"])
+        stages[f"hotflip-{model}"]["result"] |= {name: count * documents for name, count in counts.items()}
+
+
+def less_searched(forwards: int, backwards: int) -> Edit:
+    """Every model the same, and blind search as much: only the configuration says otherwise."""
+    less, blind = {"forward_sequences": forwards, "backward_sequences": backwards}, forwards + 2 * backwards
+    edits = [
+        result(attacked("uat"), search, **{name: lambda n, by=by: n - by for name, by in of.items()})
+        for search, of in (("gradient", less), ("blind", {"forward_sequences": blind}))
+    ]
+    return all_of(*edits)
+
+
+def unread(attack: str, what: str) -> Edit:
+    """D16: the window kept the end of a text, and what stood in front was cut off for every model alike."""
+
+    def cut(row: Row) -> None:
+        clean = row["clean_loss_sum_nats"]
+        if what == "random control":
+            row["control_losses_sum_nats"] = [clean] * len(row["control_losses_sum_nats"])
+        else:
+            row |= {"loss_sum_nats": clean, "budget_losses_sum_nats": [clean] * len(row["budget_losses_sum_nats"])}
+
+    return all_of(rows(attack, cut), lambda stages: transfer_again(stages, attack) if what == "search" else None)
+
+
+def more_by_less(row: Row) -> None:
+    row["budget_losses_sum_nats"] = [row["loss_sum_nats"] + 20] * 2 + [row["loss_sum_nats"]]
+
+
+def more_by_less_as_searched(row: Row) -> None:
+    more_by_less(row)
+    row["search_losses_sum_nats"][1:-1] = [row["loss_sum_nats"] + 20] * (len(row["search_losses_sum_nats"]) - 2)
+
+
+def half_added(row: Row) -> None:
+    clean = row["clean_loss_sum_nats"]
+    for column in row.keys() & {"loss_sum_nats", "blind_loss_sum_nats"}:
+        row[column] = clean + (row[column] - clean) / 2
+    for column in row.keys() & {"budget_losses_sum_nats", "control_losses_sum_nats"}:
+        row[column] = [clean + (loss - clean) / 2 for loss in row[column]]
+
+
+def of_hotflip(change: Callable[[Row], Any]) -> Edit:
+    """Hotflip of monotonic, and what transfer says of it."""
+    return all_of(
+        rows("hotflip-monotonic", change), transfer(change, attack="hotflip", model="monotonic"), computed_again
     )
 
 
-def test_a_transfer_of_something_else(tmp_path: Path):
-    def more(stages: Stages) -> None:
-        rows = stages["transfer"]["rows"]
-        rows.append({**rows[0], "found_for": "an arm of my own"})
-
-    refused(tmp_path, more, "transfer tried the attacks of the study")
-
-
-def test_layers_of_another_arm(tmp_path: Path):
-    def renamed(stages: Stages) -> None:
-        found = stages["random-signs"]["result"]["constraint"]
-        found["layers"] = [f"{name}.other" for name in found["layers"]]
-
-    refused(tmp_path, renamed, "all arms have the same constrained layers")
+def halved_but_for_the_curve(stages: Stages) -> None:
+    curve = [dict(point) for point in stages["hotflip-monotonic"]["result"]["curve"]]
+    of_hotflip(half_added)(stages)
+    searched_again(stages)
+    stages["hotflip-monotonic"]["result"]["curve"] = curve
 
 
-def test_a_rise_that_its_own_losses_contradict(tmp_path: Path):
-    def risen(stages: Stages) -> None:
-        stages["monotonic"]["result"]["sublayers"]["rise_nats_per_token"] = 3.0
+def dearer_than_the_whole(row: Row) -> None:
+    row["clean_loss_sum_nats"] = row["text_clean_loss_sum_nats"] + 30
 
-    refused(tmp_path, risen, "the rise of monotonic follows from its two losses")
+
+def falling_curve(stages: Stages) -> None:
+    curve = stages["uat-monotonic"]["result"]["gradient"]["curve"]
+    curve[0]["loss_nats_per_token"] = curve[1]["loss_nats_per_token"] + 0.1
+
+
+def dearer_iterations(stages: Stages) -> None:
+    for point in stages["uat-monotonic"]["result"]["gradient"]["curve"]:
+        point["forward_sequences"] *= 100
+
+
+def cheaper_rounds(stages: Stages) -> None:
+    for point in stages["hotflip-monotonic"]["result"]["curve"]:
+        point["forward_sequences"] //= 2
+
+
+JUDGED = "attacked the documents of attack-evaluation"
+SAW = "is what the search of hotflip on {} saw: measured"
+BEST = "the {} search of uat on monotonic kept the trigger of its best restart"
+ENDED = "the {} search of uat on monotonic ran to its end"
+
+ATTACKS: list[Case] = [
+    *(
+        (
+            f"r3: scored tokens of the attacker, {of}",
+            rows(of, lambda row: put(row, {"tokens_scored": lambda n: n + 2})),
+            s,
+        )
+        for of in ("uat", "hotflip")
+        for s in ["scored the text's own tokens alone"]
+    ),
+    ("r3: positions that none may write", rows("hotflip-base", elsewhere, first=True), "wrote where it may write"),
+    (
+        "r4: judged where learned",
+        result("uat-monotonic", split="attack-search"),
+        "uat on monotonic is judged on attack-e",
+    ),
+    ("r4: other documents, uat", rows("uat", renamed), JUDGED),
+    ("r4: other documents, hotflip", rows("hotflip", renamed), JUDGED),
+    ("r10: documents that one model lost", lost, f"hotflip on monotonic {JUDGED}: measured 3 rows"),
+    (
+        "r8: one model for less",
+        result("uat-monotonic", "gradient", forward_sequences=lambda n: n - 10),
+        "blind search spent as much as uat on monotonic",
+    ),
+    (
+        "r8: one model for longer",
+        all_of(
+            *(result("uat-monotonic", of, forward_sequences=lambda n: n + 6) for of in ("gradient", "blind")),
+        ),
+        "uat spent the same on every model",
+    ),
+    (
+        "r8: costs of no record",
+        rows("hotflip-base", lambda row: row.update(forward_sequences=1)),
+        "forward_sequences of",
+    ),
+    ("r8: fewer forwards", less_searched(10, 0), "uat on base spent what its configuration allows"),
+    ("r8: fewer backwards", less_searched(2, 1), "uat on base spent what its configuration allows"),
+    ("r8: cheaper flips", cheaper_flips, "hotflip on base spent what its configuration allows"),
+    (
+        "idle blind search",
+        result(attacked("uat"), "blind", forward_sequences=0),
+        "blind search spent as much as uat on b",
+    ),
+    (
+        "r11: a draw that nobody kept",
+        record("hotflip-base", control_losses_sum_nats=lambda losses: losses[1:]),
+        "every draw of the control of hotflip on base is kept",
+    ),
+    (
+        "r11: a success that its losses do not show",
+        record("hotflip-base", success=lambda done: not done),
+        "successes of hotflip on base follow from the losses",
+    ),
+    (
+        "other settings, uat",
+        result("uat-base", "attack", candidates=lambda n: n + 1),
+        "uat on base attacked as this study is configured",
+    ),
+    (
+        "other settings, hotflip",
+        result("hotflip-base", "attack", candidates=lambda n: n + 1),
+        "hotflip on base attacked as this study is configured",
+    ),
+    ("other open positions", rows("hotflip-monotonic", moved, first=True), "hotflip scored the same tokens for every"),
+    (
+        "more flips than allowed",
+        rows("hotflip", lambda row: row.update(positions=row["writable"], flips=len(row["writable"]))),
+        "wrote as much as it may",
+    ),
+    ("flips uncounted", rows("hotflip", lambda row: row.update(flips=0)), "the flips of hotflip on base are counted"),
+    (
+        "positions beyond the text",
+        rows(
+            "hotflip",
+            lambda row: row.update(writable=[1000 + at for at in row["writable"]], positions=[], blind_positions=[]),
+        ),
+        "positions open to the attacker are of the text",
+    ),
+    (
+        "one token scored",
+        rows("hotflip", lambda row: row.update(writable=list(range(row["text_tokens"] - 1)), tokens_scored=1)),
+        "scored at least half",
+    ),
+    (
+        "budgets lost",
+        rows("hotflip", lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]])),
+        "kept what it had found at each share",
+    ),
+    ("a replacement less", a_replacement_less, "hotflip on monotonic kept a token for each of its positions, document"),
+    (
+        "a clean loss of other tokens",
+        rows("uat", lambda row: put(row, {"clean_loss_sum_nats": lambda loss: loss / 2})),
+        "was compared with the clean loss of the same tokens",
+    ),
+    (
+        "n9: the part costs more than the whole",
+        of_hotflip(dearer_than_the_whole),
+        "in hotflip on monotonic the scored part of a text costs no more than the whole",
+    ),
+    ("a long trigger", result("uat-base", "gradient", trigger_ids=lambda ids: ids * 9), "is as long as configured"),
+    (
+        "no curve",
+        result("uat-base", "gradient", curve=[]),
+        "uat on base ran to its end, in restarts and iterations: meas",
+    ),
+    ("a restart less", result("uat-monotonic", "blind", restarts=lambda of: of[1:]), ENDED.format("blind")),
+    ("an iteration less", result("uat-monotonic", "gradient", curve=lambda of: of[1:]), ENDED.format("gradient")),
+    ("another trigger", result("uat-monotonic", "blind", trigger_ids=[1, 2, 3]), BEST.format("blind")),
+    (
+        "a higher loss",
+        result("uat-monotonic", "gradient", search_loss_nats_per_token=99.0),
+        BEST.format("gradient"),
+    ),
+    (
+        "another at the end of the budget",
+        result("uat-monotonic", "gradient", "budgets", **{"1": [1, 2, 3]}),
+        BEST.format("gradient"),
+    ),
+    ("a falling curve", falling_curve, "the curve of the gradient search of uat on monotonic never falls"),
+    ("dearer iterations", dearer_iterations, "search of uat on monotonic after iteration 1 stands at what was spent"),
+    ("cheaper rounds", cheaper_rounds, "the curve of hotflip on monotonic after round 0 stands at what was spent"),
+    (
+        "another rank correlation",
+        result("hotflip-monotonic", rank_correlation=-0.99),
+        "the rank correlation of hotflip on monotonic is the median of its records'",
+    ),
+    (
+        "converged",
+        rows("hotflip", lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]] * 3)),
+        SAW.format("base"),
+    ),
+    (
+        "not converged",
+        rows("hotflip", lambda row: put(row, {"budget_losses_sum_nats": lambda of: [row[CLEAN[0]]] * 2 + of[2:]})),
+        SAW.format("base"),
+    ),
+    ("more by less", rows("hotflip", more_by_less), SAW.format("base")),
+    (
+        "more by less as searched",
+        rows("hotflip", more_by_less_as_searched),
+        "hotflip on base kept in no round what lowers the loss of document",
+    ),
+    ("n8: half of what was added", of_hotflip(half_added), SAW.format("monotonic")),
+    ("n8: all but the curve", halved_but_for_the_curve, "the curve of hotflip on monotonic after round"),
+    *(
+        (f"r4: unread {what} of {of}", unread(of, what), f"the models read what the {what} of {of} wrote")
+        for of in ("uat", "hotflip")
+        for what in ("search", "random control")
+    ),
+]
+
+
+# ---------------------------------------------------------------------------------------------------- transfer
+
+
+def transferred(attack: str, search: str, column: str, value: Any, said: str) -> Case:
+    """One record of transfer is not what the attack says."""
+    wanted = {"attack": attack, "split": "attack-evaluation", "search": search}
+    wanted |= {"found_for": "monotonic", "model": "monotonic"}
+
+    def edit(stages: Stages) -> None:
+        next(row for row in stages["transfer"]["rows"] if wanted.items() <= row.items())[column] = value
+
+    return f"transfer of {attack}, {search}: {column} {value}", edit, said
+
+
+def unwritten(attack: str, search: str) -> Case:
+    """What was found for base was never written for the others."""
+
+    def left_out(row: Row) -> None:
+        row["loss_sum_nats"] = row["clean_loss_sum_nats"] if row["model"] != "base" else row["loss_sum_nats"]
+
+    of = {"attack": attack, "split": "attack-evaluation", "search": search, "found_for": "base"}
+    said = f"other models read what {attack} ({search} search) on base wrote"
+    return f"r4: unwritten {attack}, {search}", all_of(transfer(left_out, **of), computed_again), said
+
+
+def claimed(kind: str, found_for: str) -> Case:
+    edit = result("transfer", kind, "gradient", found_for, monotonic=lambda nats: nats + 0.5)
+    said = f"transfer of {kind.split('_')[0]} (gradient search) from {found_for} to monotonic"
+    return f"a claimed transfer of {kind} from {found_for}", edit, said
+
+
+def restart(change: str) -> Case:
+    """What a restart found and did not keep is tried as what it kept."""
+
+    def edit(stages: Stages) -> None:
+        split = "attack-search" if change == "loss on search" else "attack-evaluation"
+        wanted = {"split": split, "search": "gradient", "found_for": "monotonic", "model": "monotonic"}
+        found = [
+            row
+            for row in stages["transfer"]["rows"]
+            if wanted.items() <= row.items() and row["attack"] not in ("uat", "hotflip")
+        ]
+        if change == "lacks":
+            stages["transfer"]["rows"].remove(found[0])
+        for row in found:
+            if change == "clean loss":  # a scored part that costs more than the whole is refused already
+                row["clean_loss_sum_nats"] -= 0.1 * row["tokens_scored"]
+            else:
+                by_token(row, 0.5)
+
+    return f"a restart: {change}", edit, " (gradient search) from monotonic to monotonic on attack-"
+
+
+def other_clean_losses(row: Row) -> None:
+    for column in CLEAN:
+        row[column] += 0.5 * row["tokens_scored"]
+
+
+SAME, MEASURED = "scored the same tokens as the attack", "measured what the attack measured"
+
+TRANSFER: list[Case] = [
+    transferred("uat", "gradient", "tokens_scored", 1, SAME),
+    transferred("hotflip", "blind", "example_id", "0" * 64, SAME),
+    transferred("uat", "blind", "clean_loss_sum_nats", 1.0, MEASURED),
+    transferred("hotflip", "gradient", "text_clean_loss_sum_nats", 99.0, MEASURED),
+    *(
+        transferred(of, by, "loss_sum_nats", 99.0, MEASURED)
+        for of in ("uat", "hotflip")
+        for by in ("gradient", "blind")
+    ),
+    transferred("uat", "gradient", "loss_sum_nats", math.nan, "every loss of transfer is a finite number"),
+    transferred("hotflip", "gradient", "search", "of somebody else", SAME),
+    *(unwritten(attack, search) for attack in ("uat", "hotflip") for search in ("gradient", "blind")),
+    *(claimed(kind, of) for kind, of in (("uat", "base"), ("uat_on_search", "monotonic"), ("hotflip", "base"))),
+    *(restart(change) for change in ("lacks", "loss on search", "clean loss")),
+    (
+        "a model left out",
+        lambda stages: stages["transfer"]["result"]["uat"]["blind"].pop("random-signs"),
+        "transfer tried uat of every model on every model",
+    ),
+    ("a stranger", stranger("transfer", found_for="an arm of my own"), "transfer tried the attacks of the study"),
+    (
+        "weak where the strongest is chosen",
+        all_of(
+            transfer(
+                lambda row: by_token(row, -0.5),
+                attack="uat",
+                split="attack-search",
+                model="monotonic",
+                found_for="monotonic",
+            ),
+            computed_again,
+        ),
+        "the trigger of the gradient search on monotonic does on attack-search what it saw",
+    ),
+    (
+        "clean losses that differ from trigger to trigger",
+        all_of(
+            transfer(
+                other_clean_losses,
+                attack="uat",
+                split="attack-search",
+                model="monotonic",
+                found_for="base",
+                search="blind",
+            ),
+            computed_again,
+        ),
+        "from base to monotonic on attack-search compares with one clean loss of each text",
+    ),
+]
+
+AUDITS: list[Case] = [
+    ("nothing", audited_nothing, "computed numbers of every kind again: measured []"),
+    ("a part", result("audit", "numbers", transfers=0), "computed numbers of every kind again: measured ["),
+    ("differs too much", differs_too_much, "the largest difference of the audit in"),
+    (
+        "allows more",
+        result("audit", largest_difference=5.0, tolerance=10.0),
+        "allowed what it always does: measured 10.0, required 0.0001",
+    ),
+]
+GATE = [*TRAININGS, *EVALUATION, *ATTACKS, *TRANSFER, *AUDITS]
+
+
+@pytest.mark.parametrize(("edit", "said"), [case[1:] for case in GATE], ids=[case[0] for case in GATE])
+def test_the_last_gate_alone_refuses_what_contradicts_records_text_or_configuration(
+    tmp_path: Path, edit: Edit, said: str
+):
+    stages = as_measured()
+    edit(stages)
+    with pytest.raises(CheckFailed) as found:
+        aggregated(tmp_path / "out", written(tmp_path, stages), finished_study().study)
+    assert said in str(found.value) and "measured" in str(found.value) and "required" in str(found.value)
+
+
+def test_a_loss_that_is_no_number_is_named_with_its_document(tmp_path: Path):
+    document = as_measured()["evaluation"]["rows"][0]["example_id"]
+    stages = as_measured()
+    record("evaluation", loss_sum_nats=math.nan)(stages)
+    with pytest.raises(CheckFailed, match=rf"every loss of evaluate is a finite number: measured .*{document}"):
+        aggregated(tmp_path / "out", written(tmp_path, stages), finished_study().study)
+
+
+# --------------------------------------------------------------------------------------------------- the audit
+
+
+def negated(role: str, path: Path) -> None:
+    if role == "monotonic":
+        file = path / "model" / "model.safetensors"
+        names = durable.read_json(path / "result.json")["constraint"]["layers"]
+        tensors = load_file(file)
+        save_file(tensors | {f"{name}.weight": -tensors[f"{name}.weight"] for name in names}, file, {"format": "pt"})
+
+
+def negated_and_told(role: str, path: Path) -> None:
+    negated(role, path)
+    if role == "monotonic":
+        told = durable.read_json(path / "result.json") | {"weights_digest": weights_digest(path / "model")}
+        durable.write_json(path / "result.json", told)
+
+
+def another_arm_s(role: str, path: Path) -> None:
+    if role == "monotonic":
+        theirs = finished_study().path("train-baseline") / "model" / "model.safetensors"
+        (path / "model" / "model.safetensors").write_bytes(theirs.read_bytes())
+
+
+def alive(stages: Stages) -> None:
+    """N4: a dead arm declared alive."""
+    live = stages["monotonic"]["result"]["sublayers"]
+    means = live["loss_nats_per_token"] + 2.5
+    live |= {"loss_with_means_nats_per_token": means, "rise_nats_per_token": means - live["loss_nats_per_token"]}
+
+
+def triggered(stages: Stages) -> None:
+    """N11: other ids than those that were judged, wherever they stand."""
+    found, other = stages["uat-monotonic"]["result"]["gradient"], [5, 6, 7]
+    was, found["trigger_ids"] = found["trigger_ids"], other
+    found["budgets"] = {share: other if ids == was else ids for share, ids in found["budgets"].items()}
+    for restart in found["restarts"]:
+        restart["trigger_ids"] = other if restart["trigger_ids"] == was else restart["trigger_ids"]
+
+
+def comes_back(stages: Stages) -> None:
+    rows("hotflip-monotonic", lambda row: put(row, {"round_trips": lambda done: not done}))(stages)
+    found = stages["hotflip-monotonic"]
+    found["result"]["round_trips"] = sum(row["round_trips"] for row in found["rows"])
+
+
+BY_FORWARDS = "is what the audit computes: measured .* give or take 0.0001 nats per token"
+AUDIT: list[Case] = [
+    (
+        "other shares of uat",
+        rows("uat-monotonic", lambda row: put(row, {"budget_losses_sum_nats": lambda of: [of[2] + 5] * 2 + of[2:]})),
+        f"uat, monotonic, document .*{BY_FORWARDS}",
+    ),
+    (
+        "other early triggers",
+        result("uat-monotonic", "gradient", "budgets", **{"0.1": [5, 6, 7]}),
+        f"uat, monotonic, document .*{BY_FORWARDS}",
+    ),
+    ("a better base", trained_check("unigram", 2), f"validation loss of unigram {BY_FORWARDS}"),
+    ("a worse beginning", trained_check("untrained", 2), f"validation loss of untrained {BY_FORWARDS}"),
+    ("a better snapshot", result("base", "snapshots", **{"0.5": 0.5}), f"validation loss of base@0.5 {BY_FORWARDS}"),
+    (
+        "a start at no cost",
+        result("start-non-negative-positive-part", validation_perplexity_after=10.0),
+        f"validation loss of constrained-untrained {BY_FORWARDS}",
+    ),
+    (
+        "n3: a difference from -.030 to +.038",
+        all_of(
+            transfer(lambda row: by_token(row, 0.1), attack="hotflip", found_for="random-signs", model="monotonic"),
+            computed_again,
+        ),
+        rf"transfer of hotflip \(gradient search\) from random-signs to monotonic on attack-evaluation.*{BY_FORWARDS}",
+    ),
+    ("n4: alive", alive, f"validation loss of monotonic with its sublayers replaced by their means {BY_FORWARDS}"),
+    (
+        "n7: 10 % better",
+        evaluated(lambda row: put(row, {"loss_sum_nats": lambda loss: loss * 0.9})),
+        f"evaluate, monotonic, document .*{BY_FORWARDS}",
+    ),
+    (
+        "n11: another trigger",
+        triggered,
+        rf"transfer of uat \(gradient search\) from monotonic to base on attack-search.*{BY_FORWARDS}",
+    ),
+    (
+        "n12: other flips",
+        rows("hotflip-monotonic", lambda row: put(row, {"replacements": lambda ids: [id_ - 1 for id_ in ids]})),
+        rf"transfer of hotflip \(gradient search\) from monotonic to base on attack-evaluation.*{BY_FORWARDS}",
+    ),
+    (
+        "another text of a trigger",
+        result("uat-monotonic", "gradient", trigger_text=" something else"),
+        "the text of the trigger of uat on monotonic is that of its ids",
+    ),
+    ("comes back", comes_back, "comes back from its text"),
+    (
+        "all zeros",
+        result("monotonic", "constraint", share_of_zeros=0.999),
+        "the share of zeros of the constrained weights in model/ of monotonic",
+    ),
+    ("larger", result("base", parameters=10**10), "the parameters of base"),
+]
+WEIGHTS: dict[Callable[[str, Path], None], str] = {
+    negated: "model/ of monotonic in",
+    another_arm_s: "model/ of monotonic in",
+    negated_and_told: "in model/ of monotonic have the signs they may have: measured .* signs non-negative",
+}
+
+
+@pytest.mark.parametrize(
+    ("edit", "change", "said"),
+    [
+        *((edit, unchanged, said) for _, edit, said in AUDIT),
+        *((lambda stages: None, change, said) for change, said in WEIGHTS.items()),
+    ],
+    ids=[*(case[0] for case in AUDIT), *(change.__name__ for change in WEIGHTS)],
+)
+def test_the_audit_refuses_what_the_models_do_not_give(
+    tmp_path: Path, edit: Edit, change: Callable[[str, Path], None], said: str
+):
+    stages = as_measured()
+    edit(stages)
+    inputs = written(tmp_path, stages, change)
+    with pytest.raises(CheckFailed) as found:
+        audited(tmp_path / "audit", inputs, finished_study().study)
+    assert re.search(said, str(found.value)) and "measured" in str(found.value) and "required" in str(found.value)
+
+
+def test_what_was_not_edited_agrees(tmp_path: Path):
+    inputs, study = written(tmp_path, as_measured()), finished_study().study
+    found = audited(tmp_path / "audit", inputs, study)
+    assert found.as_json() == finished_study().result("audit")
+    other = audited(tmp_path / "other", inputs, study.model_copy(update={"seed": 1}))
+    assert sum(found.numbers.values()) > 300 and other.numbers == found.numbers
+    assert 0 < found.largest_difference < 1e-6 and 0 < other.largest_difference < 1e-6
+    published, folder = aggregated(tmp_path / "out", inputs, study)
+    assert published.report == "report.html" and (folder / "table.md").is_file()

@@ -27,6 +27,7 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.robustness import sweep
+from tasks.robustness.final_results import ATTACKS
 from tasks.robustness.words import MODELS
 from tasks.stage.run import StageInput
 from tests.conftest import REPOSITORY
@@ -62,7 +63,7 @@ class Cell:
 @cache
 def _real() -> Cell:
     folder = finished_study().path("aggregate")
-    rows = {attack: pq.read_table(folder / f"{attack}.parquet").to_pylist() for attack in sweep.ATTACKS}
+    rows = {attack: pq.read_table(folder / f"{attack}.parquet").to_pylist() for attack in ATTACKS}
     return Cell(durable.read_json(folder / "final_results.json"), rows)
 
 
@@ -135,7 +136,7 @@ def test_the_mean_difference_of_the_clean_loss_has_student_s_interval_over_cells
 
 def test_what_an_attack_adds_is_compared_over_cells_and_sources_together(tmp_path: Path, cells: list[Cell]):
     found, _ = of_cells(tmp_path, cells)
-    for attack in sweep.ATTACKS:
+    for attack in ATTACKS:
         over = found["increase_differences"][attack]["monotonic"]
         values = [made.added("monotonic", attack) - made.added("baseline", attack) for made in cells]
         assert over["of_seeds"] == pytest.approx(values) and over["value"] == pytest.approx(sum(values) / 3)

@@ -101,7 +101,7 @@ def test_sources_that_are_all_alike_leave_student_s_t_of_the_seeds():
 def test_differences_of_models_are_those_of_each_seed():
     studies = [some("a", 0.5, 12, seed=seed) + some("b", 0.2, 12, seed=seed + 10) for seed in range(3)]
     found = difference_over_seeds(studies, "b", "a", "relative_increase", 0.95)
-    of_seeds = [paired_effects(rows, "b", "a", 100, 0.95).relative_increase.value for rows in studies]
+    of_seeds = [paired_effects([rows], "b", "a", 100, 0.95).relative_increase.value for rows in studies]
     assert found.of_seeds == pytest.approx(of_seeds) and found.sources == 12
     assert found.interval[0] < found.value < found.interval[1] < 0 and found.p_value < 0.05
 
