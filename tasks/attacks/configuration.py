@@ -1,4 +1,4 @@
-"""What each attack may spend, and how it looks for what to write."""
+"""The attacks: their budgets, how they search, and the comparison of them that answers a study."""
 
 from __future__ import annotations
 
@@ -90,3 +90,22 @@ class FlipAttack(Search):
     @property
     def rounds_on_a_text(self) -> int:
         return self.rounds or 2 * self.flips
+
+
+class Primary(Configuration):
+    """The one comparison, named before the study runs, that answers its question; all others are secondary."""
+
+    attack: Literal["uat", "hotflip"] = scientific("hotflip", description="The attack that decides.")
+    measure: Literal["increase", "increase_at_equal_loss"] = scientific(
+        "increase",
+        description="What monotonic and baseline are compared by, in nats per token. increase: what the attack adds to "
+        "the loss; increase_at_equal_loss: the same, against the baseline at the clean loss of the monotonic arm "
+        "(needs snapshots).",
+    )
+    margin_nats_per_token: float = scientific(
+        0.02,
+        gt=0,
+        description="A difference smaller than this counts as none: equivalent within the margin. As a difference of "
+        "losses it is a factor of the perplexity under attack (0.02: 2 %); reports say what share it is of what the "
+        "attack adds.",
+    )

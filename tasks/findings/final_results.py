@@ -1,16 +1,18 @@
-"""The part of final_results.json that every study has: the audit, and the runs that its numbers come from."""
+"""The part of final_results.json that every study has, and the cautions that any report shows beside its numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import Field
 
+from storage.run_directory import SHORT_FINGERPRINT
 from tasks.findings.audit import AuditResult, require_audited
 from tasks.findings.provenance import Provenance, provenance, run_directories, run_name
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput, StageRun
+from tasks.training.initial import InitialWeights
 
 
 class StudyResults(Result):
@@ -40,3 +42,31 @@ def of_runs(run: StageRun, inputs: Mapping[str, StageInput], kinds: Iterable[str
         "runs": run_directories(inputs, run.run.root),
         "provenance": provenance(inputs),
     }
+
+
+def begun_with_weights(model: str, weights: InitialWeights | None) -> list[str]:
+    """The caution that the training of `model` began with the weights of another run."""
+    if weights is None:
+        return []
+    directory = f"{weights.study}/{weights.stage}/{weights.fingerprint[:SHORT_FINGERPRINT]}"
+    return [f"**The pretraining of {model} began with the weights of {directory}** (model.init_from)."]
+
+
+def numerics_changed(stages: Collection[str]) -> list[str]:
+    """The caution that attempts of these stages ran on different numerics."""
+    if not stages:
+        return []
+    return [f"**Numerics changed between attempts of {', '.join(stages)}:** not the bytes of one undisturbed run."]
+
+
+def numerics_differ(arms: Mapping[str, dict[str, Any]]) -> list[str]:
+    """The caution that arms (name -> numerics) ran on different numerics."""
+    shared = set.intersection(*map(set, arms.values()))  # one that was begun earlier may list more
+    values_of = {
+        key: [str(numerics[key]) for numerics in arms.values()] for key in next(iter(arms.values())) if key in shared
+    }
+    differing = {key: values for key, values in values_of.items() if len(set(values)) > 1}
+    if not differing:
+        return []
+    listing = ", ".join(f"{key} ({', '.join(values)})" for key, values in differing.items())
+    return [f"**The arms ran on different numerics** ({', '.join(arms)}): {listing}."]

@@ -15,8 +15,7 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from markupsafe import Markup
 
 from tasks.findings.document import Document
-from tasks.findings.sorting import POLICY_SOURCE, SCRIPT
-from tasks.findings.style import STYLE
+from tasks.findings.style import POLICY_SOURCE, SCRIPT, STYLE
 from tasks.findings.table import Link, Table
 
 TEMPLATE = """<!doctype html>

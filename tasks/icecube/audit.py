@@ -19,7 +19,6 @@ from storage.errors import require_each_once, require_equal
 from storage.tensors import read_tensors
 from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser
-from tasks.findings.asked import asked
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.icecube.batches import Batch
 from tasks.icecube.layout import GEOMETRY, META, batch_file
@@ -84,7 +83,8 @@ def _require_same_events(meta: dict[int, dict[str, Any]], rows: list[dict[str, A
 
 def _require_inputs(look: StageInput, trained: StageInput, said: TrainResult) -> None:
     """The normaliser of the training is the one that the statistics of the inputs give, and so are their ranges."""
-    told, asked_for, of_training = LookResult.read(look), asked(look, LookConfig), asked(trained, TrainConfig)
+    told = LookResult.read(look)
+    asked_for, of_training = look.configuration(LookConfig), trained.configuration(TrainConfig)
     normaliser = scaled_by(asked_for.scaling, told.columns)
     for where, digest in (
         ("icecube-look", told.normaliser_digest),

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 
 from storage.errors import require, require_close, require_distinct, require_equal, require_limit
 from storage.records import read_records, records_digest
-from tasks.findings.asked import asked
 from tasks.icecube.pulses import SPLITS, split_facts
 from tasks.icecube.results import (
     CONSTANT,
@@ -33,7 +32,7 @@ SAME = 1e-9
 
 def require_events(given: StageInput, told: PulsesResult, look: LookResult) -> None:
     """Each split has the files that were asked for, and the events and pulses that were counted in them."""
-    events, rows = asked(given, PulsesConfig).events, list(read_records(given.path / "records.parquet"))
+    events, rows = given.configuration(PulsesConfig).events, list(read_records(given.path / "records.parquet"))
     for split in SPLITS:
         facts = getattr(told, split)
         require_equal(f"the files of {split} are those that were asked for", facts.batches, events.batches(split))
@@ -46,7 +45,7 @@ def require_events(given: StageInput, told: PulsesResult, look: LookResult) -> N
 
 def require_overfit(given: StageInput, told: OverfitResult) -> None:
     """One batch of the size that was asked for was fitted as well as it must be."""
-    batch, fit = asked(given, OverfitConfig).batch, told.fit
+    batch, fit = given.configuration(OverfitConfig).batch, told.fit
     require_equal("one batch was fitted as asked for", (fit.examples, fit.steps), (batch.events, batch.steps))
     required = batch.max_ratio * told.trivial_degrees
     require_close("the angle that one batch must reach", told.required_degrees, required, SAME * required)
@@ -55,7 +54,7 @@ def require_overfit(given: StageInput, told: OverfitResult) -> None:
 
 def require_trial(what: str, given: StageInput, told: TrialResult, events: PulsesResult, trivial: float) -> None:
     """A trial is the one that was asked for, and ended as its metrics do."""
-    config, rows = asked(given, TrialConfig), rows_of(given.run.metrics_file)
+    config, rows = given.configuration(TrialConfig), rows_of(given.run.metrics_file)
     schedule = Schedule(config.budget, events.train.events)
     validations = [[float(row["step"]), row[ANGLE]] for row in rows if ANGLE in row]
     last = rows[-1]["step"] if rows else 0
@@ -116,7 +115,7 @@ def require_distinct_trials(trials: Mapping[str, Mapping[str, TrialResult]]) -> 
 
 def require_rates(given: StageInput, told: RatesResult) -> None:
     """There is a row for each rate that was asked for, and it follows from the records."""
-    rates = asked(given, RatesConfig).table.rates
+    rates = given.configuration(RatesConfig).table.rates
     require_equal("the table has a row for each rate", [row.rate for row in told.rows], rates)
     for row, again in zip(told.rows, rate_rows(given.path / "records.parquet", rates), strict=True):
         require_equal(f"the row of the rate {row.rate:g} follows from the records", row, again)
@@ -124,7 +123,7 @@ def require_rates(given: StageInput, told: RatesResult) -> None:
 
 def require_training(given: StageInput, told: TrainResult, events: PulsesResult, look: LookResult) -> None:
     """The training is the one that was asked for, and says of itself what its metrics and its records do."""
-    config, training, what = asked(given, TrainConfig), told.training, "the training"
+    config, training, what = given.configuration(TrainConfig), told.training, "the training"
     budget = config.budget
     if config.rate_limits is not None:  # then the rate is the one that is recommended: asked elsewhere
         budget = budget.model_copy(update={"learning_rate": told.learning_rate})

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from storage.errors import require_equal
-from tasks.findings.asked import asked
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import of_runs
 from tasks.findings.publish import Published, publish_report, require_verified
@@ -123,7 +122,7 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
         recommended={kind: advice.rate for kind, advice in recommended.items()},
         recommended_because={kind: advice.because for kind, advice in recommended.items()},
         overfit=overfit,
-        seed=asked(inputs["trained"], TrainConfig).seed,
+        seed=inputs["trained"].configuration(TrainConfig).seed,
         training=trained,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tasks.findings.cautions import numerics_changed
+from tasks.findings.final_results import numerics_changed
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 
 SCALING = (["inputs"], ["batch_norm"])

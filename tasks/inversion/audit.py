@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from storage.errors import require_close, require_equal
-from tasks.findings.asked import asked
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.inversion.checks import SPLITS, require_records
 from tasks.inversion.diffusion import Diffusion
@@ -39,7 +38,7 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageIn
     audited = Audited("torch, matrix by matrix", "of an error", AUDIT_TOLERANCE)
     splits = {split: fixed_pairs(data, split) for split in SPLITS}
     fixed = MatricesResult.read(data)
-    _require_fixed(fixed, asked(data, MatricesConfig), splits)
+    _require_fixed(fixed, data.configuration(MatricesConfig), splits)
     for done, (cell, trained) in enumerate(cells.items()):
         run.stop.check()
         run.progress.update(done, len(cells), "trainings", note=cell)
@@ -50,7 +49,7 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageIn
         network = load_network(trained, entries, config.network)
         weights = sum(parameter.numel() for parameter in network.parameters())
         require_equal(f"model/ of {cell} has the parameters that its training counted", weights, told.parameters)
-        _require_descent(cell, network, told, asked(trained, TrainConfig))
+        _require_descent(cell, network, told, trained.configuration(TrainConfig))
         for split, pairs in splits.items():
             for number in sample(config.seed, split, len(pairs), config.audit.examples):
                 noise = normal_at(0, split, 0, np.array([number]), (entries,))

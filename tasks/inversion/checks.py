@@ -9,7 +9,6 @@ import numpy as np
 
 from storage.errors import require_close, require_each_once, require_equal, require_limit
 from storage.records import read_records, records_digest
-from tasks.findings.asked import asked
 from tasks.inversion.results import MatricesResult, PilotResult, TrainResult, Trivial
 from tasks.inversion.stages import PilotConfig, TrainConfig, TrainsEnergy
 from tasks.stage.run import StageInput
@@ -22,7 +21,7 @@ SAME = 1e-9
 
 def require_pilot(given: StageInput, told: PilotResult, trivial: Trivial) -> None:
     """The pilot was trained as asked for, and was better than it must be."""
-    config = asked(given, PilotConfig)
+    config = given.configuration(PilotConfig)
     _require_trained("the pilot", given, told.training, config, trivial)
     assert config.budget.not_learning is not None
     required = config.budget.not_learning.max_ratio * min(trivial.by_name.values())
@@ -33,7 +32,7 @@ def require_pilot(given: StageInput, told: PilotResult, trivial: Trivial) -> Non
 
 def require_training(what: str, given: StageInput, told: TrainResult, fixed: MatricesResult) -> None:
     """A training was made as asked for, and says of itself what its metrics and its records do."""
-    config, training, trivial = asked(given, TrainConfig), told.training, fixed.validation.trivial
+    config, training, trivial = given.configuration(TrainConfig), told.training, fixed.validation.trivial
     require_records(what, given, told, fixed)
     _require_trained(what, given, training, config, trivial)
     best, last = training["best_validation_mse"], training["validations"][-1]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tasks.findings.arms import compare_arms, number_line
-from tasks.findings.asked import asked
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import of_runs
 from tasks.findings.publish import Published, publish_report, require_verified
@@ -92,14 +91,14 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
             training = inputs[cell_role(arm, seed)]
             by_seed[str(seed)] = TrainResult.read(training)
             require_training(f"{arm}, seed {seed}", training, by_seed[str(seed)], fixed)
-            patience = min(patience, asked(training, TrainConfig).budget.patience_validations or math.inf)
+            patience = min(patience, training.configuration(TrainConfig).budget.patience_validations or math.inf)
     trivial = fixed.validation.trivial
     required = config.learned_ratio * min(trivial.by_name.values())
     arms = {name: _arm(by_seed, required, config.confidence_level) for name, by_seed in cells.items()}
     inside, outside = compared(config, arms)
     return FinalResults(
         **of_runs(run, inputs, AUDITED, AUDIT_TOLERANCE),
-        rank=asked(inputs["data"], MatricesConfig).matrices.rank,
+        rank=inputs["data"].configuration(MatricesConfig).matrices.rank,
         splits={"validation": fixed.validation, "out_of_distribution": fixed.out_of_distribution},
         trivial=trivial,
         pilot=pilot,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tasks.findings.arms import number_line, undecided_in_words
-from tasks.findings.cautions import numerics_changed
+from tasks.findings.final_results import numerics_changed
 from tasks.findings.numbers import percent
 from tasks.findings.trainings import not_learned, unconverged
 from tasks.inversion.final_results import DescentPart, FinalResults

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tasks.attacks.configuration import FlipAttack
+from tasks.attacks.configuration import FlipAttack, Primary
 from tasks.attacks.effects import attack_effect, paired_effects
 from tasks.attacks.losses import LossDifference, paired_difference
 from tasks.attacks.matched import matched_difference
-from tasks.findings.statistics.configuration import Evaluation, Primary
+from tasks.findings.configuration import Evaluation
+from tasks.findings.statistics.comparison import holm
 from tasks.findings.statistics.equivalence import answer
-from tasks.findings.statistics.holm import holm
 from tasks.findings.statistics.permutation import least_p_value
 from tasks.findings.statistics.resampling import Estimate
 from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, CONTROL, MONOTONIC, placebos

@@ -9,13 +9,12 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.attacks.configuration import FlipAttack, TriggerAttack
+from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.attacks.effects import Effect, EffectDifference
 from tasks.attacks.losses import LossDifference, ModelLoss
 from tasks.attacks.matched import MatchedDifference
 from tasks.findings.audit import AuditResult
 from tasks.findings.provenance import Provenance, run_name
-from tasks.findings.statistics.configuration import Primary
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.resampling import Estimate
 from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds

@@ -9,9 +9,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.findings.configuration import Audit
-from tasks.findings.statistics.configuration import Evaluation, Primary
+from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
+from tasks.findings.configuration import Audit, Evaluation
 from tasks.language.configuration import (
     BaseChecks,
     Model,

@@ -9,9 +9,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from storage import durable
-from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.findings.configuration import Audit
-from tasks.findings.statistics.configuration import Evaluation, Primary
+from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
+from tasks.findings.configuration import Audit, Evaluation
 from tasks.language.configuration import BaseChecks, FromScratch, Model, PretrainedDirectory, Splits, Text
 from tasks.monotonic.configuration import VARIANTS, Constraint
 from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
-from tasks.findings.cautions import begun_with_weights, numerics_changed, numerics_differ
+from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
 from tasks.findings.numbers import NATS, estimate, holds_zero, percent
 from tasks.findings.statistics.power import POWER
 from tasks.findings.statistics.resampling import Estimate

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar, get_args
 
 from storage import attempts, durable, locks
 from storage.checkpoints import Checkpoints
-from storage.errors import BadInput
+from storage.errors import BadInput, require_equal
 from storage.rows import Rows
-from storage.run_directory import LATEST, RunDirectory
+from storage.run_directory import LATEST, RunDirectory, fingerprint
 from tasks.stage.execution import Execution
 from tasks.stage.outcome import diagnosed, in_words
 from tasks.stage.progress import Progress, StopRequest
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
     from storage.records import RecordParts
 
 Part = TypeVar("Part")
+Config = TypeVar("Config", bound=StageConfiguration)
 Needs = Literal["training", "gpu", "cpu"]
 """A kind of resources: `prefect.yaml` says what its jobs ask for, the site file what differs on one cluster."""
 
@@ -88,6 +89,16 @@ class StageInput:
     def result(self) -> dict[str, Any]:
         """`result.json` as it stands there; `Result.read` gives it as the type that the stage returned."""
         return durable.read_json(self.run.result_file)
+
+    def configuration(self, kind: type[Config]) -> Config:
+        """The configuration in `stage.json`. CheckFailed where it is not the one that the run directory is named by."""
+        described = durable.read_json(self.run.stage_file)
+        config = kind.model_validate(described["configuration"])
+        inputs = {role: source["fingerprint"] for role, source in described["inputs"].items()}
+        fields = (described["stage"], described["version"], config.scientific(), described["external"], inputs)
+        check = f"the configuration in {self.run.stage_file} is the one that the stage was given"
+        require_equal(check, f"fingerprint {fingerprint(*fields)}", f"fingerprint {self.run.fingerprint}")
+        return config
 
     @property
     def numerics_changes(self) -> list[dict[str, Any]]:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tasks.attacks.configuration import Primary
 from tasks.attacks.effects import paired_effects
 from tasks.attacks.matched import matched_difference
-from tasks.findings.statistics.configuration import Primary
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.resampling import Estimate
 from tasks.language.training import with_replaced

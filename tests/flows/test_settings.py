@@ -19,7 +19,7 @@ from flows.command import settings
 from storage import external
 from storage.errors import BadInput
 from tasks.attacks import configuration as of_attacks
-from tasks.findings.statistics import configuration as of_statistics
+from tasks.findings import configuration as of_findings
 from tasks.language import configuration as of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
 from tasks.monotonic import configuration as of_monotonic
@@ -32,7 +32,7 @@ from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
 from tests.conftest import ROBUSTNESS
 
-VOCABULARY = (of_study, stages, of_attacks, of_language, of_monotonic, of_statistics)
+VOCABULARY = (of_study, stages, of_attacks, of_language, of_monotonic, of_findings)
 PROFILES = settings.profile_names(ROBUSTNESS)
 
 # Every field of every configuration with its class: a new field stands here before it can reach a fingerprint.

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.stats import nct, t, ttest_ind, ttest_rel
 
-from tasks.findings.statistics.holm import holm
 from tasks.findings.statistics.permutation import exchange_p_value, least_p_value
 from tasks.findings.statistics.power import POWER, smallest_shown
 from tasks.findings.statistics.resampling import NO_SPREAD
@@ -27,6 +26,7 @@ Values = Mapping[str, Mapping[str, float]]
 Pair = tuple[str, str]
 """An arm, and the reference that it is compared with."""
 MOST_SEEDS = 10_000
+Name = TypeVar("Name")
 
 
 class ArmMean(Result):
@@ -130,6 +130,21 @@ def compare_together(
         for place, one in enumerate(every)
     )
     return {name: [next(judged) for _ in of_table] for name, of_table in found.items()}
+
+
+def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
+    """Adjusted p-values by Holm's correction (1979), which keeps the chance of any false finding at the level.
+
+    Raises ValueError, with the name, for a p-value outside of [0, 1].
+    """
+    if wrong := [name for name, p in p_values.items() if not 0 <= p <= 1]:
+        raise ValueError(f"the p-value of {wrong[0]} is {p_values[wrong[0]]}, not between 0 and 1")
+    adjusted: dict[Name, float] = {}
+    reached = 0.0
+    for rank, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        reached = max(reached, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = reached
+    return {name: adjusted[name] for name in p_values}
 
 
 def require_comparable(values: Values, allow_equal: bool = False, other_seeds: bool = False) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from storage.errors import MESSAGE_SHOWN, cut
 from tasks.findings.statistics.comparison import Comparison, Pair, compare_together
-from tasks.findings.sweep.metrics import Metric
-from tasks.findings.sweep.results import CellNumbers, SweepResults
+from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
 
 MIN_SEEDS = 3
 """Of fewer nothing is called higher or lower."""

@@ -10,8 +10,7 @@ from tasks.findings.document import Figure
 from tasks.findings.figures import SERIES_STYLES, Dots, dots, over_values
 from tasks.findings.statistics.seeds import MeanOverSeeds
 from tasks.findings.sweep.arms import named
-from tasks.findings.sweep.metrics import Metric
-from tasks.findings.sweep.results import CellNumbers, SweepResults
+from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
 
 MISSING = "missing"
 NUMBER = "{:.6g}".format

@@ -12,8 +12,7 @@ from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.sweep.arms import arms_of, compared, left_out
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.sweep.figures import answer
-from tasks.findings.sweep.metrics import metrics_of
-from tasks.findings.sweep.results import SweepResults, found
+from tasks.findings.sweep.results import SweepResults, found, metrics_of
 from tasks.findings.sweep.tables import compared_first, facts, numbers, question, sections, title, verdict
 from tasks.findings.table import no_formula
 from tasks.stage.run import StageInput, StageRun

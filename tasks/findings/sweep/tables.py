@@ -11,8 +11,7 @@ from tasks.findings.numbers import span
 from tasks.findings.provenance import run_name
 from tasks.findings.sweep.arms import MIN_SEEDS, MOST_ARMS
 from tasks.findings.sweep.figures import MISSING, NUMBER, figures_of, mean_of, numbers_of_cells
-from tasks.findings.sweep.metrics import Metric
-from tasks.findings.sweep.results import CellNumbers, SweepResults
+from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
 from tasks.findings.table import Table
 
 

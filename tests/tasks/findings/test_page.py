@@ -15,8 +15,7 @@ import pytest
 
 from tasks.findings.document import Document, Excerpt, Figure, Folded, Section
 from tasks.findings.page import html_page
-from tasks.findings.sorting import SCRIPT
-from tasks.findings.style import STYLE
+from tasks.findings.style import SCRIPT, STYLE
 from tasks.findings.table import Link, Table
 from tests.tasks.findings.test_figures import contrast
 

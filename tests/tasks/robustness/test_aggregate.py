@@ -11,7 +11,7 @@ import pytest
 
 from storage import durable
 from tasks.attacks.effects import attack_effect
-from tasks.findings.statistics.holm import holm
+from tasks.findings.statistics.comparison import holm
 from tasks.robustness.strongest import increases_of
 from tasks.robustness.words import worse_than_frequencies
 from tests.docs.quotes import document

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.findings.statistics.configuration import Primary
+from tasks.attacks.configuration import Primary
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.permutation import least_p_value
 from tasks.findings.statistics.resampling import Estimate

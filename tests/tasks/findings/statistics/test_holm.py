@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tasks.findings.statistics.holm import holm
+from tasks.findings.statistics.comparison import holm
 
 
 def test_the_smallest_is_multiplied_by_all_and_none_falls_below_the_one_before():

@@ -16,8 +16,7 @@ from storage.locks import acquire
 from storage.run_directory import RunDirectory
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.sweep.figures import figures_of
-from tasks.findings.sweep.metrics import metrics_of
-from tasks.findings.sweep.results import CellNumbers, SweepResults, numbers_of
+from tasks.findings.sweep.results import CellNumbers, SweepResults, metrics_of, numbers_of
 from tasks.findings.sweep.sweep import sweep
 from tasks.stage.run import StageInput
 from tests.tasks.tiny import stage_run
