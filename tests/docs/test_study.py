@@ -12,7 +12,7 @@ from tasks.stage.outcome import PRECEDENCE
 from tests.docs.pages import PAGES, blocks
 
 STUDY = PAGES["docs/study-robustness.md"]
-SHOWN = STUDY[STUDY.index("> **No: ") : STUDY.index("(abridged: ")]
+SHOWN = STUDY[STUDY.index("> **") : STUDY.index("(abridged: ")]
 
 
 def tables(text: str) -> list[list[str]]:
