@@ -1,4 +1,7 @@
-"""What is kept, and the rules for it. Imports nothing of ours, and torch only where tensors are read or written."""
+"""The files that Ratchet keeps, and the rules for them.
+
+This package imports no other of ours, and torch only where tensors are read or written.
+"""
 
 import sys
 

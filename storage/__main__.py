@@ -4,7 +4,7 @@ python -m storage verify ROOT            hash every output of every finished sta
 python -m storage prune ROOT [--yes]     remove what finished stages no longer need: checkpoints, record parts
 python -m storage export ROOT FOLDER     copy results (no weights, text, checkpoints) with a manifest of digests
 
-Each takes `--study NAME`: of that study alone.
+Each takes `--study NAME`, which limits it to that study.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BESIDE_OUTPUTS = (
     "timing.jsonl",
     "attempts.html",
 )
-"""What an export holds beside the outputs that the marker lists, and the records and logs of attempts."""
+"""An export holds these beside the outputs that the marker lists, and the records and logs of attempts."""
 LEFT_OUT = ("model", "initial", "text")
-"""Output folders that an export does not hold: weights, and text, which may not be ours to hand on."""
+"""An export leaves these output folders out: weights, and text that may not be ours to hand on."""
 MANIFEST = "MANIFEST.json"
 PRUNED = ("checkpoints", "records", EARLIER)
 
@@ -45,9 +45,9 @@ PRUNED = ("checkpoints", "records", EARLIER)
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m storage", description=__doc__.splitlines()[0])
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     visible.log_visibly()
-    return run(chosen)
+    return run(options)
 
 
 def add_commands(commands: argparse._SubParsersAction) -> None:
@@ -60,7 +60,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(work="storage.__main__:run", command=name)
         add_root(command)
-        command.add_argument("--study", help="of this study alone (default: of all that lie there)")
+        command.add_argument("--study", help="this study only (default: every study below ROOT)")
         if name == "prune":
             command.add_argument("--yes", action="store_true", help="remove; without it, only say what would go")
         if name == "export":
@@ -68,45 +68,47 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
 
 
 def add_root(command: argparse.ArgumentParser) -> None:
-    """The folder that a command looks at, `runs` unless it is named: alone, or with `--root`, as a study takes it."""
+    """Adds the folder that a command looks at (default: `runs`), as an argument and as the option `--root`."""
     runs, help_ = Path("runs"), "folder of the run directories (default: runs)"
-    command.add_argument("root", metavar="ROOT", nargs="?", action=_Given, type=Path, default=runs, help=help_)
+    command.add_argument("root", metavar="ROOT", nargs="?", action=_SetIfNamed, type=Path, default=runs, help=help_)
     command.add_argument("--root", type=Path, default=runs, help="the same")
 
 
-class _Given(argparse.Action):
-    """Sets what was given, and nothing when nothing was: the option of this name may have set it already."""
+class _SetIfNamed(argparse.Action):
+    """Keeps the default from replacing a value that the option of the same name has set already."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         if values is not self.default:
             setattr(namespace, self.dest, values)
 
 
-def run(chosen: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Does what `add_commands` parsed; returns the exit code."""
-    if not chosen.root.is_dir():
-        return _say(f"error: there is no folder {chosen.root}", 2)
-    studies = sorted({path.parts[-3] for path in find_runs(chosen.root)})
+    if not options.root.is_dir():
+        return _say(f"error: there is no folder {options.root}", 2)
+    studies = sorted({path.parts[-3] for path in find_runs(options.root)})
     if not studies:
-        return _say(f"error: there are no runs below {chosen.root}: give the folder that --root named", 2)
-    if chosen.study and chosen.study not in studies:
-        known = ", ".join(studies)
-        return _say(f"error: there is no study {chosen.study!r} below {chosen.root}: there are {known}", 2)
+        return _say(f"error: there are no runs below {options.root}: give the folder that --root named", 2)
+    if options.study and options.study not in studies:
+        names = ", ".join(studies)
+        return _say(f"error: there is no study {options.study!r} below {options.root}: there are {names}", 2)
     try:
-        if chosen.command == "verify":
-            return verify(chosen.root, chosen.study)
-        if chosen.command == "prune":
-            return prune(chosen.root, chosen.yes, chosen.study)
-        return export(chosen.root, chosen.folder, chosen.study)
+        if options.command == "verify":
+            return verify(options.root, options.study)
+        if options.command == "prune":
+            return prune(options.root, options.yes, options.study)
+        return export(options.root, options.folder, options.study)
     except OSError as error:
-        return _say(f"error: {error.filename or chosen.root}: {error.strerror}", 1)
+        return _say(f"error: {error.filename or options.root}: {error.strerror}", 1)
     except Outside as error:
         return _say(f"error: {error}", 1)
 
 
 def verify(root: Path, study: str | None = None) -> int:
-    """One line for each run: verified, unfinished, or what does not hold; then their sum. Exit 1 when a marker does not
-    hold."""
+    """Prints one line for each run (verified, unfinished, or what does not hold), then the counts.
+
+    Returns 1 when a marker does not hold.
+    """
     if (root / MANIFEST).is_file():
         return _verify_copy(root, study)
     runs, wrong = _runs(root, study)
@@ -116,13 +118,13 @@ def verify(root: Path, study: str | None = None) -> int:
         state = "verified" if verdict.holds else "REFUSED" if verdict.present else "unfinished"
         counts[state] += 1
         cell = read(run.stage_file).get("configuration", {}).get("cell")
-        why = f": {verdict.reason}" if state == "REFUSED" else ""
-        _say(f"{state:<11} {run.path.relative_to(root)}" + (f" ({cell})" if cell else "") + why)
+        reason = f": {verdict.reason}" if state == "REFUSED" else ""
+        _say(f"{state:<11} {run.path.relative_to(root)}" + (f" ({cell})" if cell else "") + reason)
     return _summed(counts)
 
 
 def _verify_copy(root: Path, study: str | None) -> int:
-    """An export lacks weights and text, so it is held against its manifest, and each output against its marker."""
+    """Compares an export, which lacks weights and text, with its manifest, and each output with its marker."""
     try:
         manifest = dict(
             reading.json_value(reading.read_bytes(root / MANIFEST, reading.MANIFEST_BYTES), root / MANIFEST)
@@ -143,24 +145,24 @@ def _verify_copy(root: Path, study: str | None) -> int:
 
 
 def _summed(counts: Counter[str]) -> int:
-    """Says how many runs hold and how many do not; returns the exit code."""
-    others = (f", {number} {state}" for state, number in sorted(counts.items()) if number and state != "verified")
-    return _say(f"{counts['verified']} of {counts.total()} runs verified{''.join(others)}", min(counts["REFUSED"], 1))
+    """Prints how many runs hold and how many do not; returns the exit code."""
+    rest = (f", {number} {state}" for state, number in sorted(counts.items()) if number and state != "verified")
+    return _say(f"{counts['verified']} of {counts.total()} runs verified{''.join(rest)}", min(counts["REFUSED"], 1))
 
 
-def _wrong_copy(root: Path, place: str, copied: dict[str, str]) -> str:
-    """Which file of a copied run is not what the manifest or the run's marker says, or empty."""
-    for name, digest in copied.items():
+def _wrong_copy(root: Path, place: str, manifest: dict[str, str]) -> str:
+    """Names the file of a copied run that is not what the manifest or the run's marker says; empty if none."""
+    for name, digest in manifest.items():
         if not (root / name).exists() or durable.sha256_file(inside(root, name)) != digest:
             return f"{name} is not what was exported"
     outputs = durable.read_json(inside(root, f"{place}/COMPLETE.json"))["outputs"]
-    listed = {f"{place}/{name}": described["sha256"] for name, described in outputs.items()}
-    differing = [name for name in copied if listed.get(name, copied[name]) != copied[name]]
+    digests = {f"{place}/{name}": output["sha256"] for name, output in outputs.items()}
+    differing = [name for name in manifest if digests.get(name, manifest[name]) != manifest[name]]
     return f"{differing[0]} is not what its marker lists" if differing else ""
 
 
 def prune(root: Path, really: bool, study: str | None = None) -> int:
-    """Removes what a marker does not list from runs whose marker fully verifies and which nobody holds."""
+    """Removes PRUNED from runs whose marker fully verifies and which nobody holds."""
     freed = 0
     for run in _runs(root, study)[0]:
         if not _verdict(run).holds or locks.holder(run.path / "locks"):
@@ -187,67 +189,64 @@ def prune(root: Path, really: bool, study: str | None = None) -> int:
 def export(root: Path, folder: Path, study: str | None = None) -> int:
     """Copies what every finished run made, without LEFT_OUT, and `MANIFEST.json` with the digest of each copy.
 
-    A study reads nothing of another one, so one alone is as complete as all.
-
     A run whose marker does not fully verify is refused, and then nothing is written under the final name.
     """
     if folder.exists():
         return _say(f"error: {folder} is there already: name a new folder", 2)
-    found, wrong = _runs(root, study)
-    runs = [(run, _verdict(run)) for run in found]
-    refused = [(run, verdict) for run, verdict in runs if verdict.present and not verdict.holds]
+    runs, unreadable = _runs(root, study)
+    verdicts = [(run, _verdict(run)) for run in runs]
+    refused = [(run, verdict) for run, verdict in verdicts if verdict.present and not verdict.holds]
     for run, verdict in refused:
         _say(f"REFUSED     {run.path.relative_to(root)}: {verdict.reason}")
-    if refused or wrong:
+    if refused or unreadable:
         return _say("error: nothing was exported: run these stages again first", 1)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with durable.new_directory(folder) as new:
+    with durable.new_directory(folder) as copies:
         manifest = {}
-        for run, verdict in runs:
+        for run, verdict in verdicts:
             place = run.path.relative_to(root).as_posix()
             for name, digest in _exported(run.path).items() if verdict.holds else ():
-                manifest[f"{place}/{name}"] = copy(root, f"{place}/{name}", new, digest)
-        for run, verdict in runs:
+                manifest[f"{place}/{name}"] = copy(root, f"{place}/{name}", copies, digest)
+        for run, verdict in verdicts:
             latest = root / run.study / LATEST
             if verdict.holds and latest.is_symlink() and latest.resolve() == run.path.resolve():
-                durable.replace_link(new / run.study / LATEST, new / run.path.relative_to(root))
-        durable.write_json(new / MANIFEST, manifest)
+                durable.replace_link(copies / run.study / LATEST, copies / run.path.relative_to(root))
+        durable.write_json(copies / MANIFEST, manifest)
     return _say(f"{len(manifest)} files in {folder}", 0)
 
 
 def _exported(run: Path) -> dict[str, str | None]:
-    """Name of each file of a finished run that an export holds -> its sha256, where the marker says it."""
-    beside = [name for name in BESIDE_OUTPUTS if os.path.lexists(run / name)]
-    of_attempts = [file for file in (run / "attempts").glob("[0-9]*") if file.suffix in (".json", ".log")]
+    """Maps each file of a finished run that an export holds to its sha256, where the marker says it."""
+    others = [name for name in BESIDE_OUTPUTS if os.path.lexists(run / name)]
+    attempts = [file for file in (run / "attempts").glob("[0-9]*") if file.suffix in (".json", ".log")]
     outputs = durable.read_json(run / "COMPLETE.json")["outputs"]
-    listed = {name: described["sha256"] for name, described in outputs.items() if parts(name)[0] not in LEFT_OUT}
-    return dict.fromkeys([*beside, *(f"attempts/{file.name}" for file in of_attempts)]) | listed
+    digests = {name: output["sha256"] for name, output in outputs.items() if parts(name)[0] not in LEFT_OUT}
+    return dict.fromkeys([*others, *(f"attempts/{file.name}" for file in attempts)]) | digests
 
 
 def _runs(root: Path, study: str | None) -> tuple[list[RunDirectory], int]:
-    """The run directories below `root`, of one study or of all, as their stage.json names them, and how many could not
-    be read."""
-    found, wrong = [], 0
+    """The runs below `root` (of one study or of all), as their stage.json names them, and how many were unreadable."""
+    runs, unreadable = [], 0
     marked = {marker.parent for marker in root.glob("*/*/*/COMPLETE.json")}  # also where stage.json was lost
     paths = sorted({*find_runs(root), *marked})
     for path in (path for path in paths if study in (None, path.parts[-3])):
         try:
-            found.append(run_in(path))
+            runs.append(run_in(path))
         except BadInput as error:
-            wrong += 1
+            unreadable += 1
             _say(f"REFUSED     {path.relative_to(root)}: {str(error).removeprefix(f'{path}/')}")
-    return found, wrong
+    return runs, unreadable
 
 
 def _verdict(run: RunDirectory) -> markers.Verdict:
-    """Every byte of the run, and whether the inputs that its marker lists are the ones that are there now."""
+    """Verifies every byte of the run, and that the inputs its marker lists are those that are there now."""
     inputs: dict[str, str] = {}
     try:
-        named = of_kind(run.stage_file, durable.read_json(run.stage_file)).get("inputs")
-        sources = run.reads(named)
+        roles = of_kind(run.stage_file, durable.read_json(run.stage_file)).get("inputs")
+        sources = run.reads(roles)
     except (OSError, ValueError, BadInput) as error:
         return markers.Verdict(False, f"this directory is not readable, because {error}")
-    if named is None:  # a run that knows no inputs: only its own bytes can be verified
+    if roles is None:  # a run that knows no inputs: only its own bytes can be verified
         return markers.check_outputs(run)
     for role, source in sources.items():
         verdict = markers.check_outputs(source)

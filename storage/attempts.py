@@ -1,4 +1,4 @@
-"""One record for each process's work on a stage, written when it starts and again when it ends."""
+"""Attempts: one record for each process's work on a stage, written when it starts and again when it ends."""
 
 from __future__ import annotations
 
@@ -13,21 +13,44 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from storage import durable, locks
 from storage.run_directory import read
 
 STARTED_BY = "RATCHET_STARTED_BY"
-"""Set to `automatic` by whatever starts attempts by itself; everything else was started by a person."""
+"""Whatever starts attempts by itself sets this to `automatic`; a person started everything else."""
 ATTEMPTS_WITHOUT_PROGRESS = 3
 ENDED_BY_A_PERSON = ("interrupted", "cancelled")
 
 SPARE_BYTES = 32 * 1024
-"""Kept on the disk while an attempt works, and given back for its last words: a full disk has room for its record."""
+"""An attempt reserves this much disk while it works and frees it at the end, so that a full disk has room for its
+record."""
 
 DISTRIBUTION = "ratchet"
-"""Our own package, as installed: what it asks for is what results can depend on."""
+"""Our own package: results can depend on what it requires."""
+
+
+class AttemptRow(locks.Identity, total=False):
+    """The content of an attempt's record; a name that became known later may be missing. Times are seconds."""
+
+    attempt: int
+    source: dict[str, str | None]
+    versions: dict[str, str]
+    execution: dict[str, Any]
+    numerics: dict[str, Any]
+    started_at: float
+    started_by: str
+    began_at: list[int]
+    ended_at: float | None
+    end_state: str | None
+    exit_code: int | None
+    diagnosis: dict[str, str] | None
+    cpu_seconds: float
+    start_seconds: float
+    step_seconds: float
+    save_seconds: float
+    peak_memory_bytes: int
 
 
 class AttemptRecord:
@@ -43,8 +66,7 @@ class AttemptRecord:
     ) -> None:
         """`began_at` is how far the stage was when this attempt began (see `without_progress`).
 
-        `own_source` says where its work comes from, where that lies outside our own checkout: `own_page`, the file
-        of the study's page, and `own_digest`, that of its sources.
+        `own_source` is for a study page outside our checkout: `own_page` is its file, `own_digest` that of its sources.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / f"{number:04d}.json"
@@ -66,22 +88,22 @@ class AttemptRecord:
             "diagnosis": None,
         }
         durable.write_json(self._file, self._record)
-        with suppress(OSError):  # whatever fails on this disk has room for its own words then, or none
+        with suppress(OSError):  # the attempt can work without the reserve
             self._spare.write_bytes(os.urandom(SPARE_BYTES))
 
     def note(self, **facts: Any) -> None:
-        """Adds what became known after the start, such as the numerics and the GPU."""
+        """Adds facts that became known after the start, such as the numerics and the GPU."""
         self._record.update(facts)
         durable.write_json(self._file, self._record)
 
     def free_spare(self) -> None:
-        """Gives back the room that is kept for the last words."""
+        """Frees the disk space that is reserved for the final record."""
         self._spare.unlink(missing_ok=True)
 
     def end(self, end_state: str, exit_code: int, diagnosis: dict[str, str] | None) -> None:
-        """How the attempt ended, and what it used of the machine (this process and those it waited for).
+        """Records how the attempt ended, and what this process and those it waited for used of the machine.
 
-        The memory is the most that they had by now, in earlier attempts too: the system keeps no other.
+        `peak_memory_bytes` is the peak of the whole process, earlier attempts included: the system keeps no other.
         """
         self.free_spare()
         self.note(
@@ -90,51 +112,50 @@ class AttemptRecord:
             exit_code=exit_code,
             diagnosis=diagnosis,
             cpu_seconds=_cpu_seconds() - self._cpu_seconds_before,
-            peak_memory_bytes=1024 * max(one.ru_maxrss for one in _used()),
+            peak_memory_bytes=1024 * max(usage.ru_maxrss for usage in _used()),
         )
 
 
 def _used() -> list[resource.struct_rusage]:
-    return [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return [resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 
 
 def _cpu_seconds() -> float:
-    return sum(one.ru_utime + one.ru_stime for one in _used())
+    return sum(usage.ru_utime + usage.ru_stime for usage in _used())
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    """The attempts' records, oldest first; one that cannot be read, of a process that died while it wrote it, is left
-    out."""
-    return [record for file in sorted(folder.glob("[0-9]*.json")) if (record := read(file))]
+def records(folder: Path) -> list[AttemptRow]:
+    """The attempts' records, oldest first, without those that a dying process left unreadable."""
+    return [cast(AttemptRow, record) for file in sorted(folder.glob("[0-9]*.json")) if (record := read(file))]
 
 
-def newest(folder: Path) -> dict[str, Any] | None:
-    """The newest attempt's record, or None when there was no attempt or its record cannot be read."""
+def newest(folder: Path) -> AttemptRow | None:
+    """The newest attempt's record; None when there was no attempt or its record cannot be read."""
     files = sorted(folder.glob("[0-9]*.json"))
-    return (read(files[-1]) or None) if files else None
+    return cast(AttemptRow, read(files[-1])) or None if files else None
 
 
 def seconds_of(folder: Path) -> float | None:
-    """What the attempts took together, as far as they could say; None where none could."""
-    ends = [(one.get("started_at"), one.get("ended_at")) for one in records(folder)]
-    spans = [ended - started for started, ended in ends if started and ended]
+    """The attempts' total time in seconds, of those that recorded start and end; None when none did."""
+    times = [(record.get("started_at"), record.get("ended_at")) for record in records(folder)]
+    spans = [end - start for start, end in times if start and end]
     return sum(spans) if spans else None
 
 
 def started_by() -> str:
-    """`automatic` or `person`: who started this process."""
+    """The starter of this process: `automatic` or `person`."""
     return "automatic" if os.environ.get(STARTED_BY) == "automatic" else "person"
 
 
-def without_progress(folder: Path, now_at: list[int]) -> list[dict[str, Any]]:
+def without_progress(folder: Path, now_at: list[int]) -> list[AttemptRow]:
     """The newest attempts in a row, newest first, that were started automatically and took the stage no further.
 
     `now_at` is how far the stage is: numbers of which at least one grows with every progress (the step of the furthest
     checkpoint, the number of record parts). An attempt left no progress when the next one began where it had begun. A
     row ends at an attempt with progress or one that a person started; one that a person ended is passed over.
     """
-    row: list[dict[str, Any]] = []
-    for record in reversed(records(folder)):  # half a record says nothing about who started what
+    row: list[AttemptRow] = []
+    for record in reversed(records(folder)):
         began_at = record.get("began_at") or [0] * len(now_at)
         if record.get("started_by") != "automatic" or any(a > b for a, b in zip(now_at, began_at, strict=True)):
             return row
@@ -150,8 +171,8 @@ def package_versions() -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:  # run from a bare copy of the source
         required = []
     names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in required if "extra ==" not in line]
-    found = {name: version for name in names if (version := version_of(name))}
-    return {"python": platform.python_version(), **found}
+    versions = {name: version for name in names if (version := version_of(name))}
+    return {"python": platform.python_version(), **versions}
 
 
 def version_of(package: str) -> str | None:
@@ -163,12 +184,12 @@ def version_of(package: str) -> str | None:
 
 
 SOURCE_FILE = "source.json"
-"""Beside the rooms in a staged copy of the source: the version that it was copied from."""
+"""A staged copy of the source holds the version that it was copied from in this file, beside the rooms."""
 
 
 @cache
 def source_version() -> dict[str, str | None]:
-    """Commit of our own checkout, and the digest of what was changed in it and not committed."""
+    """The commit of our own checkout, and the digest of its uncommitted changes."""
     folder = Path(__file__).parent
     if (staged := folder.parent / SOURCE_FILE).is_file():
         return durable.read_json(staged)
@@ -182,9 +203,9 @@ def source_version() -> dict[str, str | None]:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return process.stdout if process.returncode == 0 else None

@@ -1,8 +1,8 @@
-"""Checkpoints: everything needed to continue, believed only after every byte was verified.
+"""Checkpoints: everything needed to continue, trusted only after every byte was verified.
 
 A checkpoint is a folder `checkpoints/<step>/` that appears by one rename and holds groups of tensors (one
-safetensors file each), a JSON state, and `manifest.json` with the size and xxh3_128 of every file: damage is what it
-must notice, and sha256 would take a processor most of a second for each gigabyte while the training goes on. The
+safetensors file each), a JSON state, and `manifest.json` with the size and xxh3_128 of every file. The hash need only
+notice damage; sha256 would take a processor most of a second for each gigabyte while the training goes on. The
 manifest also names what the checkpoint belongs to (fingerprint and input digests) and the lock under which it was
 written.
 """
@@ -34,12 +34,12 @@ MANIFEST, STATE = "manifest.json", "state.json"
 
 
 class OtherInputs(ValueError):
-    """The checkpoint is whole, and belongs to inputs that have changed since."""
+    """The checkpoint is intact, but belongs to inputs that have changed since."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: JSON state in memory, tensors read when asked for."""
+    """A verified checkpoint: the JSON state is in memory, tensors are read on demand."""
 
     path: Path
     step: int
@@ -54,12 +54,12 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one attempt at one run.
 
-    `identity` says what they belong to: one that was made for other inputs is passed over, by name. `configuration`
-    is written beside it, so that the difference can be named too.
+    `identity` says which inputs they belong to: a checkpoint of other inputs is passed over, with a line in the log.
+    `configuration` is written beside it, so that the line can name the difference.
     """
 
     def __init__(
-        self, directory: Path, identity: dict[str, Any], lock: Lock, configuration: dict[str, Any] | None = None
+        self, directory: Path, identity: dict[str, object], lock: Lock, configuration: dict[str, object] | None = None
     ) -> None:
         self._directory, self._identity, self._lock = directory, identity, lock
         self._configuration = configuration or {}
@@ -74,10 +74,10 @@ class Checkpoints:
         state: dict[str, Any],
         needs: Collection[int] = (),
     ) -> Path:
-        """Durably writes a checkpoint of `step`; never over one of a later attempt. Returns its folder.
+        """Durably writes a checkpoint of `step`, never over one of a later attempt; returns its folder.
 
-        `groups` are named dictionaries of contiguous tensors; `state` is JSON. `needs` are the steps of others without
-        which this one is of no use, such as the best so far: they are kept, and verified, as long as it is.
+        `groups` are named dictionaries of contiguous tensors; `state` is JSON. `needs` are the steps of other
+        checkpoints that this one depends on, such as the best so far: they are kept, and verified, as long as it is.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         final = self._directory / str(step)
@@ -107,10 +107,10 @@ class Checkpoints:
         return final
 
     def newest_verified(self, accept: Callable[[Checkpoint], None] = lambda _: None) -> Checkpoint | None:
-        """The newest checkpoint of which every byte verifies; each one passed over is logged with the reason.
+        """The newest checkpoint whose every byte verifies; None when there is none for these inputs.
 
-        `accept` may raise ValueError for a checkpoint that cannot be continued from. None when there is none for
-        these inputs. When there are and all are damaged, CheckFailed: days of work are not begun anew unasked.
+        `accept` may raise ValueError for a checkpoint that cannot be continued from. Each one passed over is logged
+        with the reason. CheckFailed when all are damaged: nobody asked to begin days of work anew.
         """
         damaged = []
         for step in sorted(self._steps(), reverse=True):
@@ -126,23 +126,23 @@ class Checkpoints:
                 self._passed_over.add(step)
             except (OSError, ValueError) as error:
                 if durable.disk_full(error, self._directory):
-                    raise  # that damages nothing either, and must not be reported as damage
+                    raise  # a full disk is no damage
                 LOG.warning("checkpoint %s is passed over: %s", step, error)
                 damaged.append(str(error))
-                found = isinstance(error, ValueError | FileNotFoundError)
-                (self._passed_over if found else self._unreadable).add(step)
+                readable = isinstance(error, ValueError | FileNotFoundError)
+                (self._passed_over if readable else self._unreadable).add(step)
         if damaged:
             advice = f"Restore what is damaged, or remove {self._directory} to begin this stage anew"
             raise CheckFailed("a checkpoint can be continued from", "; ".join(damaged), "one that verifies", advice)
         return None
 
     def verified(self, step: int) -> Checkpoint:
-        """The checkpoint of `step`; raises ValueError naming what is wrong with it."""
+        """Reads and verifies the checkpoint of `step`; raises ValueError naming what is wrong with it."""
         folder = inside(self._directory, str(step), folder=True)
         manifest = verify(folder)
         if manifest.get("identity") != self._identity:
-            theirs = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
-            changed = "; ".join(differences(theirs, {"configuration": self._configuration, **self._identity}))
+            saved = {"configuration": manifest.get("configuration", {}), **manifest.get("identity", {})}
+            changed = "; ".join(differences(saved, {"configuration": self._configuration, **self._identity}))
             raise OtherInputs(f"{folder} was made for another configuration or other inputs: {changed}")
         return Checkpoint(folder, step, durable.read_json(folder / STATE), manifest["needs"])
 
@@ -151,21 +151,21 @@ class Checkpoints:
         return furthest(self._directory, self._identity)
 
     def prune(self, keep: int) -> None:
-        """Keeps the newest `keep`, those that they need, and the one that `newest_verified` found last.
+        """Removes all but the newest `keep`, those that they need, and the last result of `newest_verified`.
 
-        Those that were passed over do not count: they may be newer than all that can be continued from. One that the
-        disk failed to give is left alone: it may be whole.
+        Checkpoints that were passed over do not count: they may be newer than every usable one. One that the disk
+        failed to read is left alone: it may be intact.
         """
         steps = [step for step in sorted(self._steps(), reverse=True) if step not in self._unreadable]
         good = [step for step in steps if step not in self._passed_over]
-        kept = {step for step in steps if step in good[: max(keep, 1)] or step == self._read}
-        for step in sorted(kept):
+        keeping = {step for step in steps if step in good[: max(keep, 1)] or step == self._read}
+        for step in sorted(keeping):
             try:
-                kept |= set(durable.read_json(self._directory / str(step) / MANIFEST)["needs"])
+                keeping |= set(durable.read_json(self._directory / str(step) / MANIFEST)["needs"])
             except (OSError, ValueError, KeyError, TypeError):
-                return  # what it needs is unknown: nothing is removed
+                return  # its needs are unknown: remove nothing
         for step in steps:
-            if good and step not in kept:
+            if good and step not in keeping:
                 self._lock.check()
                 durable.reached("pruned", self._directory / str(step))
                 durable.remove_directory(self._directory / str(step))
@@ -174,18 +174,18 @@ class Checkpoints:
         return _steps(self._directory)
 
 
-def furthest(directory: Path, identity: dict[str, Any] | None = None) -> int:
-    """The highest step with a checkpoint (of `identity`, if given) that is complete by names and sizes; 0: none.
+def furthest(directory: Path, identity: dict[str, object] | None = None) -> int:
+    """The highest step with a checkpoint (of `identity`, if given) that is complete by names and sizes; 0 if none.
 
-    It reads no tensor, so that every attempt can ask how far the one before it came; only `verified` is believed.
+    It reads no tensor, so that every attempt can ask how far the one before it came; only `verified` is trusted.
     """
     return max((step for step in _steps(directory) if _is_complete(directory / str(step), identity)), default=0)
 
 
-def _is_complete(folder: Path, identity: dict[str, Any] | None) -> bool:
+def _is_complete(folder: Path, identity: dict[str, object] | None) -> bool:
     try:
         manifest = durable.read_json(folder / MANIFEST)
-        sizes = {name: described["size"] for name, described in manifest["files"].items()}
+        sizes = {name: entry["size"] for name, entry in manifest["files"].items()}
         present = all(inside(folder, name).stat().st_size == size for name, size in sizes.items())
         return present and identity in (None, manifest["identity"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -203,18 +203,18 @@ def verify(folder: Path) -> dict[str, Any]:
     manifest = durable.read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict) or not manifest["files"]:
         raise ValueError(f"{folder / MANIFEST} lists no files")
-    own = manifest.pop("digest", None)
-    if own != durable.sha256_json(manifest):
+    digest = manifest.pop("digest", None)
+    if digest != durable.sha256_json(manifest):
         raise ValueError(f"{folder / MANIFEST} was altered: it does not match its own digest")
     if str(manifest.get("step")) != folder.name:
         raise ValueError(f"{folder} holds the checkpoint of step {manifest.get('step')}")
     present = {file.name for file in folder.iterdir()} - {MANIFEST}
     if present != set(manifest["files"]):
         raise ValueError(f"{folder} holds {sorted(present)}, its manifest lists {sorted(manifest['files'])}")
-    for name, described in manifest["files"].items():
+    for name, entry in manifest["files"].items():
         file = inside(folder, name)
         with reading.opened(file) as read:
-            digest = hashlib.file_digest(read, xxhash.xxh3_128).hexdigest()
-        if described != {"size": file.stat().st_size, "xxh3_128": digest}:
+            file_digest = hashlib.file_digest(read, xxhash.xxh3_128).hexdigest()
+        if entry != {"size": file.stat().st_size, "xxh3_128": file_digest}:
             raise ValueError(f"{file} is torn or altered: it does not match its manifest")
     return manifest

@@ -8,19 +8,19 @@ from typing import Any
 ABSENT = "absent"
 
 
-def differences(theirs: Any, ours: Any) -> list[str]:
+def differences(before: object, after: object) -> list[str]:
     """One line for each field in which two JSON values differ: `budget.epochs: 1.0 there, 2.0 here`."""
-    there, here = dict(leaves(theirs)), dict(leaves(ours))
-    names = [*here, *(name for name in there if name not in here)]
+    old, new = dict(leaves(before)), dict(leaves(after))
+    names = [*new, *(name for name in old if name not in new)]
     return [
-        f"{name}: {there.get(name, ABSENT)!r} there, {here.get(name, ABSENT)!r} here"
+        f"{name}: {old.get(name, ABSENT)!r} there, {new.get(name, ABSENT)!r} here"
         for name in names
-        if there.get(name, ABSENT) != here.get(name, ABSENT)
+        if old.get(name, ABSENT) != new.get(name, ABSENT)
     ]
 
 
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted name, value) of everything in nested dictionaries that is not one itself."""
+def leaves(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) for every value in nested dictionaries that is no dictionary itself."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, f"{name}.{key}" if name else str(key))

@@ -28,12 +28,12 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def canonical_json(value: Any) -> bytes:
-    """The one JSON text of a value: sorted keys, no spaces, no NaN. What every digest is made over."""
+def canonical_json(value: object) -> bytes:
+    """The canonical JSON of a value (sorted keys, no spaces, no NaN), over which every digest is made."""
     return _CANONICAL.encode(value).encode()
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Durably writes `value` as JSON that a person can read."""
     write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
@@ -50,12 +50,12 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def reached(moment: str, path: Path) -> None:
-    """A moment of a durable write of `path`. Does nothing: the kill tests put the end of the process in its place."""
+    """Marks a moment of a durable write of `path`. Does nothing; the kill tests replace it by the process's end."""
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Gives a temporary name to write; when the block ends without an error the file is durable as `path`."""
+    """Yields a temporary name to write; when the block ends without an error the file is durable as `path`."""
     temporary = _temporary_name(path)
     try:
         yield temporary
@@ -74,10 +74,10 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[Path]:
-    """Gives a temporary directory to fill; when the block ends without an error it is durable as `path`.
+    """Yields a temporary directory to fill; when the block ends without an error it is durable as `path`.
 
-    A directory that stood there before is replaced: it is renamed away first, because rename() does not replace
-    a directory that holds files, and a death between the two renames leaves no directory rather than a mixture.
+    An existing directory is replaced: it is renamed away first, because rename() does not replace a directory that
+    holds files, and a death between the two renames leaves no directory rather than a mixture.
     """
     temporary = _temporary_name(path)
     try:
@@ -107,7 +107,7 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 
 def _replace_directory(path: Path, temporary: Path) -> None:
-    """Puts `temporary` in the place of `path`; whatever fails, one of the two stands there.
+    """Puts `temporary` in the place of `path`; whatever fails, one of the two is there.
 
     A holder that was frozen just before, taken over and revived finds its temporary directory swept away.
     """
@@ -131,7 +131,7 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
 
 
-def replace_quickly(path: Path, value: Any) -> None:
+def replace_quickly(path: Path, value: object) -> None:
     """Replaces a heartbeat or progress file by one rename, without fsync: its loss costs nothing."""
     temporary = _temporary_name(path)
     try:
@@ -143,7 +143,7 @@ def replace_quickly(path: Path, value: Any) -> None:
 
 
 def replace_link(path: Path, target: Path) -> None:
-    """Makes `path` a symbolic link to `target`, relative to its folder, in the place of what link stood there.
+    """Makes `path` a symbolic link to `target`, relative to its folder; replaces an existing link.
 
     Raises OSError where the disk knows no links, or where a folder has the name.
     """
@@ -157,13 +157,13 @@ def replace_link(path: Path, target: Path) -> None:
 
 
 def disk_full(error: BaseException, path: Path) -> OSError | None:
-    """The error that names what could not be written, if `error` is a full disk in whatever words, else None.
+    """An OSError that names `path`, if `error` means a full disk in any library's words, else None.
 
     safetensors raises an error of its own that ends with "(os error 28)", NumPy an OSError without a number.
     """
     number = error.errno if isinstance(error, OSError) else None
-    if found := re.search(r"\(os error (\d+)\)", str(error)):
-        number = int(found[1])
+    if match := re.search(r"\(os error (\d+)\)", str(error)):
+        number = int(match[1])
     elif isinstance(error, OSError) and number is None and re.search(r"\d+ requested and \d+ written", str(error)):
         number = errno.ENOSPC
     return OSError(number, os.strerror(number), str(path)) if number in DISK_FULL else None
@@ -173,7 +173,7 @@ def remove_leftovers(directory: Path) -> list[str]:
     """Removes what dead processes left half written below `directory`; returns the names.
 
     Only the holder of the run's lock may call this: to anyone else a temporary name may be work in progress.
-    The locks are left alone, since that is where others work at the same time.
+    The folder `locks` is left alone, since other processes write there at the same time.
     """
     removed = []
     for leftover in sorted(directory.rglob(TEMPORARY_PREFIX + "*")):
@@ -188,15 +188,15 @@ def remove_leftovers(directory: Path) -> list[str]:
 
 
 def refresh(folder: Path) -> None:
-    """Has NFS list a folder anew: for up to a minute it knows nothing of what another host wrote there.
+    """Has NFS list a folder anew: for up to a minute it does not show what another host wrote there.
 
-    A change of one's own is what makes a client see that there were others (RFC 1813, weak cache consistency).
+    A client notices changes by others when it makes one itself (RFC 1813, weak cache consistency).
     """
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError:
-        pass  # there is none, or no place
+        pass  # there is no such folder, or no space
 
 
 def sha256_file(path: Path) -> str:
@@ -205,7 +205,7 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_json(value: Any) -> str:
+def sha256_json(value: object) -> str:
     """Hexadecimal sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value)).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The ways in which a stage ends without a result. Each says what, where and what to do."""
+"""The errors that end a stage without a result. Each says what, where and what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 VALUE_SHOWN, MESSAGE_SHOWN = 300, 20_000
-"""Characters of a value that a message quotes, and of a whole one: what it quotes may be of any length."""
+"""Characters of a value that a message quotes, and of the whole message."""
 EXAMPLES_SHOWN = 20
 CURVE_SHOWN = 10
 """Validations that a message lists; metrics.jsonl has them all."""
@@ -18,11 +18,11 @@ def cut(text: str, at_most: int = VALUE_SHOWN) -> str:
     return text if len(text) <= at_most else f"{text[:at_most]}... ({len(text) - at_most:,} more characters)"
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known name that is most like this one, for a message: "did you mean 'epochs'? "; empty where none is."""
-    import difflib  # where something is wrong only
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """A hint at the most similar of `names`, such as "did you mean 'epochs'? "; empty where none is similar."""
+    import difflib  # slow to import, and needed for errors only
 
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {close[0]!r}? " if close else ""
 
 
@@ -36,7 +36,7 @@ class BadInput(Exception):
 class CheckFailed(Exception):
     """A guard or a verification found a wrong value: exit code 1, outputs and checkpoints are kept.
 
-    `check` names it, `measured` and `required` are what was found and what was asked for.
+    `check` names it, `measured` and `required` are the two values that disagree.
     """
 
     def __init__(self, check: str, measured: object, required: object, advice: str = "") -> None:
@@ -47,29 +47,29 @@ class CheckFailed(Exception):
 
 
 def require(holds: object, check: str, measured: object, required: object, advice: str = "") -> None:
-    """CheckFailed where this does not hold."""
+    """Raises CheckFailed unless `holds`."""
     if not holds:
         raise CheckFailed(check, measured, required, advice)
 
 
 def require_equal(check: str, measured: object, required: object, advice: str = "") -> None:
-    """CheckFailed where the two differ."""
+    """Raises CheckFailed where the two differ."""
     require(measured == required, check, measured, required, advice)
 
 
 def require_close(check: str, measured: float, required: float, rounding: float, advice: str = "") -> None:
-    """CheckFailed where the two differ by more than this, also where one is no number."""
+    """Raises CheckFailed where the two differ by more than `rounding`, and where one is NaN."""
     holds = abs(measured - required) <= rounding
     require(holds, check, measured, f"{required}, give or take {rounding:.2g}", advice)
 
 
 def require_limit(check: str, measured: float, limit: float, unit: str = "", advice: str = "") -> None:
-    """CheckFailed where this is above its limit, or no number."""
+    """Raises CheckFailed where `measured` is above its limit, or NaN."""
     require(measured <= limit, check, measured, f"at most {limit:g}{unit}", advice)
 
 
 def require_distinct(check: str, values: Mapping[str, Hashable], equal: str, advice: str = "") -> None:
-    """CheckFailed names two of equal value: they are one under two names. `equal` says what is equal."""
+    """Raises CheckFailed naming two of equal value. `equal` says what is equal."""
     first: dict[Hashable, str] = {}
     for name, value in values.items():
         other = first.setdefault(value, name)
@@ -77,19 +77,19 @@ def require_distinct(check: str, values: Mapping[str, Hashable], equal: str, adv
 
 
 def require_each_once(check: str, measured: Iterable[Any], required: Iterable[Any], where: str = "") -> None:
-    """CheckFailed unless both hold the same, each as often; names the first that differs."""
-    ours, theirs = sorted(measured), sorted(required)
-    one, other = next((pair for pair in zip_longest(ours, theirs) if pair[0] != pair[1]), (None, None))
-    said = f"{len(ours)} rows, {one} in place of {other}{where}"
-    require(ours == theirs, check, said, f"{len(theirs)}, each once")
+    """Raises CheckFailed unless both hold the same rows equally often; names the first that differs."""
+    rows, expected = sorted(measured), sorted(required)
+    row, expected_row = next((pair for pair in zip_longest(rows, expected) if pair[0] != pair[1]), (None, None))
+    summary = f"{len(rows)} rows, {row} in place of {expected_row}{where}"
+    require(rows == expected, check, summary, f"{len(expected)}, each once")
 
 
 class NumericalFailure(Exception):
     """A loss, gradient or weight is not finite: exit code 1, the checkpoint before it is kept.
 
-    `examples` are the culprits among the `batch` examples of the step, by dataset index (none in a validation; all of
-    them where `batch` is 0: it was not found out which);
-    `module` is where it began, where that is known. `together`: alone each example is finite.
+    `examples` are the culprits among the `batch` examples of the step, by dataset index: none in a validation, all
+    where `batch` is 0 because the search found no culprit. `module` is where it began, where that is known.
+    `together` says that each example alone is finite.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class NumericalFailure(Exception):
     ) -> None:
         self.step, self.examples, self.tensor = step, list(examples), tensor
         self.module, self.batch, self.together = module, batch, together
-        shown = f"[{', '.join(map(str, self.examples[:EXAMPLES_SHOWN]))}{', ...' * (len(examples) > EXAMPLES_SHOWN)}]"
+        listed = f"[{', '.join(map(str, self.examples[:EXAMPLES_SHOWN]))}{', ...' * (len(examples) > EXAMPLES_SHOWN)}]"
         of = f" ({len(examples)} of a batch of {batch}{', of which each alone is finite' * together})" if batch else ""
-        where = f"batch examples {shown}{of}" if self.examples else "validation"
+        where = f"batch examples {listed}{of}" if self.examples else "validation"
         super().__init__(f"{tensor} is not finite at step {step}, {where}" + f"; it begins in {module}" * bool(module))
 
 
@@ -131,15 +131,15 @@ class NotLearning(Exception):
         curve: Sequence[Sequence[float]],
     ) -> None:
         self.step, self.metric, self.measured, self.required, self.curve = step, metric, measured, required, curve
-        shown = ", ".join(f"{value:.4g} at {int(at)}" for at, value in curve[-CURVE_SHOWN:])
+        validations = ", ".join(f"{value:.4g} at {int(at)}" for at, value in curve[-CURVE_SHOWN:])
         super().__init__(
             f"by step {step} the lowest {metric} is {measured:.6g}, required at most {required:.6g}, "
-            f"{reference}. The last validations: {shown}"
+            f"{reference}. The last validations: {validations}"
         )
 
 
 class NoProgress(Exception):
-    """Automatic attempts in a row took the stage no further: exit code 1, no further one is started by itself."""
+    """Automatic attempts in a row took the stage no further: exit code 1, no further one starts automatically."""
 
     def __init__(self, attempts: int, endings: str) -> None:
         super().__init__(f"no progress in {attempts} attempts in a row: {endings}")

@@ -1,6 +1,6 @@
 """Inputs from outside, by content: local files by digest, installed packages by version.
 
-What this module returns goes into fingerprints, so it names no place: the same files elsewhere are the same input.
+Its values go into fingerprints, so they name no place: the same files elsewhere are the same input.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ BYTE_ORDER_MARKS = {  # utf-32 first: its mark begins with that of utf-16
 
 
 def package_versions(names: list[str]) -> list[str]:
-    """Sorted `name==version` of Python itself and of the named distributions; BadInput for a missing one."""
-    found = [f"python=={platform.python_version()}"]
+    """The sorted `name==version` of Python itself and of the named distributions; BadInput for a missing one."""
+    versions = [f"python=={platform.python_version()}"]
     for name in names:
         try:
-            found.append(f"{name.lower()}=={importlib.metadata.version(name)}")
+            versions.append(f"{name.lower()}=={importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             raise BadInput(
                 f"text.packages names {name!r}, which is not installed here: install it or take it off the list"
             ) from None
-    return sorted(found)
+    return sorted(versions)
 
 
 def file_manifest(paths: list[str]) -> dict[str, str]:
-    """Relative name -> sha256 of every file named by, or lying below, `paths`; BadInput where there is none.
+    """Maps the relative name of every file in or below `paths` to its sha256; BadInput where there is none.
 
-    Names are relative to the folder given, or the bare name of a file given; hidden files are passed over.
+    Names are relative to each folder in `paths`; a file there has its bare name. Hidden files are passed over.
     """
     manifest: dict[str, str] = {}
     digests = _DigestCache()
-    for given in paths:
-        for name, file in local_files(given):
+    for path in paths:
+        for name, file in local_files(path):
             if name in manifest:
                 raise BadInput(f"two input files are both called {name!r} (the second is {file}): rename one")
             try:
@@ -68,16 +68,15 @@ def file_manifest(paths: list[str]) -> dict[str, str]:
 
 @contextmanager
 def opened(file: Path, sha256: str | None) -> Iterator[io.BufferedReader]:
-    """The file, open at its beginning, whose bytes were found to have this sha256; None asks for none.
+    """Opens a file at its beginning after its bytes matched `sha256` (None: any bytes); BadInput where they do not.
 
-    What is hashed is what is read: neither is the name taken for a pattern, nor can another file come in between.
-    BadInput where the bytes are others.
+    The same open file is hashed and read, so no other file can come in between.
     """
     with reading.opened(file) as handle:
         if sha256 is not None and hashlib.file_digest(handle, "sha256").hexdigest() != sha256:
             raise BadInput(
                 f"{file} is not the file any more whose sha256 is in the fingerprint ({sha256[:12] or 'none'}): it "
-                "changed after it was hashed. Put it back, or start the same command again, which takes it as it is now"
+                "changed after it was hashed. Restore it, or start the same command again to use it as it is now"
             )
         handle.seek(0)
         yield handle
@@ -90,12 +89,12 @@ NO_TEXT = (
 
 
 def encoding_of(beginning: bytes) -> str:
-    """The encoding that a byte-order mark says, and UTF-8 without one."""
+    """The encoding that a byte-order mark names; UTF-8 without one."""
     return next((name for mark, name in BYTE_ORDER_MARKS.items() if beginning.startswith(mark)), "utf-8")
 
 
 def decoded(data: bytes) -> str:
-    """The text of a file, without its byte-order mark. ValueError says what is no text, where, and what to do."""
+    """The text of a file, without its byte-order mark. ValueError names the bytes that are no text, and what to do."""
     encoding = encoding_of(data)
     try:
         text = data.decode(encoding)
@@ -111,9 +110,9 @@ def decoded(data: bytes) -> str:
     return text
 
 
-def local_files(given: str) -> list[tuple[str, Path]]:
-    """(relative name, path) of the files that `given`, a file or a folder, stands for, sorted by name."""
-    path = Path(given).expanduser()
+def local_files(name: str) -> list[tuple[str, Path]]:
+    """(relative name, path) of a file, or of each file below a folder, sorted by name."""
+    path = Path(name).expanduser()
     if path.is_file():
         return [(path.name, path)]
     if not path.is_dir():
@@ -129,15 +128,15 @@ def local_files(given: str) -> list[tuple[str, Path]]:
     return files
 
 
-def model_manifest(given: str) -> dict[str, str]:
+def model_manifest(name: str) -> dict[str, str]:
     """The manifest of a folder written by `save_pretrained`, or of one GGUF file.
 
     BadInput when it is neither, or when configuration, weights or tokenizer are missing.
     """
-    path = Path(given).expanduser()
+    path = Path(name).expanduser()
     if path.suffix == GGUF_SUFFIX:
         require_gguf(path)
-        return file_manifest([given])
+        return file_manifest([name])
     if not path.is_dir():
         raise BadInput(
             f"model.path {path} is not a folder: give the folder that save_pretrained wrote, or a {GGUF_SUFFIX} file"
@@ -151,8 +150,8 @@ def model_manifest(given: str) -> dict[str, str]:
         )
     for index in sorted(path.glob("*.index.json")):
         try:
-            for name in durable.read_json(index)["weight_map"].values():
-                parts(name)
+            for shard in durable.read_json(index)["weight_map"].values():
+                parts(shard)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadInput(f"{index} does not name weights of this folder ({error}): copy the model again") from None
     if not any((path / name).is_file() for name in TOKENIZER_FILES):
@@ -160,11 +159,11 @@ def model_manifest(given: str) -> dict[str, str]:
             f"the model folder {path} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): save the model's "
             "tokenizer into it with save_pretrained"
         )
-    return file_manifest([given])
+    return file_manifest([name])
 
 
 def require_gguf(path: Path) -> None:
-    """BadInput unless `path` is a file that begins as GGUF files do."""
+    """Raises BadInput unless `path` is a file that begins as GGUF files do."""
     if not path.is_file():
         raise BadInput(f"model.path {path} is not a file: give the GGUF file (`make assets` fetches one into assets/)")
     with reading.opened(path) as file:
@@ -177,9 +176,9 @@ def require_gguf(path: Path) -> None:
 
 @contextmanager
 def gguf_alone(path: Path) -> Iterator[Path]:
-    """A folder for the length of the block that holds nothing but a link to this GGUF file.
+    """Yields a temporary folder that holds nothing but a link to this GGUF file.
 
-    transformers reads settings that lie beside a model file, and those are not in the file's digest.
+    transformers also reads settings beside a model file, and those are not in the file's digest.
     """
     require_gguf(path)
     with tempfile.TemporaryDirectory(prefix="ratchet-gguf-") as folder:
@@ -188,9 +187,9 @@ def gguf_alone(path: Path) -> Iterator[Path]:
 
 
 class _DigestCache:
-    """sha256 by (path, size, mtime, ctime, inode), kept in the user's cache folder: hashing 6 GB again costs a minute.
+    """sha256 by (path, size, mtime, ctime, inode), in the user's cache folder: hashing 6 GB again costs a minute.
 
-    A program can set mtime back, as rsync and cp -p do, and not ctime. What others could have written is not believed.
+    A program can set mtime back, as rsync and cp -p do, but not ctime. A cache that others can write is not trusted.
     """
 
     def __init__(self) -> None:
@@ -200,21 +199,21 @@ class _DigestCache:
         self._known: dict[str, Any] = {}
         self._changed = False
         with suppress(OSError, ValueError), reading.opened(self._file) as file:
-            # only a cache: what cannot be read is computed again
+            # an unreadable cache is computed again
             if self._is_ours() and os.fstat(file.fileno()).st_uid == os.getuid():
-                known = reading.json_value(file.read(reading.JSON_BYTES), self._file)
-                self._known = known if isinstance(known, dict) else {}
+                digests = reading.json_value(file.read(reading.JSON_BYTES), self._file)
+                self._known = digests if isinstance(digests, dict) else {}
 
     def _is_ours(self) -> bool:
-        """Whether nobody else can have put a file there; a link to elsewhere has all rights, and is not followed."""
+        """True if nobody else can have put a file there. A link has all rights, and is not followed."""
         folder = self._file.parent.lstat()
         return folder.st_uid == os.getuid() and not folder.st_mode & 0o022
 
     def sha256(self, path: Path) -> str:
         key = str(path.resolve())
         with reading.opened(path) as file:
-            found = os.fstat(file.fileno())
-            stamp = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+            stat = os.fstat(file.fileno())
+            stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
             entry = self._known.get(key)
             if isinstance(entry, list) and len(entry) == 2 and entry[0] == stamp:
                 return entry[1]

@@ -8,7 +8,7 @@ verified checkpoint.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from storage import attempts, durable, locks, markers
 from storage.inside import refuse_links
@@ -21,12 +21,29 @@ EARLIER = "earlier"
 NOT_OF_THE_WORK = (EARLIER, "locks", "jobs", "generation.json")
 
 
-def current(run: RunDirectory) -> dict[str, Any]:
-    """`{"generation": 0, ...}` before any was recorded or when the file is damaged. Raises OSError when the disk does
-    not give it: the number of a generation long past would find a flow run long ended."""
+class Raise(TypedDict):
+    """One raise of the generation, after the attempt of this number."""
+
+    generation: int
+    reason: str
+    after_attempt: int
+
+
+class Generation(TypedDict):
+    """The content of generation.json."""
+
+    generation: int
+    history: list[Raise]
+
+
+def current(run: RunDirectory) -> Generation:
+    """The generation and its history; 0 before any was recorded or when the file is damaged.
+
+    Raises OSError when the disk cannot be read: an outdated number would find a flow run that ended long ago.
+    """
     try:
-        now = durable.read_json(run.generation_file)
-        return {"generation": int(now["generation"]), "history": list(now["history"])}
+        generation = durable.read_json(run.generation_file)
+        return {"generation": int(generation["generation"]), "history": list(generation["history"])}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return {"generation": 0, "history": []}
 
@@ -34,9 +51,9 @@ def current(run: RunDirectory) -> dict[str, Any]:
 def raised_for_dispatch(run: RunDirectory, input_digests: dict[str, str], again: str = "") -> int:
     """The generation that the next dispatch belongs to, raised when it begins the stage again.
 
-    `again` says why a person starts what had failed or was cancelled; empty when nobody does. A stage that turns out
-    to be finished is left so: it ended a moment ago, or on another host whose marker NFS did not show. Raises Held
-    when another process is at work on the stage.
+    `again` says why a person restarts a stage that failed or was cancelled; empty when nobody does. A finished stage
+    stays finished: it ended a moment ago, or on another host whose marker NFS did not show. Raises Held when another
+    process is at work on the stage.
     """
     if again or markers.check(run, input_digests).present:
         lock = locks.acquire(run.path / "locks")
@@ -46,51 +63,52 @@ def raised_for_dispatch(run: RunDirectory, input_digests: dict[str, str], again:
                 raise_for_new_attempt(run, input_digests, lock, again)
         finally:
             lock.release()
-    return int(current(run)["generation"])
+    return current(run)["generation"]
 
 
 def raise_for_new_attempt(run: RunDirectory, input_digests: dict[str, str], lock: Lock, again: str = "") -> None:
     """Raises the generation when this attempt begins the stage again; called by the holder of `lock`.
 
-    What a dispatch raised already after the newest attempt is not raised a second time by the attempt it started.
+    A generation that a dispatch raised is not raised a second time by the attempt that it started.
     """
     verdict = markers.check(run, input_digests, full=True)
-    before = attempts.newest(run.attempts)
-    now = current(run)
-    after = before["attempt"] if before else 0
+    attempt = attempts.newest(run.attempts)
+    generation = current(run)
+    number = attempt["attempt"] if attempt else 0
     if verdict.present:
         reason = f"the marker was refused: {verdict.reason}"
     elif again:
         reason = again
-    elif before and before.get("end_state") in STARTED_AGAIN_AFTER:
-        if any(entry.get("after_attempt") == after for entry in now["history"]):
+    elif attempt and attempt.get("end_state") in STARTED_AGAIN_AFTER:
+        if any(entry.get("after_attempt") == number for entry in generation["history"]):
             return
-        reason = f"started again after attempt {before['attempt']} ended {before['end_state']}"
+        reason = f"started again after attempt {attempt['attempt']} ended {attempt['end_state']}"
     else:
         return
     lock.check()  # reading every byte took its time
-    _raise(run, now, reason, after)
+    _raise(run, generation, reason, number)
     run.marker_file.unlink(missing_ok=True)  # only now: an attempt that dies before must find it again
 
 
 def begin_anew(run: RunDirectory) -> Path | None:
     """Moves all that the stage made into `earlier/<generation>/`, so that its next attempt begins with nothing.
 
-    None where it made nothing. The marker goes last: whoever is killed before has finished outputs, or ones that are
-    refused by name. Raises Held when another process is at work on the stage, BadInput where a link stands there.
+    Returns that folder, None where the stage made nothing. The marker goes last, so that a kill before leaves a
+    finished run or one that is refused by name. Raises Held when another process is at work on the stage, BadInput
+    where there is a link.
     """
-    made = [path for path in sorted(run.path.glob("*")) if path.name not in NOT_OF_THE_WORK]
-    if not made:
+    outputs = [path for path in sorted(run.path.glob("*")) if path.name not in NOT_OF_THE_WORK]
+    if not outputs:
         return None
     refuse_links(run.path)
     lock = locks.acquire(run.path / "locks")
     try:
-        now = current(run)
-        before = attempts.newest(run.attempts)
-        _raise(run, now, "a person asked for a fresh one", before["attempt"] if before else 0)
-        aside = run.path / EARLIER / str(now["generation"])
+        generation = current(run)
+        attempt = attempts.newest(run.attempts)
+        _raise(run, generation, "a person asked for a fresh one", attempt["attempt"] if attempt else 0)
+        aside = run.path / EARLIER / str(generation["generation"])
         aside.mkdir(parents=True, exist_ok=True)
-        for path in sorted(made, key=lambda one: one == run.marker_file):
+        for path in sorted(outputs, key=lambda path: path == run.marker_file):
             lock.check()
             path.rename(aside / path.name)
     finally:
@@ -98,7 +116,7 @@ def begin_anew(run: RunDirectory) -> Path | None:
     return aside
 
 
-def _raise(run: RunDirectory, now: dict[str, Any], reason: str, after: int) -> None:
-    number = now["generation"] + 1
-    history = [*now["history"], {"generation": number, "reason": reason, "after_attempt": after}]
-    durable.write_json(run.generation_file, {"generation": number, "history": history})
+def _raise(run: RunDirectory, before: Generation, reason: str, attempt: int) -> None:
+    number = before["generation"] + 1
+    history = [*before["history"], Raise(generation=number, reason=reason, after_attempt=attempt)]
+    durable.write_json(run.generation_file, Generation(generation=number, history=history))

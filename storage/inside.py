@@ -1,4 +1,4 @@
-"""A name that stands in data becomes a path only inside the folder that it is of, and never through a link.
+"""Turns a name from data into a path inside the folder that it belongs to, and never through a link.
 
 Markers, results, manifests and stage.json name files, and anybody may have written them.
 """
@@ -8,21 +8,20 @@ from __future__ import annotations
 import shutil
 import stat
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from storage import durable
 from storage.errors import BadInput
 
 
 class Outside(BadInput, ValueError):
-    """A name leads out of the folder that it is of, or through a link."""
+    """A name leads out of its folder, or through a link."""
 
 
-def inside(directory: Path, name: Any, folder: bool = False) -> Path:
-    """The regular file (or, with `folder`, the folder) that is called `name` in `directory`.
+def inside(directory: Path, name: object, folder: bool = False) -> Path:
+    """The path of the regular file (or, with `folder`, the folder) `name` in `directory`.
 
-    `directory` itself may be reached through links; below it nothing may be one. Outside says what is wrong with the
-    name, FileNotFoundError that nothing is there.
+    `directory` itself may be reached through links; below it nothing may be one. Raises Outside for a name that leads
+    elsewhere, FileNotFoundError where nothing is there.
     """
     path, mode = directory, stat.S_IFDIR
     for part in parts(name):
@@ -31,14 +30,14 @@ def inside(directory: Path, name: Any, folder: bool = False) -> Path:
         path /= part
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            raise Outside(f"{name} leads through {path}, which is a symbolic link: put there what it leads to")
+            raise Outside(f"{name} leads through {path}, which is a symbolic link: replace it by its target")
     if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
         raise Outside(f"{name} is no {'folder' if folder else 'regular file'} in {directory}")
     return path
 
 
-def parts(name: Any) -> tuple[str, ...]:
-    """The parts of a relative name that leads nowhere else. Outside where it is none."""
+def parts(name: object) -> tuple[str, ...]:
+    """The parts of a relative name without `..`; raises Outside for any other."""
     if not isinstance(name, str):
         raise Outside(f"{name!r} names no file: a name is text")
     path = PurePosixPath(name)
@@ -50,7 +49,7 @@ def parts(name: Any) -> tuple[str, ...]:
 def copy(directory: Path, name: str, folder: Path, sha256: str | None = None) -> str:
     """Copies the file `name` of `directory` to the same name in `folder`; returns its sha256.
 
-    Outside also where this is not the `sha256` that it should have.
+    Raises Outside also where that differs from `sha256`.
     """
     target = folder.joinpath(*parts(name))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +61,11 @@ def copy(directory: Path, name: str, folder: Path, sha256: str | None = None) ->
 
 
 def refuse_links(directory: Path, root: Path | None = None) -> None:
-    """Outside where there is a link below `directory`, or on the way to it from the `root`: what is written there would
-    go elsewhere."""
-    way = [directory, *directory.parents]
-    for path in (*way[: way.index(root) if root else 0], *directory.rglob("*")):
+    """Raises Outside where a link below `directory`, or between it and `root`, would send what is written elsewhere."""
+    folders = [directory, *directory.parents]
+    for path in (*folders[: folders.index(root) if root else 0], *directory.rglob("*")):
         if path.is_symlink():
             raise Outside(
-                f"{path} is a symbolic link, and none may stand in a run directory or on the way to it: put there what "
-                "it leads to (the root, or a folder above it, may be one)"
+                f"{path} is a symbolic link, and none may be in a run directory or on the way to it: replace it by its "
+                "target (the root, or a folder above it, may be one)"
             )

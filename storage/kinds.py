@@ -1,6 +1,6 @@
-"""Which kind of value each name has in the files of a run directory: anybody may have written other ones there.
+"""The kinds of values in the files of a run directory, checked when they are read: anybody may have written there.
 
-What reads such a file would fail wherever the value is used, and with it whatever else was to be shown.
+Without the check a command would fail wherever it uses the value, and would show nothing else either.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 NUMBER, MAYBE_NUMBER, MAYBE_TEXT = (int, float), (int, float, NoneType), (str, NoneType)
 FAR = 1e15
-"""No number of these names is further from 0: it could be no time."""
+"""The largest magnitude of a number: one beyond could be no time."""
 DIAGNOSIS = dict.fromkeys(("level", "category", "summary", "detail", "resolution"), MAYBE_TEXT)
 SECONDS = ("started_at", "ended_at", "cpu_seconds", "start_seconds", "step_seconds", "save_seconds")
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -28,32 +28,34 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     | dict.fromkeys(("submitted_at", "ended_at", "memory_gb", "memory_cap_gb", "time_limit_minutes"), NUMBER)
     | {"end": {"follows": str, "message": str, "delay_seconds": NUMBER, "memory_gb": MAYBE_NUMBER, "exclude": [str]}},
 }
-"""By the name of a file, or of the folder that holds files of one kind, where null stands for what is not known. A name
-that is not listed holds anything."""
+"""Kinds by the name of a file, or of a folder of files of one kind, in which any value may be null (unknown). A name
+that is not listed may hold anything."""
 
 
-def of_kind(file: Path, found: Any) -> dict[str, Any]:
-    """The JSON object of a file; ValueError where it is none, or where a name has another kind of value."""
+def of_kind(file: Path, value: object) -> dict[str, Any]:
+    """Returns the JSON object of a file; ValueError where it is none, or where a name has another kind of value."""
     kinds = KINDS.get(file.parent.name) or KINDS.get(file.name, {})
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError(f"{file} is no JSON object")
-    for name, value in found.items():
-        unknown = value is None and file.parent.name in KINDS
-        if name in kinds and not unknown and not fits(value, kinds[name]):
+    for name, field in value.items():
+        unknown = field is None and file.parent.name in KINDS
+        if name in kinds and not unknown and not fits(field, kinds[name]):
             raise ValueError(f"{file} was not written by Ratchet: {name} is no {_kind(kinds[name])}")
-    return found
+    return value
 
 
-def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a kind: a group whose named values are of theirs, a list of one kind, a type."""
+def fits(value: object, kind: Any) -> bool:
+    """Checks a value against a kind: a type, a list of one kind, or a group of named kinds."""
     if isinstance(kind, dict):
-        return isinstance(value, dict) and all(fits(value[name], one) for name, one in kind.items() if name in value)
+        return isinstance(value, dict) and all(
+            fits(value[name], inner) for name, inner in kind.items() if name in value
+        )
     if isinstance(kind, list):
-        return isinstance(value, list) and all(fits(one, kind[0]) for one in value)
+        return isinstance(value, list) and all(fits(inner, kind[0]) for inner in value)
     return isinstance(value, kind) and (not isinstance(value, int | float) or abs(value) < FAR)
 
 
-def _kind(kind: Any) -> str:
+def _kind(kind: object) -> str:
     if isinstance(kind, dict | list):
         return "group of names and values" if isinstance(kind, dict) else "list of such values"
     return "text" if kind in (str, MAYBE_TEXT) else "number"

@@ -1,9 +1,9 @@
-"""Who works in a run directory: one holder, found without flock, which NFS and Lustre do not keep.
+"""Locks of run directories: one holder at a time, without flock, which NFS and Lustre do not keep.
 
 Attempt N holds by `locks/N.json`, made by link() (which fails when the name is there), never rewritten or removed;
-the highest N holds, and taking over is making N+1, which one process wins. The holder renews `locks/N.alive` every
-5 s and leaves `locks/N.released`. What a holder commits carries its N, so that one which was taken for dead and
-comes back cannot commit: `Lock.check()` before each commit, and readers that reject an older N.
+the highest N holds, and a process takes over by making N+1, which one process wins. The holder renews `locks/N.alive`
+every 5 s and leaves `locks/N.released`. Every commit carries its holder's N, so that a holder which was taken for dead
+and comes back cannot commit: `Lock.check()` runs before each commit, and readers reject an older N.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from storage import durable, reading
 from storage.errors import Held
@@ -30,8 +30,20 @@ class LockLost(Exception):
     """Another attempt took this run directory over; this one must not commit anything more."""
 
 
-def process_identity() -> dict[str, Any]:
-    """Who this process is, so that another one can see whether it still lives."""
+class Identity(TypedDict, total=False):
+    """A process as others can find it again; as a lock and an attempt's record keep it."""
+
+    host: str
+    boot_id: str | None
+    pid_namespace: str | None
+    pid: int
+    process_start: str | None
+    slurm_job_id: str | None
+    slurm_job_name: str | None
+
+
+def process_identity() -> Identity:
+    """The identity of this process, by which another one can see whether it still lives."""
     job_id, job_name = _slurm_job()
     return {
         "host": socket.gethostname(),
@@ -45,17 +57,17 @@ def process_identity() -> dict[str, Any]:
 
 
 def _slurm_job() -> tuple[str | None, str | None]:
-    """Id and name of the job that this runs in; of a task of an array as SLURM's commands take and Ratchet names it."""
-    given = os.environ.get
-    if task := given("SLURM_ARRAY_TASK_ID"):
-        return f"{given('SLURM_ARRAY_JOB_ID')}_{task}", f"{given('SLURM_JOB_NAME')}[{task}]"
-    return given("SLURM_JOB_ID"), given("SLURM_JOB_NAME")
+    """Id and name of the SLURM job that this process runs in; a task of an array has its own of both."""
+    variable = os.environ.get
+    if task := variable("SLURM_ARRAY_TASK_ID"):
+        return f"{variable('SLURM_ARRAY_JOB_ID')}_{task}", f"{variable('SLURM_JOB_NAME')}[{task}]"
+    return variable("SLURM_JOB_ID"), variable("SLURM_JOB_NAME")
 
 
 def highest(directory: Path) -> int:
     """The number of the present holder's lock in the folder `directory`, 0 when there never was one.
 
-    Its heartbeat and its release count like the lock itself: a number whose lock someone deleted is not given again.
+    Its heartbeat and its release count like the lock itself: a number whose lock someone deleted is not used again.
     """
     names = (name for name in directory.glob("*.*") if name.suffix in (".json", ".alive", ".released"))
     return max((int(name.stem) for name in names if name.stem.isdecimal()), default=0)
@@ -81,7 +93,7 @@ class Lock:
             raise LockLost(f"{self.directory}: lock {self.number} was taken over by lock {present}")
 
     def remove_leftovers(self) -> None:
-        """Removes what was left half written of earlier locks; this one and later ones others may be writing."""
+        """Removes half-written files of earlier locks; other processes may be writing this one and later ones."""
         for leftover in self.directory.glob(durable.TEMPORARY_PREFIX + "*"):
             number = re.match(r"\d+", leftover.name.removeprefix(durable.TEMPORARY_PREFIX))
             if number and int(number[0]) < self.number:
@@ -110,9 +122,9 @@ class Lock:
 def acquire(directory: Path, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> Lock:
     """Takes the lock of the run whose `locks` folder is `directory`, or raises Held naming the live holder.
 
-    A holder is dead at once when it released, or when it was a process of this boot and pid namespace that is
-    gone; one that cannot be seen from here (another host) is dead when its heartbeat stood still for
-    `dead_after_seconds` of our own monotonic clock, which is waited for here.
+    A holder is dead at once when it released, or when it was a process of this boot and pid namespace that is gone.
+    One on another host is dead when its heartbeat stood still for `dead_after_seconds` of our own monotonic clock,
+    which this call waits for.
     """
     directory.mkdir(parents=True, exist_ok=True)
     while True:
@@ -126,8 +138,8 @@ def acquire(directory: Path, dead_after_seconds: float = DEAD_AFTER_SECONDS) -> 
             return Lock(directory, number + 1)
 
 
-def holder(directory: Path, dead_after_seconds: float = 0.0) -> dict[str, Any] | None:
-    """The identity of the present holder, None when it is dead: known at once, or watched for `dead_after_seconds`."""
+def holder(directory: Path, dead_after_seconds: float = 0.0) -> Identity | None:
+    """The identity of the present holder; None when it is dead, which may take `dead_after_seconds` to see."""
     number = highest(directory)
     return _living_holder(directory, number, dead_after_seconds) if number else None
 
@@ -140,8 +152,8 @@ def _make(directory: Path, number: int) -> bool:
         temporary.write_bytes(durable.canonical_json(process_identity()))
         try:
             os.link(temporary, final)
-        except FileExistsError:  # perhaps it is our own: an NFS server that restarts may do it and lose the answer
-            with contextlib.suppress(FileNotFoundError):  # later holders have swept ours away
+        except FileExistsError:  # perhaps our own: an NFS server that restarts may link and lose the answer
+            with contextlib.suppress(FileNotFoundError):  # a later holder has removed ours
                 return os.path.samefile(temporary, final)
             return False
         return True
@@ -149,34 +161,34 @@ def _make(directory: Path, number: int) -> bool:
         temporary.unlink(missing_ok=True)
 
 
-def _living_holder(directory: Path, number: int, dead_after_seconds: float) -> dict[str, Any] | None:
+def _living_holder(directory: Path, number: int, dead_after_seconds: float) -> Identity | None:
     """The identity of lock `number`'s holder, or None when it is dead or has released."""
     if (directory / f"{number}.released").exists():
         return None
     try:
-        identity = durable.read_json(directory / f"{number}.json")
+        identity: Identity = durable.read_json(directory / f"{number}.json")
         if not isinstance(identity, dict):
             raise ValueError("not an object")
     except (OSError, ValueError):
         identity = {"host": "unknown (the lock file cannot be read)"}
-    here = process_identity()
-    same_machine = here["boot_id"] is not None and all(
-        identity.get(key) == here[key] for key in ("boot_id", "pid_namespace")
+    observer = process_identity()
+    same_machine = observer["boot_id"] is not None and all(
+        identity.get(key) == observer.get(key) for key in ("boot_id", "pid_namespace")
     )
     if same_machine:
-        alive = identity.get("process_start") == _process_start(identity.get("pid"))
-        return identity if alive and identity.get("process_start") is not None else None
+        start = identity.get("process_start")
+        return identity if start is not None and start == _process_start(identity.get("pid")) else None
     return identity if _heartbeat_moves(directory / f"{number}.alive", dead_after_seconds) else None
 
 
 def _heartbeat_moves(file: Path, dead_after_seconds: float) -> bool:
-    """Watches a heartbeat on our own clock: other machines' clocks may be wrong. Unwatched (0 s) counts as alive."""
+    """Watches a heartbeat on our own clock, since other machines' may be wrong; 0 s of watching counts as alive."""
     if dead_after_seconds <= 0:
         return True
-    first, began = _stamp(file), time.monotonic()
+    content, began = _stamp(file), time.monotonic()
     while time.monotonic() - began < dead_after_seconds:
         time.sleep(min(1.0, dead_after_seconds / 10))
-        if _stamp(file) != first:
+        if _stamp(file) != content:
             return True
     return False
 
@@ -189,10 +201,7 @@ def _stamp(file: Path) -> bytes | None:
 
 
 def _process_start(pid: object) -> str | None:
-    """When a process started, in the kernel's ticks: differs where a pid was used again.
-
-    A zombie has ended; it only waits for its parent to ask.
-    """
+    """The start of a process in the kernel's ticks, which differs where a pid was used again; None for a zombie."""
     text = _read(f"/proc/{pid}/stat") if isinstance(pid, int) else None
     if text is None:
         return None

@@ -1,8 +1,8 @@
-"""The completion marker `COMPLETE.json`: written last, once, after verification; believed only while it holds.
+"""The completion marker `COMPLETE.json`: written last, once, after verification; trusted only while it holds.
 
 A marker holds while its fingerprint is its run's own, the digests of its outputs hold, each input digest it lists
-equals the one in that input's present marker, and no later attempt has taken the run over. Touching, copying or
-editing a file is not a marker, and whatever is refused is named.
+equals the one in that input's present marker, and no later attempt has taken the run over. A file that was touched,
+copied or edited is no marker, and every refusal has a reason.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from storage.run_directory import RunDirectory, read
 
 FORMAT = 1
 GLANCED_BYTES = 1_000_000
-"""What a list of runs reads of an output at most: results and reports are smaller, weights are not."""
+"""A list of runs reads no output that is larger: results and reports are smaller, weights are not."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What checking a marker found. `reason` is empty only when it holds; `present` is False where there is none."""
+    """The check of a marker. `reason` is empty only when it holds; `present` is False where there is none."""
 
     holds: bool
     reason: str = ""
@@ -35,80 +35,39 @@ class Verdict:
 def write(run: RunDirectory, outputs: list[str], inputs: dict[str, str], lock: locks.Lock) -> Verdict:
     """Reads every output back, digests it, and then commits the marker.
 
-    `outputs` are names relative to the run directory, files or folders; `inputs` the outputs digests of the
-    stages that were really read, by role. Raises FileNotFoundError naming an output that is not there, BadInput one
+    `outputs` are names of files or folders relative to the run directory; `inputs` the outputs digests of the stages
+    that were really read, by role. Raises FileNotFoundError naming an output that is missing, BadInput naming one
     that is no file inside the run directory, such as a link.
     """
-    listed = {name: _describe(inside(run.path, name)) for name in _files(run.path, outputs)}
+    described = {name: _describe(inside(run.path, name)) for name in _files(run.path, outputs)}
     body = {
         "format": FORMAT,
         "stage": run.stage,
         "fingerprint": run.fingerprint,
         "lock": lock.number,
-        "outputs": listed,
-        "outputs_digest": outputs_digest(listed),
+        "outputs": described,
+        "outputs_digest": outputs_digest(described),
         "inputs": dict(sorted(inputs.items())),
     }
     lock.check()
     durable.write_json(run.marker_file, body | {"marker_digest": durable.sha256_json(body)})
     verdict = check(run, inputs, full=True)
     if not verdict.holds:
-        lock.check()  # or this would be the marker of whoever took over while we read
+        lock.check()  # or this would remove the marker of whoever took over while we read
         run.marker_file.unlink(missing_ok=True)
         raise OSError(f"{run.path}: what was written did not read back: {verdict.reason}")
     return verdict
 
 
-def check(run: RunDirectory, inputs: dict[str, str], full: bool = False) -> Verdict:
-    """Whether the run's marker holds now.
+def check(
+    run: RunDirectory, inputs: dict[str, str] | None, full: bool | None = False, any_lock: bool = False
+) -> Verdict:
+    """Checks the run's marker.
 
-    `inputs` are the outputs digests in the present markers of the stages it reads, by role. Sizes, times and
-    inodes are compared first and the bytes only where these differ; `full` always hashes the bytes.
+    `inputs` are the outputs digests in the present markers of the stages it reads, by role (None: any). Sizes, times
+    and inodes are compared first and the bytes only where these differ; `full` always hashes the bytes, None only
+    those of small outputs that differ. `any_lock` accepts the marker of an attempt that was taken over.
     """
-    return _check(run, inputs, full)
-
-
-def check_outputs(run: RunDirectory, full: bool = True) -> Verdict:
-    """Whether the run's marker is its own and every byte of every output holds, whatever its inputs are now."""
-    return _check(run, None, full)
-
-
-def glance(run: RunDirectory) -> Verdict:
-    """Whether the run's marker is its own and every output has its size: for a list of runs.
-
-    An output is read only where its times are not those at the end of the stage and it is small (GLANCED_BYTES).
-    """
-    return _check(run, None, full=None)
-
-
-def output(run: RunDirectory, name: Any) -> Path:
-    """Where an output lies that a result names. BadInput where the run's marker lists none of this name."""
-    path = inside(run.path, name)
-    if path.relative_to(run.path).as_posix() not in read(run.marker_file).get("outputs", {}):
-        raise BadInput(f"{name} is no output that the marker of {run.path} lists")
-    return path
-
-
-def withdraw(run: RunDirectory) -> None:
-    """Takes away a marker that was found not to hold, unless somebody is at work there."""
-    durable.refresh(run.path / "locks")
-    if locks.holder(run.path / "locks") is None:
-        run.marker_file.unlink(missing_ok=True)
-
-
-def adopt(run: RunDirectory, inputs: dict[str, str], lock: locks.Lock) -> bool:
-    """Commits again, under the new `lock`, a marker that another attempt wrote just before the lock was taken.
-
-    Only when every byte holds; False when it does not, or when there is no marker.
-    """
-    if not _check(run, inputs, full=True, any_lock=True).holds:
-        return False
-    write(run, list(durable.read_json(run.marker_file)["outputs"]), inputs, lock)
-    return True
-
-
-def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool | None, any_lock: bool = False) -> Verdict:
-    """`full`: hashes every output; False: those whose times differ; None: the small ones of these."""
     try:
         marker = durable.read_json(inside(run.path, run.marker_file.name))
     except FileNotFoundError:
@@ -129,19 +88,56 @@ def _check(run: RunDirectory, inputs: dict[str, str] | None, full: bool | None, 
     return Verdict(False, reason) if reason else Verdict(True, outputs_digest=marker["outputs_digest"])
 
 
-def outputs_digest(outputs: dict[str, Any]) -> str:
-    """One digest for all that dependents read: names and contents, never times or inodes.
+def check_outputs(run: RunDirectory, full: bool = True) -> Verdict:
+    """Checks that the run's marker is its own and every byte of every output holds, whatever its inputs are now."""
+    return check(run, None, full)
 
-    stage.json is listed in the marker but is not part of it: it also says how the work was done (threads, limits,
-    places), which may differ between two attempts with the same bytes.
+
+def glance(run: RunDirectory) -> Verdict:
+    """Checks, for a list of runs, that the run's marker is its own and every output has its size.
+
+    A small output (GLANCED_BYTES) is read where its times are not those at the end of the stage.
     """
-    return durable.sha256_json(
-        {name: described.get("sha256") for name, described in outputs.items() if name != "stage.json"}
-    )
+    return check(run, None, full=None)
+
+
+def output(run: RunDirectory, name: object) -> Path:
+    """The path of an output that a result names; BadInput where the run's marker lists none of this name."""
+    path = inside(run.path, name)
+    if path.relative_to(run.path).as_posix() not in read(run.marker_file).get("outputs", {}):
+        raise BadInput(f"{name} is no output that the marker of {run.path} lists")
+    return path
+
+
+def withdraw(run: RunDirectory) -> None:
+    """Removes a marker that does not hold, unless a process is at work there."""
+    durable.refresh(run.path / "locks")
+    if locks.holder(run.path / "locks") is None:
+        run.marker_file.unlink(missing_ok=True)
+
+
+def adopt(run: RunDirectory, inputs: dict[str, str], lock: locks.Lock) -> bool:
+    """Commits again, under the new `lock`, a marker that another attempt wrote just before the lock was taken.
+
+    Returns False, and commits nothing, when a byte does not hold or when there is no marker.
+    """
+    if not check(run, inputs, full=True, any_lock=True).holds:
+        return False
+    write(run, list(durable.read_json(run.marker_file)["outputs"]), inputs, lock)
+    return True
+
+
+def outputs_digest(outputs: dict[str, Any]) -> str:
+    """The digest of all that dependents read: names and contents, never times or inodes.
+
+    stage.json is in the marker but not in this digest: it also says how the work was done (threads, limits, places),
+    which may differ between two attempts with the same bytes.
+    """
+    return durable.sha256_json({name: entry.get("sha256") for name, entry in outputs.items() if name != "stage.json"})
 
 
 def _wrong_identity(marker: Any, run: RunDirectory) -> str:
-    """Why this is not the marker of this run, or empty."""
+    """The reason why this is not the marker of this run; empty if it is."""
     if not isinstance(marker, dict) or not isinstance(marker.get("outputs"), dict) or not marker["outputs"]:
         return "the marker lists no outputs"
     body = {key: value for key, value in marker.items() if key != "marker_digest"}
@@ -159,43 +155,43 @@ def _wrong_identity(marker: Any, run: RunDirectory) -> str:
 
 
 def _taken_over(marker: dict[str, Any], run: RunDirectory) -> str:
-    """Which attempt came after the marker's, or empty. Asked last: a new attempt still learns what else is wrong."""
+    """The later attempt that took the run over; empty if none. Checked last, so that it learns what else is wrong."""
     if marker.get("lock") != (present := locks.highest(run.path / "locks")):
         return f"the marker was written by attempt {marker.get('lock')}, but attempt {present} took the run over"
     return ""
 
 
 def _wrong_inputs(marker: dict[str, Any], inputs: dict[str, str]) -> str:
-    """Which input differs from what the stage read, or empty."""
-    listed = marker.get("inputs")
-    if not isinstance(listed, dict) or sorted(listed) != sorted(inputs):
-        return f"the marker lists the inputs {sorted(listed or {})}, the stage reads {sorted(inputs)}"
+    """The input that differs from the one the stage read; empty if none."""
+    recorded = marker.get("inputs")
+    if not isinstance(recorded, dict) or sorted(recorded) != sorted(inputs):
+        return f"the marker lists the inputs {sorted(recorded or {})}, the stage reads {sorted(inputs)}"
     for role, digest in inputs.items():
-        if listed[role] != digest:
+        if recorded[role] != digest:
             return f"the input {role!r} is not the one that was read: its outputs have changed since"
     return ""
 
 
 def _wrong_outputs(outputs: dict[str, Any], directory: Path, full: bool | None) -> str:
-    """Which output is missing or altered, or empty. Extra files inside an output folder count too.
+    """The output that is missing, altered, or extra in an output folder; empty if none.
 
-    BadInput where one is no file inside the run directory.
+    Raises BadInput where one is no file inside the run directory.
     """
-    for name, described in outputs.items():
+    for name, entry in outputs.items():
         try:
             file = inside(directory, name)
             stat = file.stat()
-            if stat.st_size != described["size"]:
-                return f"{name} has {stat.st_size} bytes, the marker says {described['size']}"
-            untouched = [stat.st_mtime_ns, stat.st_ino] == [described["mtime_ns"], described["inode"]]
+            if stat.st_size != entry["size"]:
+                return f"{name} has {stat.st_size} bytes, the marker says {entry['size']}"
+            untouched = [stat.st_mtime_ns, stat.st_ino] == [entry["mtime_ns"], entry["inode"]]
             read = full or (not untouched and (full is False or stat.st_size <= GLANCED_BYTES))
-            if read and durable.sha256_file(file) != described["sha256"]:
+            if read and durable.sha256_file(file) != entry["sha256"]:
                 return f"{name} was edited after the stage finished: its digest differs"
         except FileNotFoundError:
             return f"{name} is missing"
         except (OSError, KeyError, TypeError) as error:
             return f"{name} cannot be verified: {error!r}"
-    folders = {first for first, *below in map(parts, outputs) if below}
+    folders = {folder for folder, *below in map(parts, outputs) if below}
     if extra := set(_files(directory, sorted(folders), missing_ok=True)) - set(outputs):
         return f"{sorted(extra)[0]} was added after the stage finished"
     return ""
@@ -212,15 +208,15 @@ def _describe(file: Path) -> dict[str, Any]:
 
 
 def _files(directory: Path, names: list[str], missing_ok: bool = False) -> list[str]:
-    """The files that the names, files or folders below `directory`, stand for, sorted."""
-    found = []
+    """The files at and below `names` in `directory`, sorted."""
+    files = []
     for name in names:
         path = directory.joinpath(*parts(name))
         if path.is_dir() and not path.is_symlink():
-            below = (one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
-            found += [one.relative_to(directory).as_posix() for one in below]
+            inner = (file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
+            files += [file.relative_to(directory).as_posix() for file in inner]
         elif os.path.lexists(path):
-            found.append(name)
+            files.append(name)
         elif not missing_ok:
             raise FileNotFoundError(f"the stage named the output {path}, which is not there")
-    return sorted(found)
+    return sorted(files)

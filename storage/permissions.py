@@ -1,4 +1,4 @@
-"""Who else on a machine may read what a study keeps."""
+"""Permissions of what a study keeps, towards other users of the machine."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Literal, get_args
 from storage.errors import BadInput
 
 Permissions = Literal["umask", "group", "private"]
-"""From the most open to the strictest; `umask` leaves files and folders as the machine makes them."""
+"""Permissions, the most open first; `umask` leaves files and folders as the machine makes them."""
 _WITHOUT = {"umask": 0, "group": 0o027, "private": 0o077}
 
 
-def strictest(*asked: Permissions) -> Permissions:
-    return max(asked, key=get_args(Permissions).index)
+def strictest(*permissions: Permissions) -> Permissions:
+    return max(permissions, key=get_args(Permissions).index)
 
 
 def close_to_others(permissions: Permissions, *folders: Path) -> None:
-    """Closes these folders, which are made if need be, and all that this process and its children write from now on.
+    """Closes these folders (made if need be), and all that this process and its children write from now on.
 
-    BadInput for a folder of another person.
+    Raises BadInput for a folder of another person.
     """
     if not (without := _WITHOUT[permissions]):
         return
@@ -40,8 +40,8 @@ def close_to_others(permissions: Permissions, *folders: Path) -> None:
 
 
 def open_to_all(folder: Path) -> bool:
-    """Whether everybody on the machine can list the folder, or the nearest one above it that is there."""
-    there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    return all(place.stat().st_mode & stat.S_IXOTH for place in (there, *there.parents)) and bool(
-        there.stat().st_mode & stat.S_IROTH
+    """True if everybody on the machine can list the folder, or the nearest existing one above it."""
+    nearest = next(place for place in (folder, *folder.parents) if place.is_dir())
+    return all(place.stat().st_mode & stat.S_IXOTH for place in (nearest, *nearest.parents)) and bool(
+        nearest.stat().st_mode & stat.S_IROTH
     )

@@ -1,7 +1,7 @@
-"""Reads files that others may have made: only regular ones, and no more of them than a bound.
+"""Reads files that others may have made: only regular ones, up to a bound.
 
-A pipe would be waited for, a device has no end, and brackets or aliases make much of a small file: one such file in a
-root that a group shares must stop no command. The bounds are far above what Ratchet writes.
+A pipe blocks, a device has no end, and a small file of brackets or aliases can grow huge: one such file in a root that
+a group shares must stop no command. The bounds are far above what Ratchet writes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from storage.errors import cut
 JSON_BYTES, MANIFEST_BYTES = 16 * 2**20, 64 * 2**20
 """A marker of 1,000 files has 0.3 MB; the manifest of an export of 100,000 files 20 MB."""
 YAML_BYTES = 256 * 2**10
-"""Of a file, and of what it says once its aliases are written out; a study is kept in 10 kB."""
+"""The bound of a file, and of its content with aliases expanded; a study has 10 kB."""
 ROWS_BYTES = 2**30
-"""Of a file of rows; a million steps are 300 MB."""
+"""The bound of a file of rows; a million steps are 300 MB."""
 LOG_BYTES = 64 * 2**10
-"""Of the end of a log, for its last lines."""
+"""The length of the end of a log that is read for its last lines."""
 DEPTH = 64
 DIGITS = 100
 
 
 def opened(path: Path, links: bool = True) -> io.BufferedReader:
-    """A regular file, open at its beginning; nothing is waited for. ValueError for a pipe, a socket or a device.
+    """Opens a regular file without blocking; ValueError for a pipe, a socket or a device.
 
-    OSError for a link, where these are not followed.
+    Raises OSError for a link unless `links`.
     """
     refused = ValueError(f"{path} is a pipe, a socket or a device and no regular file: it is not read, remove it")
     try:
@@ -48,7 +48,7 @@ def opened(path: Path, links: bool = True) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, at_most: int | None = JSON_BYTES) -> bytes:
-    """What stands in a regular file; ValueError where that is more than `at_most` bytes."""
+    """The bytes of a regular file; ValueError where there are more than `at_most`."""
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if at_most is not None and size > at_most:
@@ -57,14 +57,14 @@ def read_bytes(path: Path, at_most: int | None = JSON_BYTES) -> bytes:
 
 
 def end_of(path: Path, at_most: int) -> bytes:
-    """The last bytes of a log: of a regular file and no link, since they are shown to others."""
+    """The last bytes of a log; they are shown to others, so no link is followed."""
     with opened(path, links=False) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - at_most))
         return file.read(at_most)
 
 
 def last_lines(path: Path, number: int) -> list[str]:
-    """The last lines of a log, as text; none where it cannot be read."""
+    """The last lines of a log; none where it cannot be read."""
     try:
         return end_of(path, LOG_BYTES).decode(errors="replace").splitlines()[-number:]
     except (OSError, ValueError):
@@ -72,7 +72,7 @@ def last_lines(path: Path, number: int) -> list[str]:
 
 
 def json_value(data: bytes, where: object) -> Any:
-    """The JSON value that `data` is; ValueError naming `where` it stands."""
+    """Parses JSON; ValueError naming `where` it is."""
     try:
         value = json.loads(data)
         if data.count(b"[") + data.count(b"{") > DEPTH:
@@ -84,10 +84,10 @@ def json_value(data: bytes, where: object) -> Any:
     return value
 
 
-def _require_shallow(value: Any) -> None:
+def _require_shallow(value: object) -> None:
     level = [value]
     for _ in range(DEPTH + 1):
-        nested = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
         level = [child for children in nested for child in children]
     if level:
         raise RecursionError
@@ -100,11 +100,11 @@ class Loader(yaml.SafeLoader):
         super().__init__(stream)
         self._depth, self._length = 0, 0
         self._lengths: dict[str, int] = {}
-        """By anchor."""
+        """Lengths by anchor, with aliases expanded."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
-        before = self._length
+        start = self._length
         self._depth += 1
         self._require(self._depth <= DEPTH, f"lists and groups are nested more than {DEPTH} deep", event)
         node: Any = super().compose_node(parent, index)
@@ -116,7 +116,7 @@ class Loader(yaml.SafeLoader):
         else:
             self._length += 1 + len(node.value) if isinstance(node, yaml.ScalarNode) else 1
             if event.anchor:
-                self._lengths[event.anchor] = self._length - before
+                self._lengths[event.anchor] = self._length - start
             number = isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float"))
             self._require(not number or len(node.value) <= DIGITS, f"a number of more than {DIGITS} digits", event)
         self._require(self._length <= YAML_BYTES, f"longer than {YAML_BYTES:,} characters with its aliases", event)
@@ -129,17 +129,17 @@ class Loader(yaml.SafeLoader):
 
 
 def yaml_value(text: str, where: object, loader: type[Loader] = Loader) -> Any:
-    """The value that a YAML text says; ValueError naming `where` it stands."""
+    """Parses YAML; ValueError naming `where` it is."""
     try:
-        made = loader(text)
-        made.name = str(where)
-        return made.get_single_data()
+        reader = loader(text)
+        reader.name = str(where)
+        return reader.get_single_data()
     except Exception as error:  # a tag that its value does not fit, `!!int ""`, is an IndexError
         raise ValueError(f"{where} cannot be read as YAML: {cut(str(error) or repr(error), 1000)}") from None
 
 
 def read_yaml(path: Path, loader: type[Loader] = Loader) -> Any:
-    """The YAML value of a file; raises OSError, or ValueError naming the file."""
+    """Reads a YAML file; raises OSError, or ValueError naming the file."""
     data = read_bytes(path, YAML_BYTES)
     try:
         text = data.decode()

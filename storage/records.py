@@ -1,7 +1,7 @@
-"""Records: one row an example, written in parts, merged into one Parquet file, and read by row groups.
+"""Records: one row for each example, written in parts, merged into one Parquet file, and read by row groups.
 
-A part counts only with the digest beside it. Memory holds so many rows as are fixed here, whatever their number in a
-part or in all; what grows is what Parquet keeps of each row group, 2 KB for each column.
+A part counts only with the digest beside it. Memory holds a fixed number of rows, however many a part or the file has;
+only Parquet's metadata grows, by 2 KB for each column of a row group.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, islice, pairwise
@@ -26,32 +26,32 @@ from storage.errors import CheckFailed
 from storage.locks import Lock
 
 ROW_GROUP_ROWS = 32_768
-"""So many rows a row group has at most, and so many are held as Python objects; a part begins a new one."""
+"""The most rows of a row group, and the most held as Python objects; a part begins a new group."""
 
 SORTED_GROUPS = 8
-"""So many row groups are held as Arrow columns, to be sorted at once."""
+"""The row groups held as Arrow columns, to be sorted at once."""
 
 
 class RecordParts:
     """Records of one run, written in parts so that a killed attempt loses at most one part.
 
-    `identity` says what the parts belong to; a part made for other inputs, torn or altered is written again.
+    `identity` says which inputs the parts belong to; a part of other inputs, torn or altered is written again.
     """
 
-    def __init__(self, directory: Path, identity: dict[str, Any], lock: Lock) -> None:
+    def __init__(self, directory: Path, identity: dict[str, object], lock: Lock) -> None:
         self._directory, self._identity, self._lock = directory, identity, lock
 
     def has(self, part: str) -> bool:
-        """Whether the part is there and verifies."""
-        parquet, described = self._names(part)
+        """True if the part is there and verifies."""
+        parquet, note_file = self._names(part)
         try:
-            note = durable.read_json(described)
+            note = durable.read_json(note_file)
             return note == self._note(part, parquet)
         except (OSError, ValueError):
             return False
 
     def count(self) -> int:
-        """How many parts there are that were made for these inputs, by their notes alone."""
+        """The number of parts that were made for these inputs, by their notes alone."""
         return sum(self._is_ours(note) for note in self._directory.glob("*.json"))
 
     def _is_ours(self, note: Path) -> bool:
@@ -60,10 +60,10 @@ class RecordParts:
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
-    def write(self, part: str, rows: Iterable[dict[str, Any]]) -> None:
+    def write(self, part: str, rows: Iterable[Mapping[str, object]]) -> None:
         """Durably writes a part; rows are dictionaries with equal names, and may come from a generator."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        parquet, described = self._names(part)
+        parquet, note_file = self._names(part)
         self._lock.check()
         remaining = iter(rows)
         pieces = iter(lambda: list(islice(remaining, ROW_GROUP_ROWS)), [])
@@ -72,7 +72,7 @@ class RecordParts:
             schema = _common(reader.schema for reader in readers)
             _write(temporary, schema, chain.from_iterable(readers))
             self._lock.check()
-        durable.write_json(described, self._note(part, parquet))
+        durable.write_json(note_file, self._note(part, parquet))
 
     def merge(self, parts: Sequence[str], path: Path, key_columns: Sequence[str]) -> str:
         """Writes the parts, in that order, as one Parquet file; returns its `records_digest`, with the same errors."""
@@ -87,12 +87,12 @@ class RecordParts:
             raise ValueError(f"{part!r} cannot name a record part")
         return self._directory / f"{part}.parquet", self._directory / f"{part}.json"
 
-    def _note(self, part: str, parquet: Path) -> dict[str, Any]:
+    def _note(self, part: str, parquet: Path) -> dict[str, object]:
         return {"part": part, "sha256": durable.sha256_file(parquet), "identity": self._identity}
 
 
 def read_records(file: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file in their order, with all columns or some; so many are held as a row group has."""
+    """The rows of a Parquet file in order, with all columns or some; memory holds one row group."""
     for batch in _batches(file, columns):
         yield from batch.to_pylist()
 
@@ -101,15 +101,15 @@ def records_digest(file: Path, key_columns: Sequence[str]) -> str:
     """sha256 over the rows of a Parquet file sorted by the key columns, as canonical JSON with floats in hex.
 
     Raises CheckFailed when a key column is missing or holds neither text nor whole numbers, when a row has no value
-    there, and when two rows have the same key, which it names. Needs room for the rows once more, beside the file.
+    there, and when two rows have the same key, which it names. Needs disk space for the rows once more beside the file.
     """
-    digest, before, key_of = hashlib.sha256(), None, itemgetter(*key_columns)
+    digest, previous, key_of = hashlib.sha256(), None, itemgetter(*key_columns)
     for row in _in_key_order(file, key_columns):
-        if (key := key_of(row)) == before:
-            shown = ", ".join(f"{column}={row[column]!r}" for column in key_columns)
+        if (key := key_of(row)) == previous:
+            quoted = ", ".join(f"{column}={row[column]!r}" for column in key_columns)
             advice = "Find the stage that wrote the example twice, or name key columns in which its rows differ"
-            raise CheckFailed("no two records have the same key", f"two of {shown}", "one", advice)
-        before = key
+            raise CheckFailed("no two records have the same key", f"two of {quoted}", "one", advice)
+        previous = key
         exact = {name: value.hex() if isinstance(value, float) else value for name, value in row.items()}
         digest.update(durable.canonical_json(exact) + b"\n")
     return digest.hexdigest()
@@ -136,7 +136,7 @@ def _sorted(table: pa.Table, key_columns: Sequence[str]) -> pa.Table:
 
 
 def _require_key_columns(schema: pa.Schema, key_columns: Sequence[str]) -> None:
-    """Arrow and Python sort text and whole numbers alike."""
+    """Requires text or whole numbers, which Arrow and Python sort alike."""
     for column in key_columns:
         kind = schema.field(column).type if column in schema.names else "missing"
         if kind not in (pa.string(), pa.int64()):
@@ -145,7 +145,7 @@ def _require_key_columns(schema: pa.Schema, key_columns: Sequence[str]) -> None:
 
 @contextmanager
 def _spilled(folder: Path, tables: Iterable[pa.Table], batch_rows: int) -> Iterator[list[pa.RecordBatchReader]]:
-    """Each table on disk, to be read again by `batch_rows` rows; the file has no name, so a death leaves nothing."""
+    """Writes each table to disk, to be read in batches; the file has no name, so a death leaves nothing."""
     with tempfile.TemporaryFile(dir=folder) as file:
         ends = [0, *_append(file, tables, batch_rows)]
         source = pa.PythonFile(file, "r")
@@ -153,7 +153,7 @@ def _spilled(folder: Path, tables: Iterable[pa.Table], batch_rows: int) -> Itera
 
 
 def _append(file: IO[bytes], tables: Iterable[pa.Table], batch_rows: int) -> Iterator[int]:
-    """Writes the tables one after the other; gives where each ends."""
+    """Writes the tables one after the other; yields the end of each."""
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     for table in tables:
         with pa.ipc.new_stream(file, table.schema, options=options) as writer:

@@ -1,4 +1,4 @@
-"""Where everything of one stage lies: `<root>/<study>/<stage>/<fingerprint[:12]>/`, and its names."""
+"""The directory of one stage's run, `<root>/<study>/<stage>/<fingerprint[:12]>/`, and the names in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from storage.kinds import of_kind
 
 SHORT_FINGERPRINT = 12
 LATEST = "latest"
-"""A link beside the stages of a study: to the run directory of its newest finished last stage."""
+"""The link beside the stages of a study that leads to the run directory of its newest finished last stage."""
 SHOWN = 12
 """Runs that a message lists."""
 
 
-def fingerprint(stage: str, version: int, scientific: Any, external: Any, inputs: dict[str, str]) -> str:
+def fingerprint(stage: str, version: int, scientific: object, external: object, inputs: dict[str, str]) -> str:
     """sha256 over the canonical JSON of what determines a stage's result: never of results, places or times.
 
     `scientific` are the stage's scientific fields, `external` its inputs from outside by content, `inputs` the
@@ -38,7 +38,7 @@ def fingerprint(stage: str, version: int, scientific: Any, external: Any, inputs
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """One stage's run directory: the names in it. Whether anything is there is another question."""
+    """The names in one stage's run directory, which need not exist."""
 
     root: Path
     study: str
@@ -96,21 +96,21 @@ class RunDirectory:
     def reads(self, inputs: Mapping[str, Any] | None) -> dict[str, RunDirectory]:
         """The runs of its study that this one reads, by role, from the `inputs` of its stage.json.
 
-        BadInput where that is no list of such, or names a place elsewhere.
+        Raises BadInput where `inputs` names no runs, or a place elsewhere.
         """
-        found = {}
+        runs = {}
         try:
-            for role, given in (inputs or {}).items():
-                named = re.fullmatch("([a-z0-9-]+)/([0-9a-f]+)", f"{given['stage']}/{given['fingerprint']}")
-                found[role] = RunDirectory(self.root, self.study, *named.groups())  # type: ignore[union-attr]
+            for role, entry in (inputs or {}).items():
+                match = re.fullmatch("([a-z0-9-]+)/([0-9a-f]+)", f"{entry['stage']}/{entry['fingerprint']}")
+                runs[role] = RunDirectory(self.root, self.study, *match.groups())  # type: ignore[union-attr]
         except (AttributeError, KeyError, TypeError):
             raise BadInput(
-                f"{self.stage_file} names as what it reads no runs of its study: copy it again from where it was made"
+                f"{self.stage_file} names inputs that are no runs of its study: copy it again from where it was made"
             ) from None
-        return found
+        return runs
 
     def refresh(self) -> None:
-        """Has NFS list anew what another host may have left here: for whoever has just come to hold the lock."""
+        """Has NFS list anew what another host may have left here; called by a new holder of the lock."""
         for folder in (self.path, self.attempts, self.checkpoints):
             durable.refresh(folder)
 
@@ -124,43 +124,45 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Every run directory below `root`, found by its stage.json, sorted. The link `latest` stands a level higher."""
+    """Every run directory below `root`, by its stage.json, sorted; the link `latest` is a level higher."""
     return sorted(file.parent for file in root.glob("*/*/*/stage.json"))
 
 
-def find_run(root: Path, named: str) -> RunDirectory:
-    """The run that a person names: by its folder, also below `root`, or by the beginning of its fingerprint.
+def find_run(root: Path, name: str) -> RunDirectory:
+    """The run that a person names by its folder, also relative to `root`, or by the beginning of its fingerprint.
 
-    BadInput lists what `named` may mean where that is not one run.
+    Raises BadInput, which lists the candidates, where that is not one run.
     """
-    for folder in (Path(named).expanduser(), root / named):
+    for folder in (Path(name).expanduser(), root / name):
         if (folder / "stage.json").is_file():
             return run_in(folder.resolve())
     paths = find_runs(root)
     if not paths:
-        raise BadInput(f"{named} is no run directory, and there are no runs below {root}: give --root their folder")
-    found = [path for path in paths if re.fullmatch("[0-9a-f]+", named) and path.name.startswith(_short(named))]
-    if len(found) != 1:
-        known = found or paths
-        lines = [str(path) for path in known[:SHOWN]] + ([f"and {len(known) - SHOWN} more"] if known[SHOWN:] else [])
-        begin = f"{len(found)} runs below {root} begin with" if found else f"no run below {root} begins with"
+        raise BadInput(f"{name} is no run directory, and there are no runs below {root}: give --root their folder")
+    matches = [path for path in paths if re.fullmatch("[0-9a-f]+", name) and path.name.startswith(_short(name))]
+    if len(matches) != 1:
+        candidates = matches or paths
+        lines = [str(path) for path in candidates[:SHOWN]] + (
+            [f"and {len(candidates) - SHOWN} more"] if candidates[SHOWN:] else []
+        )
+        begin = f"{len(matches)} runs below {root} begin with" if matches else f"no run below {root} begins with"
         raise BadInput(
-            f"{begin} {named!r}: give a run directory, or as much of its fingerprint as tables print. There are:\n  "
+            f"{begin} {name!r}: give a run directory, or as much of its fingerprint as tables print. There are:\n  "
             + "\n  ".join(lines)
         )
-    run = run_in(found[0])
-    if not run.fingerprint.startswith(named):
-        raise BadInput(f"{found[0]} has the fingerprint {run.fingerprint}, which {named} does not begin")
+    run = run_in(matches[0])
+    if not run.fingerprint.startswith(name):
+        raise BadInput(f"{matches[0]} has the fingerprint {run.fingerprint}, which {name} does not begin")
     return run
 
 
 def run_in(path: Path) -> RunDirectory:
-    """The run whose directory this is, by its stage.json. BadInput where that cannot be, or names another folder."""
+    """The run of this directory, by its stage.json; BadInput where that is unreadable or names another folder."""
     try:
-        described = _described(path / "stage.json")
-        run = RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], described["fingerprint"])
+        stage = _read_stage(path / "stage.json")
+        run = RunDirectory(path.parents[2], path.parts[-3], path.parts[-2], stage["fingerprint"])
         if run.path == path:
-            run.reads(described.get("inputs"))
+            run.reads(stage.get("inputs"))
             return run
         reason = f"it is that of {run.path.name}, copied here: name the run directory itself"
     except (OSError, ValueError, IndexError) as error:
@@ -168,11 +170,11 @@ def run_in(path: Path) -> RunDirectory:
     raise BadInput(f"{path}/stage.json cannot be believed: {reason}")
 
 
-def _described(stage_file: Path) -> dict[str, Any]:
-    described = durable.read_json(stage_file)
-    if not isinstance(described, dict) or not isinstance(described.get("fingerprint"), str):
+def _read_stage(stage_file: Path) -> dict[str, Any]:
+    stage = durable.read_json(stage_file)
+    if not isinstance(stage, dict) or not isinstance(stage.get("fingerprint"), str):
         raise ValueError("it names no fingerprint")
-    return described
+    return stage
 
 
 def _short(fingerprint_: str) -> str:

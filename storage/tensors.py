@@ -1,7 +1,7 @@
-"""Writes tensors as a safetensors file, and takes its digest from the same pass over memory.
+"""Writes tensors as a safetensors file, with its digest from the same pass over memory.
 
-Processor time of a write is taken from the training that goes on meanwhile: tests/benchmarks/README.md says how much
-the library's own writer, a second pass for the digest, and the page cache took. The library reads. Format:
+A write takes processor time from the training that goes on meanwhile: tests/benchmarks/README.md says how much the
+library's own writer, a second pass for the digest, and the page cache took. The library reads. Format:
 https://github.com/huggingface/safetensors (8 bytes length of the header, JSON header, data).
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 1 << 22
 BLOCK_BYTES = 4096
-"""What O_DIRECT writes in; no disk has larger blocks."""
+"""The unit of O_DIRECT writes; no disk has larger blocks."""
 CACHED_BYTES = 1 << 26
 DTYPES = {
     "float64": "F64",
@@ -56,7 +56,7 @@ def read_tensors(file: Path) -> dict[str, torch.Tensor]:
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Writes `tensors` (on the CPU, contiguous) to `path`; returns size and xxh3_128 of what was to be written.
+    """Writes `tensors` (on the CPU, contiguous) to `path`; returns size and xxh3_128 of the bytes in memory.
 
     Equal tensors give equal bytes. The file is not made durable here.
     """
@@ -80,8 +80,8 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, Any
 class _Uncached:
     """A new file that is written past the kernel's cache, where its file system can do so (O_DIRECT, see open(2)).
 
-    Nobody will read it soon, and a page of the cache that is used for the first time costs several times what hashing
-    it does; one small buffer is used again and again instead. Elsewhere the cache is given up on the way.
+    Nobody will read it soon, and the first use of a page of the cache costs several times as much as hashing it; one
+    small buffer is used again and again instead. Elsewhere the cache is dropped on the way.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,9 +102,9 @@ class _Uncached:
 
     def write(self, data: memoryview) -> None:
         while data:
-            taken = min(len(data), BUFFER_BYTES - self._filled)
-            self._buffer[self._filled : self._filled + taken] = data[:taken]
-            self._filled, data = self._filled + taken, data[taken:]
+            size = min(len(data), BUFFER_BYTES - self._filled)
+            self._buffer[self._filled : self._filled + size] = data[:size]
+            self._filled, data = self._filled + size, data[size:]
             if self._filled == BUFFER_BYTES:
                 self._flush()
 
@@ -114,14 +114,14 @@ class _Uncached:
         while written < end:
             whole = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, BUFFER_BYTES) if self._direct else end
             try:
-                done = os.pwrite(self._file.fileno(), self._buffer[written:whole], begin + written)
+                count = os.pwrite(self._file.fileno(), self._buffer[written:whole], begin + written)
             except OSError as error:
                 if error.errno != errno.EINVAL or not self._direct:
                     raise
                 self._set_direct(False)  # a file system that takes the flag and not the write
                 continue
             # after a short write the rest must begin at a block again
-            written += done if not self._direct or written + done == whole else done // BLOCK_BYTES * BLOCK_BYTES
+            written += count if not self._direct or written + count == whole else count // BLOCK_BYTES * BLOCK_BYTES
         self.size, self._filled = begin + end, 0
         if not self._direct and self.size - self._cached >= CACHED_BYTES:
             self._cached = self.size

@@ -130,7 +130,7 @@ def standing(run: RunDirectory, verdict: markers.Verdict | None = None) -> tuple
     return "not finished", refused + _stopped(record, now, furthest(run.checkpoints))
 
 
-def _stopped(record: dict[str, Any], now: dict[str, Any], saved: int) -> str:
+def _stopped(record: attempts.AttemptRow, now: dict[str, Any], saved: int) -> str:
     """How a stage stands whose newest attempt ended, or was killed; `saved`: the step of its newest checkpoint."""
     number, end_state, far = record["attempt"], record.get("end_state"), far_of(now)
     if end_state is None:  # progress.json was written now and then: what is saved may be further on

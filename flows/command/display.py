@@ -78,7 +78,7 @@ class Display:
                 continue  # not begun: what stands there is from an earlier attempt
             record = attempts.newest(handle.run.attempts) or {}
             if record.get("end_state") == "finished":
-                self._finish(handle, record["ended_at"] - record["started_at"])
+                self._finish(handle, (record["ended_at"] or record["started_at"]) - record["started_at"])
             elif record.get("end_state") is None:
                 self._show(handle, now)
             elif handle.run.path in self._bars:

@@ -53,7 +53,7 @@ def attempts_of(directory: Path) -> list[Attempt]:
                 number=record["attempt"],
                 started_at=started,
                 ended_at=ended or max(started, _last_sign_of_life(directory, record["attempt"])),
-                end=in_words(record["end_state"]) if record.get("end_state") else "killed",
+                end=in_words(end_state) if (end_state := record.get("end_state")) else "killed",
                 host=record.get("host") or "unknown",
                 device=(record.get("numerics") or {}).get("device_model") or "-",
                 job=record.get("slurm_job_id") or "-",

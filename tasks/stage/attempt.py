@@ -143,7 +143,7 @@ def _lost(lock: locks.Lock) -> locks.LockLost | None:
     return None
 
 
-def _require_progress(in_vain: list[dict[str, Any]]) -> None:
+def _require_progress(in_vain: list[attempts.AttemptRow]) -> None:
     """NoProgress when this attempt was started automatically and three before it in a row gained nothing."""
     if attempts.started_by() != "automatic" or len(in_vain) < attempts.ATTEMPTS_WITHOUT_PROGRESS:
         return

@@ -274,12 +274,14 @@ def test_stage_inputs_led_out_of_the_root(
     durable.write_json(run.stage_file, durable.read_json(run.stage_file) | {"inputs": reads})
     lists(run, "stage.json", run.stage_file)
     code, said = ratchet(capsys, "verify", run.root)
-    assert code == 1 and f"REFUSED     {run.path.relative_to(run.root)}: stage.json names as what it reads" in said
+    assert (
+        code == 1 and f"REFUSED     {run.path.relative_to(run.root)}: stage.json names inputs that are no runs" in said
+    )
     assert f"verified    {other.path.relative_to(run.root)}" in said
     listed = ratchet(capsys, "list", run.root)[1]
     assert "1 of 2 begun stages are finished" in listed and f"unreadable   {run.stage} {run.path.name}" in listed
     code, said = ratchet(capsys, "show", run.path)
-    assert code == 2 and "names as what it reads" in said and "Traceback" not in said
+    assert code == 2 and "names inputs that are no runs" in said and "Traceback" not in said
 
 
 # ------------------------------------------------------------------------------------------- what is shown of a result
