@@ -120,8 +120,7 @@ def require_trainings(
         Budget.model_validate(configured["budget"]),
         Constraint.model_validate(configured["constraint"]),
     )
-    for name, arm in arms.items():  # of budgets a sentence in the report says this
-        require_equal(f"all arms had the same budget, {name} as {BASELINE}", _spent(arm), _spent(arms[BASELINE]))
+    require_equal_budgets(arms)
     for name, arm in arms.items():
         _require_constrained(name, arm, constraint)
         _require_trained(name, stages[f"train-{name}"], arm.training, budget, rates, packed)
@@ -136,6 +135,12 @@ def require_trainings(
     for name, snapshots in {BASE: base.snapshots, **{name: arm.snapshots for name, arm in arms.items()}}.items():
         required = shares if name == (BASE if base.training else BASELINE) else []
         require_equal(f"{name} kept a snapshot at each share of its training", list(snapshots), required)
+
+
+def require_equal_budgets(arms: Arms) -> None:
+    """CheckFailed unless the arms really spent what the report's sentence on budgets will state."""
+    for name, arm in arms.items():
+        require_equal(f"all arms had the same budget, {name} as {BASELINE}", _spent(arm), _spent(arms[BASELINE]))
 
 
 def _spent(arm: ArmResult) -> dict[str, Any]:
