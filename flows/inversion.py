@@ -18,7 +18,7 @@ from tasks.inversion import stages
 from tasks.inversion.study import Study, cell_role
 from tasks.stage.run import Stage
 
-MATRICES = Stage("inversion-matrices", stages.MatricesConfig, "tasks.inversion.fixed:matrices", needs="cpu")
+MATRICES = Stage("inversion-matrices", stages.MatricesConfig, "tasks.inversion.matrices:matrices", needs="cpu")
 PILOT = Stage("inversion-pilot", stages.PilotConfig, "tasks.inversion.train:pilot")
 TRAIN = Stage("inversion-train", stages.TrainConfig, "tasks.inversion.train:train")
 PROBE = Stage("inversion-probe", stages.ProbeConfig, "tasks.inversion.probe:probe", needs="cpu")

@@ -21,7 +21,7 @@ from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.icecube.batches import Batch
-from tasks.icecube.layout import GEOMETRY, META, batch_file
+from tasks.icecube.events import GEOMETRY, META, batch_file
 from tasks.icecube.look import normaliser_of, scaled_by
 from tasks.icecube.network import DirectionNetwork
 from tasks.icecube.pulses import WRITTEN

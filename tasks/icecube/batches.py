@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from tasks.data.normaliser import Normaliser
-from tasks.icecube.angle import from_angles
 from tasks.icecube.events import EventFiles, Pulses
 from tasks.training.loader import moved
 
@@ -108,3 +107,9 @@ class HeldBatches:
 
 
 Batches = EventBatches | HeldBatches
+
+
+def from_angles(azimuth: torch.Tensor, zenith: torch.Tensor) -> torch.Tensor:
+    """Unit vectors [..., 3] of azimuth and zenith in radians [...], as the Kaggle files have them."""
+    sideways = zenith.sin()
+    return torch.stack([sideways * azimuth.cos(), sideways * azimuth.sin(), zenith.cos()], dim=-1)

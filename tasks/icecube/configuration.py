@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -19,6 +19,10 @@ Scaling = Literal["fixed", "measured", "raw"]
 
 class Generated(Configuration):
     """Events of our own generator, in the layout of the real ones."""
+
+    folder: ClassVar[str] = ""
+    """Where files lie that the study did not write: nowhere."""
+    skip_bad_events: ClassVar[bool] = False
 
     source: Literal["generated"] = scientific("generated", description="Made by this study.")
     train_events: int = scientific(4000, ge=1, description="Events to train on.")
@@ -43,15 +47,6 @@ class Generated(Configuration):
 
     def max_events(self, split: Split) -> int | None:
         return self.train_events if split == "train" else self.validation_events
-
-    @property
-    def skip_bad_events(self) -> bool:
-        return False
-
-    @property
-    def folder(self) -> str:
-        """Where files lie that the study did not write: nowhere."""
-        return ""
 
 
 class Batches(Configuration):
@@ -106,7 +101,7 @@ class Files(Configuration):
         return getattr(self, split).max_events
 
     def external_inputs(self) -> dict[str, Any]:
-        from tasks.icecube.layout import files_of  # takes pyarrow
+        from tasks.icecube.events import files_of  # takes pyarrow
 
         folder = Path(self.folder)
         numbers = [number for split in ("train", "validation") for number in self.batches(split)]
@@ -145,13 +140,11 @@ class Trained(Configuration):
     shuffle: bool = scientific(True, description="Files in random order, events of open files mixed; else as stored.")
 
 
-class Trial(Configuration):
+class Trial(Trained):
     """A training as the recorded study did it, but for what is given here; its failure is a result."""
 
     name: str = execution(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", description="Names the trial in every table.")
     inputs: Inputs = scientific("raw", description="Raw values of the files, or normalised ones.")
-    batch_norm: bool = scientific(False, description="A BatchNorm over the features, inside the network.")
-    dropout: float = scientific(0.0, ge=0, lt=1, description="Dropout in the network.")
     shuffle: bool = scientific(False, description="Files in random order, events of open files mixed.")
     learning_rate: float | None = scientific(None, gt=0, description="Peak rate; empty: that of trial_budget.")
     warmup_ratio: float | None = scientific(None, ge=0, lt=1, description="Empty: that of trial_budget.")

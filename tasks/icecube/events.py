@@ -1,11 +1,20 @@
-"""Events of files in Kaggle's layout, read event by event, with few files in memory."""
+"""Events of files in the layout of the Kaggle competition "IceCube - Neutrinos in Deep Ice" (2023), few in memory.
+
+    sensor_geometry.csv           sensor_id, x, y, z (metres)
+    train_meta.parquet            one row an event: batch_id, event_id, first_pulse_index, last_pulse_index, azimuth,
+                                  zenith (radians)
+    train/batch_<batch_id>.parquet    one row a pulse, event after event: sensor_id, time (ns), charge (photoelectrons),
+                                  auxiliary (whether the pulse is likely to be noise), event_id
+
+Indices of pulses count the rows of the event's own batch file, and the last one belongs to the event.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -16,7 +25,23 @@ import pyarrow.parquet as pq
 
 from storage import external
 from storage.errors import BadInput
-from tasks.icecube.layout import EVENTS, GEOMETRY, META, PULSES, batch_file
+
+GEOMETRY, META, BATCHES = "sensor_geometry.csv", "train_meta.parquet", "train"
+
+WHOLE, REAL = pa.int64(), pa.float64()
+PULSES = pa.schema({"sensor_id": pa.int16(), "time": WHOLE, "charge": REAL, "auxiliary": pa.bool_(), "event_id": WHOLE})
+PLACES = dict.fromkeys(("batch_id", "event_id", "first_pulse_index", "last_pulse_index"), WHOLE)
+EVENTS = pa.schema(PLACES | {"azimuth": REAL, "zenith": REAL})
+
+
+def batch_file(folder: Path, batch_id: int) -> Path:
+    return folder / BATCHES / f"batch_{batch_id}.parquet"
+
+
+def files_of(folder: Path, batch_ids: Iterable[int]) -> list[Path]:
+    """Every file that is read for these batches."""
+    return [folder / GEOMETRY, folder / META, *(batch_file(folder, batch_id) for batch_id in batch_ids)]
+
 
 Digests = Mapping[str, str]
 """sha256 by the name of a file: those of the fingerprint, which what is read must have. Of a file without one none."""
@@ -86,16 +111,9 @@ def pulse_table(folder: Path, batch_id: int, digests: Digests = NONE) -> pa.Tabl
 
 def as_pulses(table: pa.Table) -> Pulses:
     """The pulses of a `pulse_table`, with 0 where there is no value: no event that is sound has such a pulse."""
-    return Pulses(
-        *(
-            values(table, name).astype(kind, copy=False)
-            for name, kind in zip(
-                ("sensor_id", "time", "charge", "auxiliary", "event_id"),
-                (np.int16, np.float32, np.float32, np.bool_, np.int64),
-                strict=True,
-            )
-        )
-    )
+    kinds = (np.int16, np.float32, np.float32, np.bool_, np.int64)
+    columns = zip(Pulses.__dataclass_fields__, kinds, strict=True)
+    return Pulses(*(values(table, name).astype(kind, copy=False) for name, kind in columns))
 
 
 def values(table: pa.Table, name: str) -> np.ndarray:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage import durable
-from tasks.icecube.layout import BATCHES, EVENTS, GEOMETRY, META, PULSES, batch_file
+from tasks.icecube.events import BATCHES, EVENTS, GEOMETRY, META, PULSES, batch_file
 
 STRINGS, SENSORS_A_STRING = 86, 60
 STRING_SPACING_M, SENSOR_SPACING_M = 125.0, 17.0

@@ -12,10 +12,10 @@ from scipy.optimize import minimize
 from tasks.data.gate import ends, require_inputs
 from tasks.data.normaliser import Normaliser, Step
 from tasks.data.statistics import Column, column_statistics
-from tasks.icecube.angle import angle, from_angles
-from tasks.icecube.batches import FEATURES, feature_chunks
+from tasks.icecube.batches import FEATURES, feature_chunks, from_angles
 from tasks.icecube.configuration import Scaling
-from tasks.icecube.data import Data
+from tasks.icecube.network import angle
+from tasks.icecube.pulses import Data
 from tasks.icecube.results import Constant, LookResult
 from tasks.icecube.stages import LookConfig
 from tasks.stage.run import StageInput, StageRun

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from storage import external
 from storage.errors import BadInput
 from storage.records import read_records
 from tasks.data.splits import require_disjoint
 from tasks.icecube.configuration import Generated, Split
-from tasks.icecube.events import pulse_table, read_geometry, read_meta, require_batches, values
+from tasks.icecube.events import (
+    META,
+    EventFiles,
+    batch_file,
+    files_of,
+    pulse_table,
+    read_geometry,
+    read_meta,
+    require_batches,
+    values,
+)
 from tasks.icecube.generator import write_events
-from tasks.icecube.layout import META, batch_file
 from tasks.icecube.results import PulsesResult, SplitFacts
 from tasks.icecube.sound import require_sound
-from tasks.icecube.stages import PulsesConfig
+from tasks.icecube.stages import PulsesConfig, ReadsEvents
 from tasks.stage.disk import require_disk
-from tasks.stage.run import StageRun
+from tasks.stage.run import StageInput, StageRun
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 BYTES_PER_EVENT = 1_100
@@ -138,3 +149,41 @@ def split_facts(rows: list[dict[str, Any]], split: Split, max_events: int | None
         pulses=sum(row["pulses"] for row in of_split),
         skipped=skipped,
     )
+
+
+@dataclass(frozen=True)
+class Data:
+    """The two splits, and the places of the sensors by their ids, float32 [sensors, 3]."""
+
+    train: EventFiles
+    validation: EventFiles
+    places: np.ndarray
+
+    @classmethod
+    def open(cls, events: StageInput, config: ReadsEvents) -> Data:
+        """BadInput names a file that is not what icecube-pulses found sound."""
+        found = PulsesResult.read(events)
+        folder = Path(config.folder) if config.folder else events.path / WRITTEN
+        if config.folder:
+            _require_the_same(folder, found)
+        splits = {name: _split(folder, name, found, config.open_files) for name in SPLITS}
+        return cls(**splits, places=read_geometry(folder, found.files))
+
+
+def _split(folder: Path, name: Split, found: PulsesResult, open_files: int) -> EventFiles:
+    facts = getattr(found, name)
+    skipped = [one for ids in facts.skipped.values() for one in ids]
+    return EventFiles(folder, facts.batches, open_files, facts.events, found.files, skipped)
+
+
+def _require_the_same(folder: Path, found: PulsesResult) -> None:
+    """Digests are kept by path, size and time, so that only a file that changed since, or elsewhere, is read for it."""
+    files = files_of(folder, [*found.train.batches, *found.validation.batches])
+    if missing := [file for file in files if not file.is_file()]:
+        raise BadInput(f"there is no file {missing[0]}, which icecube-pulses has read: put it back")
+    now = external.file_manifest([str(file) for file in files])
+    if changed := sorted(name for name, digest in found.files.items() if now.get(name) != digest):
+        raise BadInput(
+            f"{changed[0]} in {folder} is not the file any more that icecube-pulses has read ({len(changed)} such "
+            "files): put it back, or start the study again, which looks through the files anew"
+        )

@@ -73,7 +73,6 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
             Section(
                 "The learning rates",
                 points=words.about_rates(results),
-                figures=[drawn["rates"]],
                 tables=[views.rate_table(results), views.RECORDED],
             ),
             Section("The training", points=words.about_training(results), figures=[drawn["training"]]),

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import BadInput
-from tasks.icecube.events import as_pulses, values
-from tasks.icecube.layout import EVENTS, META, PULSES
+from tasks.icecube.events import EVENTS, META, PULSES, as_pulses, values
 
 
 def require_sound(

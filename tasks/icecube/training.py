@@ -12,13 +12,12 @@ from torch import nn
 
 from storage.errors import BadInput
 from tasks.data.normaliser import Normaliser
-from tasks.icecube.angle import angle
 from tasks.icecube.batches import FEATURES, Batch, Batches, EventBatches
 from tasks.icecube.configuration import Inputs, Network, Trained
-from tasks.icecube.data import Data
 from tasks.icecube.events import EventFiles
 from tasks.icecube.look import normaliser_of
-from tasks.icecube.network import DirectionNetwork, predicted
+from tasks.icecube.network import DirectionNetwork, angle, predicted
+from tasks.icecube.pulses import Data
 from tasks.icecube.results import CONSTANT, LookResult
 from tasks.icecube.stages import TrainsNetwork
 from tasks.stage.numerics import device

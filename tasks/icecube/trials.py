@@ -17,8 +17,7 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.order import as_stored
 from tasks.training.schedule import Schedule
 from tasks.training.trials.rate_table import rate_rows
-from tasks.training.trials.rates import try_rate
-from tasks.training.trials.single_batch import fit_single_batch, require_fit
+from tasks.training.trials.short import fit_single_batch, require_fit, try_rate
 from tasks.training.trials.trial import trial as train_as_trial
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.findings.document import Figure
-from tasks.findings.figures import SERIES_STYLES, Curve, Dots, Estimated, curves, forest, over_values
+from tasks.findings.figures import SERIES_STYLES, Curve, Estimated, curves, forest
 from tasks.findings.table import Table
 from tasks.findings.trainings import ways
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
@@ -140,7 +140,7 @@ def rate_table(results: FinalResults) -> Table:
 
 def figures(results: FinalResults, metrics: Path) -> dict[str, Figure]:
     """File name -> figure; `metrics` are those of the training."""
-    drawn = {"answer": _answer(results), "rates": _rates(results), "training": _training(results, metrics)}
+    drawn = {"answer": _answer(results), "training": _training(results, metrics)}
     if points := _ways(results):
         caption = "The mean angle at each validation: of each trial the seed that came furthest, of several the worst."
         drawn["ways"] = ways(caption, points, "mean angle (degrees)", degrees)
@@ -173,33 +173,6 @@ def _ways(results: FinalResults) -> dict[str, Sequence[Sequence[float]]]:
             chosen = max(seeds, key=lambda seed: (len(seed.validations), seed.validations[-1][1]))
             points[f"{name}, seed {chosen.seed}"] = chosen.validations
     return points
-
-
-def _rates(results: FinalResults) -> Figure:
-    series: dict[str, list[tuple[float, Dots]]] = {}
-    ticks: dict[float, str] = {}
-    for inputs in (RAW, NORMALISED):
-        rows = results.rates[inputs]
-        ticks |= {row.rate: f"{row.rate:g}" for row in rows}
-        series[inputs] = [
-            (
-                row.rate,
-                Dots(
-                    f"{row.rate:g}", [], row.mean, None if row.low is None or row.high is None else [row.low, row.high]
-                ),
-            )
-            for row in rows
-        ]
-    caption = (
-        f"What {results.rate_steps} steps at a rate change of the mean angle, over the seeds that came to an "
-        "end: mean, lowest and highest. Below 0 is a gain; where no seed came to an end there is nothing."
-    )
-    numbers = "; ".join(
-        f"{inputs} {point.label}: {'not finite' if point.mean is None else f'{point.mean:+.1f}'}"
-        for inputs, points in series.items()
-        for _, point in points
-    )
-    return over_values("rates", caption, numbers, series, ticks, "learning rate", "change (degrees)")
 
 
 def _training(results: FinalResults, metrics: Path) -> Figure:

@@ -16,8 +16,7 @@ from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.inversion.checks import SPLITS, require_records
 from tasks.inversion.diffusion import Diffusion
 from tasks.inversion.energy import EnergyNetwork
-from tasks.inversion.fixed import FILE, MEASURED, QUANTILES, fixed_pairs
-from tasks.inversion.matrices import Pairs, drawn
+from tasks.inversion.matrices import FILE, MEASURED, QUANTILES, Pairs, drawn, fixed_pairs
 from tasks.inversion.results import MatricesResult, SplitFacts, TrainResult
 from tasks.inversion.stages import AUDIT_TOLERANCE, AuditConfig, MatricesConfig, TrainConfig
 from tasks.inversion.train import descent_differences, load_network

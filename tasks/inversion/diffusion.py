@@ -1,11 +1,23 @@
-"""The noise that is added and taken away again: the cosine schedule (Nichol and Dhariwal, 2021) and its step sizes."""
+"""Noise that is added and taken away, steps down the energy, and how with both an inverse is sought.
+
+The schedule is the cosine one (Nichol and Dhariwal, 2021).
+
+A step is taken row by row, and kept only where the energy does not rise. The recorded study's code does two things
+otherwise, which the descent `as-published` keeps, since its results were made with them: after the first step every
+further one is twice as long, and every row is clamped by the limit of the *first row's* t. So what becomes of a row
+depends on which rows happen to stand beside it.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
+from torch import nn
+
+from tasks.inversion.energy import energy_and_gradient
 
 CLAMP = 2.0
 """No entry of an inverse is taken to be larger."""
@@ -46,3 +58,64 @@ class Diffusion:
     def noised(self, y: torch.Tensor, t: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
         """y [B, d] at the steps t [B], with this standard normal noise [B, d]."""
         return self.signal(t) * y + self.noise(t) * noise
+
+
+Descent = Literal["corrected", "as-published"]
+
+
+@dataclass(frozen=True)
+class Descended:
+    """Rows after the last step [B, d], the share of steps that were kept [B], and |gradient| before the first [B]."""
+
+    y: torch.Tensor
+    kept: torch.Tensor
+    gradient_norms: torch.Tensor
+
+
+def descend(
+    network: nn.Module,
+    diffusion: Diffusion,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    t: torch.Tensor,
+    steps: int,
+    scale: float = 1.0,
+    descent: Descent = "corrected",
+) -> Descended:
+    """`steps` steps from y [B, d] at t [B], each `scale` times as long as the schedule says; without gradients."""
+    published = descent == "as-published"
+    limits = CLAMP * diffusion.signal(t[:1] if published else t)
+    sizes = scale * diffusion.step_size[t][:, None]
+    kept = torch.zeros(len(y), device=y.device)
+    norms = torch.zeros_like(kept)
+    at = y
+    for step in range(steps):
+        longer = 2.0 if published and step else 1.0
+        energies, gradient = energy_and_gradient(network, x, at, t)
+        if step == 0:
+            norms = gradient.norm(dim=-1)
+        tried = torch.clamp(at - longer * sizes * gradient, -limits, limits)
+        with torch.no_grad():
+            falls = network(x, tried, t) <= energies
+        at = torch.where(falls[:, None], tried, at)
+        kept += falls
+    return Descended(at.detach(), kept / max(1, steps), norms)
+
+
+def invert(
+    network: nn.Module, diffusion: Diffusion, x: torch.Tensor, noise: torch.Tensor, descent_steps: int
+) -> torch.Tensor:
+    """The y that the network takes for the inverse of x [B, d], fp32 [B, d], from standard normal noise [B, d].
+
+    Each row by itself, with the corrected descent whatever a network was trained with: arms differ in training alone.
+    """
+    y, found = noise, noise
+    for step in reversed(range(len(diffusion))):
+        t = torch.full((len(x),), step, dtype=torch.long, device=x.device)
+        signal = diffusion.signal(t)
+        _, gradient = energy_and_gradient(network, x, y, t)
+        clean = ((y - diffusion.noise(t) * gradient) / signal).clamp(-CLAMP, CLAMP)
+        found = descend(network, diffusion, x, signal * clean, t, descent_steps).y / signal
+        if step:
+            y = diffusion.signal(t - 1) * found
+    return found

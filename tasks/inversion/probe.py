@@ -11,10 +11,8 @@ import torch
 from torch import nn
 
 from tasks.inversion.configuration import Mining
-from tasks.inversion.descent import descend
-from tasks.inversion.diffusion import CLAMP, Diffusion
-from tasks.inversion.fixed import fixed_pairs
-from tasks.inversion.matrices import Pairs
+from tasks.inversion.diffusion import CLAMP, Diffusion, descend
+from tasks.inversion.matrices import Pairs, fixed_pairs
 from tasks.inversion.results import NegativeFacts, ProbeResult, TrainResult
 from tasks.inversion.stages import ProbeConfig
 from tasks.inversion.train import load_network

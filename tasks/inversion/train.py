@@ -13,10 +13,9 @@ from storage import durable
 from storage.errors import require_close
 from storage.tensors import read_tensors
 from tasks.inversion.configuration import Mining, Network
-from tasks.inversion.descent import descend
-from tasks.inversion.diffusion import Diffusion
+from tasks.inversion.diffusion import Diffusion, descend
 from tasks.inversion.energy import EnergyNetwork
-from tasks.inversion.fixed import fixed_pairs
+from tasks.inversion.matrices import fixed_pairs
 from tasks.inversion.results import MatricesResult, PilotResult, TrainResult
 from tasks.inversion.stages import PilotConfig, TrainConfig
 from tasks.inversion.training import Batch, Batches, Judge, mine, problem, schedule

@@ -17,13 +17,10 @@ from torch.nn import functional
 
 from storage.errors import CheckFailed
 from tasks.inversion.configuration import Matrices, Mining
-from tasks.inversion.descent import Descended, descend
-from tasks.inversion.diffusion import CLAMP, Diffusion
+from tasks.inversion.diffusion import CLAMP, Descended, Diffusion, descend, invert
 from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
-from tasks.inversion.fixed import fixed_pairs
-from tasks.inversion.matrices import Pairs, drawn, pairs
+from tasks.inversion.matrices import Pairs, drawn, fixed_pairs, pairs
 from tasks.inversion.results import MatricesResult
-from tasks.inversion.sampling import invert
 from tasks.inversion.stages import TrainsEnergy
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput

@@ -13,9 +13,8 @@ import pytest
 
 from storage import durable
 from storage.errors import BadInput
-from tasks.icecube.data import Data
-from tasks.icecube.events import EventFiles, pulse_table, read_geometry, read_meta
-from tasks.icecube.layout import GEOMETRY, META, batch_file
+from tasks.icecube.events import GEOMETRY, META, EventFiles, batch_file, pulse_table, read_geometry, read_meta
+from tasks.icecube.pulses import Data
 from tasks.icecube.sound import require_sound
 from tests.tasks.icecube.files import edit, with_value, written
 from tests.tasks.icecube.tiny import run_until, smoke

@@ -6,6 +6,7 @@ markers that hold: what is then refused is refused for what it says, not for its
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -35,16 +36,46 @@ def unchanged(_role: str, _path: Path) -> None:
     pass
 
 
+Edit = Callable[[Stages], None]
+
+
 def nothing(stages: Stages) -> None:
     pass
 
 
-def audited_nothing(stages: Stages) -> None:
-    stages["audit"]["result"]["numbers"] = {}
+def edited(roles: str, changes: Mapping[str, Any]) -> Edit:
+    """Other values in the results of all stages whose role is like `roles`, such as `trial-*`.
+
+    A key leads to a value, as `training.validations.0.step`; a value that can be called is given the one of before.
+    """
+
+    def edit(stages: Stages) -> None:
+        for role in fnmatch.filter(stages, roles):
+            for path, value in changes.items():
+                place: Any = stages[role]["result"]
+                *way, last = (int(name) if name.lstrip("-").isdecimal() else name for name in path.split("."))
+                for name in way:
+                    place = place[name]
+                place[last] = value(place[last]) if callable(value) else value
+
+    return edit
 
 
-def differs_too_much(stages: Stages) -> None:
-    stages["audit"]["result"]["largest_difference"] = 7.0
+audited_nothing = edited("audit", {"numbers": {}})
+differs_too_much = edited("audit", {"largest_difference": 7.0})
+AUDIT: list[tuple[Edit, str]] = [
+    (audited_nothing, "computed numbers of every kind again: measured []"),
+    (differs_too_much, "the largest difference of the audit in"),
+]
+"""What the report of any study refuses of its audit."""
+
+
+def configured_otherwise(role: str, path: Path) -> None:
+    """Another configuration of the first training in `stage.json`."""
+    if role in ("trial-as-found-1", "none-0"):
+        described = durable.read_json(path / "stage.json")
+        described["configuration"]["budget"]["learning_rate"] = 0.5
+        durable.write_json(path / "stage.json", described)
 
 
 def contents(inputs: Mapping[str, Handle]) -> Stages:
@@ -92,9 +123,7 @@ def written(
     return found
 
 
-def asked_again(
-    stage: str, smoke: Smoke, folder: Path, edit: Callable[[Stages], None], change: Change = unchanged
-) -> None:
+def asked_again(stage: str, smoke: Smoke, folder: Path, edit: Edit, change: Change = unchanged) -> None:
     """The audit or the report of a smoke study that was edited: raises CheckFailed where that is refused."""
     handles = smoke.finished().handles
     stages = contents(handles[f"{smoke.page.name}-report"].inputs)
@@ -106,7 +135,7 @@ def asked_again(
     handle.stage.function()(run, handle.config, **{role: given[role] for role in handle.inputs})
 
 
-def refused(stage: str, smoke: Smoke, folder: Path, edit: Callable[[Stages], None], change: Change = unchanged) -> str:
+def refused(stage: str, smoke: Smoke, folder: Path, edit: Edit, change: Change = unchanged) -> str:
     """What the audit or the report says of a smoke study that was edited."""
     with pytest.raises(CheckFailed) as found:
         asked_again(stage, smoke, folder, edit, change)

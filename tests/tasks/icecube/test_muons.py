@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.icecube.layout import BATCHES, EVENTS, GEOMETRY, META, PULSES, batch_file
+from tasks.icecube.events import BATCHES, EVENTS, GEOMETRY, META, PULSES, batch_file
 from tests.tasks.icecube.tiny import run_until, smoke
 
 TRAIN, LIMIT = 400, 100_000

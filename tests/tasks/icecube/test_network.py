@@ -9,28 +9,19 @@ import pytest
 import torch
 
 from storage.errors import CheckFailed
-from tasks.data.normaliser import Normaliser, Step
-from tasks.icecube.batches import FEATURES, Batch, EventBatches, raw_features
+from tasks.icecube.batches import Batch, EventBatches, raw_features
 from tasks.icecube.events import EventFiles, Pulses, read_geometry
+from tasks.icecube.look import FIXED
 from tasks.icecube.network import DirectionNetwork, predicted
 from tasks.training.invariance import require_invariant
 from tests.tasks.icecube.files import written
 
-SCALES = {"time": (1e4, 3e4), "sensor_id": (0, 5160), "x": (0, 500), "y": (0, 500), "z": (0, 500)}
-FIXED = Normaliser(
-    steps=[
-        Step(name=name, offset=0, scale=3, logarithm_of_plus=1e-8)
-        if name == "charge"
-        else Step(name=name, offset=SCALES.get(name, (0, 1))[0], scale=SCALES.get(name, (0, 1))[1])
-        for name in FEATURES
-    ]
-)
 EVENTS = np.array([0, 7, 21, 49, 3])
 
 
-def batches(normaliser: Normaliser = FIXED, limit: int = 48) -> EventBatches:
+def batches() -> EventBatches:
     files = EventFiles(written(), [1, 2, 3], 3)
-    return EventBatches(files, read_geometry(written()), normaliser, limit, torch.device("cpu"))
+    return EventBatches(files, read_geometry(written()), FIXED, 48, torch.device("cpu"))
 
 
 def network(batch_norm: bool = False) -> DirectionNetwork:
@@ -53,14 +44,6 @@ def test_an_event_gives_the_same_alone_padded_and_in_chunks(batch_norm: bool):
     assert require_invariant(found, EVENTS, 1e-5) < 1e-5
     unit = found["together"](EVENTS)
     assert torch.allclose(unit.norm(dim=1), torch.ones(5), atol=1e-5) and len(unit.unique(dim=0)) == 5
-
-
-def test_a_chunked_path_that_forgets_to_normalise_is_caught():
-    """As in the study that this one follows: its path for many sequences took raw values."""
-    raw = batches(Normaliser.none(FEATURES))
-    forgetful = ways(network(), batches()) | {"in chunks": lambda indices: predicted(network(), raw(indices), 2)}
-    with pytest.raises(CheckFailed, match=r"the same of an example in chunks as together: measured .* in example"):
-        require_invariant(forgetful, EVENTS, 1e-5)
 
 
 def test_a_mean_over_the_padding_is_caught():

@@ -19,15 +19,13 @@ from storage.errors import BadInput, CheckFailed, Stop
 from storage.records import records_digest
 from storage.run_directory import RunDirectory
 from tasks.data.normaliser import Normaliser
-from tasks.icecube import data, events, train
+from tasks.icecube import events, train
 from tasks.icecube import pulses as pulses_module
-from tasks.icecube.angle import angle, from_angles
-from tasks.icecube.batches import FEATURES
+from tasks.icecube.batches import FEATURES, from_angles
 from tasks.icecube.configuration import Trained
-from tasks.icecube.events import EventFiles, read_pulses
-from tasks.icecube.layout import META, batch_file
+from tasks.icecube.events import META, EventFiles, batch_file, read_pulses
 from tasks.icecube.look import FIXED, best_constant
-from tasks.icecube.network import DirectionNetwork
+from tasks.icecube.network import DirectionNetwork, angle
 from tasks.icecube.study import Study
 from tasks.icecube.training import Prepared
 from tasks.stage.attempt import attempt
@@ -69,13 +67,8 @@ def column_of(name: str, value: object) -> Callable[[pa.Table], pa.Table]:
     ("name", "change", "said"),
     [
         ("train/batch_2.parquet", with_value("charge", 3, float("nan")), "event 20 has a charge that is not finite"),
-        ("train/batch_2.parquet", with_value("charge", 3, -1.0), "event 20 has a charge below 0"),
-        ("train/batch_2.parquet", with_value("sensor_id", 3, 5160), "event 20 has a sensor beyond the 5,160"),
-        (META, with_value("last_pulse_index", 25, -1), "event 25 has no pulses"),
-        (META, with_value("event_id", 25, 24), "event 24 is there twice"),
         (META, with_value("event_id", 25, 3), "event 3 is there twice"),
         (META, with_value("zenith", 25, 90.0), "event 25 has a zenith that is not from 0 to pi"),
-        (META, with_value("azimuth", 25, 180.0), "event 25 has an azimuth that is not from 0 to 2 pi"),
     ],
 )
 def test_a_planted_fault_ends_the_first_stage_by_name_and_what_was_checked_is_kept(
@@ -119,10 +112,8 @@ def test_events_that_were_written_are_not_made_again_when_their_check_is_interru
 
 
 def test_an_event_in_two_splits_is_named(tmp_path: Path, folder: Path):
-    table = pq.read_table(folder / META)
-    first = int(table["event_id"].to_numpy()[0])
-    last = len(table) - 1
-    edit(folder / META, with_value("event_id", last, first))
+    ids = pq.read_table(folder / META)["event_id"].to_pylist()
+    edit(folder / META, with_value("event_id", len(ids) - 1, first := ids[0]))
     pulses = run(tmp_path / "runs", of_files(folder))["icecube-pulses"]
     assert pulses.outcome and pulses.outcome.end_state == "check_failed"
     assert f"train and validation share 1, the first {first}" in pulses.outcome.text
@@ -302,7 +293,7 @@ def test_events_that_are_looked_at_in_every_step_are_read_once(
     def fewer_open_than_there_are(folder: Path, ids: list[int], open_files: int, *more: object) -> EventFiles:
         return EventFiles(folder, ids, min(open_files, len(ids) - 1), *more)
 
-    monkeypatch.setattr(data, "EventFiles", fewer_open_than_there_are)
+    monkeypatch.setattr(pulses_module, "EventFiles", fewer_open_than_there_are)
     copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
     given = {role: source.as_input() for role, source in handle.inputs.items()}
     assert attempt(handle.stage, handle.config, copy, given).end_state == "finished"

@@ -8,8 +8,7 @@ import torch
 
 from storage.errors import CheckFailed
 from tasks.inversion.configuration import Matrices, Mining, Network
-from tasks.inversion.descent import Descent, descend
-from tasks.inversion.diffusion import CLAMP, Diffusion
+from tasks.inversion.diffusion import CLAMP, Descent, Diffusion, descend
 from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
 from tasks.inversion.stages import TrainConfig
 from tasks.inversion.train import BATCH, descent_ways

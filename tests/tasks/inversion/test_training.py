@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from tasks.inversion.configuration import Matrices, Mining
-from tasks.inversion.diffusion import CLAMP, Diffusion
+from tasks.inversion.diffusion import CLAMP, Diffusion, invert
 from tasks.inversion.energy import EnergyNetwork, energy_and_gradient
-from tasks.inversion.sampling import invert
 from tasks.inversion.training import Batches, losses, negatives_of
 from tasks.training.invariance import batchwise, require_invariant
 

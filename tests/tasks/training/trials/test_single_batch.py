@@ -11,7 +11,7 @@ from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.problem import Problem
 from tasks.training.schedule import Schedule
-from tasks.training.trials.single_batch import SingleBatchFit, fit_single_batch, require_fit
+from tasks.training.trials.short import SingleBatchFit, fit_single_batch, require_fit
 from tests.tasks.training.pulses import ISOTROPIC, PulseNetwork, angles, events
 
 EXAMPLES = 32
