@@ -18,10 +18,12 @@ from pydantic_core import CoreSchema
 from deployments.dag.page import Page
 from deployments.dag.sweep import Over
 from deployments.dag.walk import Walk
-from deployments.prefect.flow_run import hold, prefect_state
+from deployments.prefect.flow_run import add_tags, hold, prefect_state
 from deployments.prefect.local import run_here
+from deployments.slurm.study import study as study_file
 from deployments.slurm.study.cancel import stop_cancelled
 from deployments.slurm.study.flow_run import follow_in_flow
+from deployments.slurm.study.study import SlurmStudy
 from deployments.views.notes import notes
 from storage.errors import BadInput
 from storage.visible import log_visibly
@@ -68,19 +70,20 @@ def flow_of(page: Page) -> Flow[..., Any]:
         except BadInput as error:
             return prefect_state(BAD_INPUT, str(error))
         swept = replace(page, over=over)
-        if dispatch == "slurm":
-            return follow_in_flow(swept, study, root)
-        walk = Walk(root or "runs", study.name, study.execution)
         try:
-            swept.walk(study, walk)
-            walk.close_to_others()
+            slurm = SlurmStudy.at_site(swept, study, root) if dispatch == "slurm" else None
+            walk = slurm.walk if slurm else Walk(root or "runs", study.name, study.execution)
+            if not slurm:
+                swept.walk(study, walk)
+                walk.close_to_others()
         except BadInput as error:  # a sentence, and no traceback
             return prefect_state(BAD_INPUT, str(error))
         hold(walk.root)
+        own = [study_file.tag(slurm.file)] if slurm else []
+        add_tags([study.name, "sweep" if over else f"seed-{study.seed}", *own])
         for note in notes(walk.handles):
             get_run_logger().warning("%s", note)
-        tag = "sweep" if over else f"seed-{study.seed}"
-        return run_here(walk, [tag], lambda: swept.sweep_without_stopped(study, walk))
+        return follow_in_flow(slurm) if slurm else run_here(walk, lambda: swept.sweep_without_stopped(study, walk))
 
     run.__annotations__ = {
         "study": Annotated[page.model, Form(page.model)],

@@ -104,20 +104,8 @@ def _worker(server: Server, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
     It runs in a session of its own: Ctrl-C reaches this process alone, which then ends everything in order.
     """
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "prefect",
-        "worker",
-        "start",
-        "--pool",
-        STUDIES,
-        "--type",
-        "process",
-        "--limit",
-        "1",
-    ]
+    start = ("worker", "start", "--pool", STUDIES, "--type", "process", "--limit", "1")
+    command = [sys.executable, "-P", "-m", "prefect", *start]
     environment = {setting.name: value for setting, value in server.settings.items() if value}
     with private_log(log) as file:
         worker = subprocess.Popen(

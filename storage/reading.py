@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from storage.errors import cut
+from storage.errors import BadInput, cut
 
 JSON_BYTES, MANIFEST_BYTES = 16 * 2**20, 64 * 2**20
 """A marker of 1,000 files has 0.3 MB; the manifest of an export of 100,000 files 20 MB."""
@@ -146,3 +146,15 @@ def read_yaml(path: Path, loader: type[Loader] = Loader) -> Any:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} cannot be read as YAML: it is no UTF-8: {error}") from None
     return yaml_value(text, path, loader)
+
+
+def given_yaml(path: Path, missing: str, loader: type[Loader] = Loader) -> Any:
+    """The YAML value of a file that a person names. BadInput: `missing` where it is not there, or what is wrong."""
+    try:
+        return read_yaml(path, loader)
+    except FileNotFoundError:
+        raise BadInput(missing) from None
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read as YAML: {error}") from None
+    except ValueError as error:
+        raise BadInput(str(error)) from None

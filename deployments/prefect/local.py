@@ -6,13 +6,12 @@ Prefect shows what happens and is asked nothing: what is finished is decided by 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from prefect.states import Completed, State, StateType
 
 from deployments.dag.walk import Handle, Walk
 from deployments.prefect.artifacts import StageArtifacts, StudyArtifacts
-from deployments.prefect.flow_run import add_tags, beside, best_effort, end_killed, outlive_worker, prefect_state
+from deployments.prefect.flow_run import beside, best_effort, end_killed, outlive_worker, prefect_state
 from deployments.views.estimate import estimate
 from deployments.views.index import completed, leave_for_people
 from storage import attempts
@@ -51,15 +50,12 @@ LAST_REPORT_SECONDS = 5.0
 RETRY_DELAY_SECONDS: list[float] = [10, 60]
 
 
-def run_here(
-    walk: Walk, tags: Sequence[str] = (), without_stopped: Callable[[], Handle | None] = lambda: None
-) -> State[Any]:
-    """Runs each stage of the walk whose inputs are finished, in the present flow run, to which `tags` are added.
+def run_here(walk: Walk, without_stopped: Callable[[], Handle | None] = lambda: None) -> State[Any]:
+    """Runs each stage of the walk whose inputs are finished, in the present flow run.
 
     One that did not finish skips only those that need it; `without_stopped` then gives the stage that goes on without
     those, if there is one. Returns the study's state.
     """
-    add_tags([walk.study, *tags])
     killed = beside(lambda: end_killed(walk.study))
     with get_client(sync_client=True) as client:
         study = StudyArtifacts(client, walk.study, str(flow_run.id))
@@ -239,8 +235,7 @@ def _shown_while_working(handle: Handle, show_study: Callable[[], None]) -> Iter
             if handle.outcome and handle.outcome.end_state == "finished":
                 best_effort(shown.results)
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(report,), daemon=True)
-    thread.start()
+    thread = beside(report)
     try:
         yield
     finally:

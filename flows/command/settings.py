@@ -90,14 +90,7 @@ def profile_file(page: Page, profile: str) -> Path:
 def profile_values(page: Page, profile: str) -> dict[str, Any]:
     """What a profile (a name, or a .yaml file) says, not yet validated. BadInput when it cannot be read."""
     file = profile_file(page, profile)
-    try:
-        values = reading.read_yaml(file, _Loader)
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {file}") from None
-    except OSError as error:
-        raise BadInput(f"{file} cannot be read as YAML: {error}") from None
-    except ValueError as error:
-        raise BadInput(str(error)) from None
+    values = reading.given_yaml(file, f"there is no file {file}", _Loader)
     if not isinstance(values, dict):
         raise BadInput(f"{file} must hold keys and values, such as `name: my-study`")
     return {"name": file.stem} | values

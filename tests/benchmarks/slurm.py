@@ -32,7 +32,7 @@ from rich.console import Console
 
 from deployments.dag.page import load_page
 from deployments.slurm.cluster.client import SlurmCommands
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
 from deployments.slurm.job.plan import Plan
 from deployments.slurm.pool.pool import Pool

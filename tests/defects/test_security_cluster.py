@@ -11,8 +11,7 @@ import pytest
 import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.cluster.site import VARIABLE
+from deployments.slurm.cluster.site import VARIABLE, Resources
 from deployments.slurm.job.variables import kept_resources, own_resources
 from flows import command
 from storage.errors import BadInput

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deployments.slurm.cluster.partitions import read_cluster
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.preflight import problems
 from deployments.slurm.job.variables import stage_parameters
 from storage.errors import BadInput
@@ -30,7 +30,7 @@ NEVER: dict[str, dict[str, Any]] = {
     "gpu_model a10, gpus 1": {"gpus": 1, "gpu_model": "a10"},
     "constraint volt": {"constraint": "volt"},
     "exclude zz": {"exclude": ["zz"]},
-    "cpus 1, memory_gb 0.5, exclude n[1-2]": {"partition": "few", "exclude": ["n[1-2]"]},
+    "exclude n[1-2]": {"partition": "few", "exclude": ["n[1-2]"]},
     "cpus 5, memory_gb 0.5": {"partition": "few", "cpus": 5},
     "cpus 9, memory_gb 0.5, gpus 1": {"cpus": 9, "gpus": 1},
     "reservation nobodys": {"reservation": "nobodys"},

@@ -16,14 +16,8 @@ from typing import Protocol
 
 CALL_SECONDS = 60.0
 """A frozen controller answers after about 10 s with an error, a dead one after 9 to 18 s."""
-FIELDS = (
-    *("JobArrayID", "State", "exit_code", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime"),
-    *("QOS", "Account", "Name"),
-)
-ACCOUNTED = (
-    *("JobID", "State", "ExitCode", "Reason", "NodeList", "Submit", "Start", "End"),
-    *("QOS", "Account", "JobName"),
-)
+FIELDS = ("JobArrayID", "State", "exit_code", "Reason", "NodeList", "QOS", "Account", "Name")
+ACCOUNTED = ("JobID", "State", "ExitCode", "Reason", "NodeList", "QOS", "Account", "JobName")
 USED = ("JobID", "TotalCPU", "MaxRSS", "JobName")
 SACCT_AT_ONCE = 200
 UNCLEAR = re.compile(
@@ -93,7 +87,7 @@ class NotInstalled(Unreachable):
 
 @dataclass(frozen=True)
 class Job:
-    """What SLURM reports of one job. Times are SLURM's own text (local time of the cluster)."""
+    """What SLURM reports of one job."""
 
     id: str
     """`7`, or `7_3`: task 3 of the array 7."""
@@ -104,9 +98,6 @@ class Job:
     exit_code: int = 0
     signal: int = 0
     node: str = ""
-    submitted: str = ""
-    started: str = ""
-    ended: str = ""
     cancelled_by: str = ""
     """The uid of who cancelled it, where the accounting has one."""
     qos: str = ""
@@ -260,7 +251,7 @@ def task_name(name: str, task: int | str) -> str:
 def _environment() -> dict[str, str]:
     """Ours, without what would change a command behind its options (SBATCH_PARTITION overrides the script)."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OVERRIDING)}
-    return kept | {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    return kept | {"LC_ALL": "C"}
 
 
 def _submit_error(text: str) -> SlurmError:
@@ -279,7 +270,7 @@ def _read(text: str) -> dict[str, Job]:
         parts = line.split("|", len(FIELDS) - 1)
         if len(parts) < len(FIELDS):
             continue
-        id_, state, exit_, reason, node, submitted, started, ended, qos, account = (part.strip() for part in parts[:-1])
+        id_, state, exit_, reason, node, qos, account = (part.strip() for part in parts[:-1])
         code, signal = _exit(exit_)
         found[id_] = Job(
             id_,
@@ -289,9 +280,6 @@ def _read(text: str) -> dict[str, Job]:
             code,
             signal,
             node,
-            submitted,
-            started,
-            ended,
             cancelled_by=state.partition(" by ")[2],  # sacct: "CANCELLED by 1000"
             qos=qos,
             account=account,

@@ -1,19 +1,62 @@
-"""The next job of a flow run: what it is made of, which jobs it waits for, and its text."""
+"""The next job of a flow run: who asked for it, what it is made of, which jobs it waits for, and its text.
+
+Who asked for it is kept in the scheduled state that asks for it.
+
+Prefect keeps no author of a state, and a retry in its UI or by its command has the type, and in the UI the name, of the
+states that we set. A state's details are the only part of it besides its texts that the server keeps as it was given:
+the client drops the data of a state, and tags or variables belong to the run, so that a worker that dies between two
+requests would leave them without their state. Of the details, no rule of Prefect reads the keys of inputs unless the
+run is paused, and a state that Prefect or a person sets has none.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import Any, Literal
 
-from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.job import evidence
-from deployments.slurm.job.journal import End, Journal, Submission
+from prefect.client.schemas.objects import StateDetails
+from prefect.states import State
+
+from deployments.slurm.cluster.site import Resources
+from deployments.slurm.job.journal import End, Journal, Submission, newest_attempt
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import attempts
 from tasks.stage.limit import least_minutes, too_short
+
+Origin = Literal["automatic", "put off", "person"]
+"""Ratchet itself asks for the job; or it only puts off what was asked for before; or, with no mark, a person asks."""
+
+_KEY = "ratchet-origin"
+PREFECTS_OWN = ("Late", "AwaitingConcurrencySlot")
+"""Names of scheduled states that Prefect sets by itself: nobody asks for anything by them."""
+
+
+def marked(origin: Origin) -> StateDetails:
+    """Details for a new state of this origin."""
+    return StateDetails() if origin == "person" else StateDetails(run_input_keyset={_KEY: origin})
+
+
+def origin_of(state: State[Any]) -> Origin:
+    """Who asked for a job by this state; `put off` for one by which nobody did.
+
+    A state that an earlier version set has no mark and counts as a person's: once a run, since the next one has it.
+    """
+    mark = (state.state_details.run_input_keyset or {}).get(_KEY)
+    if state.name in PREFECTS_OWN or mark == "put off":
+        return "put off"
+    return "automatic" if mark == "automatic" else "person"
+
+
+def asked_automatically(states: Iterable[State[Any]]) -> bool:
+    """Whether Ratchet itself asked for the job that comes next, by all states of its flow run."""
+    asked = [state for state in states if state.is_scheduled() and origin_of(state) != "put off"]
+    newest = max(asked, key=lambda state: state.timestamp, default=None)
+    return newest is not None and origin_of(newest) == "automatic"
 
 
 @dataclass(frozen=True)
@@ -30,7 +73,7 @@ class Plan:
     resources: Resources
     environment: dict[str, str] = field(default_factory=dict)
     automatic: bool = False
-    """Whether Ratchet itself asked for this job, and not a person (see `origin`)."""
+    """Whether Ratchet itself asked for this job, and not a person (see `Origin`)."""
     state_id: str = ""
     """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
     lives cannot be distinguished from its first start."""
@@ -70,18 +113,15 @@ def last_of(plan: Plan, entries: list[Submission]) -> Submission | None:
     return next((entry for entry in reversed(entries) if entry.flow_run == plan.flow_run), None)
 
 
-def next_job(
-    plan: Plan, journal: Journal, last: Submission | None, after: list[str], name: str = ""
-) -> tuple[Submission, JobText]:
-    """The entry of the run's next job, and what its text is made of; it waits for the jobs `after`.
-
-    `name` is for a task of an array; a job of its own has one that no other has."""
+def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[str]) -> tuple[Submission, JobText]:
+    """The entry of the run's next job, under a name that no other has, and what its text is made of; it waits for the
+    jobs `after`."""
     number = journal.next_number()
     end = last.end if last else None
     asked = _asked_after(plan, end)
     entry = Submission(
         number,
-        name or f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
+        f"{plan.label}.{hashlib.sha256(str(plan.folder).encode()).hexdigest()[:6]}.{number}",
         plan.flow_run,
         time.time(),
         automatic=plan.automatic,
@@ -90,7 +130,7 @@ def next_job(
         cpus=asked.cpus,
         gpus=asked.gpus,
         time_limit_minutes=asked.time_limit_minutes,
-        attempts_before=evidence.newest_attempt(plan.folder.parent),
+        attempts_before=newest_attempt(plan.folder.parent),
         state_id=plan.state_id,
     )
     return entry, JobText(

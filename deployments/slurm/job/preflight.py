@@ -22,7 +22,7 @@ import psutil
 
 from deployments.slurm.cluster.client import NotNow
 from deployments.slurm.cluster.partitions import NO_NEW_JOBS, Cluster, Node, Partition, listed
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.script import request_text
 from storage.errors import BadInput
 from tasks.stage.disk import require_disk
@@ -323,10 +323,5 @@ def _some(texts: Iterable[str], between: str = ", ") -> str:
 
 
 def _nearest_first(name: str, known: Iterable[str]) -> list[str]:
-    """The likeliest meant first: one that holds the other, then by likeness."""
-
-    def far(other: str) -> tuple[bool, float]:
-        a, b = name.lower(), other.lower()
-        return (a not in b and b not in a, -difflib.SequenceMatcher(None, a, b).ratio())
-
-    return sorted(known, key=far)
+    """The likeliest meant first."""
+    return sorted(known, key=lambda one: -difflib.SequenceMatcher(None, name.lower(), one.lower()).ratio())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from tasks.stage import outcome
 
 # Exit codes of a job that left no record of its end; otherwise it has the attempt's (`tasks.stage.outcome`).

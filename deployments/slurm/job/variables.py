@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from pydantic import Field, ValidationError
 
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.ownership import require_own
-from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.cluster.site import Site, overrides
+from deployments.slurm.cluster.site import Resources, Site, overrides
 from deployments.slurm.job.journal import Journal, jobs_folder
 from deployments.slurm.job.plan import Plan
 from storage import reading
@@ -174,14 +174,12 @@ class Deployments:
     """The deployments by which stages are started, and the templates of their pools: each asked for once."""
 
     def __init__(self, client: SyncPrefectClient) -> None:
-        self._client = client
-        self._named: dict[str, DeploymentResponse] = {}
-        self._templates: dict[str, dict[str, Any]] = {}
+        self._deployment, self._pool = cache(client.read_deployment_by_name), cache(client.read_work_pool)
 
     def named(self, name: str) -> DeploymentResponse:
         """BadInput says how to make the one that the server does not have."""
         with _known_to_the_server(name):
-            return self._named.get(name) or self._named.setdefault(name, self._client.read_deployment_by_name(name))
+            return self._deployment(name)
 
     def pool(self, name: str) -> str:
         """The work pool of the deployment."""
@@ -191,9 +189,7 @@ class Deployments:
         """The base job template of the deployment's work pool."""
         pool = self.pool(name)
         with _known_to_the_server(name):
-            if pool not in self._templates:
-                self._templates[pool] = self._client.read_work_pool(pool).base_job_template
-        return self._templates[pool]
+            return self._pool(pool).base_job_template
 
 
 @contextmanager

@@ -55,18 +55,18 @@ class Mirror:
         for one in seen:
             if one.submissions and now - self._shown_at.get(one.run.id, -math.inf) >= SHOW_EVERY_SECONDS:
                 self._shown_at[one.run.id] = now
-                self._best_effort(one, self._show_log, one)
-                self._best_effort(one, self._show_state, one)
+                best_effort(partial(self._show_log, one))
+                best_effort(partial(self._show_state, one))
         alive = {one.run.id for one in seen}
         self._artifacts = {run: shown for run, shown in self._artifacts.items() if run in alive}
         self._shown_at = {run: at for run, at in self._shown_at.items() if run in alive}
 
     def show_end(self, seen: Seen, ended: Submission) -> None:
         """The last of a job: the rest of its log, its diagnosis, and the results when it finished the stage."""
-        self._best_effort(seen, self._show_log, seen, True)
-        self._best_effort(seen, self._show_state, seen, ended)
+        best_effort(partial(self._show_log, seen, True))
+        best_effort(partial(self._show_state, seen, ended))
         if ended.end and ended.end.follows == "Completed":
-            self._best_effort(seen, self._of(seen).results)
+            best_effort(lambda: self._of(seen).results())
 
     def _of(self, seen: Seen) -> StageArtifacts:
         if seen.run.id not in self._artifacts:
@@ -108,13 +108,6 @@ class Mirror:
         if whole:
             durable.replace_quickly(_mark(file), done + len(whole))
         return len(whole)
-
-    @staticmethod
-    def _best_effort(seen: Seen, show: Callable[..., None], *given: Any) -> None:
-        try:
-            show(*given)
-        except Exception as error:
-            LOG.debug("flow run %s: not shown: %s", seen.run.id, error)
 
 
 class Beside:

@@ -15,8 +15,7 @@ from typing import Protocol
 
 from deployments.slurm.cluster.client import Job, SlurmClient, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, QUEUED
-from deployments.slurm.job import evidence
-from deployments.slurm.job.journal import Submission
+from deployments.slurm.job.journal import CANCEL_WORDS, MEMORY_WORDS, Heartbeats, Submission, attempt_of, end_of
 from deployments.slurm.job.plan import Plan
 from deployments.slurm.pool.places import UNDER_WAY, Alive
 from deployments.slurm.pool.reconcile import (
@@ -91,7 +90,7 @@ class Pool:
         """For how long polls did not find a job, by its name."""
         self._polled: float | None = None
         """When SLURM last answered; None when the last poll had no answer."""
-        self._beats = evidence.Heartbeats(clock)
+        self._beats = Heartbeats(clock)
         self._cancelled: dict[str, float] = {}
         """When a job was last cancelled, or was to be and not found, by its name."""
 
@@ -201,16 +200,16 @@ class Pool:
         if known and job is not None and job.state in QUEUED:
             return Seen(run, submissions, in_state_for=in_state_for)
         ended = not known or (job is not None and job.state in ENDS)
-        attempt = evidence.attempt_of(folder.parent, last, ended)
+        attempt = attempt_of(folder.parent, last, ended)
         if known and job is not None and job.state not in ENDS:
             return Seen(run, submissions, attempt, in_state_for=in_state_for)
-        end = evidence.end_of(self.submissions.journal(folder).log(last))
+        end = end_of(self.submissions.journal(folder).log(last))
         return Seen(
             run,
             submissions,
             attempt,
-            any(word in end for word in evidence.MEMORY_WORDS),
-            evidence.CANCEL_WORDS.search(end) is not None,
+            any(word in end for word in MEMORY_WORDS),
+            CANCEL_WORDS.search(end) is not None,
             not known and self._beats.lately(folder.parent / "locks"),
             in_state_for,
             self._absent[last.name],

@@ -16,7 +16,7 @@ from typing import Any, cast
 from deployments.slurm.cluster import diagnosis
 from deployments.slurm.cluster.client import Job
 from deployments.slurm.job.journal import End, Submission
-from deployments.slurm.job.origin import Origin
+from deployments.slurm.job.plan import Origin
 from deployments.slurm.job.script import BAD_INPUT, DISK_FULL, HELD, SETUP_FAILED
 from tasks.stage.diagnosis import Category, Diagnosis
 from tasks.stage.outcome import AWAITING_RETRY, END_STATES, PRECEDENCE, Follows, in_words, stops

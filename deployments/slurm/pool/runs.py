@@ -20,7 +20,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import State, StateType
 
 from deployments.prefect.flow_run import AT_ONCE, flow_runs, of_type
-from deployments.slurm.job.origin import marked
+from deployments.slurm.job.plan import marked
 from deployments.slurm.pool.reconcile import Run, SetState
 
 LOG = logging.getLogger("ratchet.slurm")

@@ -21,11 +21,9 @@ from prefect.client.schemas.objects import FlowRun
 
 from deployments.slurm.cluster.client import Refused, SlurmCommands
 from deployments.slurm.cluster.partitions import Cluster, read_cluster
-from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.cluster.site import Site, folder_of_pool, note_environment, read_site
+from deployments.slurm.cluster.site import Resources, Site, folder_of_pool, note_environment, read_site
 from deployments.slurm.job.journal import jobs_folder, run_of
-from deployments.slurm.job.origin import PREFECTS_OWN, asked_automatically
-from deployments.slurm.job.plan import Plan, asked_now, continues, time_problem
+from deployments.slurm.job.plan import PREFECTS_OWN, Plan, asked_automatically, asked_now, continues, time_problem
 from deployments.slurm.job.preflight import require
 from deployments.slurm.job.variables import Layers, SlurmJobConfiguration, kept_resources, plan_of
 from deployments.slurm.pool.mirror import Beside, Mirror

@@ -31,33 +31,29 @@ TASKS_AT_MOST = 200
 
 
 @dataclass(frozen=True)
-class First:
-    """A run's first job, not submitted yet."""
+class Next:
+    """A run's next job: its entry and what its text is made of."""
 
     plan: Plan
     journal: Journal
     entry: Submission
     job: JobText
-
-
-@dataclass(frozen=True)
-class Submitted:
-    """What stands in the journal, and is about to be submitted."""
-
-    plan: Plan
-    journal: Journal
-    entry: Submission
     task: int | None = None
     """Its number in an array; None: it is a job of its own."""
+
+    def as_task(self, task: int, array: str) -> Next:
+        """The same as a task of an array of this name."""
+        name = task_name(array, task)
+        return replace(self, entry=replace(self.entry, name=name), job=replace(self.job, name=name), task=task)
 
     def id_in(self, job_id: str) -> str:
         """Its id, when sbatch printed `job_id`."""
         return job_id if self.task is None else task_id(job_id, self.task)
 
 
-def groups(firsts: Iterable[First], tasks_at_most: int) -> list[list[First]]:
+def groups(firsts: Iterable[Next], tasks_at_most: int) -> list[list[Next]]:
     """Those that can be one array together: who ends one means a stage of one study. One alone is a job of its own."""
-    alike: dict[tuple[object, ...], list[First]] = {}
+    alike: dict[tuple[object, ...], list[Next]] = {}
     for first in firsts:
         plan = first.plan
         alike.setdefault((plan.study_file, plan.stage, plan.array_tasks, asked_for(first.job)), []).append(first)
@@ -66,16 +62,17 @@ def groups(firsts: Iterable[First], tasks_at_most: int) -> list[list[First]]:
     ]
 
 
-def array_name(group: list[First]) -> str:
+def array_name(group: list[Next]) -> str:
     """`<study>-<stage>`, with the ending of the first one's name, which no other job has."""
     plan = group[0].plan
     study = Path(plan.study_file).parent.parent.name
     return f"{study}-{plan.stage}{group[0].entry.name.removeprefix(plan.label)}"
 
 
-def lead_to(folder: Path, task: int, script: Path, log: Path) -> None:
+def lead_to(folder: Path, task: int, one: Next) -> None:
     """Has the task's script and its log found in the array's folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    script, log = one.journal.script(one.entry), one.journal.log(one.entry)
     for link, file in ((folder / f"{task}.sbatch", script), (folder / f"{task}.log", log)):
         link.unlink(missing_ok=True)
         link.symlink_to(file)
@@ -119,28 +116,28 @@ class Submissions:
                 LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
                 return None
             try:
-                entry, job = next_job(plan, journal, last, after)
-                text = sbatch_text(job)
+                one = Next(plan, journal, *next_job(plan, journal, last, after))
+                text = sbatch_text(one.job)
                 if not self._ours():
                     return None
                 if plan.array_tasks and not entries:
                     with self._guard:
                         self._gathered[plan.flow_run] = plan
                     return None
-                self._write(plan, journal, entry, text)
+                self._write(one, text)
             except (OSError, ValueError) as error:
                 found = Diagnosis("error", "not submitted", f"there is no job to submit: {error}", str(plan.folder))
                 raise Refused(found.text) from error
-            return self._submitted([Submitted(plan, journal, entry)], text, last.end if last else None)
+            return self._submitted([one], text, last.end if last else None)
 
-    def _write(self, plan: Plan, journal: Journal, entry: Submission, text: str) -> None:
+    def _write(self, one: Next, text: str) -> None:
         """Keeps script and entry before SLURM hears of them."""
-        refuse_links(plan.folder.parent)
-        plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a trace
-        durable.write_bytes(journal.script(entry), text.encode())
-        self.live[plan.flow_run] = journal.write(entry)
+        refuse_links(one.plan.folder.parent)
+        one.plan.folder.mkdir(parents=True, exist_ok=True)  # a job whose log cannot be opened ends without a trace
+        durable.write_bytes(one.journal.script(one.entry), text.encode())
+        self.live[one.plan.flow_run] = one.journal.write(one.entry)
 
-    def _submitted(self, those: list[Submitted], text: str, before: End | None = None) -> str | None:
+    def _submitted(self, those: list[Next], text: str, before: End | None = None) -> str | None:
         """Submits what stands in the journal; the id of the job, or of the array, when SLURM gives it."""
         if not self._ours():
             return None
@@ -161,14 +158,14 @@ class Submissions:
             self._note_job(one, one.id_in(job_id))
         return job_id
 
-    def _note_job(self, one: Submitted, job_id: str) -> None:
+    def _note_job(self, one: Next, job_id: str) -> None:
         name = one.entry.name
         try:
             self.live[one.plan.flow_run] = one.journal.note_job(one.entry, job_id)
         except OSError as error:
             LOG.warning("%s: job %s could not be noted (%s); it is searched for by its name", name, job_id, error)
 
-    def _note_refusal(self, one: Submitted, error: Refused, before: End | None) -> End:
+    def _note_refusal(self, one: Next, error: Refused, before: End | None) -> End:
         end = replace(self._refused(error, one.journal.script(one.entry), before), over_state=one.plan.state_id)
         one.journal.note_end(one.entry, end)
         self.live.pop(one.plan.flow_run, None)
@@ -184,12 +181,12 @@ class Submissions:
         gives them."""
         if not plans or not self._ours():
             return {}
-        done: list[Submitted] = []
+        done: list[Next] = []
         with ExitStack() as alone:
             for folder in sorted({plan.folder for plan in plans}):
                 alone.enter_context(self._alone(folder))
             for group in groups(self._firsts(plans), self._largest_array()):
-                done += self._submit_group(group) if len(group) > 1 else self._submit_first(group[0])
+                done += self._submit_group(group)
         self.ungather(plans)
         kept = [self.live[one.plan.flow_run] for one in done if one.plan.flow_run in self.live]
         return {entry.flow_run: entry.job_id for entry in kept if entry.job_id}
@@ -209,47 +206,35 @@ class Submissions:
                 if self._gathered.get(plan.flow_run) is plan:  # and not a later one of the same run
                     del self._gathered[plan.flow_run]
 
-    def _firsts(self, plans: list[Plan]) -> Iterator[First]:
+    def _firsts(self, plans: list[Plan]) -> Iterator[Next]:
         """The first jobs of these runs. One whose folder has a job by now stays Pending, and is asked for again."""
         for folder, plan in {plan.folder: plan for plan in plans}.items():
             journal = self.journal(folder)
             try:
                 if not journal.all():
-                    yield First(plan, journal, *next_job(plan, journal, None, []))
+                    yield Next(plan, journal, *next_job(plan, journal, None, []))
             except OSError as error:
                 LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
 
-    def _submit_first(self, first: First) -> list[Submitted]:
-        """Submits a job of its own."""
-        one = Submitted(first.plan, first.journal, first.entry)
-        text = sbatch_text(first.job)
-        try:
-            self._write(one.plan, one.journal, one.entry, text)
-        except OSError as error:
-            LOG.warning("flow run %s: not submitted now: %s", one.plan.flow_run, error)
-            return []
-        with suppress(Refused):  # the journal has it: the next poll sets the run's state
-            self._submitted([one], text)
-        return [one]
-
-    def _submit_group(self, group: list[First]) -> list[Submitted]:
-        """Submits one array. A run whose job cannot be written stays Pending, and is asked for again."""
-        name, those, jobs = array_name(group), list[Submitted](), dict[int, JobText]()
+    def _submit_group(self, group: list[Next]) -> list[Next]:
+        """Submits one array, or one job of its own. A run whose job cannot be written stays Pending, and is asked for
+        again."""
+        name, those = array_name(group), list[Next]()
         folder = self._arrays / name
-        for task, first in enumerate(group, 1):  # a number that was written once is no other job's
-            plan, journal = first.plan, first.journal
+        for task, one in enumerate(group, 1):  # a number that was written once is no other job's
             try:
-                entry, job = next_job(plan, journal, None, [], task_name(name, task))
-                lead_to(folder, task, journal.script(entry), journal.log(entry))
-                self._write(plan, journal, entry, sbatch_text(job))
+                if len(group) > 1:
+                    one = one.as_task(task, name)
+                    lead_to(folder, task, one)
+                self._write(one, sbatch_text(one.job))
             except OSError as error:
-                LOG.warning("flow run %s: not submitted now: %s", plan.flow_run, error)
+                LOG.warning("flow run %s: not submitted now: %s", one.plan.flow_run, error)
             else:
-                those.append(Submitted(plan, journal, entry, task))
-                jobs[task] = job
+                those.append(one)
         if those:
-            text = array_text(name, folder, jobs, group[0].plan.array_tasks or 1)
-            with suppress(Refused):  # as for one
+            jobs = {one.task: one.job for one in those if one.task is not None}
+            text = array_text(name, folder, jobs, group[0].plan.array_tasks or 1) if jobs else sbatch_text(those[0].job)
+            with suppress(Refused):  # the journal has it: the next poll sets the run's state
                 self._submitted(those, text)
         return those
 

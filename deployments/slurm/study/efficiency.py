@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.client import Used
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from storage import attempts, reading
+from deployments.views.curves import rows_of
+from storage import attempts
 from storage.run_directory import RunDirectory
 from tasks.findings.table import markdown_table
 from tasks.stage.progress import duration
@@ -91,7 +92,7 @@ def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | 
         elif used:
             cpu += used.cpu_seconds
             cpu_asked += entry.cpus * (ended - began)
-    steps = _steps(run)
+    steps = [row["step"] for row in rows_of(run.timing_file)]  # one for each time that it was computed
     return Use(
         sum(entry.job_id is not None for entry in entries),
         queued,
@@ -139,19 +140,3 @@ def _shares(use: Use) -> list[str]:
 
 def _less(name: str, enough: float, asked: float) -> list[str]:
     return [f"{name}: {max(1, enough):g}"] if max(1, enough) < asked else []
-
-
-def _steps(run: RunDirectory) -> list[int]:
-    """The number of each step that was computed, one for each time that it was."""
-    steps = []
-    try:
-        for line in reading.read_bytes(run.timing_file, reading.ROWS_BYTES).splitlines():
-            try:
-                row = reading.json_value(line, "a row")
-            except ValueError:
-                continue  # the row that a kill cut off
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
-                steps.append(row["step"])
-    except (OSError, ValueError):
-        pass
-    return steps

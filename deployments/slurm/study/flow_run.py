@@ -16,19 +16,16 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_UI_URL
 from prefect.states import State
 
-from deployments.dag.page import Page
 from deployments.dag.walk import Handle
 from deployments.prefect.artifacts import StudyArtifacts
-from deployments.prefect.flow_run import add_tags, best_effort, hold, outlive_worker, prefect_state
+from deployments.prefect.flow_run import best_effort, outlive_worker, prefect_state
 from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.study import efficiency
-from deployments.slurm.study import study as study_file
 from deployments.slurm.study.cancel import stop
 from deployments.slurm.study.follow import Follower, follow
 from deployments.slurm.study.standings import Standing, Standings
 from deployments.slurm.study.study import SlurmStudy
 from deployments.views.estimate import estimate
-from deployments.views.notes import notes
 from storage.errors import BadInput
 from tasks.stage.outcome import BAD_INPUT
 
@@ -38,21 +35,13 @@ ESTIMATE_EVERY_SECONDS = 30.0
 """It reads a file of every stage, on a disk that others use too."""
 
 
-def follow_in_flow(page: Page, study: Any, root: str) -> State[Any]:
+def follow_in_flow(slurm: SlurmStudy) -> State[Any]:
     """Follows the study in the present flow run, each stage as a task of it.
 
     The flow run may die at any time: the stages go on, and started again it attaches to them.
     """
-    try:
-        slurm = SlurmStudy.at_site(page, study, root)
-    except BadInput as error:
-        return prefect_state(BAD_INPUT, str(error))
-    hold(slurm.root)
-    add_tags([study.name, "sweep" if page.over else f"seed-{study.seed}", study_file.tag(slurm.file)])
-    for note in notes(slurm.handles):
-        get_run_logger().warning("%s", note)
     with get_client(sync_client=True) as client:
-        shown = StudyArtifacts(client, study.name, str(flow_run.id))
+        shown = StudyArtifacts(client, slurm.study.name, str(flow_run.id))
         best_effort(shown.clear)
         board = _Board(shown)
         try:

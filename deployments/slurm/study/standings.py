@@ -24,9 +24,8 @@ from deployments.prefect.flow_run import AT_ONCE, flow_runs
 from deployments.slurm.cluster.client import SlurmClient, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.job import evidence
-from deployments.slurm.job.journal import Journal, Submission, jobs_folder
-from deployments.slurm.job.origin import marked
+from deployments.slurm.job.journal import CANCEL_WORDS, Journal, Submission, end_of, jobs_folder
+from deployments.slurm.job.plan import marked
 from deployments.slurm.job.variables import Deployments, job_variables, run_name, stage_parameters
 from storage import attempts, generations, locks
 from storage.errors import Held
@@ -290,8 +289,8 @@ class Look:
             found = [job for job in accounted if job.name == entry.name and accounted_end(job)]
         if found:
             return found[0].state
-        log = evidence.end_of(Journal(jobs_folder(run)).log(entry))
-        return "CANCELLED" if evidence.CANCEL_WORDS.search(log) else "FAILED"
+        log = end_of(Journal(jobs_folder(run)).log(entry))
+        return "CANCELLED" if CANCEL_WORDS.search(log) else "FAILED"
 
 
 def held_by(run: RunDirectory) -> str:

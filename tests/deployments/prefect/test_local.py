@@ -17,6 +17,7 @@ from prefect.states import Cancelling, Pending, State, StateType
 
 from deployments.dag.walk import Handle, Walk
 from deployments.prefect.artifacts import StageArtifacts
+from deployments.prefect.flow_run import add_tags
 from deployments.prefect.local import run_here
 from storage import durable, locks
 from tasks.stage.outcome import state_named
@@ -53,7 +54,8 @@ def run_page(root: Path, page: Callable[[Walk], None]) -> tuple[Walk, State[Any]
 
     @flow(name="toy", persist_result=False)
     def toy() -> State[Any]:
-        return run_here(walk, tags=["seed-7"])
+        add_tags([walk.study, "seed-7"])
+        return run_here(walk)
 
     state = toy(return_state=True)
     return walk, state

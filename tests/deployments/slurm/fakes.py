@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from deployments.slurm.cluster.client import Job, Unreachable, _submit_error, task_id, task_name
-from deployments.slurm.job.origin import Origin
+from deployments.slurm.job.plan import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
 from tasks.stage.outcome import in_words
 
@@ -479,7 +479,6 @@ class FakeSlurm:
             job.exit_code,
             job.signal,
             job.node,
-            *("" if when is None else f"2026-11-21T{when:.0f}" for when in (job.submitted, job.started, job.ended)),
             cancelled_by="1000" if job.cancelled_by and not job.forgotten else "",
         )
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from deployments.slurm.cluster.client import Refused
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job import plan as job_module
 from deployments.slurm.job.journal import Journal
 from deployments.slurm.job.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from deployments.slurm.cluster.resources import OURS, Resources
+from deployments.slurm.cluster.site import OURS, Resources
 
 
 def refused(**facts: object) -> str:

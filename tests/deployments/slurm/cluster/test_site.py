@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.cluster.site import SITES, VARIABLE, Overrides, Site, overrides, read_site
+from deployments.slurm.cluster.site import SITES, VARIABLE, Overrides, Resources, Site, overrides, read_site
 from storage.errors import BadInput
 
 

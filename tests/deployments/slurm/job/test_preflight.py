@@ -21,7 +21,7 @@ import pytest
 
 from deployments.slurm.cluster.client import NotNow, Refused, Unreachable
 from deployments.slurm.cluster.partitions import NODE_FIELDS, Cluster, read_cluster
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job import preflight
 from deployments.slurm.job.preflight import LEAST_FREE_BYTES, folder_problems, notes, problems, require
 from storage.errors import BadInput

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.script import CONTINUES, JobText, array_text, asked_for, sbatch_text
 
 FULL = JobText(
@@ -113,24 +113,8 @@ def test_the_text_of_a_job_is_this() -> None:
 def test_what_is_not_asked_for_is_not_there() -> None:
     text = sbatch_text(replace(FULL, resources=Resources(), after_jobs=[], automatic=False, environment={}))
     options = [line.split("=")[0] for line in text.splitlines() if line.startswith("#SBATCH")]
-    assert options == [
-        f"#SBATCH --{name}"
-        for name in (
-            *(
-                "job-name",
-                "comment",
-                "time",
-                "nodes",
-                "ntasks",
-                "cpus-per-task",
-                "mem",
-                "output",
-                "open-mode",
-                "signal",
-            ),
-            *("export", "no-requeue"),
-        )
-    ]
+    names = "job-name comment time nodes ntasks cpus-per-task mem output open-mode signal export no-requeue"
+    assert options == [f"#SBATCH --{name}" for name in names.split()]
     assert "--export=NONE" in text and "failed()" not in text and "RATCHET_STARTED_BY=person" in text
 
 

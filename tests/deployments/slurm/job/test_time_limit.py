@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deployments.slurm.cluster.resources import Resources
+from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.plan import Plan, time_problem
 from storage import durable
 

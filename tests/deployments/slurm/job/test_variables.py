@@ -65,17 +65,7 @@ def test_a_plan_takes_the_configuration_and_keeps_prefect_s_environment_out_of_t
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "HF_TOKEN",
-        "HFTOKEN",
-        "GITHUB_PAT",
-        "DATABASE_URL",
-        "PGPASS",
-        "API_AUTH",
-        "http_proxy",
-        "WANDB_API_KEY",
-        "MY_OWN",
-    ],
+    ["HF_TOKEN", "HFTOKEN", "GITHUB_PAT", "DATABASE_URL", "PGPASS", "API_AUTH", "http_proxy", "WANDB_KEY", "MY_OWN"],
 )
 def test_a_secret_is_refused_before_it_stands_in_a_script(name: str) -> None:
     configuration = SlurmJobConfiguration(command="work", env={name: "hf_abc", "TOKENIZERS_PARALLELISM": "true"})

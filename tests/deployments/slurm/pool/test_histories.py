@@ -23,7 +23,7 @@ import pytest
 from deployments.slurm.job import plan as job
 from deployments.slurm.pool import reconcile
 from deployments.slurm.pool.pool import Pool
-from deployments.slurm.pool.submissions import Submissions, Submitted
+from deployments.slurm.pool.submissions import Next, Submissions
 from tests.conftest import REPOSITORY
 from tests.deployments.slurm import histories
 
@@ -68,8 +68,8 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
     ),
     "a job is submitted before the journal has it": (
         Submissions._write,
-        "self.live[plan.flow_run] = journal.write(entry)",
-        "self.live[plan.flow_run] = entry",
+        "self.live[one.plan.flow_run] = one.journal.write(one.entry)",
+        "self.live[one.plan.flow_run] = one.entry",
         5,
     ),
     "a job is submitted though one of the run may live": (
@@ -169,15 +169,15 @@ MUTATIONS: dict[str, tuple[Callable[..., Any], str, str, int]] = {
         74,
     ),
     "a task is taken for its array": (
-        Submitted.id_in,
+        Next.id_in,
         "job_id if self.task is None else task_id(job_id, self.task)",
         "job_id",
         37,
     ),
     "an array is submitted before the journals have its tasks": (
         Submissions._submit_group,
-        "self._write(plan, journal, entry, sbatch_text(job))",
-        "self.live[plan.flow_run] = entry",
+        "self._write(one, sbatch_text(one.job))",
+        "self.live[one.plan.flow_run] = one.entry",
         4,
     ),
     "who was gathered is submitted whatever became of the run": (

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from deployments.slurm.cluster.client import Job, Refused
-from deployments.slurm.cluster.resources import Resources
-from deployments.slurm.job import evidence
-from deployments.slurm.job.journal import End, Journal
+from deployments.slurm.cluster.site import Resources
+from deployments.slurm.job.journal import CANCEL_WORDS, MEMORY_WORDS, End, Journal, end_of
 from deployments.slurm.job.plan import Plan, preview
 from deployments.slurm.pool.pool import GATHER_SECONDS, Pool
 from deployments.slurm.pool.reconcile import Finish, Limits
@@ -691,17 +690,17 @@ def test_what_is_kept_in_memory_goes_with_the_runs(world: World) -> None:
 
 def test_a_log_says_that_a_job_was_killed_for_memory_or_by_a_person(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert evidence.end_of(log) == b""
+    assert end_of(log) == b""
     log.write_bytes(b"x" * 50_000 + b"\nslurmstepd: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-21T19:00:12 ***\n")
-    assert evidence.CANCEL_WORDS.search(evidence.end_of(log))
+    assert CANCEL_WORDS.search(end_of(log))
     for cause in ("DUE TO TIME LIMIT", "DUE TO PREEMPTION", "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"):
         log.write_bytes(f"slurmstepd: error: *** JOB 15 ON n1 CANCELLED AT 2026-11-21T19:00:12 {cause} ***\n".encode())
-        assert not evidence.CANCEL_WORDS.search(evidence.end_of(log)), cause
+        assert not CANCEL_WORDS.search(end_of(log)), cause
     for text in (
         b"slurmstepd: error: Exceeded job memory limit",
         b"exceeded memory limit (331550720 > 104857600), being",
     ):
-        assert any(word in text for word in evidence.MEMORY_WORDS) == text.startswith(b"exceeded")
+        assert any(word in text for word in MEMORY_WORDS) == text.startswith(b"exceeded")
 
 
 def test_a_job_of_another_user_or_study_is_none_of_ours(world: World) -> None:

@@ -22,7 +22,7 @@ from deployments.slurm.cluster.client import Unreachable
 from deployments.slurm.cluster.partitions import Cluster
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import End, Journal, Submission
-from deployments.slurm.job.origin import Origin, marked
+from deployments.slurm.job.plan import Origin, marked
 from deployments.slurm.job.variables import SlurmJobConfiguration
 from deployments.slurm.pool.places import Alive
 from deployments.slurm.pool.pool import Pool

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import load_page
-from deployments.slurm.study import flow_run, follow
+from deployments.flow import flow_of
+from deployments.slurm.study import follow
 from deployments.slurm.study import study as study_file
 from deployments.slurm.study.follow import Follower, advance_kept
 from deployments.slurm.study.standings import Look
@@ -195,12 +195,8 @@ def test_bad_input_is_a_state_of_the_study_and_no_traceback(
     def refuses(*_: Any) -> None:
         raise BadInput("memory_gb: 900 GB asked for")
 
-    @flow(persist_result=False)
-    def study() -> Any:
-        return flow_run.follow_in_flow(TOY, toy_study("wrong"), str(tmp_path))
-
     monkeypatch.setattr(SlurmStudy, "at_site", refuses)
     with temporary_settings({PREFECT_API_URL: prefect_server}):
-        state = study(return_state=True)
+        state = flow_of(TOY)(toy_study("wrong"), str(tmp_path), "slurm", return_state=True)
     assert (state.name, state.message) == ("BadInput", "memory_gb: 900 GB asked for")
     assert not [record for record in caplog.records if record.exc_info]
