@@ -17,55 +17,60 @@ from storage.errors import BadInput
 from tests.slurm.harness import kept_study, toy_study
 
 
-@pytest.mark.parametrize(
-    "error", [BadInput("bad"), OSError(5, "disk"), httpx.ConnectError("away"), ObjectNotFound("x")]
-)
-def test_one_study_that_cannot_be_read_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    files = {kept_study(tmp_path, toy_study(name)).file for name in ("first", "second")}
-    read: list[Path] = []
+@pytest.fixture
+def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """What the first studies that are read meet, of a root whose server is asked at most three times; which were read
+    stands in READ."""
+    met: list[Exception] = []
 
     def advance_kept(file: Path, *_: Any) -> Any:
-        read.append(file)
-        if len(read) == 1:
-            raise error
+        READ.append(file)
+        if met:
+            raise met.pop(0)
         return SimpleNamespace(handles=[])
 
-    def away(root: Path) -> None:
-        raise httpx.ConnectError("away")
-
-    monkeypatch.setattr(advance.follow, "advance_kept", advance_kept)
-    monkeypatch.setattr(advance.cancel, "finish_cancels", away)
-    monkeypatch.setattr(advance, "has_site", lambda: True)
-    monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
-    monkeypatch.setattr(advance, "get_run_logger", lambda: logging.getLogger("ratchet.advance"))
-    monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", ())
-    ended = advance.advance.fn(str(tmp_path))
-    assert set(read) == files and read[0].stem in caplog.text
-    assert "what was ready is started, but not of first" in ended.message
-
-
-def test_a_busy_server_is_asked_again_before_a_study_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    kept_study(tmp_path, toy_study("only"))
-    answers = iter([httpx.ConnectError("away"), httpx.ReadTimeout("busy"), SimpleNamespace(handles=[])])
-
-    def advance_kept(*_: Any) -> Any:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
+    READ.clear()
     monkeypatch.setattr(advance.follow, "advance_kept", advance_kept)
     monkeypatch.setattr(advance.cancel, "finish_cancels", lambda root: None)
     monkeypatch.setattr(advance, "has_site", lambda: True)
     monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
     monkeypatch.setattr(advance, "get_run_logger", lambda: logging.getLogger("ratchet.advance"))
+    monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", ())
+    return met
+
+
+READ: list[Path] = []
+
+
+@pytest.mark.parametrize(
+    "error", [BadInput("bad"), OSError(5, "disk"), httpx.ConnectError("away"), ObjectNotFound("x")]
+)
+def test_one_study_that_cannot_be_read_stops_no_other(
+    tmp_path: Path,
+    answers: list[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    files = {kept_study(tmp_path, toy_study(name)).file for name in ("first", "second")}
+
+    def away(root: Path) -> None:
+        raise httpx.ConnectError("away")
+
+    monkeypatch.setattr(advance.cancel, "finish_cancels", away)
+    answers.append(error)
+    ended = advance.advance.fn(str(tmp_path))
+    assert set(READ) == files and READ[0].stem in caplog.text
+    assert "what was ready is started, but not of first" in ended.message
+
+
+def test_a_busy_server_is_asked_again_before_a_study_is_left(
+    tmp_path: Path, answers: list[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept_study(tmp_path, toy_study("only"))
+    answers += [httpx.ConnectError("away"), httpx.ReadTimeout("busy")]
     monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", (0.0, 0.0))
-    assert advance.advance.fn(str(tmp_path)).message == "what was ready is started"
-    assert next(answers, None) is None
+    assert advance.advance.fn(str(tmp_path)).message == "what was ready is started" and len(READ) == 3
 
 
 @pytest.mark.parametrize(
@@ -97,19 +102,9 @@ def test_a_machine_without_a_site_file_has_nothing_to_start_and_one_that_is_name
     ],
 )
 def test_the_worker_has_one_study_walked_and_learns_whether_time_may_help(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None, code: int
+    tmp_path: Path, answers: list[Exception], error: Exception | None, code: int
 ) -> None:
     """Of what a person must correct the log tells; it would be told again every half minute."""
     file, _ = (kept_study(tmp_path, toy_study(name)).file for name in ("ended", "other"))
-    read: list[Path] = []
-
-    def advance_kept(file: Path, *_: Any) -> Any:
-        read.append(file)
-        if error:
-            raise error
-        return SimpleNamespace(handles=[])
-
-    monkeypatch.setattr(advance.follow, "advance_kept", advance_kept)
-    monkeypatch.setattr(advance, "read_site", lambda: SimpleNamespace(root=str(tmp_path)))
-    monkeypatch.setattr(pool_runs, "AGAIN_AFTER_SECONDS", ())
-    assert advance.main([f"--root={tmp_path}", "--study=ended"]) == code and read == [file]
+    answers += [error] if error else []
+    assert advance.main([f"--root={tmp_path}", "--study=ended"]) == code and [file] == READ

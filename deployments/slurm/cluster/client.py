@@ -1,6 +1,6 @@
 """What Ratchet asks of SLURM, and the commands that ask it: sbatch, squeue, sacct, scancel, scontrol.
 
-A protocol and one implementation; the tests' fake and this one pass one shared contract test. One call of `jobs`
+The tests' fake and this one pass one shared contract test. One call of `jobs`
 answers for every job of this user: nothing here is asked per job.
 """
 
@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 CALL_SECONDS = 60.0
 """A frozen controller answers after about 10 s with an error, a dead one after 9 to 18 s."""
@@ -114,27 +113,6 @@ class Used:
     """Of the greediest of its steps."""
 
 
-class SlurmClient(Protocol):
-    """What the worker needs of SLURM."""
-
-    def submit(self, script: str) -> str:
-        """Queues the script; the id of the job, or of the array.
-
-        Raises Refused (NotNow: for now), or Unreachable if it may be queued."""
-
-    def jobs(self) -> dict[str, Job]:
-        """Every job of this user that the controller still knows, ended ones too, by id. Raises Unreachable."""
-
-    def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
-        """Those of `ids` that the accounting knows; empty where there is none or where it does not answer."""
-
-    def largest_array(self) -> int:
-        """How many tasks, numbered from one, an array may have here. Raises Unreachable."""
-
-    def cancel(self, ids: Sequence[str]) -> None:
-        """Ends jobs, queued or running; one that is gone already is no error. Raises Unreachable."""
-
-
 class SlurmCommands:
     """SLURM through its command line, as the user who runs this process."""
 
@@ -143,6 +121,9 @@ class SlurmCommands:
         """How often each command was run: what a cluster's operators count."""
 
     def submit(self, script: str) -> str:
+        """Queues the script; the id of the job, or of the array.
+
+        Raises Refused (NotNow: for now), or Unreachable if it may be queued."""
         # a job inherits nothing of the worker's environment but what the script's --export names
         done = self._run(["sbatch", "--parsable"], script)
         if done.returncode:
@@ -164,6 +145,7 @@ class SlurmCommands:
             raise _submit_error(done.stderr)
 
     def jobs(self) -> dict[str, Job]:
+        """Every job of this user that the controller still knows, ended ones too, by id. Raises Unreachable."""
         form = ",".join(f"{field}:|" for field in FIELDS)
         # --all: a job in a partition that is hidden, or not for this group by now, would be taken for lost
         done = self._run(["squeue", "--noheader", "--me", "--all", "--states=all", "--array", f"--Format={form}"])
@@ -172,6 +154,7 @@ class SlurmCommands:
         return _read(done.stdout)
 
     def accounted(self, ids: Iterable[str]) -> dict[str, Job]:
+        """Those of `ids` that the accounting knows; empty where there is none or where it does not answer."""
         return _read(self._sacct(ids, "-X", ACCOUNTED))
 
     def used(self, ids: Iterable[str]) -> dict[str, Used]:
@@ -196,6 +179,7 @@ class SlurmCommands:
         return output
 
     def largest_array(self) -> int:
+        """How many tasks, numbered from one, an array may have here. Raises Unreachable."""
         done = self._run(["scontrol", "show", "config"])
         size = re.search(r"^MaxArraySize\s*=\s*(\d+)", done.stdout, re.M)
         if size is None:
@@ -203,6 +187,7 @@ class SlurmCommands:
         return int(size[1]) - 1  # it is the first number that no task may have
 
     def cancel(self, ids: Sequence[str]) -> None:
+        """Ends jobs, queued or running; one that is gone already is no error. Raises Unreachable."""
         if not ids:
             return
         done = self._run(["scancel", *ids])

@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from deployments.slurm.cluster.client import Done, Job, NotInstalled, Unreachable, call
 from deployments.slurm.cluster.site import Site
-from deployments.slurm.pool.reconcile import Run, SetState
+from deployments.slurm.pool.reconcile import SetState
+from deployments.slurm.pool.runs import PrefectRuns
 from storage import durable
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -96,28 +97,12 @@ class Alive:
     """Of no run of this pool."""
 
 
-class Runs(Protocol):
-    """What is needed of Prefect."""
-
-    def allowed(self) -> int | None:
-        """The limit of the pool as it stands."""
-
-    def allow(self, at_once: int | None) -> None:
-        """Gives out a run only while fewer than this are under way; None: always."""
-
-    def waiting(self) -> list[Run]:
-        """The pool's runs that are due and have no job yet, first come first."""
-
-    def set_state(self, wish: SetState) -> bool:
-        """Sets the state if the run is still in the one that the wish was made over."""
-
-
 class Places:
     """The places of one pool."""
 
     def __init__(
         self,
-        runs: Runs,
+        runs: PrefectRuns,
         file: Path,
         of_slurm: Callable[[str, str], SubmitLimit | None] = submit_limit,
         clock: Callable[[], float] = time.monotonic,

@@ -1,7 +1,7 @@
 """The work of the pool: submit once, poll SLURM, and do what `reconcile` decides.
 
-Knows SLURM and Prefect only by their protocols, so that thousands of histories can be played with fakes of both; the
-Prefect worker (worker.py) is a thin shell around it.
+Asks SLURM and Prefect only by the few calls of `SlurmCommands` and `PrefectRuns`, so that thousands of histories can be
+played with fakes of both; the Prefect worker (worker.py) is a thin shell around it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from deployments.slurm.cluster.client import Job, SlurmClient, Unreachable
+from deployments.slurm.cluster.client import Job, SlurmCommands, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, QUEUED
 from deployments.slurm.job.journal import CANCEL_WORDS, MEMORY_WORDS, Heartbeats, Submission, attempt_of, end_of
 from deployments.slurm.job.plan import Plan
@@ -30,6 +29,7 @@ from deployments.slurm.pool.reconcile import (
     SetState,
     reconcile,
 )
+from deployments.slurm.pool.runs import PrefectRuns
 from deployments.slurm.pool.submissions import Submissions
 
 LOG = logging.getLogger("ratchet.slurm")
@@ -40,26 +40,13 @@ POLLS_APART_SECONDS = 45.0
 """At most so much of the time between two polls counts as absence of a job that neither found."""
 
 
-class Runs(Protocol):
-    """What is needed of Prefect."""
-
-    def watched(self, also: Iterable[str]) -> list[Run]:
-        """The pool's runs that are Pending, Running or Cancelling, and those named in `also`."""
-
-    def set_state(self, wish: SetState) -> bool:
-        """Sets the state if the run is still in the state that the wish was made over; whether it did."""
-
-    def set_job(self, run_id: str, job_id: str) -> None:
-        """Notes the SLURM job of a run."""
-
-
 class Pool:
     """All jobs of one work pool."""
 
     def __init__(
         self,
-        slurm: SlurmClient,
-        runs: Runs,
+        slurm: SlurmCommands,
+        runs: PrefectRuns,
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         ours: Callable[[], bool] = lambda: True,

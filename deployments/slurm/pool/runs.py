@@ -131,6 +131,7 @@ class PrefectRuns:
                 return
 
     def set_job(self, run_id: str, job_id: str) -> None:
+        """Notes the SLURM job of a run."""
         try:
             self._client.update_flow_run(UUID(run_id), infrastructure_pid=job_id)
         except ObjectNotFound:

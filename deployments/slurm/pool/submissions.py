@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deployments.slurm.cluster.client import NoArray, NotNow, Refused, SlurmClient, Unreachable, task_id, task_name
+from deployments.slurm.cluster.client import NoArray, NotNow, Refused, SlurmCommands, Unreachable, task_id, task_name
 from deployments.slurm.job.journal import End, Journal, Submission
 from deployments.slurm.job.plan import Plan, known_before, last_of, next_job
 from deployments.slurm.job.script import JobText, array_text, asked_for, sbatch_text
@@ -82,7 +82,7 @@ class Submissions:
     """All submissions of one work pool."""
 
     def __init__(
-        self, slurm: SlurmClient, limits: Limits, clock: Callable[[], float], ours: Callable[[], bool], arrays: Path
+        self, slurm: SlurmCommands, limits: Limits, clock: Callable[[], float], ours: Callable[[], bool], arrays: Path
     ) -> None:
         """As for `Pool`."""
         self._slurm, self._limits, self._clock, self._ours, self._arrays = slurm, limits, clock, ours, arrays

@@ -28,7 +28,7 @@ from deployments.dag.page import Page
 from deployments.deploy import STUDIES, deploy, make_pool
 from deployments.prefect.flow_run import best_effort, end_killed, flow_runs, of_type
 from deployments.prefect.generate import Profile, study_deployment
-from deployments.slurm.cluster.client import SlurmClient
+from deployments.slurm.cluster.client import SlurmCommands
 from deployments.slurm.cluster.diagnosis import ENDS
 from deployments.slurm.cluster.site import Site, read_site
 from deployments.slurm.job.journal import Journal, jobs_folder
@@ -109,7 +109,7 @@ def cancel_runs(slurm: SlurmStudy, files: Iterable[Path]) -> int:
     return _cancel(slurm, {str(file) for file in files}, spared=_wanted(slurm))
 
 
-def cancel_jobs(slurm: SlurmStudy, commands: SlurmClient) -> int:
+def cancel_jobs(slurm: SlurmStudy, commands: SlurmCommands) -> int:
     """Ends the jobs of the study's stages, whether a worker and a server are there or not; says how many.
 
     Raises Unreachable.

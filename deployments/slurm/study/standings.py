@@ -21,7 +21,7 @@ from prefect.states import Scheduled
 
 from deployments.dag.walk import Handle
 from deployments.prefect.flow_run import AT_ONCE, flow_runs
-from deployments.slurm.cluster.client import SlurmClient, Unreachable
+from deployments.slurm.cluster.client import SlurmCommands, Unreachable
 from deployments.slurm.cluster.diagnosis import ENDS, accounted_end
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import CANCEL_WORDS, Journal, Submission, end_of, jobs_folder
@@ -204,7 +204,7 @@ class Look:
     def __init__(
         self,
         client: SyncPrefectClient,
-        slurm: SlurmClient,
+        slurm: SlurmCommands,
         *,
         starter: Starter | None = None,
         person: bool = False,

@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 from deployments.slurm.cluster import diagnosis
-from deployments.slurm.cluster.client import Job, NoArray, Refused, SlurmClient, Unreachable
+from deployments.slurm.cluster.client import Job, NoArray, Refused, SlurmCommands, Unreachable
 from deployments.slurm.job.script import _quoted
 
 HOSTILE_NAMES = (
@@ -32,7 +32,7 @@ HOSTILE_NAMES = (
 class Bench(Protocol):
     """A SLURM under test."""
 
-    client: SlurmClient
+    client: SlurmCommands
 
     def wait(self, until: Callable[[], bool]) -> None:
         """Lets time pass until it holds; fails when it does not within some seconds."""

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from deployments.slurm.cluster.client import Job, Unreachable, _submit_error, task_id, task_name
+from deployments.slurm.cluster.client import Job, SlurmCommands, Unreachable, _submit_error, task_id, task_name
 from deployments.slurm.job.plan import Origin
 from deployments.slurm.pool.reconcile import Run, SetState
+from deployments.slurm.pool.runs import PrefectRuns
 from tasks.stage.outcome import in_words
 
 NODES, NODE_MEGABYTES, GPU_MODELS = ("n1", "n2", "n3", "n4"), 256_000, ("a100",)
@@ -185,7 +186,7 @@ def scripted(job: FakeJob) -> Fate:
     return Fate("FAILED" if code else "COMPLETED", code, reason="NonZeroExitCode" if code else "", seconds=1.0)
 
 
-class FakeSlurm:
+class FakeSlurm(SlurmCommands):
     """A cluster. Time passes by `advance`; `fate` says what becomes of a job when it starts."""
 
     def __init__(
@@ -213,7 +214,7 @@ class FakeSlurm:
         self.counts: dict[str, int] = {}
         self._next = 1
 
-    # ------------------------------------------------------------------ what the worker sees (SlurmClient)
+    # ------------------------------------------------------------------ what the worker sees (SlurmCommands)
 
     def submit(self, script: str) -> str:
         self._answers("submit", unless=("frozen",))
@@ -584,8 +585,8 @@ class FakePrefect:
         return [run for run in self.runs.values() if run.type == "SCHEDULED" and run.due <= self.clock.now]
 
 
-class FakeRuns:
-    """One worker's view of the server (pool.Runs)."""
+class FakeRuns(PrefectRuns):
+    """One worker's view of the server."""
 
     def __init__(self, server: FakePrefect) -> None:
         self._server = server

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.slurm.cluster.client import SlurmClient
+from deployments.slurm.cluster.client import SlurmCommands
 from storage import attempts, durable, locks
 from tasks.stage.outcome import END_STATES
 from tests.deployments.slurm.contract import Contract
@@ -22,7 +22,7 @@ class FakeBench:
 
     def __init__(self) -> None:
         self.slurm = FakeSlurm(Clock(), rng=random.Random(1), accounting=True)
-        self.client: SlurmClient = self.slurm
+        self.client: SlurmCommands = self.slurm
 
     def wait(self, until: Callable[[], bool]) -> None:
         for _ in range(100):

@@ -11,9 +11,10 @@ from deployments.slurm.cluster.client import Job
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.pool.places import ASKED_EVERY_SECONDS, TOLD_AT_ONCE, WAITS, Alive, NoAnswer, Places, SubmitLimit
 from deployments.slurm.pool.reconcile import Run, SetState
+from deployments.slurm.pool.runs import PrefectRuns
 
 
-class FakeRuns:
+class FakeRuns(PrefectRuns):
     def __init__(self, waiting: int = 0) -> None:
         self.runs = [Run(str(number), f"state-{number}", "SCHEDULED", "Scheduled") for number in range(waiting)]
         self.limit: int | None = None
