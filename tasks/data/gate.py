@@ -1,4 +1,4 @@
-"""Whether inputs are fit to train on: asked once, of statistics, before an hour of training is spent on them."""
+"""The gate for inputs that are fit to train on: asked once, of statistics, before an hour is spent on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large inputs may be, as a person configures it."""
+"""Limits of inputs, as a person configures them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tasks.stage.configuration import Configuration, scientific
 
 
 class InputLimits(Configuration):
-    """How large inputs may be, as the network gets them."""
+    """Limits of inputs, as the network gets them."""
 
     max_absolute_z: float = scientific(
         20.0,

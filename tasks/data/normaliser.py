@@ -1,4 +1,4 @@
-"""What makes inputs a size that a network can learn from: fitted once on train, kept as a file, applied in one place.
+"""Scaling of inputs to a size that a network learns from: fitted once on train, kept as a file, applied in one place.
 
 It is part of a result like a weight: every stage that shows data to a model reads it from the stage that made it, and
 whoever loads the model gets it with it. Where each caller scales for itself, one path is forgotten, and its values go
@@ -48,7 +48,7 @@ class Normaliser(Result):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What `save` wrote. BadInput names a file that says something else."""
+        """The one that `save` wrote. BadInput names a file that says something else."""
         return cls.read_file(folder / FILE)
 
     def save(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What makes splits splits: they share nothing."""
+"""Splits share nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the columns of a stream of numbers are like, in one pass and bounded memory: the same bits however it is cut.
+"""Statistics of the columns of a stream of numbers, in one pass and bounded memory: the same bits however it is cut.
 
 The train split of a detector is 10^10 rows, read file by file, and a normaliser made of its statistics is part of a
 result. So nothing here depends on the order of the rows or on how they came: sums of float32 values and of their
@@ -29,7 +29,7 @@ QUANTILES = (0.001, 0.01, 0.25, 0.5, 0.75, 0.99, 0.999)
 
 
 class Column(Result):
-    """What a column is like. All but `count` and `not_finite` are of its finite values, None where there is none.
+    """Statistics of a column. All but `count` and `not_finite` are of its finite values, None where there is none.
 
     The extremes are those of the file; the rest is of the values as fp32, which is what a network gets. `deviation` is
     the sample standard deviation (n - 1). `quantiles`, by probability, are right to within 0.4 %.
@@ -50,7 +50,7 @@ class Column(Result):
 
     @property
     def rounded_away(self) -> bool:
-        """Whether fp32 at this size has steps wider than the values' spread: 64 at 1e9."""
+        """True where fp32 at this size has steps wider than the values' spread: 64 at 1e9."""
         if self.minimum is None or self.maximum is None or self.deviation is None or self.constant:
             return False
         return self.deviation < float(np.spacing(np.float32(max(-self.minimum, self.maximum))))
@@ -58,7 +58,7 @@ class Column(Result):
 
 @dataclass
 class ColumnSums:
-    """What has been seen of one column so far: integers and extremes, so that merging loses nothing."""
+    """Sums of one column so far: integers and extremes, so that merging loses nothing."""
 
     count: int = 0
     not_finite: int = 0
@@ -94,7 +94,7 @@ class ColumnSums:
         self.bins += np.bincount(_bin_of(finite), minlength=BINS)
 
     def merge(self, other: Self) -> None:
-        """As if what `other` has seen had been added here."""
+        """Adds all that `other` has seen."""
         self.count += other.count
         self.not_finite += other.not_finite
         self.minimum = min(self.minimum, other.minimum)
@@ -104,7 +104,7 @@ class ColumnSums:
         self.bins += other.bins
 
     def column(self, name: str) -> Column:
-        """What was seen, under the column's name."""
+        """The statistics, under the column's name."""
         finite = self.count - self.not_finite
         mean = Fraction(self.total, finite) * UNIT if finite else None
         spread = Fraction(finite * self.squares - self.total**2, finite * max(1, finite - 1)) if finite else None

@@ -85,7 +85,7 @@ class ArmsResults(StudyResults):
 
     @property
     def together(self) -> int:
-        """How many comparisons were corrected together."""
+        """Number of comparisons that were corrected together."""
         return len(self.differences)
 
 
@@ -101,7 +101,7 @@ def verdict(results: ArmsResults, asked: Sequence[Comparison]) -> str:
 
 
 def not_learned(results: ArmsResults) -> list[str]:
-    """That arms are not shown to learn."""
+    """A caution about arms that are not shown to learn."""
     if not results.unlearned:
         return []
     return [
@@ -111,7 +111,7 @@ def not_learned(results: ArmsResults) -> list[str]:
 
 
 def unconverged(results: ArmsResults) -> str:
-    """How many trainings were best at their last step."""
+    """Number of trainings that were best at their last step."""
     cells = [cell for arm in results.arms.values() for cell in arm.cells.values()]
     last = sum(cell.best_step == cell.last_step for cell in cells)
     said = f"{last} of {len(cells)} trainings were best at their last step"
@@ -119,7 +119,7 @@ def unconverged(results: ArmsResults) -> str:
 
 
 def about_steps(results: ArmsResults, form: Form) -> list[str]:
-    """How often gradients were clipped, and which arms diverge late."""
+    """Shares of clipped steps, and arms that diverge late."""
     shares = {name: np.mean([cell.clipped_share for cell in arm.cells.values()]) for name, arm in results.arms.items()}
     told = ", ".join(f"{share:.0%} of the steps of {name}" for name, share in shares.items())
     return [

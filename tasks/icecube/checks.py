@@ -1,4 +1,4 @@
-"""What must hold before a number of the direction study is shown: what a stage says of itself, beside its files."""
+"""The gates before a number of the direction study is shown: a stage's own words beside its files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def require_trial(what: str, given: StageInput, told: TrialResult, events: Pulse
 
 
 def _ended(schedule: Schedule, validations: list[list[float]], trivial: float) -> str:
-    """How a training ends whose validations are these, [step, value]."""
+    """The end of a training whose validations are these, [step, value]."""
     if not validations:
         return "numerical_failure"
     gate, patience, last = schedule.budget.not_learning, schedule.budget.patience_validations, validations[-1][0]

@@ -1,4 +1,4 @@
-"""What a person chooses of the direction study: events, network, table of rates, trials."""
+"""The keys of the direction study: events, network, table of rates, trials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Generated(Configuration):
     """Events of our own generator, in the layout of the real ones."""
 
     folder: ClassVar[str] = ""
-    """Where files lie that the study did not write: nowhere."""
+    """The place of files that the study did not write: none."""
     skip_bad_events: ClassVar[bool] = False
 
     source: Literal["generated"] = scientific("generated", description="Made by this study.")
@@ -132,7 +132,7 @@ class Network(Configuration):
 
 
 class Trained(Configuration):
-    """How the network is trained, beside the budget: what the trials change."""
+    """The training of the network beside its budget: what the trials change."""
 
     inputs: Inputs = scientific("normalised", description="Raw values of the files, or normalised ones.")
     batch_norm: bool = scientific(False, description="A BatchNorm over the features, inside the network.")

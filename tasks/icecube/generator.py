@@ -24,7 +24,7 @@ STRINGS, SENSORS_A_STRING = 86, 60
 STRING_SPACING_M, SENSOR_SPACING_M = 125.0, 17.0
 LIGHT_M_PER_NS = 0.2998
 DETOUR = 1.15
-"""How much later light arrives for each metre beside the track, in metres of the track's own way (Cherenkov, ice)."""
+"""Delay of light for each metre beside the track, in metres of the track's own way (Cherenkov, ice)."""
 ATTENUATION_M = 60.0
 NOISE_PULSES = 25
 TRIGGER_NS, WINDOW_NS = 10_000.0, 4_000.0

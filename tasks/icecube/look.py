@@ -55,7 +55,7 @@ def look(run: StageRun, config: LookConfig, events: StageInput) -> LookResult:
 
 
 def normaliser_of(look: StageInput) -> Normaliser:
-    """What `look` published."""
+    """The normaliser that `look` published."""
     return Normaliser.load(look.path / "normaliser")
 
 

@@ -51,7 +51,7 @@ class DirectionNetwork(nn.Module):
         return direction(self.head(self.events(batch)))
 
     def events(self, batch: Batch) -> torch.Tensor:
-        """What is known of each event, [B, width]: the mean over its pulses, whatever stands beside them."""
+        """An embedding of each event, [B, width]: the mean over its pulses, whatever stands beside them."""
         features = batch.features
         if self.norm is not None:
             normed = torch.zeros_like(features)

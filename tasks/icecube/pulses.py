@@ -35,7 +35,7 @@ from tasks.stage.run import StageInput, StageRun
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 BYTES_PER_EVENT = 1_100
-"""Of a generated event on disk; measured."""
+"""Size of a generated event on disk; measured."""
 WRITTEN = "files"
 
 
@@ -115,7 +115,7 @@ def _require_once(twice: np.ndarray) -> None:
 def _left_out(
     run: StageRun, skipped: dict[str, list[int]], twice: np.ndarray, of_file: pa.Table, file: Path
 ) -> dict[str, Any]:
-    """What the row of a file says with `skip_bad_events`: how many events are left, and what is wrong with the others.
+    """Fields for the row of a file with `skip_bad_events`: how many events are left, and what is wrong with the others.
 
     BadInput where none is left.
     """
@@ -131,7 +131,7 @@ def _left_out(
 
 
 def _rows(numbers: np.ndarray, batch_id: int) -> tuple[int, int]:
-    """Where the events of a file begin in a table that is sorted by file, and how many they are."""
+    """The first event of a file in a table that is sorted by file, and their number."""
     first, last = (int(np.searchsorted(numbers, batch_id, side=side)) for side in ("left", "right"))
     return first, last - first
 

@@ -41,7 +41,7 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
 
 
 def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
-    """What the report says."""
+    """The report: answer, figures, tables."""
     failures = views.failure_table(results)
     return Document(
         f"{results.study}: what kept the network from learning?",

@@ -1,4 +1,4 @@
-"""What each stage of the direction study returns. Angles are in degrees, losses in radians."""
+"""Results of each stage of the direction study. Angles are in degrees, losses in radians."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the events of a batch file are sound, each of them, before anything is trained on them."""
+"""Soundness of the events of a batch file, each of them, before anything is trained on them."""
 
 from __future__ import annotations
 

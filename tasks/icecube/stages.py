@@ -1,4 +1,4 @@
-"""What each stage of the direction study is given, and how that is composed from the study."""
+"""Configuration of each stage of the direction study, composed from the study."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tasks.training.budget import Budget
 
 
 class OfStudy(StageConfiguration):
-    """What every stage of this study is given."""
+    """Configuration of any stage of this study."""
 
     STUDY: ClassVar = Study
 
@@ -39,7 +39,7 @@ class PulsesConfig(OfStudy):
 
 
 class OfFolder(OfStudy):
-    """What every stage is given that opens the files."""
+    """Configuration of a stage that opens the files."""
 
     folder: LocalPath = execution("", description="Where files lie that the study did not write; empty: it did.")
     pulses_per_event: int
@@ -51,7 +51,7 @@ class OfFolder(OfStudy):
 
 
 class ReadsEvents(OfFolder):
-    """What every stage that reads events is given."""
+    """Configuration of a stage that reads events."""
 
     open_files: int
 
@@ -66,7 +66,7 @@ class LookConfig(ReadsEvents):
 
 
 class TrainsNetwork(ReadsEvents):
-    """What every stage that trains a network is given."""
+    """Configuration of a stage that trains a network."""
 
     network: Network
     budget: Budget

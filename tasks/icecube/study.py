@@ -37,7 +37,7 @@ SUSPICIONS = [
     Trial(name="config-fixed", learning_rate=1e-4, dropout=0.1),
     Trial(name="all-fixes", inputs="normalised", learning_rate=1e-4, dropout=0.1, shuffle=True),
 ]
-"""What the recorded study suspected, each by itself, and the two bundles that it proposed."""
+"""Suspicions of the recorded study, each by itself, and the two bundles that it proposed."""
 
 
 class Study(StudyBase):
@@ -162,7 +162,7 @@ class Study(StudyBase):
         return self.trial_budget.model_copy(update={name: one for name, one in given.items() if one is not None})
 
     def changes_of(self, trial: Trial) -> list[str]:
-        """What the trial is given otherwise than the training as it was found; nothing of the control."""
+        """Keys in which the trial differs from the training as it was found; none for the control."""
         given, before = (
             one.trained.model_dump() | self.budget_of(one).model_dump(include={"learning_rate", "warmup_ratio"})
             for one in (trial, Trial(name=trial.name))
@@ -171,5 +171,5 @@ class Study(StudyBase):
 
 
 def trial_role(name: str, seed: int) -> str:
-    """What the page calls the handle of a trial."""
+    """Name of a trial's handle on the page."""
     return f"trial-{name}-{seed}"

@@ -33,7 +33,7 @@ ANGLE = "angle_degrees"
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the trainings of a stage share: the events, and how they become batches."""
+    """The part that the trainings of a stage share: the events, and how they become batches."""
 
     data: Data
     normaliser: Normaliser

@@ -53,7 +53,7 @@ def trial_table(results: FinalResults) -> Table:
 
 
 def changes(trial: TrialFacts) -> str:
-    """What a trial was given: its rate, and what else it has."""
+    """A trial in words: its rate, and what else it has."""
     trained, warmup_ratio = trial.trained, trial.worst.warmup_ratio
     parts = [
         f"rate {trial.worst.learning_rate:g}",
@@ -148,7 +148,7 @@ def figures(results: FinalResults, metrics: Path) -> dict[str, Figure]:
 
 
 def _answer(results: FinalResults) -> Figure:
-    """Where each trial ended; one of which no seed came to its end has no dot, and its label says so."""
+    """The end of each trial; one of which no seed came to its end has no dot, and its label says so."""
     rows, trivial = [], results.trivial_degrees
     for name, trial in sorted(results.trials.items(), key=lambda item: not item[1].healed):
         angles, lost = trial.angles, len(trial.seeds) - len(trial.angles)

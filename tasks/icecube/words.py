@@ -1,4 +1,4 @@
-"""What the numbers of the direction study say in words: generated from them, and no more than they show."""
+"""The numbers of the direction study in words: generated from them, and no more than they show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFact
 SCALING = (["inputs"], ["batch_norm"])
 """Changes of a trial that scale its inputs, and change nothing else."""
 MIN_SEEDS = 2
-"""Of fewer no cause is named."""
+"""With fewer no cause is named."""
 QUESTION = "Why did a network on raw detector pulses learn nothing for hours, and what heals it?"
 
 OF_GENERATED = (
@@ -43,7 +43,7 @@ def span(values: Sequence[float]) -> str:
 
 
 def ended(trial: TrialFacts) -> str:
-    """How a trial ended with its seeds, in words."""
+    """The end of a trial with each of its seeds, in words."""
     of = len(trial.seeds)
     parts = [f"{count} of {of} not finite" for count in [trial.count("numerical_failure")] if count]
     parts += [f"{count} of {of} not learning" for count in [trial.count("not_learning")] if count]
@@ -101,7 +101,7 @@ def numbers(results: FinalResults) -> list[str]:
 
 
 def not_shown(results: FinalResults) -> list[str]:
-    """What did not heal, what of it says nothing, and what the study is not."""
+    """Trials that did not heal, or say nothing, and what the study is not."""
     rest = {name: trial for name, trial in results.trials.items() if not trial.healed and trial is not results.control}
     unscaled, scaled = (
         "; ".join(f"{name} ({ended(trial)})" for name, trial in rest.items() if trial.scales_inputs == scales)
@@ -140,7 +140,7 @@ def _raw_learned(results: FinalResults) -> dict[str, TrialFacts]:
 
 
 def _with_dropout(results: FinalResults) -> list[str]:
-    """How many trainings on raw inputs ended in numbers that are not finite, with dropout and without."""
+    """Number of trainings on raw inputs that ended in numbers that are not finite, with dropout and without."""
     raw = [trial for trial in results.trials.values() if not trial.scales_inputs]
     (failed, with_it), (failed_without, without) = (
         (sum(trial.count("numerical_failure") for trial in some), sum(len(trial.seeds) for trial in some))
@@ -192,7 +192,7 @@ def about_training(results: FinalResults) -> list[str]:
 
 
 def facts(results: FinalResults) -> list[str]:
-    """What a reader must know before the numbers."""
+    """Facts that a reader must know before the numbers."""
     splits = {"train": results.events.train, "validation": results.events.validation}
     made = "of our own generator" if results.events.source == "generated" else "from files"
     seeds = ", ".join(next(iter(results.trials.values())).seeds)

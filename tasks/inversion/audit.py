@@ -63,7 +63,7 @@ def audit(run: StageRun, config: AuditConfig, data: StageInput, **cells: StageIn
 
 
 def _require_fixed(said: MatricesResult, config: MatricesConfig, splits: Mapping[str, Pairs]) -> None:
-    """How hard the fixed matrices are, and what needs no learning, follows from the file that trainings read."""
+    """The difficulty of the fixed matrices, and what needs no learning, follows from the file that trainings read."""
     shape = config.matrices
     known = drawn(config.seed, "measured", np.arange(MEASURED), shape.rank, shape.diagonal_in)
     mean = np.linalg.inv(known).reshape(MEASURED, -1).mean(0)
@@ -85,7 +85,7 @@ def _require_fixed(said: MatricesResult, config: MatricesConfig, splits: Mapping
 
 
 def _require_descent(cell: str, network: EnergyNetwork, told: TrainResult, config: TrainConfig) -> None:
-    """How much the negatives of a matrix depend on how it comes: here alone the stage's own code computes."""
+    """Negatives of a matrix depend on how it comes by so much as was said: here alone the stage's own code computes."""
     found, defect = descent_differences(network, config, Diffusion.cosine(config.network.diffusion_steps))
     said, check = told.descent_difference, f"how much the negatives of {cell} depend on how a matrix comes"
     require_equal(check, (said is None, told.descent_defect), (found is None, defect))

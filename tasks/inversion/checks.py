@@ -1,4 +1,4 @@
-"""What must hold before a number of the inversion study is shown: what a stage says of itself, beside its files."""
+"""The gates before a number of the inversion study is shown: a stage's own words beside its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person chooses of the inversion study: matrices, network, arms, probe."""
+"""The keys of the inversion study: matrices, network, arms, probe."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Arm(Mining):
 
     @model_validator(mode="after")
     def _says_only_what_is_used(self) -> Arm:
-        """What the strategy does not read would make two equal arms look different."""
+        """A key that the strategy does not read would make two equal arms look different."""
         default = Mining()
         used = {"strategy"} | ({"contrast_weight"} if self.strategy != "none" else set())
         if self.uses_descent:
@@ -99,7 +99,7 @@ class Arm(Mining):
 
 
 class Probe(Configuration):
-    """What is asked of the negatives that a trained network would be given."""
+    """Questions about the negatives that a trained network would be given."""
 
     times: list[int] = scientific(
         [1, 5], min_length=1, description="Steps of the diffusion at which negatives are made."

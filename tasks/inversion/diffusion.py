@@ -31,7 +31,7 @@ class Diffusion:
     alpha_bar: torch.Tensor
     """Share of the signal's variance that is left at t; 1 - alpha_bar is that of the noise."""
     step_size: torch.Tensor
-    """Of a step down the energy at t: beta / sqrt(1 - alpha_bar)."""
+    """Length of a step down the energy at t: beta / sqrt(1 - alpha_bar)."""
 
     @classmethod
     def cosine(cls, steps: int, device: torch.device | str = "cpu") -> Diffusion:

@@ -25,7 +25,7 @@ class ArmFacts(TrainedArm):
 
 
 class EarlyStop(Result):
-    """What an arm would have kept, had it ended after `patience` validations without a new best: means over seeds."""
+    """The error of an arm that ends after `patience` validations without a new best: means over seeds."""
 
     arm: str
     patience: int
@@ -35,7 +35,7 @@ class EarlyStop(Result):
 
 
 class DescentPart(Result):
-    """How much of what an arm with the published descent differs from the reference by is due to that descent.
+    """The part of an arm's difference from the reference that is due to its published descent.
 
     In per cent of the mean of the reference: `whole` with the published descent, `without` it, with the corrected one.
     `shown`: whether the seeds show the difference of both.

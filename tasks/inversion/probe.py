@@ -83,7 +83,7 @@ def _looked_at(
 
 
 def _singular_values(y: torch.Tensor) -> torch.Tensor:
-    """Of each matrix, falling; [N, n]."""
+    """Singular values of each matrix, falling; [N, n]."""
     return torch.linalg.svdvals(_square(y, round(y.shape[1] ** 0.5)))
 
 

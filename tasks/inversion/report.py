@@ -32,7 +32,7 @@ def report(run: StageRun, config: ReportConfig, **inputs: StageInput) -> Publish
 
 
 def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
-    """What the report says."""
+    """The report: answer, figures, tables."""
     outside = {name: arm.out_of_distribution for name, arm in results.arms.items()}
     kinds = {name: views.mined(arm.mining) for name, arm in results.arms.items()}
     split = results.splits["out_of_distribution"]

@@ -1,4 +1,4 @@
-"""What each stage of the inversion study returns. Errors are mean squares over the entries of an inverse."""
+"""Results of each stage of the inversion study. Errors are mean squares over the entries of an inverse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each stage of the inversion study is given, and how that is composed from the study."""
+"""Configuration of each stage of the inversion study, composed from the study."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.training.budget import Budget, LearningGate
 
 
 class OfStudy(StageConfiguration):
-    """What every stage of this study is given."""
+    """Configuration of any stage of this study."""
 
     STUDY: ClassVar = Study
 
@@ -29,7 +29,7 @@ class MatricesConfig(OfStudy):
 
 
 class TrainsEnergy(OfStudy):
-    """What every stage that trains an energy network is given."""
+    """Configuration of a stage that trains an energy network."""
 
     matrices: Matrices
     network: Network
@@ -58,7 +58,7 @@ class ProbeConfig(OfStudy):
 AUDITED = ("errors",)
 """Kinds of numbers that the audit computes again."""
 AUDIT_TOLERANCE = 0.01
-"""Of an error. A step down the energy is kept or not by a comparison in fp32, which rounding may decide otherwise."""
+"""Relative to an error. A step down the energy is kept or not by a comparison, which rounding in fp32 may turn."""
 
 
 class AuditConfig(OfStudy):

@@ -22,7 +22,7 @@ ARMS = [
 ]
 """The recorded study's three, and its descent as its code has it."""
 EACH_10_STEPS = 0.995
-"""Of the recorded average of the weights, which takes them in every ten steps."""
+"""Decay of the recorded average of the weights, which takes them in every ten steps."""
 RECORDED = Budget(
     steps=100_000,
     effective_batch_examples=2048,
@@ -130,5 +130,5 @@ class Study(StudyBase):
 
 
 def cell_role(arm: str, seed: int) -> str:
-    """What the page calls the handle of an arm with a seed."""
+    """Name of an arm's handle with a seed on the page."""
     return f"{arm}-{seed}"

@@ -95,7 +95,7 @@ def _require_invariant(network: torch.nn.Module, judge: Judge) -> float:
 def descent_differences(
     network: torch.nn.Module, config: TrainConfig, diffusion: Diffusion
 ) -> tuple[float | None, str]:
-    """How much the negatives of a matrix depend on how it comes, and on what. None for an arm that makes none.
+    """Largest difference of a matrix's negatives however it comes, and on what they depend; None for an arm without.
 
     The descent as published does; that is a finding about it, and ends nothing.
     """

@@ -167,7 +167,7 @@ def schedule(config: TrainsEnergy) -> Schedule:
 
 
 def losses(network: nn.Module, batch: Batch, diffusion: Diffusion, mining: Mining) -> torch.Tensor:
-    """Of each matrix, [B]: the error of the noise that is predicted, and the contrast of the truth with a negative.
+    """Loss by matrix, [B]: the error of the noise that is predicted, and the contrast of the truth with a negative.
 
     Both are given the same noise, another one than that which is predicted; a mined negative was sought from it.
     """

@@ -43,7 +43,7 @@ NEGATIVES = {
 
 
 def mined(mining: Mining) -> str:
-    """Where an arm's negatives come from, in words."""
+    """The origin of an arm's negatives, in words."""
     if not mining.uses_descent:
         return mining.strategy
     share = f"{mining.adversarial_share:.0%} " if mining.strategy == "mixed" else ""

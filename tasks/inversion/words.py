@@ -1,4 +1,4 @@
-"""What the numbers of the inversion study say in words: generated from them, and no more than they show."""
+"""The numbers of the inversion study in words: generated from them, and no more than they show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDED = {
     "random, one seed (rank 20)": (0.00968396, RANK_20),
     "adversarial, one seed (rank 20)": (0.00982675, RANK_20),
 }
-"""What the recorded study says of itself, beside what predicting zero and the mean get on matrices of that rank."""
+"""Claims of the recorded study, beside what predicting zero and the mean get on matrices of that rank."""
 RECORDED_CLAIM = (
     "The recorded study's differences of +0.08% (random) and +1.56% (adversarial) are of one seed each; the 5,632 "
     "matrices of its validation alone, which were others each time, move what predicting the mean gets by 0.23%. No "
@@ -60,7 +60,7 @@ def lead(results: FinalResults) -> str:
 
 
 def not_shown(results: FinalResults) -> list[str]:
-    """What the seeds do not show, what they could have, and which part of a difference is the descent."""
+    """Differences that the seeds do not show, what they could have, and the part of one that is the descent."""
     parts = {(part.published, part.corrected) for part in results.descent_parts}
     others = [difference for difference in results.differences if (difference.arm, difference.reference) not in parts]
     return [
@@ -86,7 +86,7 @@ def descent(part: DescentPart, reference: str) -> str:
 
 
 def facts(results: FinalResults) -> list[str]:
-    """What a reader must know before the numbers."""
+    """Facts that a reader must know before the numbers."""
     trivial = ", ".join(f"{name} gets {number(error)}" for name, error in results.trivial.by_name.items())
     return [
         f"Matrices of rank {results.rank}; {results.splits['validation'].matrices:,} to validate on, the same for all "
@@ -99,7 +99,7 @@ def facts(results: FinalResults) -> list[str]:
 
 
 def about_training(results: FinalResults) -> list[str]:
-    """What was asked of networks and descents beside their errors."""
+    """Checks of networks and descents beside their errors."""
     pilot = results.pilot
     return [
         f"The pilot, a short training without negatives, got {number(pilot.validation_mse)}: "

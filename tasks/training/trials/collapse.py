@@ -1,4 +1,4 @@
-"""Whether a model still says different things of different examples: one that does not has stopped learning.
+"""A model that says the same of different examples has collapsed, and has stopped learning.
 
 A loss that stands near a trivial value does not say why. A head whose units are all dead, or outputs that are the same
 for every example, do; and both can hide behind a metric that looks like slow learning.

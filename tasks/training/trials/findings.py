@@ -1,4 +1,4 @@
-"""What short trainings and looks at a model found, as types: a report reads them without torch."""
+"""Results of short trainings and of looks at a model, as types: a report reads them without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 from tasks.stage.result import Result
 
 Ended = Literal["finished", "not_learning", "numerical_failure"]
-"""How a trial can end."""
+"""The ends of a trial."""
 
 
 class Tried(Result):
@@ -54,7 +54,7 @@ class SingleBatchFit(Result):
 
 
 class Outputs(Result):
-    """How far outputs lie apart, as a share of how far the truth does, and the share of dead units by module."""
+    """Spread of outputs, as a share of the spread of the truth, and the share of dead units by module."""
 
     spread_ratio: float
     dead_shares: dict[str, float]

@@ -23,7 +23,7 @@ from tasks.training.trivial import compared
 
 @dataclass(frozen=True)
 class Trial:
-    """How a trial ended. Its fields are JSON values, for a result.
+    """The end of a trial. Its fields are JSON values, for a result.
 
     `step` is the last one made, or the one that failed. `metric` is the last value of the metric that decides (the
     lowest would hide that a training which dips falls apart later), and `ratio_to_trivial` its multiple of the lowest
