@@ -1,4 +1,4 @@
-"""What a study of one's own is written with, as docs/your-own-study.md shows: `from ratchet import Stage, study_flow`.
+"""The public names for a study of your own, as in docs/your-own-study.md: `from ratchet import Stage, study_flow`.
 
 A name is imported when it is used, so that a page loads neither torch nor Prefect.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # the table of public names: `_public` reads it too
 
 
 def _public() -> dict[str, tuple[str, str]]:
-    """Each public name: the module that has it, and what it is called there."""
+    """Maps each public name to its module and its name there."""
     (table,) = (node for node in ast.parse(Path(__file__).read_text()).body if isinstance(node, ast.If))
     imports = (node for node in table.body if isinstance(node, ast.ImportFrom) and node.module)
     return {alias.asname or alias.name: (str(node.module), alias.name) for node in imports for alias in node.names}
@@ -53,5 +53,5 @@ def __getattr__(name: str) -> Any:
         from storage.errors import did_you_mean
 
         raise AttributeError(f"ratchet has no {name!r}; {did_you_mean(name, _PUBLIC)}it has {', '.join(_PUBLIC)}")
-    module, there = _PUBLIC[name]
-    return getattr(import_module(module), there)
+    module, attribute = _PUBLIC[name]
+    return getattr(import_module(module), attribute)

@@ -28,7 +28,7 @@ from storage import attempts
 from storage.errors import BadInput, did_you_mean
 from tasks.stage.run import Stage
 from tasks.stage.study import StudyBase
-from tasks.stage.validation import explained
+from tasks.stage.validation import explain
 
 LOG = logging.getLogger("ratchet.page")
 
@@ -93,7 +93,7 @@ class Page:
         except BadInput as error:
             raise (BadInput(f"{self._line_of(error)}: {error}") if self.is_own else error) from None
         except ValidationError as error:
-            raise BadInput(f"{self._line_of(error)}: {explained(error)}") from None
+            raise BadInput(f"{self._line_of(error)}: {explain(error)}") from None
         except Exception as error:
             raise BadInput(f"{self._line_of(error)}: {type(error).__name__}: {error}") from error
         if not walk.handles:
@@ -304,7 +304,7 @@ def _imported(module: str, file: Path) -> ModuleType:
         named = str(error).startswith(str(file))  # by `study_flow(page)` in the file's last line
         raise (error if named else BadInput(f"{_line_of(error, file)}: {error}")) from None
     except ValidationError as error:
-        raise BadInput(f"{_line_of(error, file)}: {explained(error)}") from None
+        raise BadInput(f"{_line_of(error, file)}: {explain(error)}") from None
     except Exception as error:
         raise BadInput(f"{_line_of(error, file)}: {type(error).__name__}: {error}") from error
 

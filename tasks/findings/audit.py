@@ -13,7 +13,7 @@ from pathlib import Path
 from storage.errors import BadInput, CheckFailed, require_equal
 from storage.run_directory import RunDirectory, read
 from tasks.stage import numerics
-from tasks.stage.reopened import reopened
+from tasks.stage.reopened import reopen
 from tasks.stage.result import Result
 from tasks.stage.run import StageInput
 
@@ -95,7 +95,7 @@ def sample(seed: int, what: str, of: int, count: int) -> list[int]:
 def audited_again(run: RunDirectory, seed: int | None, own: Path | None = None) -> AuditResult:
     """The audit of a finished report, or a finished audit, once more; with another seed, of other examples.
 
-    `own` is the folder of a study of one's own, as for `reopened`.
+    `own` is the folder of a study of one's own, as for `reopen`.
 
     Writes nothing. CheckFailed names what does not agree, BadInput a run that has no audit.
     """
@@ -105,7 +105,7 @@ def audited_again(run: RunDirectory, seed: int | None, own: Path | None = None) 
         if "audit" not in reads:
             raise BadInput(f"{run.path} has no audit: give the run directory of a study's report, or of its audit")
         run = reads["audit"]
-    given = reopened(run.path, own)
+    given = reopen(run.path, own)
     config = given.config if seed is None else given.config.model_copy(update={"seed": seed})
     numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
     with given.elsewhere() as work:

@@ -30,7 +30,7 @@ from tasks.icecube.generator import write_events
 from tasks.icecube.results import PulsesResult, SplitFacts
 from tasks.icecube.sound import require_sound
 from tasks.icecube.stages import PulsesConfig, ReadsEvents
-from tasks.stage.disk import require_disk
+from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageInput, StageRun
 
 SPLITS: tuple[Split, ...] = get_args(Split)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from storage.errors import BadInput
-from tasks.stage.disk import GIB
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
-from tasks.stage.preflight import memory_bytes
+from tasks.stage.preflight import GIB, memory_bytes
 
 BYTES_PER_PARAMETER = 4  # fp32
 TENSORS_PER_CHECKPOINT = 3  # weights and two AdamW moments

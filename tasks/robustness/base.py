@@ -22,8 +22,8 @@ from tasks.robustness.disk import model_bytes
 from tasks.robustness.results import BaseResult, SetupResult
 from tasks.robustness.stages import BaseConfig
 from tasks.robustness.study import snapshot_folder
-from tasks.stage.disk import require_disk
 from tasks.stage.numerics import device
+from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.initial import InitialWeights, load_weights, run_path
 from tasks.training.weights import weights_digest

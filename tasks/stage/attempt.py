@@ -34,9 +34,8 @@ def attempt(
 ) -> Outcome:
     """Does the work of `stage` in this process until it is finished, stopped or failed. Never raises for these.
 
-    The inputs must be finished. `own_source` says where the work comes from, where it is a person's own; the
-    attempt's record keeps it. `origin` is the page and the whole study, for study.json. A marker that another process
-    wrote in the meantime is taken as it is.
+    The inputs must be finished. `own_source`, of a person's own page, goes into the attempt's record. `origin` is the
+    page and the whole study, for study.json. A valid marker that another process wrote in the meantime is adopted.
     """
     try:
         refuse_links(run.path, run.root)
@@ -65,7 +64,7 @@ def _attempt_with_lock(
     origin: dict[str, Any] | None,
     lock: locks.Lock,
 ) -> Outcome:
-    digests = {role: given.outputs_digest for role, given in inputs.items()}
+    digests = {role: source.outputs_digest for role, source in inputs.items()}
     identity = {"fingerprint": run.fingerprint, "inputs": digests}
     work = StageRun(run, identity, lock, cache_folder(run.root, config.execution), config.scientific())
     log_handler = None
@@ -77,12 +76,12 @@ def _attempt_with_lock(
             return Outcome("finished")
         generations.raise_for_new_attempt(run, digests, lock)
         reached = work.reached()
-        in_vain = attempts.without_progress(run.attempts, reached)
+        fruitless = attempts.without_progress(run.attempts, reached)
         record = work.record = attempts.AttemptRecord(
             run.attempts, lock.number, config.execution.model_dump(mode="json"), reached, own_source
         )
         log_handler = _log_to(record.log_file)
-        _require_progress(in_vain)
+        _require_progress(fruitless)
         lock.beat = work.progress.beat
         work.stop.started = lambda seconds: work.note(start_seconds=seconds)
         with work.stop.listening():
@@ -92,7 +91,7 @@ def _attempt_with_lock(
             work.stop.check_signals()
             _require_unchanged(stage, config, run, inputs)
             lock.check()
-            record.free_spare()  # whoever is killed behind the marker leaves nothing, since no attempt comes after it
+            record.free_spare()  # before the marker: after it no attempt comes that would remove the leftover
             durable.write_json(run.result_file, result | _numerics_changes(run))
             markers.write(run, sorted(set(work.outputs)), digests, lock)
         outcome = Outcome("finished")
@@ -118,14 +117,14 @@ def _attempt_with_lock(
 
 
 def _keep_origin(run: RunDirectory, origin: dict[str, Any] | None, lock: locks.Lock) -> None:
-    """study.json: the study that this attempt is of, for whoever asks how the run is made again."""
+    """Writes study.json, the study of this attempt, from which commands read how to make the run again."""
     if origin and origin != read(run.study_file):
         lock.check()
         durable.write_json(run.study_file, origin)
 
 
 def _in_vain(work: StageRun, outcome: Outcome) -> Outcome:
-    """The outcome of an attempt that gained nothing before its job's limit, with what was too short."""
+    """Adds to the outcome of an attempt that gained nothing before its job's limit what was too short."""
     if (short := work.stop.too_short()) is None:
         return outcome
     work.note(step_seconds=work.stop.longest_seconds)
@@ -133,25 +132,25 @@ def _in_vain(work: StageRun, outcome: Outcome) -> Outcome:
 
 
 def _lost(lock: locks.Lock) -> locks.LockLost | None:
-    """Why an attempt that was taken over failed, whatever it stumbled over first: another one works in its folder."""
+    """The error of an attempt that was taken over, whatever it failed on first: another one works in its folder."""
     try:
         lock.check()
-    except locks.LockLost as lost:
-        return lost
+    except locks.LockLost as error:
+        return error
     except OSError:
         pass
     return None
 
 
-def _require_progress(in_vain: list[attempts.AttemptRow]) -> None:
-    """NoProgress when this attempt was started automatically and three before it in a row gained nothing."""
-    if attempts.started_by() != "automatic" or len(in_vain) < attempts.ATTEMPTS_WITHOUT_PROGRESS:
+def _require_progress(fruitless: list[attempts.AttemptRow]) -> None:
+    """Raises NoProgress when this attempt was started automatically and three before it in a row gained nothing."""
+    if attempts.started_by() != "automatic" or len(fruitless) < attempts.ATTEMPTS_WITHOUT_PROGRESS:
         return
     causes = []
-    for record in in_vain:
+    for record in fruitless:
         cause = (record.get("diagnosis") or {}).get("summary") or record.get("end_state") or "killed: it left no end"
         causes.append(f"attempt {record['attempt']} on {record.get('host')}: {cause}")
-    raise NoProgress(len(in_vain), "; ".join(causes))
+    raise NoProgress(len(fruitless), "; ".join(causes))
 
 
 def _open(
@@ -162,11 +161,11 @@ def _open(
     record: attempts.AttemptRecord,
 ) -> None:
     """Writes stage.json before any work, or compares the numerics with those of the first attempt."""
-    now = numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
-    record.note(numerics=now)
+    current = numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
+    record.note(numerics=current)
     file = work.run.stage_file
-    known = _known(file, work.log)
-    described = {
+    first = _known(file, work.log)
+    content = {
         "stage": stage.name,
         "study": work.run.study,
         "version": stage.version,
@@ -177,33 +176,33 @@ def _open(
         "scientific": config.scientific(),
         "external": config.external_inputs(),
         "inputs": {
-            role: {"stage": given.run.stage, "fingerprint": given.run.fingerprint} for role, given in inputs.items()
+            role: {"stage": source.run.stage, "fingerprint": source.run.fingerprint} for role, source in inputs.items()
         },
-        "numerics": known.get("numerics", now),
-        "numerics_changes": known.get("numerics_changes", []),
+        "numerics": first.get("numerics", current),
+        "numerics_changes": first.get("numerics_changes", []),
     }
-    last = (described["numerics_changes"] or [described["numerics"]])[-1]
-    # what it lists beyond these no byte depends on: an earlier version wrote the same fields for every stage
-    if known and (differing := {key: [last.get(key), now[key]] for key in now if last.get(key) != now[key]}):
+    last = (content["numerics_changes"] or [content["numerics"]])[-1]
+    # only the keys of `current` count: an earlier version also wrote fields on which no byte of the stage depends
+    if first and (changes := {key: [last.get(key), current[key]] for key in current if last.get(key) != current[key]}):
         if not config.execution.allow_numerics_change:
             raise BadInput(
                 f"{work.run.path} was begun with other numerics, so continuing would not give the same bytes: "
-                + ", ".join(f"{key} was {was}, is {is_}" for key, (was, is_) in differing.items())
+                + ", ".join(f"{key} was {was}, is {is_}" for key, (was, is_) in changes.items())
                 + ". Restore them, or set execution.allow_numerics_change=true, which every table will then say"
             )
-        described["numerics_changes"] = [*described["numerics_changes"], now]
+        content["numerics_changes"] = [*content["numerics_changes"], current]
     _require_unchanged(stage, config, work.run, inputs)
-    if known != described:
+    if first != content:
         work.lock.check()
-        durable.write_json(file, described)
+        durable.write_json(file, content)
 
 
 def _known(file: Path, log: logging.Logger) -> dict[str, Any]:
-    """What the first attempt wrote in stage.json; empty when there was none, or when it was damaged since."""
+    """The stage.json of the first attempt; empty when there was none, or when it was damaged since."""
     try:
-        known = durable.read_json(file)
-        if isinstance(known, dict):
-            return known
+        content = durable.read_json(file)
+        if isinstance(content, dict):
+            return content
         log.warning("%s does not hold an object: written anew", file)
     except FileNotFoundError:
         pass
@@ -215,45 +214,45 @@ def _known(file: Path, log: logging.Logger) -> dict[str, Any]:
 def _require_unchanged(
     stage: Stage, config: StageConfiguration, run: RunDirectory, inputs: dict[str, StageInput]
 ) -> None:
-    """The files and packages read must be those of the fingerprint: asked before the work and again after it."""
-    now = fingerprint(
+    """Requires, before the work and again after it, that files and packages are those of the fingerprint."""
+    current = fingerprint(
         stage.name,
         stage.version,
         config.scientific(),
         config.external_inputs(),
-        {role: given.run.fingerprint for role, given in inputs.items()},
+        {role: source.run.fingerprint for role, source in inputs.items()},
     )
-    if now != run.fingerprint:
+    if current != run.fingerprint:
         raise BadInput(f"a file or package that {stage.name} reads changed after the command started: start it again")
 
 
 def _work(stage: Stage, work: StageRun, config: StageConfiguration, inputs: dict[str, StageInput]) -> dict[str, Any]:
-    """Calls the stage's function; its result as JSON values.
+    """Calls the stage's function; returns its result as JSON values.
 
-    BadInput, with file and line, for a function that does not take what the page gives it, before any work, and for a
-    result that `result.json` cannot hold.
+    Raises BadInput, with file and line, before any work for a function that does not take the page's arguments, and
+    for a result that `result.json` cannot hold.
     """
     function = stage.function()
     where = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}: {function.__name__}"
     try:
         inspect.signature(function).bind(work, config, **inputs)
     except TypeError as error:
-        given = ", ".join(["run", "config", *inputs])
-        raise BadInput(f"{where} of the stage {stage.name} is called with {given}: {error}") from None
+        arguments = ", ".join(["run", "config", *inputs])
+        raise BadInput(f"{where} of the stage {stage.name} is called with {arguments}: {error}") from None
     os.environ.setdefault("MPLCONFIGDIR", str(work.cache / "matplotlib"))  # its list of fonts: never in the home folder
     result = function(work, config, **inputs)
     if not isinstance(result, Result | dict):
         raise BadInput(f"{where} returned a {type(result).__name__}: a stage returns a dictionary, or a Result")
-    found = as_json(result)
+    content = as_json(result)
     try:
-        require_json(found)
+        require_json(content)
     except BadInput as error:
         raise BadInput(f"{where} returned what is no JSON: {error}") from None
-    return found
+    return content
 
 
 def _numerics_changes(run: RunDirectory) -> dict[str, Any]:
-    """What the result says when attempts ran on different numerics."""
+    """The entry of the result for attempts that ran on different numerics; empty without any."""
     changes = durable.read_json(run.stage_file)["numerics_changes"]
     return {"numerics_changes": changes} if changes else {}
 

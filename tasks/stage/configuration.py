@@ -1,4 +1,4 @@
-"""How every study declares its configuration: strict, frozen, each field in one of two classes.
+"""Configurations of studies and stages: strict, frozen, each field in one of two classes.
 
 A *scientific* field is part of a stage's fingerprint: change it and the stage is another stage, with another run
 directory. An *execution* field (device, micro-batch, intervals, limits) changes how the work is done, not what is
@@ -30,7 +30,7 @@ def _absolute(path: str) -> str:
 
 
 LocalPath = Annotated[str, AfterValidator(_absolute)]
-"""A file or folder; a relative one is below the folder where the study is started, wherever its stages then run."""
+"""A file or folder; a relative one is below the folder where the study is started, wherever its stages run."""
 
 
 Part = TypeVar("Part", bound="Configuration")
@@ -43,8 +43,8 @@ class Configuration(BaseModel):
     ALTERNATIVES: ClassVar[tuple[str, ...]] = ()
     """Keys of which exactly one is given."""
     REMOVED: ClassVar[dict[str, tuple[Any, str]]] = {}
-    """Keys that a study had once: the default, which fingerprints still hold and kept studies may give, and what to do
-    in place of another value."""
+    """Removed keys: the default, which fingerprints still hold and kept studies may give, and the advice for any other
+    value."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
@@ -55,82 +55,82 @@ class Configuration(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _groups_over_their_defaults(cls, values: Any) -> Any:
-        """Who gives one key of a group (`budget.steps`) changes that key, and leaves the group's others as they are."""
+        """Lets one key of a group (`budget.steps`) change, and leaves the group's other keys at their defaults."""
         if not isinstance(values, dict):
             return values
         for name in values.keys() & cls.REMOVED.keys():
             default, instead = cls.REMOVED[name]
             if values[name] != default:
                 raise ValueError(f"{name} is no key any more: {instead}")
-        values = {name: value for name, value in values.items() if name not in cls.REMOVED}
+        values = {name: item for name, item in values.items() if name not in cls.REMOVED}
         for name, field in cls.model_fields.items():
-            default, given = field.default, values.get(name)
-            if isinstance(given, dict) and isinstance(default, Configuration) and field.annotation is type(default):
-                values = values | {name: default.changed(given)}
+            default, value = field.default, values.get(name)
+            if isinstance(value, dict) and isinstance(default, Configuration) and field.annotation is type(default):
+                values = values | {name: default.changed(value)}
         return values
 
-    def changed(self, given: dict[str, Any]) -> dict[str, Any]:
-        """What was set here with `given` in its place; given one of ALTERNATIVES, the others are not set."""
-        left_out = set(self.ALTERNATIVES) if given.keys() & set(self.ALTERNATIVES) else set()
-        kept = {key: getattr(self, key) for key in self.model_fields_set - left_out}
-        for key, value in given.items():
+    def changed(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The keys set here, changed by `values`; one of ALTERNATIVES among these unsets the others."""
+        excluded = set(self.ALTERNATIVES) if values.keys() & set(self.ALTERNATIVES) else set()
+        merged = {key: getattr(self, key) for key in self.model_fields_set - excluded}
+        for key, value in values.items():
             inner = getattr(self, key, None)
             if isinstance(value, dict) and isinstance(inner, Configuration):
                 fits = type(inner).model_fields.keys() >= value.keys()  # or it is another member of a union
-                kept[key] = inner.changed(value) if fits else value
+                merged[key] = inner.changed(value) if fits else value
             else:
-                kept[key] = value
-        return kept
+                merged[key] = value
+        return merged
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The schema for a form: units and limits stand in the descriptions, and `anyOf` for `oneOf`.
+        """The schema for a form: units and limits go into the descriptions, and `anyOf` replaces `oneOf`.
 
-        The Prefect UI shows a limit only where it is broken, and makes a text box for JSON of `oneOf`.
+        The Prefect UI shows a limit only where it is broken, and a text box for JSON for `oneOf`.
         """
         schema = handler(core_schema)
-        for name, described in handler.resolve_ref_schema(schema).get("properties", {}).items():
+        for name, property_ in handler.resolve_ref_schema(schema).get("properties", {}).items():
             field = cls.model_fields[name]
             unit = "" if unit_of(name) in (field.description or "").lower() else f"in {unit_of(name)}"
             if facts := ", ".join(filter(None, [unit, limits_of(field)])):
-                described["description"] = f"{field.description} ({facts})"
-            if "oneOf" in described:
-                described["anyOf"] = described.pop("oneOf")
-                described.pop("discriminator", None)
+                property_["description"] = f"{field.description} ({facts})"
+            if "oneOf" in property_:
+                property_["anyOf"] = property_.pop("oneOf")
+                property_.pop("discriminator", None)
         return schema
 
     def part(self, kind: type[Part]) -> Part:
-        """The fields of `kind`, as they are here."""
+        """This configuration's values of the fields of `kind`."""
         return kind(**{name: getattr(self, name) for name in kind.model_fields})
 
     def scientific(self) -> dict[str, Any]:
-        """The scientific fields as JSON values: what the fingerprint is made of.
+        """The scientific fields as JSON values, for the fingerprint.
 
         A field declared with `added_later=True` is left out while it has its default, so that adding it leaves
         the fingerprints of finished stages as they were.
         """
-        chosen: dict[str, Any] = {name: default for name, (default, _) in self.REMOVED.items()}
+        fields: dict[str, Any] = {name: default for name, (default, _) in self.REMOVED.items()}
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
             if field_class(field) == "execution":
                 continue
             if _extra(field).get("added_later") and value == field.get_default(call_default_factory=True):
                 continue
-            chosen[name] = _scientific_value(value)
-        return chosen
+            fields[name] = _scientific_value(value)
+        return fields
 
     def external_inputs(self) -> dict[str, Any]:
-        """What this configuration reads from outside, by content: file digests, package versions, commits.
+        """The inputs from outside, by content: file digests, package versions, commits.
 
-        Asked while the page is walked, so a thing that is missing raises `storage.errors.BadInput` before any
-        work. The default collects the answers of nested configurations.
+        The walk of a page calls this, so that a missing input raises `storage.errors.BadInput` before any work. The
+        default collects the inputs of nested configurations.
         """
-        found: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, Configuration) and (external := value.external_inputs()):
-                found[name] = external
-        return found
+                inputs[name] = external
+        return inputs
 
 
 def scientific(default: Any = ..., *, description: str, added_later: bool = False, **limits: Any) -> Any:
@@ -144,10 +144,10 @@ def execution(default: Any = ..., *, description: str, **limits: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"class": "execution"}, **limits)
 
 
-def declared_again(field: FieldInfo) -> Any:
-    """The same field for another class, which is always given it; limits are left to the first.
+def redeclare(field: FieldInfo) -> Any:
+    """Declares a study's field again for a stage, which always gets a value; limits are checked in the study.
 
-    A field that is not in every fingerprint keeps its default: what was kept before it was added can still be read.
+    A field that is not in every fingerprint keeps its default, so that stages saved before it was added can be read.
     """
     optional = field_class(field) == "execution" or _extra(field).get("added_later")
     default = field.default if optional else ...
@@ -155,7 +155,7 @@ def declared_again(field: FieldInfo) -> Any:
 
 
 def field_class(field: FieldInfo) -> str:
-    """`scientific` or `execution`; every class with a field that does not say is refused where it is defined."""
+    """The class of a field: `scientific` or `execution`."""
     return _extra(field)["class"]
 
 
@@ -168,9 +168,9 @@ def limits_of(field: FieldInfo) -> str:
     """The limits of a field's value in words, such as `>= 1`; empty where there are none."""
     return ", ".join(
         f"{sign} {value!r}"
-        for one in field.metadata
+        for constraint in field.metadata
         for name, sign in LIMITS.items()
-        if (value := getattr(one, name, None)) is not None
+        if (value := getattr(constraint, name, None)) is not None
     )
 
 

@@ -1,10 +1,10 @@
-"""What went wrong, for a person: kept in an attempt's record and in the journal of a stage's jobs."""
+"""Diagnoses for people: kept in an attempt's record and in the journal of a stage's jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 Level = Literal["info", "warning", "error"]
 Category = Literal[
@@ -39,12 +39,12 @@ Category = Literal[
     # of a record that another version of this code wrote
     "other",
 ]
-"""Every category that a diagnosis can have. Code decides by them; it never decides by the text of a diagnosis."""
+"""The categories of a diagnosis. Code decides by them, never by the text of a diagnosis."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What happened (`summary`, `detail`) and what to do (`resolution`, empty: nothing)."""
+    """A diagnosis: the cause (`summary`, `detail`) and the remedy (`resolution`, empty: none needed)."""
 
     level: Level
     category: Category
@@ -54,18 +54,17 @@ class Diagnosis:
 
     @property
     def text(self) -> str:
-        """All of it in sentences."""
+        """The diagnosis in sentences."""
         return " ".join(part.rstrip(".") + "." for part in (self.summary, self.detail, self.resolution) if part)
 
     def as_dict(self) -> dict[str, str]:
         return asdict(self)
 
     @classmethod
-    def read(cls, values: Mapping[str, Any] | None) -> Diagnosis | None:
-        """The diagnosis that a record or a journal holds; None when it holds none.
+    def read(cls, values: Mapping[str, object] | None) -> Diagnosis | None:
+        """Reads the diagnosis of a record or a journal; None when it has none.
 
-        Other versions of this code may have written it: a category that is unknown here is read as `other`, a level as
-        `error`.
+        Another version of this code may have written it: an unknown category is read as `other`, a level as `error`.
         """
         if not values:
             return None

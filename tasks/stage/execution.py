@@ -1,4 +1,4 @@
-"""How the work of a stage is done on a machine: recorded with each attempt, never part of a fingerprint."""
+"""The settings for a stage's work on a machine: recorded with each attempt, never part of a fingerprint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tasks.stage.configuration import Configuration, LocalPath, execution
 
 
 class Execution(Configuration):
-    """How the work is done on this machine; none of it is part of a fingerprint."""
+    """Settings for the work on this machine; none is part of a fingerprint."""
 
     device: Literal["auto", "cpu", "cuda"] = execution(
         "cpu", description="cuda fails where there is none; auto takes what is there (quick runs only)."

@@ -22,23 +22,23 @@ class Key:
     type: str
     unit: str
     default: str
-    """As YAML; empty when the key has no default and must be given."""
+    """The default as YAML; empty when the key has none and must be given."""
     limits: str
     description: str
     field_class: str
     """`scientific` (part of the fingerprint) or `execution`."""
     only_with: str = ""
-    """The choice with which the key exists, such as `text.source=files`."""
+    """The choice that has this key, such as `text.source=files`."""
 
 
 def keys_of(model: type[Configuration], group: str = "") -> list[Key]:
-    """Every key of `model` below `group` (empty: all), in the order in which the classes name them."""
-    found = list(_keys(model, "", "", None))
-    return [key for key in found if not group or key.path == group or key.path.startswith(f"{group}.")]
+    """Every key of `model` below `group` (empty: all), in declared order."""
+    keys = list(_keys(model, "", "", None))
+    return [key for key in keys if not group or key.path == group or key.path.startswith(f"{group}.")]
 
 
 def _keys(model: type[Configuration], prefix: str, only_with: str, defaults: Configuration | None) -> Iterator[Key]:
-    """`defaults`: the value that the key of this group has when it is not given."""
+    """Yields the keys of a group; `defaults` is the group's default value."""
     for name, field in model.model_fields.items():
         path = f"{prefix}{name}"
         default = getattr(defaults, name) if defaults else field.get_default(call_default_factory=True)
@@ -67,19 +67,19 @@ def _key(path: str, field: FieldInfo, default: Any, only_with: str) -> Key:
 
 
 def _items(options: list[Any]) -> list[type[Configuration]]:
-    """The configurations of which a key holds a list."""
+    """The configurations in a key's list."""
     items = [inner for option in options if get_origin(option) is list for inner in get_args(option)]
     return [item for item in items if isinstance(item, type) and issubclass(item, Configuration)]
 
 
 def _as_yaml(value: Any) -> str:
     if isinstance(value, list):
-        value = [one.model_dump(exclude_unset=True) if isinstance(one, Configuration) else one for one in value]
+        value = [item.model_dump(exclude_unset=True) if isinstance(item, Configuration) else item for item in value]
     return yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("\n...\n").strip()
 
 
 def _options(annotation: Any) -> list[Any]:
-    """The members of a union, without what only annotates them."""
+    """The members of a union, without annotations."""
     if get_origin(annotation) is Annotated:
         return _options(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
@@ -88,7 +88,7 @@ def _options(annotation: Any) -> list[Any]:
 
 
 def _tag(option: type[Configuration]) -> str:
-    """`source=files` for the member of a union that this value chooses."""
+    """The key and value that choose this member of a union, such as `source=files`."""
     for name, field in option.model_fields.items():
         if get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1:
             return f"{name}={get_args(field.annotation)[0]}"

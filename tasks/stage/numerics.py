@@ -16,13 +16,13 @@ from tasks.stage.execution import Execution
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Names of glibc's malloc.h."""
 WORKSPACES, HOPPERS_OWN = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""The memory that cuBLAS has for matrix products; with this much they are deterministic. On Hopper torch takes as much
-unasked."""
+"""The memory of cuBLAS for matrix products; this much makes them deterministic. Torch's default on Hopper is as
+much."""
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """On what the bytes of a stage depend, beside its configuration and data.
+    """The settings, beside configuration and data, on which the bytes of a stage depend.
 
     `fields` are fields of its `execution`, `packages` installed packages. A stage with `torch` depends on torch's
     version, the device, `cpu_threads` and `deterministic` too; one without never imports it.
@@ -36,13 +36,13 @@ class Numerics:
 def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, Any]:
     """Seeds every generator of this process, sets up torch for a stage that uses it, and returns the numerics.
 
-    Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for and not there.
+    Two attempts with equal numerics produce equal bytes. Raises BadInput when cuda is asked for but missing.
     """
     import numpy as np
 
-    # both before torch is loaded, by whatever stage of this process. OpenMP's threads that wait sleep, or they starve
+    # both must be set before any stage of this process loads torch. Waiting OpenMP threads sleep, or they would starve
     # whatever shares the cores (a step took twice as long beside one busy process); the partition of the work, and so
-    # the bits, are the same
+    # the bits, stay the same
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault(WORKSPACES, HOPPERS_OWN)  # read by cuBLAS when it first starts
     random.seed(seed)
@@ -57,50 +57,50 @@ def prepare(declared: Numerics, execution: Execution, seed: int) -> dict[str, An
 def _prepare_torch(execution: Execution, seed: int) -> dict[str, Any]:
     import torch
 
-    chosen = device(execution)
-    if chosen.type == "cpu":
+    target = device(execution)
+    if target.type == "cpu":
         _keep_freed_memory()
     torch.set_num_threads(execution.cpu_threads)
     torch.use_deterministic_algorithms(execution.deterministic)
-    # with deterministic algorithms torch writes NaN into whatever memory it takes, so that a read of memory that nobody
-    # wrote shows. No value depends on it where there is none, and a GPU's training takes a sixth more time
-    torch.utils.deterministic.fill_uninitialized_memory = chosen.type == "cpu"
+    # with deterministic algorithms torch fills new memory with NaN, so that a read of unwritten memory shows. No value
+    # depends on it where there is no such read, and it costs a GPU's training a sixth more time
+    torch.utils.deterministic.fill_uninitialized_memory = target.type == "cpu"
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
     torch.manual_seed(seed)
-    if chosen.type == "cuda":
-        _read_workspaces_once(chosen)
+    if target.type == "cuda":
+        _read_workspaces_once(target)
     return {
-        "device": chosen.type,
-        "device_model": _device_model(chosen),
+        "device": target.type,
+        "device_model": _device_model(target),
         "cpu_threads": execution.cpu_threads,
         "deterministic": execution.deterministic,
         "torch": torch.__version__,
     }
 
 
-def _read_workspaces_once(chosen: Any) -> None:
-    """Takes WORKSPACES out of the environment once torch has seen it, where that changes nothing but the time.
+def _read_workspaces_once(target: Any) -> None:
+    """Removes WORKSPACES from the environment once torch has read it, where that changes nothing but the time.
 
-    The first matrix product asks whether it is deterministic, and that answer stays. Before 2.13 torch parses it again,
-    by a regular expression, up to three times in every product: 56 us each, more than it takes to start the product.
+    The first matrix product asks whether it is deterministic, and the answer stays. Before 2.13 torch parses it again,
+    by a regular expression, up to three times in every product: 56 us each, more than the start of the product takes.
     """
     import torch
 
-    if torch.cuda.get_device_capability(chosen) != (9, 0) or os.environ.get(WORKSPACES) != HOPPERS_OWN:
+    if torch.cuda.get_device_capability(target) != (9, 0) or os.environ.get(WORKSPACES) != HOPPERS_OWN:
         return
-    some = torch.ones(8, 8, device=chosen)
-    some @ some
+    matrix = torch.ones(8, 8, device=target)
+    matrix @ matrix
     del os.environ[WORKSPACES]
     try:
-        some @ some
+        matrix @ matrix
     except RuntimeError:  # a torch that asks every time
         os.environ[WORKSPACES] = HOPPERS_OWN
 
 
 def _keep_freed_memory() -> None:
-    """Lets malloc use again what was freed, however large, instead of returning it to the kernel.
+    """Lets malloc reuse freed memory of any size instead of returning it to the kernel.
 
     Every step allocates the same activations and logits. By default glibc maps each anew and the kernel clears every
     page of it: a tenth of a CPU step of a small model (tests/benchmarks). No value depends on it.
@@ -111,12 +111,12 @@ def _keep_freed_memory() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
-def _device_model(chosen: Any) -> str:
+def _device_model(target: Any) -> str:
     """The GPU's name, or the instruction set on which torch's CPU kernels, and so their rounding, depend."""
     import torch
 
-    if chosen.type == "cuda":
-        return torch.cuda.get_device_name(chosen)
+    if target.type == "cuda":
+        return torch.cuda.get_device_name(target)
     return f"CPU with {torch.backends.cpu.get_cpu_capability()}"
 
 

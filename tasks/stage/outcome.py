@@ -1,4 +1,4 @@
-"""How an attempt ended: the table of end states, and the end state that an exception stands for."""
+"""Outcomes of attempts: the table of end states, and the end state of each exception."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tasks.stage.diagnosis import Category, Diagnosis
 INSTALLED = ("site-packages", "dist-packages", Path(sysconfig.get_path("stdlib")).name)
 ROOMS = tuple(f"{Path(__file__).parents[2] / room}/" for room in ("flows", "deployments", "tasks", "storage"))
 SHOWN_FRAMES = 3
-"""Of a traceback, behind the line of a person's own code."""
+"""Frames of a traceback that are shown after the line of a person's own code."""
 
 
 @dataclass(frozen=True)
 class PrefectState:
-    """A Prefect state in which an attempt or a study ends where it ran, and the exit code of what ended so."""
+    """A Prefect state in which an attempt or a study ends where it ran, and its exit code."""
 
     name: str
     type: str
     exit_code: int
     words: str
     condition: str = ""
-    """What a person waits for or does first, before the same command goes on."""
+    """The condition under which the same command goes on."""
 
 
 BAD_INPUT = PrefectState("BadInput", "FAILED", 2, "bad input", "after the correction")
@@ -43,31 +43,31 @@ AWAITING_RETRY = PrefectState("AwaitingRetry", "CANCELLED", 75, "unfinished")
 COMPLETED = PrefectState("Completed", "COMPLETED", 0, "finished")
 
 PRECEDENCE = (BAD_INPUT, FAILED, CRASHED, HELD, CANCELLED, AWAITING_RETRY, COMPLETED)
-"""A study ends in the first of these in which one of its stages ended."""
+"""A study ends in the first of these states that one of its stages has."""
 
 
 def state_of_study(stages: Iterable[PrefectState]) -> PrefectState:
-    """The state of a study from those of its stages. Without any it is finished."""
+    """The state of a study from those of its stages; without any it is finished."""
     return min(stages, key=PRECEDENCE.index, default=COMPLETED)
 
 
 def state_named(name: str | None) -> PrefectState:
-    """The state of this name. Any other is one that Prefect alone gives to a flow run: it failed."""
+    """The state of this name; FAILED for any other, which Prefect alone gives to a flow run."""
     return next((state for state in PRECEDENCE if state.name == name), FAILED)
 
 
 Follows = Literal["Completed", "AwaitingRetry", "Failed", "Cancelled"]
-"""What follows the end of a job: the name of the state that the worker of the pool gives to its flow run."""
+"""The state that the worker of the pool gives to a flow run when its job has ended."""
 
 
 @dataclass(frozen=True)
 class EndState:
-    """A row of DESIGN section 4: how an attempt can end, and what follows."""
+    """An end of an attempt, and what follows: a row of DESIGN section 4."""
 
     state: PrefectState
-    """Of the attempt's task or flow run where it ran; gives the exit code."""
+    """The state of the attempt's task or flow run where it ran, with the exit code."""
     follows: Follows
-    """On SLURM, unless SLURM's own state says more: AwaitingRetry goes on by itself, Failed waits for a person."""
+    """The state on SLURM, unless SLURM says more: AwaitingRetry goes on by itself, Failed waits for a person."""
     words: str
 
     @property
@@ -76,12 +76,12 @@ class EndState:
 
     @property
     def goes_on(self) -> bool:
-        """Whether a next job continues by itself."""
+        """True if a next job continues by itself."""
         return self.follows == "AwaitingRetry"
 
     @property
     def stops(self) -> bool:
-        """Whether nothing happens until a person acts on the cause."""
+        """True if nothing happens until a person acts on the cause."""
         return self.follows == "Failed"
 
 
@@ -103,18 +103,18 @@ END_STATES = {
 
 def in_words(end_state: str) -> str:
     """An end state for people; also one that only another version of this code knows."""
-    known = END_STATES.get(end_state)
-    return known.words if known else end_state.replace("_", " ")
+    row = END_STATES.get(end_state)
+    return row.words if row else end_state.replace("_", " ")
 
 
 def stops(end_state: str | None) -> bool:
-    """Whether an attempt's record that says this stops its stage until a person acts."""
+    """True if this end state of an attempt stops its stage until a person acts."""
     return end_state in END_STATES and END_STATES[end_state].stops
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How an attempt ended: end state, one line for a person, and what to do about it."""
+    """The end of an attempt: end state, one line for a person, and a diagnosis with advice."""
 
     end_state: str
     message: str = ""
@@ -123,10 +123,10 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """What happened and what to do, for a person."""
+        """The message and the advice, for a person."""
         advice = self.diagnosis.resolution if self.diagnosis else ""
-        joined = "\n" if "\n" in self.message else ". "
-        return self.message if advice in self.message else f"{self.message}{joined}{advice}"
+        separator = "\n" if "\n" in self.message else ". "
+        return self.message if advice in self.message else f"{self.message}{separator}{advice}"
 
     @property
     def state(self) -> PrefectState:
@@ -142,11 +142,11 @@ class Outcome:
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """The end state that an exception stands for, with a diagnosis that says what to do."""
+    """The outcome of an exception, with a diagnosis that says what to do."""
     if isinstance(error, Stop):
         return Outcome(error.cause, str(error))
     if isinstance(error, KeyboardInterrupt):
-        return Outcome("interrupted", "interrupted twice: stopped without saving; the last checkpoint stands")
+        return Outcome("interrupted", "interrupted twice: stopped without saving; the last checkpoint remains")
     if isinstance(error, BadInput):
         return diagnosed("bad_input", "bad input", str(error), "Correct the input and start the same command.")
     if isinstance(error, CheckFailed):
@@ -174,20 +174,20 @@ def outcome_of(error: BaseException) -> Outcome:
     summary, frames = f"{type(error).__name__}: {error}", _from_own_code(error)
     if frames:
         summary += f" ({Path(frames[0].filename).name}:{frames[0].lineno})"
-    outcome = diagnosed("crashed", "crash", summary, "The whole traceback stands in the attempt's log.", detail)
+    outcome = diagnosed("crashed", "crash", summary, "The whole traceback is in the attempt's log.", detail)
     message = "\n".join([summary, *"".join(traceback.format_list(frames)).splitlines()])
     return Outcome("crashed", message, outcome.diagnosis, isinstance(error, ConnectionError | TimeoutError))
 
 
 def _from_own_code(error: BaseException) -> list[traceback.FrameSummary]:
-    """The end of the traceback: from the innermost line that no installed package has, a person's before Ratchet's."""
+    """The end of the traceback from the innermost line of a person's code, else of Ratchet's, else the last."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [i for i, frame in enumerate(frames) if not {*Path(frame.filename).parts} & {*INSTALLED}]
-    own = [i for i in ours if not frames[i].filename.startswith(ROOMS)] or ours
-    found = frames[own[-1] :] if own else frames[-1:]
-    return [*found[:1], *found[1:][-SHOWN_FRAMES:]]
+    uninstalled = [i for i, frame in enumerate(frames) if not {*Path(frame.filename).parts} & {*INSTALLED}]
+    candidates = [i for i in uninstalled if not frames[i].filename.startswith(ROOMS)] or uninstalled
+    tail = frames[candidates[-1] :] if candidates else frames[-1:]
+    return [*tail[:1], *tail[1:][-SHOWN_FRAMES:]]
 
 
 def diagnosed(end_state: str, category: Category, summary: str, resolution: str, detail: str = "") -> Outcome:
-    """An outcome whose diagnosis says what happened, and what to do."""
+    """An outcome with a diagnosis of level `error`."""
     return Outcome(end_state, summary, Diagnosis("error", category, summary, detail, resolution))

@@ -1,4 +1,4 @@
-"""What is checked before the work begins: room on the disk, the machine, the versions.
+"""Checks before the work begins: space on the disk, the machine, the versions.
 
 Nothing here is part of a result: the environment must not change a digest.
 """
@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from storage.attempts import package_versions
-from tasks.stage.disk import require_disk
+from storage.errors import BadInput
 
+GIB = 1024**3
 NUMERICS_VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS")
 
 
 def preflight(run_directory: Path, need_bytes: int) -> dict[str, Any]:
-    """The facts of this environment, as JSON; raises BadInput when the disk will not do. No torch is imported.
+    """The facts of this environment, as JSON; raises BadInput when the disk is too full. No torch is imported.
 
-    `need_bytes` is what the work is estimated to write below `run_directory`, which must exist.
+    `need_bytes` is the estimate of what the work writes below `run_directory`, which must exist.
     """
     free_bytes = require_disk(run_directory, need_bytes)
     return {
@@ -31,6 +32,17 @@ def preflight(run_directory: Path, need_bytes: int) -> dict[str, Any]:
     }
 
 
+def require_disk(folder: Path, need_bytes: int) -> int:
+    """The free bytes of the disk of `folder`; BadInput when fewer than `need_bytes`."""
+    free_bytes = shutil.disk_usage(folder).free
+    if need_bytes > free_bytes:
+        raise BadInput(
+            f"the work needs about {need_bytes / GIB:.2f} GiB below {folder}, where "
+            f"{free_bytes / GIB:.2f} GiB are free: make room (python -m storage prune) or give another --root"
+        )
+    return free_bytes
+
+
 def memory_bytes(kind: str) -> int:
     if kind == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -40,7 +52,7 @@ def memory_bytes(kind: str) -> int:
 
 
 def _gpus() -> list[str]:
-    """One line a GPU (name, memory, driver) as nvidia-smi says it; empty on a machine without it."""
+    """One line of nvidia-smi for each GPU (name, memory, driver); empty on a machine without it."""
     if shutil.which("nvidia-smi") is None:
         return []
     from prefect_shell import ShellOperation
@@ -48,5 +60,5 @@ def _gpus() -> list[str]:
     query = "timeout 20 nvidia-smi --query-gpu=index,name,memory.total,driver_version --format=csv,noheader"
     try:
         return list(ShellOperation(commands=[query], stream_output=False).run())
-    except RuntimeError as error:  # a driver that does not answer; whether it matters, torch says
+    except RuntimeError as error:  # a driver that does not answer; torch says if that matters
         return [f"nvidia-smi failed: {error}"]

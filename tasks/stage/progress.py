@@ -1,13 +1,14 @@
-"""What a running stage says of itself while it works, and how it is asked to stop."""
+"""The progress of a running stage, and requests to stop it."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,21 +17,22 @@ from typing import Any
 from storage import durable
 from storage.errors import BadInput, Stop
 from tasks.stage.diagnosis import Diagnosis
-from tasks.stage.limit import EARLY_SECONDS, too_short
 
 LOG = logging.getLogger("ratchet.stop")
 WRITE_EVERY_SECONDS = 1.0
 LOG_EVERY_SECONDS = 60.0
-"""A line for whoever follows a log, as of a job."""
+"""Interval of the lines in the log, for whoever follows that of a job."""
 NOTE_EVERY_SECONDS = 1.0
 LEAD_SECONDS, SAFETY = 10.0, 2.0
 STOP_NOTE, DEADLINE = "RATCHET_STOP_NOTE", "RATCHET_DEADLINE"
-"""Set by a batch script: the file that it leaves when its time is nearly up, and when it ends (seconds since 1970)."""
+"""A batch script sets these: the file that it leaves when its time is nearly up, and its end (seconds since 1970)."""
 BEGAN, JOB_LEAD = "RATCHET_BEGAN", "RATCHET_LEAD_SECONDS"
-"""Set in a job of ours: when it began (seconds since 1970), and how long before its limit it leaves its stop note."""
+"""A job of ours sets these: its start (seconds since 1970), and how long before its limit it leaves its stop note."""
+EARLY_SECONDS = 60.0
+"""SLURM may send its signal to save this much earlier than requested."""
 
 FOR_THE_TERMINAL = {"for_the_terminal": True}
-"""`extra` of a log line, below a warning, that a person at the terminal should see too."""
+"""The `extra` of a log line below a warning that a person at the terminal should see too."""
 
 
 class Progress:
@@ -50,8 +52,8 @@ class Progress:
         self.last_step_at = now = time.time()
         if self._began is None or note != self._now["note"]:
             self._began = (now, step)
-        began, first = self._began
-        rate = (step - first) / (now - began) if step > first and now > began else None
+        began_at, first_step = self._began
+        rate = (step - first_step) / (now - began_at) if step > first_step and now > began_at else None
         self._now = {
             "step": step,
             "total": total,
@@ -68,7 +70,7 @@ class Progress:
             self._log.info("%s", described(self._now))
 
     def touch(self) -> None:
-        """Says that the work goes on although no step is done yet, as in a long validation."""
+        """Reports that the work goes on although no step is done yet, as in a long validation."""
         self.last_step_at = time.time()
 
     def beat(self) -> None:
@@ -83,17 +85,17 @@ class Progress:
                 pass  # progress is for people: a full disk is reported where work is written
 
 
-def described(now: dict[str, Any]) -> str:
-    """One line for a progress.json: how far, what, how long still."""
-    step, total, unit = now.get("step", 0), now.get("total", 0), now.get("unit", "")
-    parts = [f"{step:,}/{total:,} {unit}" if total else "", now.get("note", "")]
-    if eta := now.get("eta_seconds"):
+def described(progress: Mapping[str, Any]) -> str:
+    """One line for a progress.json: how far, what, and the time left."""
+    step, total, unit = progress.get("step", 0), progress.get("total", 0), progress.get("unit", "")
+    parts = [f"{step:,}/{total:,} {unit}" if total else "", progress.get("note", "")]
+    if eta := progress.get("eta_seconds"):
         parts.append(f"{duration(eta)} left")
     return ", ".join(part for part in parts if part)
 
 
 def duration(seconds: float) -> str:
-    """In words, such as "2 h 5 min" or "0.3 s"."""
+    """A duration in words, such as "2 h 5 min" or "0.3 s"."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -104,10 +106,10 @@ def duration(seconds: float) -> str:
 
 
 class StopRequest:
-    """How the work is asked to stop: by a signal, a note, or a deadline. It sees that at its next safe point.
+    """A request to stop, by a signal, a note, or a deadline, which the work sees at its next safe point.
 
-    Signals only set a flag. The deadline counts as reached `lead_seconds` before it: how long the work takes from one
-    safe point to the next is measured here; the work sets how long a save takes (`save_seconds`).
+    Signals only set a flag. The deadline counts as reached `lead_seconds` before it: this class measures the time from
+    one safe point to the next, the work sets the time of a save (`save_seconds`).
     """
 
     def __init__(self) -> None:
@@ -120,13 +122,13 @@ class StopRequest:
         self.save_seconds = 0.0
         self._began = float(os.environ.get(BEGAN) or 0)
         self.start_seconds = 0.0
-        """From the beginning of the job to the first safe point; zero before, and outside of a job."""
+        """The time from the start of the job to the first safe point; zero before, and outside of a job."""
         self.started: Callable[[float], None] = lambda seconds: None
-        """Told `start_seconds` when it is known."""
+        """Called with `start_seconds` once it is measured."""
 
     @property
     def lead_seconds(self) -> float:
-        """How long before its end an attempt must begin to stop: measured, with a margin."""
+        """The measured time, with a margin, that an attempt needs to stop before its end."""
         return LEAD_SECONDS + SAFETY * (self.longest_seconds + self.save_seconds)
 
     @property
@@ -148,25 +150,25 @@ class StopRequest:
         return bool(self._cause)
 
     def check(self, after: str = "") -> None:
-        """Raises Stop when a stop was asked for. Call where nothing is half done; `after` says where that is."""
+        """Raises Stop when one is requested. Call it where nothing is half done; `after` names that point."""
         if self.requested:
             self.check_signals(after)
 
     def check_signals(self, after: str = "") -> None:
-        """Raises Stop when one was seen already; asks neither clock nor note: for the end, when all work is done."""
+        """Raises Stop when one was seen already, without a look at clock or note: for the end of all work."""
         if self._cause:
             raise Stop(self._cause, f"stopped{after and ' after '}{after} because {self._because}")
 
     def too_short(self) -> Diagnosis | None:
-        """What is wrong with the limit of a job that gained nothing before it; None before its first safe point, and
-        where something else than a job's limit ended it."""
+        """Diagnoses the limit of a job that gained nothing; None before the first safe point, and where something else
+        ended it."""
         if not self.start_seconds or not self._job_ends():
             return None
         assert self._deadline is not None
         return too_short(self.start_seconds, self.longest_seconds, _job_lead(), self._deadline - self._began)
 
     def _job_ends(self) -> bool:
-        """Whether this is a job of ours whose time is nearly up."""
+        """True for a job of ours whose time is nearly up."""
         early = _job_lead() + 2 * EARLY_SECONDS
         return bool(self._began and self._deadline) and time.time() + early >= (self._deadline or 0)
 
@@ -178,7 +180,7 @@ class StopRequest:
         return f"{self._note} exists" + ("" if self._began else ": remove it to go on")  # a next job has its own note
 
     def _noted(self) -> bool:
-        """Whether the stop note is there; looked for once a second, since shared disks are slow to ask."""
+        """True if the stop note is there; looks once a second, since shared disks are slow."""
         if self._note is None or time.monotonic() - self._note_asked_at < NOTE_EVERY_SECONDS:
             return False
         self._note_asked_at = time.monotonic()
@@ -192,7 +194,7 @@ class StopRequest:
         """Listens to SIGINT, SIGTERM, SIGHUP and SIGUSR1 while the block runs, in the main thread only.
 
         An ignored SIGHUP stays ignored: nohup means that a closed terminal ends nothing. The deadline is read here, so
-        that the attempt's record can say what is wrong with it: BadInput unless it is a number.
+        that the attempt's record can name its error: BadInput unless it is a number.
         """
         self._deadline = _deadline()
         if threading.current_thread() is not threading.main_thread():
@@ -207,21 +209,42 @@ class StopRequest:
 
         def note(number: int, _frame: FrameType | None) -> None:
             if number == signal.SIGINT and self._cause == "interrupted":
-                raise KeyboardInterrupt  # asked twice: the person does not want to wait for the next safe point
+                raise KeyboardInterrupt  # the second Ctrl-C: the person does not want to wait for a safe point
             self._cause, self._because = causes[signal.Signals(number)]
 
         if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
             del causes[signal.SIGHUP]
-        before = {number: signal.signal(number, note) for number in causes}
+        previous = {number: signal.signal(number, note) for number in causes}
         try:
             yield self
         finally:
-            for number, handler in before.items():
+            for number, handler in previous.items():
                 signal.signal(number, handler)
 
 
+def least_minutes(start_seconds: float, step_seconds: float, lead_seconds: float) -> int:
+    """The time limit in which a job whose start and longest step took so long does one step for certain."""
+    return math.ceil((start_seconds + step_seconds + lead_seconds + EARLY_SECONDS) / 60)
+
+
+def too_short(start_seconds: float, step_seconds: float, lead_seconds: float, limit_seconds: float) -> Diagnosis:
+    """The diagnosis of a job that gained nothing before this limit."""
+    least = least_minutes(start_seconds, step_seconds, lead_seconds)
+    step = f" and a step or part {step_seconds:.0f} s" if step_seconds >= 1 else ""
+    return Diagnosis(
+        "warning",
+        "time limit",
+        f"the time limit is too short: the start took {start_seconds:.0f} s{step}, and of {limit_seconds:.0f} s "
+        f"lead_seconds ({lead_seconds:.0f}) leaves {limit_seconds - lead_seconds:.0f} s before the signal to save, "
+        "which SLURM may give up to a minute earlier",
+        "",
+        f"Set time_limit_minutes to at least {least} (site file, or execution.resources of the study), or lower "
+        "lead_seconds: the next job has it.",
+    )
+
+
 def listening() -> bool:
-    """Whether a stage at work in this process hears a SIGTERM, and saves."""
+    """True if a stage at work in this process hears a SIGTERM, and saves."""
     return getattr(signal.getsignal(signal.SIGTERM), "__module__", "") == __name__
 
 
@@ -230,11 +253,11 @@ def _job_lead() -> float:
 
 
 def _deadline() -> float | None:
-    """When the attempt must have ended, in seconds since 1970; None when nothing says so."""
-    given = os.environ.get(DEADLINE)
+    """The end of the attempt's time, in seconds since 1970; None without a limit."""
+    text = os.environ.get(DEADLINE)
     try:
-        return float(given) if given else None
+        return float(text) if text else None
     except ValueError:
         raise BadInput(
-            f"{DEADLINE} is {given!r}: it must be seconds since 1970, such as $(date -d '+2 hours' +%s)"
+            f"{DEADLINE} is {text!r}: it must be seconds since 1970, such as $(date -d '+2 hours' +%s)"
         ) from None

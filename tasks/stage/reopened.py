@@ -1,4 +1,4 @@
-"""A stage as its run directory describes it: everything that its work needs stands there, and no study is asked."""
+"""Reopens a stage from its run directory alone, without its study."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tasks.stage.study import StageConfiguration
 
 @dataclass(frozen=True)
 class Reopened:
-    """What an attempt is given."""
+    """The arguments of an attempt."""
 
     stage: Stage
     config: StageConfiguration
@@ -29,47 +29,47 @@ class Reopened:
 
     @contextmanager
     def elsewhere(self) -> Iterator[StageRun]:
-        """What its work is given, in a temporary folder: the run directory stays as it is."""
-        of = self.run
+        """Yields a run in a temporary folder, so that the run directory stays as it is."""
+        source = self.run
         with tempfile.TemporaryDirectory(prefix="ratchet-again-") as temporary:
-            run = RunDirectory(Path(temporary), of.study, of.stage, of.fingerprint)
+            run = RunDirectory(Path(temporary), source.study, source.stage, source.fingerprint)
             run.path.mkdir(parents=True)
             lock = locks.acquire(run.path / "locks")
-            cache = cache_folder(of.root, self.config.execution)
+            cache = cache_folder(source.root, self.config.execution)
             try:
                 yield StageRun(run, {}, lock, cache, self.config.scientific())
             finally:
                 lock.release()
 
 
-def reopened(path: Path, own: Path | None = None) -> Reopened:
-    """The stage whose run directory is `path`. BadInput where it was never begun, or an input is not finished.
+def reopen(path: Path, own: Path | None = None) -> Reopened:
+    """Reopens the stage whose run directory is `path`; BadInput where it was never begun, or an input is unfinished.
 
-    Its code is Ratchet's own, or lies in the folder `own`, which a person names: the run directory is data, perhaps a
+    Its code must be Ratchet's or in the folder `own`, which a person names: the run directory is data, perhaps a
     stranger's.
     """
     try:
-        described = durable.read_json(path / "stage.json")
+        saved = durable.read_json(path / "stage.json")
     except (OSError, ValueError) as error:
         raise BadInput(f"{path} is not a run directory that was begun: {error}") from None
     root = path.parents[2]
-    for given in (described["configuration_type"], described["work"]):
-        _require_known(given.partition(":")[0], own, path)
-    module, _, name = described["configuration_type"].partition(":")
+    for entry in (saved["configuration_type"], saved["work"]):
+        _require_known(entry.partition(":")[0], own, path)
+    module, _, name = saved["configuration_type"].partition(":")
     try:
         config = getattr(importlib.import_module(module), name)
-        configuration = config.model_validate(described["configuration"])
+        configuration = config.model_validate(saved["configuration"])
     except (ImportError, AttributeError, ValidationError) as error:
         raise BadInput(
-            f"{path} was begun by another version of its source, whose {described['configuration_type']} cannot be "
+            f"{path} was begun by another version of its source, whose {saved['configuration_type']} cannot be "
             f"read here ({str(error).splitlines()[0]}): start the study with `ratchet run`, which goes on with it"
         ) from None
-    stage = Stage(described["stage"], config, described["work"], described["version"])
-    run = RunDirectory(root, described["study"], described["stage"], described["fingerprint"])
+    stage = Stage(saved["stage"], config, saved["work"], saved["version"])
+    run = RunDirectory(root, saved["study"], saved["stage"], saved["fingerprint"])
     if run.path != path:
         raise BadInput(f"{path} is a copy of {run.path}: give it that name and place, or continue that one")
     inputs = {}
-    for role, source in run.reads(described["inputs"]).items():
+    for role, source in run.reads(saved["inputs"]).items():
         verdict = markers.check_outputs(source)
         if not verdict.holds:
             raise BadInput(f"the input {role} in {source.path} is not finished: {verdict.reason}")
@@ -78,7 +78,7 @@ def reopened(path: Path, own: Path | None = None) -> Reopened:
 
 
 def _require_known(module: str, own: Path | None, path: Path) -> None:
-    """BadInput for a module that is neither of this room nor in the folder `own`; nothing is imported for it."""
+    """Raises BadInput for a module that is neither Ratchet's nor in the folder `own`, without an import of it."""
     parts = module.split(".")
     if all(part.isidentifier() for part in parts):
         place = own.joinpath(*parts) if own else None

@@ -1,7 +1,7 @@
-"""What a stage found, as a type: written by one stage, read by another, so that a number can be followed.
+"""Typed results: one stage writes a result and another reads it, so that a number can be followed.
 
-A stage returns its result as an object; the frame of an attempt writes it as `result.json`. Whoever reads it names the
-same type, so that an editor goes from the cell of a table to the line that computes the number.
+A stage returns its result as an object; the frame of an attempt writes it as `result.json`. Readers name the same type,
+so that an editor goes from the cell of a table to the line that computes the number.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from tasks.stage.run import StageInput
 
 NOTED_BY_THE_FRAME = ("numerics_changes",)
-"""Keys of `result.json` that no stage computes: see `tasks.stage.attempt`."""
+"""The keys of `result.json` that `tasks.stage.attempt` adds."""
 
 
 class Result(BaseModel):
     """A frozen result, or a part of one: a missing or an unknown field is an error, and "3" is not 3.
 
-    A field with a default is left out of the JSON while it has it: what did not happen is not mentioned, and a field
-    that is added later leaves the results as they were. A field without a default that may be None is written as null.
+    A field with a default is left out of the JSON while it has it, so that a field that is added later leaves the
+    results as they were. A field without a default that may be None is written as null.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @classmethod
     def read(cls, stage: StageInput) -> Self:
-        """What a finished stage returned. BadInput names the file and the fields that another version wrote."""
+        """Reads the result of a finished stage; BadInput names the file and the fields that another version wrote."""
         values = stage.result
         if isinstance(values, dict):
             values = {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
@@ -42,18 +42,18 @@ class Result(BaseModel):
 
     @classmethod
     def read_file(cls, file: Path) -> Self:
-        """What stands in a file beside `result.json`, such as `final_results.json`; BadInput as `read`."""
+        """Reads a file beside `result.json`, such as `final_results.json`; BadInput as `read`."""
         return cls._validated(durable.read_json(file), file)
 
     @classmethod
-    def _validated(cls, values: Any, file: Path) -> Self:
+    def _validated(cls, values: object, file: Path) -> Self:
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            wrong = [f"  {'.'.join(map(str, item['loc'])) or file.name}: {item['msg']}" for item in error.errors()]
+            lines = [f"  {'.'.join(map(str, item['loc'])) or file.name}: {item['msg']}" for item in error.errors()]
             raise BadInput(
                 f"{file} was written by another version of Ratchet, this one does not understand it:\n"
-                + "\n".join(wrong)
+                + "\n".join(lines)
                 + f"\nUse the version that wrote it (attempts/ in {file.parent} names its commit), or move that folder "
                 f"away and start the same command: the stage {file.parents[1].name} runs again"
             ) from None
@@ -68,8 +68,8 @@ class Result(BaseModel):
         }
 
 
-def require_json(value: Any, place: str = "result") -> None:
-    """BadInput naming the first thing in `value` that `result.json` cannot hold, and what to return in its place."""
+def require_json(value: object, place: str = "result") -> None:
+    """Raises BadInput naming the first thing in `value` that `result.json` cannot hold, and what to return instead."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
@@ -84,12 +84,12 @@ def require_json(value: Any, place: str = "result") -> None:
         raise BadInput(f"{place} is a {_kind(value)}: return a plain value, such as float(...), int(...) or .tolist()")
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__name__}".removeprefix("builtins.")
 
 
 def as_json(value: Any) -> Any:
-    """A result, a configuration, or lists and dictionaries of them as JSON values; other values as they are."""
+    """Converts a result, a configuration, or lists and dictionaries of them to JSON values; others stay as they are."""
     if isinstance(value, Result):
         return value.as_json()
     if isinstance(value, Configuration):

@@ -1,4 +1,4 @@
-"""What a stage is, and what its work is given: where to write, how to report, when to stop."""
+"""Stages, and the run that the work of a stage gets: to write to, to report by, and to be stopped by."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:  # takes pyarrow, which a page's walk does without
 Part = TypeVar("Part")
 Config = TypeVar("Config", bound=StageConfiguration)
 Needs = Literal["training", "gpu", "cpu"]
-"""A kind of resources: `prefect.yaml` says what its jobs ask for, the site file what differs on one cluster."""
+"""Kinds of resources: `prefect.yaml` has the requests of their jobs, the site file what differs on one cluster."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A node of the DAG. Raises BadInput when it is described wrongly.
+    """A node of the DAG. Raises BadInput for a wrong description.
 
     `work` is `module:function`, imported only when the stage runs, so that the page can be walked without torch.
-    `version` is raised when a change of the source changes results. `needs` is what its SLURM jobs ask for.
+    `version` is raised when a change of the source changes results. `needs` are the resources of its SLURM jobs.
     """
 
     name: str
@@ -65,18 +65,18 @@ class Stage:
 
     @property
     def deployment(self) -> str:
-        """Name of the Prefect deployment by which its jobs are started: `stage` is the flow, as in flows/stage.py."""
+        """The name of the Prefect deployment that starts its jobs: `stage` is the flow, as in flows/stage.py."""
         return f"stage/{self.needs}"
 
     def function(self) -> Callable[..., Result | dict[str, Any]]:
-        """What does the work; what it returns is written as `result.json`."""
+        """The function that does the work and returns the content of `result.json`."""
         module, _, name = self.work.partition(":")
         return getattr(importlib.import_module(module), name)
 
 
 @dataclass(frozen=True)
 class StageInput:
-    """A finished stage as another one reads it."""
+    """A finished stage that another one reads."""
 
     run: RunDirectory
     outputs_digest: str
@@ -87,7 +87,7 @@ class StageInput:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        """`result.json` as it stands there; `Result.read` gives it as the type that the stage returned."""
+        """The content of `result.json`; `Result.read` returns it as the type that the stage returned."""
         return durable.read_json(self.run.result_file)
 
     def configuration(self, kind: type[Config]) -> Config:
@@ -107,7 +107,7 @@ class StageInput:
 
 
 class StageRun:
-    """What the work of a stage is given: where to write, how to report, when to stop."""
+    """The run that the work of a stage gets: to write to, to report by, and to be stopped by."""
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class StageRun:
         self.progress = Progress(run.progress_file, self.log)
         self.outputs = ["stage.json", "result.json"]
         self.take_over: Callable[[Any], None] = lambda problem: None
-        """Called with what is about to be trained; one that raises takes it: see `tasks.training.replay`."""
+        """Called with the problem that is about to be trained; it may raise to take it: see `tasks.training.replay`."""
 
     @contextmanager
     def publish(self, name: str) -> Iterator[Path]:
-        """A folder to fill, which becomes the output folder `name` by one durable rename."""
+        """Yields a folder to fill, which becomes the output folder `name` by one durable rename."""
         self.lock.check()
         with durable.new_directory(self.directory / name) as folder:
             yield folder
@@ -139,7 +139,7 @@ class StageRun:
 
     @contextmanager
     def publish_file(self, name: str) -> Iterator[Path]:
-        """A file to write, which becomes the output `name` by one durable rename."""
+        """Yields a file to write, which becomes the output `name` by one durable rename."""
         self.lock.check()
         with durable.new_file(self.directory / name) as file:
             yield file
@@ -175,16 +175,16 @@ class StageRun:
         before: int = 0,
         total: int = 0,
     ) -> list[str]:
-        """Writes the records that `make` gives of each part, but for those that are there; returns the keys of all.
+        """Writes the records that `make` returns for each missing part; returns the keys of all parts.
 
-        Parts without keys are numbered, behind `prefix`. A continuation loses at most one part. `before` parts of a
-        `total` are those of earlier calls.
+        Parts without keys are numbered, after `prefix`. A continuation loses at most one part. Earlier calls did
+        `before` parts of a `total`.
         """
         if not isinstance(parts, Mapping):
             parts = {f"{prefix}{number:05d}": part for number, part in enumerate(parts)}
         total = total or len(parts)
-        for done, (key, part) in enumerate(parts.items(), before):
-            self.progress.update(done, total, unit, note if isinstance(note, str) else note(part))
+        for number, (key, part) in enumerate(parts.items(), before):
+            self.progress.update(number, total, unit, note if isinstance(note, str) else note(part))
             if not self.records.has(key):
                 self.stop.check()
                 self.records.write(key, make(part))
@@ -197,11 +197,11 @@ class StageRun:
             return self.records.merge(keys, file, key_columns)
 
     def reached(self) -> list[int]:
-        """How far the stage is on disk: the furthest checkpoint's step, and the number of record parts."""
+        """The progress of the stage on disk: the furthest checkpoint's step, and the number of record parts."""
         return [self.checkpoints.furthest(), self.records.count()]
 
     def note(self, **facts: Any) -> None:
-        """Keeps facts in the attempt's record; best effort, since nothing depends on them."""
+        """Adds facts to the attempt's record; best effort, since nothing depends on them."""
         if self.record is not None:
             with suppress(OSError):
                 self.record.note(**facts)
@@ -225,5 +225,5 @@ class StageRun:
 
 
 def cache_folder(root: Path, settings: Execution) -> Path:
-    """Where extracted text and downloads are kept: never the home folder."""
+    """The folder of extracted text and downloads: never the home folder."""
     return Path(settings.cache_folder).expanduser() if settings.cache_folder else root / ".cache"

@@ -1,11 +1,11 @@
-"""What a study and each of its stages are to the frame: the fields that every one has, whatever it studies."""
+"""The base classes of studies and stage configurations: the fields that every study has."""
 
 from __future__ import annotations
 
 import inspect
 from typing import Any, ClassVar, Self
 
-from tasks.stage.configuration import Configuration, declared_again, execution, scientific
+from tasks.stage.configuration import Configuration, execution, redeclare, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import Numerics
 
@@ -19,18 +19,17 @@ class StudyBase(Configuration):
     execution: Execution = execution(Execution(), description="How the work is done on this machine.")
 
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = ()
-    """The keys that the form in the Prefect UI shows, in its order, as `budget.epochs`; empty: all.
+    """The keys that the form in the Prefect UI shows, in its order, such as `budget.epochs`; empty: all.
 
-    The others are as the deployment's profile says; in the UI, *Use JSON input* shows them too.
+    The others come from the deployment's profile; in the UI, *Use JSON input* shows them too.
     """
 
 
 class StageConfiguration(Configuration):
-    """What one stage is given; it can read nothing else. A stage adds its own fields, among them `seed` if it has one.
+    """The configuration of one stage, which can read nothing else; a stage adds fields, with `seed` if it has one.
 
-    A field that `STUDY` has too is named by its type alone: what it is, its limits and whether it is scientific are
-    declared there, once. `numerics` says on what the stage's bytes depend beside configuration and data: a continuation
-    must have the same.
+    A field that `STUDY` has too is named by its type alone: its description, limits and class are declared there, once.
+    `numerics` says on what the stage's bytes depend beside configuration and data: a continuation must have the same.
     """
 
     numerics: ClassVar[Numerics] = Numerics(fields=("micro_batch_examples",))
@@ -39,15 +38,15 @@ class StageConfiguration(Configuration):
     cell: str = execution("", description="Tells this stage from others of its name, for people: `adversarial`.")
     execution: Execution = execution(Execution(), description="How the work is done; not given: as the study says.")
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
-        named = inspect.get_annotations(cls).keys() - cls.__dict__.keys()
-        for name in named & cls.STUDY.model_fields.keys():
-            setattr(cls, name, declared_again(cls.STUDY.model_fields[name]))
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        annotated = inspect.get_annotations(cls).keys() - cls.__dict__.keys()
+        for name in annotated & cls.STUDY.model_fields.keys():
+            setattr(cls, name, redeclare(cls.STUDY.model_fields[name]))
 
     @classmethod
     def of(cls, study: StudyBase, /, **more: Any) -> Self:
-        """The study's value of every field that both have, but for what is given as `more`."""
+        """Takes the study's value of every field that both have; `more` sets or replaces fields."""
         shared = cls.model_fields.keys() & type(study).model_fields.keys()
         return cls(**{name: getattr(study, name) for name in shared} | more)
 
@@ -56,13 +55,13 @@ class StageConfiguration(Configuration):
         super().__pydantic_init_subclass__()
         if cls.model_fields["cell"].annotation is not str:
             raise TypeError(
-                f"{cls.__name__}.cell: the name is taken by what distinguishes stages of one name: rename it"
+                f"{cls.__name__}.cell: the name is reserved for the text that tells stages of one name apart: rename it"
             )
-        known: Any = cls.model_fields["execution"].annotation
-        if unknown := [name for name in cls.numerics.fields if name not in known.model_fields]:
-            raise TypeError(f"{cls.__name__}.numerics names {', '.join(unknown)}, which is no field of its execution")
+        execution_type: Any = cls.model_fields["execution"].annotation
+        if missing := [name for name in cls.numerics.fields if name not in execution_type.model_fields]:
+            raise TypeError(f"{cls.__name__}.numerics names {', '.join(missing)}, which is no field of its execution")
 
     @property
     def own_seed(self) -> int | None:
-        """The seed on which the stage depends, if it has one."""
+        """The seed of the stage, if it has one."""
         return getattr(self, "seed", None)

@@ -1,4 +1,4 @@
-"""From values (a file, a form, a command line) to a typed configuration, with errors that say what to do."""
+"""Validates values (of a file, a form, a command line) as a typed configuration, with errors that say what to do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tasks.stage.configuration import Configuration
 from tasks.stage.keys import keys_of
 
 SHOWN = 20
-"""Errors that a message lists: each takes some milliseconds, and a file may hold thousands."""
+"""The most errors that a message lists: each takes some milliseconds, and a file may have thousands."""
 Typed = TypeVar("Typed", bound=BaseModel)
 
 
 def validated(model: type[Typed], values: dict[str, Any], where: str) -> Typed:
-    """`values` as a typed study; BadInput listing every error with its key and what would be valid."""
+    """Validates a study; BadInput lists every error with its key and the valid values."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -27,34 +27,34 @@ def validated(model: type[Typed], values: dict[str, Any], where: str) -> Typed:
 
 
 def listed(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """Each error with its key and what would be valid."""
-    wrong = error.errors()
-    lines = [_explained(model, item) for item in wrong[:SHOWN]]
-    return [*lines, f"and {len(wrong) - SHOWN} more"] if wrong[SHOWN:] else lines
+    """One line for each error, with its key and the valid values."""
+    errors = error.errors()
+    lines = [_explain(model, item) for item in errors[:SHOWN]]
+    return [*lines, f"and {len(errors) - SHOWN} more"] if errors[SHOWN:] else lines
 
 
 def require_once(key: str, values: Sequence[Any], advice: str = "give each once") -> None:
-    """ValueError, for a validator to raise, names a value that a list has twice."""
-    if twice := [value for place, value in enumerate(values) if value in values[:place]]:
-        raise ValueError(f"{key} has {twice[0]} twice: {advice}")
+    """Raises ValueError naming a value that a list has twice; for a validator."""
+    if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
+        raise ValueError(f"{key} has {repeated[0]} twice: {advice}")
 
 
-def require_different(what: str, trainings: Mapping[str, Any]) -> None:
-    """ValueError names two trainings that are one under two names."""
-    first: dict[str, str] = {}
+def require_different(kind: str, trainings: Mapping[str, Any]) -> None:
+    """Raises ValueError naming two trainings that are one under two names."""
+    names: dict[str, str] = {}
     for name, training in trainings.items():
-        if (other := first.setdefault(repr(training), name)) != name:
-            raise ValueError(f"the {what} {other} and {name} are the same training: leave one of them out")
+        if (first := names.setdefault(repr(training), name)) != name:
+            raise ValueError(f"the {kind} {first} and {name} are the same training: leave one of them out")
 
 
 def require_at_most(key: str, value: float | None, limit: str, at_most: float | None, advice: str = "lower it") -> None:
-    """ValueError where a value is more than that of another key, `limit`; None is not known, and no limit."""
+    """Raises ValueError where a value is more than that of the key `limit`; None is unknown, and no limit."""
     if value is not None and at_most is not None and value > at_most:
         raise ValueError(f"{key} {value:g} is more than {limit} {at_most:g}: {advice}")
 
 
-def explained(error: ValidationError) -> str:
-    """An error of a configuration that code makes, such as a page: class, key, and what is wrong with the value."""
+def explain(error: ValidationError) -> str:
+    """Describes an error of a configuration that code makes, such as a page, by class, key, message and value."""
     return "; ".join(
         f"{'.'.join([error.title, *map(str, item['loc'])])}: {item['msg'].removeprefix('Value error, ')}"
         + ("" if item["type"] in ("missing", "value_error") else f" (it is {cut(repr(item['input']))})")
@@ -63,7 +63,7 @@ def explained(error: ValidationError) -> str:
 
 
 def set_key(values: dict[str, Any], path: str, value: Any, where: str) -> None:
-    """Sets the key `group.key` of a study that is not yet validated. BadInput names `where` that was asked for."""
+    """Sets the key `group.key` of a study that is not yet validated; BadInput names `where` that was asked for."""
     *parents, last = path.split(".")
     for parent in parents:
         if values.get(parent) is None:
@@ -74,8 +74,8 @@ def set_key(values: dict[str, Any], path: str, value: Any, where: str) -> None:
     values[last] = value
 
 
-def _explained(model: type[BaseModel], item: Any) -> str:
-    """One validation error: key, what is wrong, what would be valid."""
+def _explain(model: type[BaseModel], item: Any) -> str:
+    """One line for a validation error: key, message, valid values."""
     key = ".".join(str(part) for part in item["loc"] if part not in _tags(model))
     if item["type"].startswith("union_tag"):
         return f"{key}.{_wrong_tag(model, item)}"
@@ -84,25 +84,25 @@ def _explained(model: type[BaseModel], item: Any) -> str:
         between_keys = item["type"] == "value_error" and isinstance(item["input"], dict)
         if between_keys:  # the message names them, and the input is the whole group
             return f"{key}: {message}" if key else message
-        shown = "" if item["type"] == "missing" else f" (it is {cut(repr(item['input']))})"
+        suffix = "" if item["type"] == "missing" else f" (it is {cut(repr(item['input']))})"
         if item["type"] in ("literal_error", "enum"):
-            meant = did_you_mean(str(item["input"]), re.findall("'([^']*)'", item["ctx"]["expected"]))
-            shown += f"; {meant}".rstrip()
+            hint = did_you_mean(str(item["input"]), re.findall("'([^']*)'", item["ctx"]["expected"]))
+            suffix += f"; {hint}".rstrip()
         if item["type"] == "list_type":
-            shown += f": write a list, such as [{cut(str(item['input']))}]"
+            suffix += f": write a list, such as [{cut(str(item['input']))}]"
         if item["type"].startswith(("greater", "less")) and issubclass(
             model, Configuration
         ):  # pydantic names the one limit that was crossed
-            of_key = next((f"; limits: {one.limits}" for one in keys_of(model, key) if one.path == key), "")
-            shown = f" (it is {cut(repr(item['input']))}{of_key})"
-        return f"{key or model.__name__}: {item['msg']}{shown}"
+            of_key = next((f"; limits: {row.limits}" for row in keys_of(model, key) if row.path == key), "")
+            suffix = f" (it is {cut(repr(item['input']))}{of_key})"
+        return f"{key or model.__name__}: {item['msg']}{suffix}"
     valid, name = sorted(_fields_at(model, item["loc"][:-1])), str(item["loc"][-1])
     same = _elsewhere(model, name, 1.0)
     if key in same:  # the group has another `source`, whose keys are others
         group = key.rpartition(".")[0]
         return (
             f"{key}: a key of another {group}.source; valid keys here: {', '.join(valid)}. Give the group whole, "
-            f"such as --set '{group}={{{', '.join(f'{one}: ...' for one in valid)}}}'"
+            f"such as --set '{group}={{{', '.join(f'{option}: ...' for option in valid)}}}'"
         )
     close = same or difflib.get_close_matches(name, valid, n=1) or _elsewhere(model, name, 0.7)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
@@ -110,22 +110,22 @@ def _explained(model: type[BaseModel], item: Any) -> str:
 
 
 def _wrong_tag(model: type[BaseModel], item: Any) -> str:
-    """What is wrong with the key, such as `source`, that says which keys a group has, and what would be valid."""
+    """The error of a key, such as `source`, that chooses the keys of its group, and the valid values."""
     name = item["ctx"]["discriminator"].strip("'")
     valid = [option["properties"][name]["const"] for option in _options_at(model, item["loc"])]
     if name not in item["input"]:
         return f"{name} is missing: {', '.join(valid)}"
-    given = item["input"][name]
-    close = did_you_mean(str(given), valid)
-    return f"{name}: {cut(repr(given))} is none of its values; {close}valid: {', '.join(valid)}"
+    value = item["input"][name]
+    close = did_you_mean(str(value), valid)
+    return f"{name}: {cut(repr(value))} is none of its values; {close}valid: {', '.join(valid)}"
 
 
-def _elsewhere(model: type[BaseModel], name: str, alike: float) -> list[str]:
-    """The keys with the name that is most like `name` (1.0: the same), with their groups, wherever they stand."""
+def _elsewhere(model: type[BaseModel], name: str, cutoff: float) -> list[str]:
+    """The keys of any group whose name is most similar to `name` (cutoff 1.0: equal), with their groups."""
     schema = model.model_json_schema()
     paths = sorted(_paths(schema, schema))
-    found = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=alike)
-    return [path for path in paths if path.rpartition(".")[2] in found]
+    names = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in paths}, n=1, cutoff=cutoff)
+    return [path for path in paths if path.rpartition(".")[2] in names]
 
 
 def _paths(place: dict[str, Any], schema: dict[str, Any], group: str = "") -> set[str]:
@@ -136,20 +136,20 @@ def _paths(place: dict[str, Any], schema: dict[str, Any], group: str = "") -> se
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:
-    """The values of `source`, which pydantic puts into the place of an error and which are no keys."""
+    """The values of `source`, which pydantic puts into the place of an error although they are no keys."""
     kinds = model.model_json_schema().get("$defs", {}).values()
     return {kind["properties"]["source"].get("const") for kind in kinds if "source" in kind.get("properties", {})}
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> set[str]:
     """Names of the fields that are valid at a place in the configuration, read from its JSON schema."""
-    if not path:  # a form shows not all of these
+    if not path:  # the schema for a form does not have all of these
         return set(model.model_fields)
     return {name for option in _options_at(model, path) for name in option.get("properties", {})}
 
 
 def _options_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[dict[str, Any]]:
-    """What may stand at a place in the configuration: one schema, or that of each member of a union."""
+    """The schemas at a place in the configuration: one, or that of each member of a union."""
     schema = model.model_json_schema()
     places = [schema]
     for part in path:

@@ -22,19 +22,19 @@ def ended_when_stalled(
     """Ends this process when `last_step_at()` has not changed for `limit_seconds` while the block runs.
 
     `say(seconds)` records the end and returns the open log, to which the stacks of all threads are written: they show
-    where it hangs. Nothing gentler would do: a thread that waits inside the kernel or a driver sees no exception. A
-    process that was frozen itself (SIGSTOP, a laptop's lid) is not taken for hung: only time in which this thread
-    ran counts.
+    where it hangs. Nothing gentler would work: a thread that waits inside the kernel or a driver sees no exception. A
+    process that was frozen itself (SIGSTOP, a laptop's lid) does not count as hung: only time in which this thread ran
+    counts.
     """
     ended = threading.Event()
     tick = min(TICK_SECONDS, limit_seconds / 10)
 
     def watch() -> None:
-        seen, stalled, asked_at = last_step_at(), 0.0, time.monotonic()
+        known_step, stalled, asked_at = last_step_at(), 0.0, time.monotonic()
         while not ended.wait(tick):
             now, latest = time.monotonic(), last_step_at()
-            stalled = stalled + min(now - asked_at, 2 * tick) if latest == seen else 0.0
-            seen, asked_at = latest, now
+            stalled = stalled + min(now - asked_at, 2 * tick) if latest == known_step else 0.0
+            known_step, asked_at = latest, now
             if stalled >= limit_seconds and not ended.is_set():
                 threading.Timer(LAST_WORDS_SECONDS, os._exit, (EXIT_CODE,)).start()  # saying it may hang too
                 try:

@@ -15,7 +15,7 @@ from storage.errors import BadInput
 from storage.visible import log_visibly, visible
 from tasks.stage.attempt import attempt
 from tasks.stage.outcome import Outcome
-from tasks.stage.reopened import reopened
+from tasks.stage.reopened import reopen
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,9 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def continue_run(path: Path, own: Path | None = None) -> Outcome:
-    """One more attempt at the stage whose run directory is `path`; its inputs must be finished. `own`: `reopened`."""
+    """One more attempt at the stage whose run directory is `path`; its inputs must be finished. `own`: `reopen`."""
     try:
-        found = reopened(path, own)
+        found = reopen(path, own)
     except BadInput as error:
         return Outcome("bad_input", str(error))
     digests = {role: given.outputs_digest for role, given in found.inputs.items()}

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from storage.errors import CheckFailed
-from tasks.stage.disk import GIB
 from tasks.stage.execution import Execution
+from tasks.stage.preflight import GIB
 
 TENSORS_HELD = 4
 """fp32 weights, gradients and AdamW's two moments: what training holds whatever the micro-batch."""

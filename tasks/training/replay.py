@@ -15,7 +15,7 @@ from torch import nn
 from storage.errors import BadInput
 from storage.tensors import read_tensors
 from tasks.stage import numerics
-from tasks.stage.reopened import Reopened, reopened
+from tasks.stage.reopened import Reopened, reopen
 from tasks.training.culprits import FILE, FOLDER, Found, culprits, kept, tensors_of
 from tasks.training.problem import Problem
 from tasks.training.state import untied
@@ -33,7 +33,7 @@ class _Ready(Exception):
 def replay(path: Path, own: Path | None = None) -> Iterator[str]:
     """Makes the step again that failed in the run directory `path`; gives lines for a person.
 
-    `own` is the folder of a study of one's own, as for `reopened`.
+    `own` is the folder of a study of one's own, as for `reopen`.
 
     BadInput where no step is kept, or where the stage never comes to a training.
     """
@@ -44,7 +44,7 @@ def replay(path: Path, own: Path | None = None) -> Iterator[str]:
             "of a learning rate, a single batch)"
         )
     described, step = kept(folder)
-    problem = _problem(reopened(path, own))
+    problem = _problem(reopen(path, own))
     _load_weights(problem.model, folder / "model.safetensors")
     yield f"step {step.number}, as it failed: {described.tensor}, examples {_some(described.culprits)}"
     changed: list[str] = []

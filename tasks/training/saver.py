@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from tasks.stage.disk import require_disk
 from tasks.stage.execution import Execution
+from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageRun
 from tasks.training.state import Snapshot, State, size_of
 

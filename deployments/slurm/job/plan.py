@@ -26,7 +26,7 @@ from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.journal import End, Journal, Submission, newest_attempt
 from deployments.slurm.job.script import JobText, sbatch_text
 from storage import attempts
-from tasks.stage.limit import least_minutes, too_short
+from tasks.stage.progress import least_minutes, too_short
 
 Origin = Literal["automatic", "put off", "person"]
 """Ratchet itself asks for the job; or it only puts off what was asked for before; or, with no mark, a person asks."""

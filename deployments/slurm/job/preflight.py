@@ -25,7 +25,7 @@ from deployments.slurm.cluster.partitions import NO_NEW_JOBS, Cluster, Node, Par
 from deployments.slurm.cluster.site import Resources
 from deployments.slurm.job.script import request_text
 from storage.errors import BadInput
-from tasks.stage.disk import require_disk
+from tasks.stage.preflight import require_disk
 
 NAMED_AT_MOST = 12
 NO_NODE = re.compile(r"node configuration|generic resource|required node", re.I)

@@ -127,7 +127,7 @@ def test_a_field_that_does_not_say_what_it_is_is_refused_where_its_class_is_defi
 
 
 def test_the_name_that_tells_stages_apart_is_not_for_a_field_of_one_s_own() -> None:
-    with pytest.raises(TypeError, match=r"Own\.cell: the name is taken"):
+    with pytest.raises(TypeError, match=r"Own\.cell: the name is reserved"):
         type(
             "Own",
             (StageConfiguration,),

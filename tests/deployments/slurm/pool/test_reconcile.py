@@ -23,8 +23,8 @@ from deployments.slurm.pool.reconcile import (
     SetState,
     reconcile,
 )
-from tasks.stage.limit import too_short
 from tasks.stage.outcome import END_STATES, in_words, stops
+from tasks.stage.progress import too_short
 
 LIMITS = Limits()
 NAME = "study-s42-train.3fa9c1.2"
