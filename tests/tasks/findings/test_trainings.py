@@ -1,0 +1,29 @@
+"""Trainings of arms as a report tells them, and what a report stage may read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.findings.trainings import TrainedArm, TrainedCell
+from tasks.icecube import stages as icecube
+from tasks.inversion import stages as inversion
+from tasks.stage.configuration import field_class
+
+
+def test_a_cell_knows_the_gradients_of_all_its_epochs_and_its_last_validation() -> None:
+    epochs = [{"gradient_steps_clipped_share": share, "gradient_norm_max": norm} for share, norm in ((0.5, 9), (1, 2))]
+    points = [{"step": 1, "mse": 0.5, "trivial": {}}, {"step": 2, "mse": 0.75, "trivial": {}}]
+    cell = TrainedCell.of({"best_step": 1, "steps": 2, "validations": points, "gradients": epochs}, "mse")
+    assert (cell.clipped_share, cell.largest_gradient_norm, cell.last) == (0.75, 9.0, 0.75)
+    assert cell.validations == [[1, 0.5], [2, 0.75]]
+    arm = TrainedArm.of({"0": 0.5}, {"0": cell}, required=0.5, level=0.95)
+    assert arm.learned and arm.late_divergence == (1.5, "0") and arm.interval is None
+    assert not TrainedArm.of({"0": 0.5, "1": 0.6}, {"0": cell}, required=0.5, level=0.95).learned
+
+
+@pytest.mark.parametrize("config", [icecube.ReportConfig, inversion.ReportConfig])
+def test_a_report_read_keys_of_the_study_outside_of_its_fingerprint(config: type[icecube.StageConfiguration]) -> None:
+    """Seen: the rates, the seed and the budget came out of a dictionary `configuration`, which no type checked."""
+    of_the_frame = {"cell", "execution"}
+    others = {name: field for name, field in config.model_fields.items() if name not in of_the_frame}
+    assert not [name for name, field in others.items() if field_class(field) == "execution"]
