@@ -23,11 +23,11 @@ from tasks.stage.run import Stage
 
 SETUP = Stage("setup", stages.SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
 BASE_MODEL = Stage("base", stages.BaseConfig, "tasks.robustness.base:base", version=3)
-CONSTRAIN = Stage("constrain", stages.ConstrainConfig, "tasks.robustness.constrain:constrain", version=2, needs="gpu")
+CONSTRAIN = Stage("constrain", stages.ConstrainConfig, "tasks.robustness.arms:constrain", version=2, needs="gpu")
 TRAIN_BASELINE = Stage("train-baseline", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=3)
 TRAIN_MONOTONIC = Stage("train-monotonic", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=3)
 TRAIN_PLACEBO = Stage("train-placebo", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=1)
-CHOOSE = Stage("choose", stages.ChooseConfig, "tasks.robustness.choose:choose", version=1, needs="cpu")
+CHOOSE = Stage("choose", stages.ChooseConfig, "tasks.robustness.arms:choose", version=1, needs="cpu")
 EVALUATE = Stage("evaluate", stages.EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
 ORDER = Stage("order", stages.OrderConfig, "tasks.robustness.order:order", version=2, needs="gpu")
 UAT = Stage("uat", stages.UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")

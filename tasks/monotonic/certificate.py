@@ -22,10 +22,9 @@ import numpy as np
 import torch
 
 from storage.errors import CheckFailed
-from tasks.monotonic.activation import ACTIVATIONS
-from tasks.monotonic.order_result import ANSWERS, Certificate, Counterexample, Method, SublayerCertificate
+from tasks.monotonic.result import ANSWERS, Certificate, Counterexample, Method, SublayerCertificate
 from tasks.monotonic.search import Fall, search
-from tasks.monotonic.sublayer import FeedForward, feed_forward_sublayers, product
+from tasks.monotonic.sublayer import ACTIVATIONS, FeedForward, feed_forward_sublayers, product
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

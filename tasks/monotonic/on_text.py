@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch.func import jvp, vmap
 
-from tasks.monotonic.order_result import Negatives, OrderOnText, SublayerOnText
+from tasks.monotonic.result import Negatives, OrderOnText, SublayerOnText
 from tasks.monotonic.sublayer import FeedForward
 
 if TYPE_CHECKING:

@@ -1,23 +1,63 @@
-"""The feed-forward sublayers of a language model, seen as functions of their input.
+"""The feed-forward sublayers of a language model, seen as functions of their input; the slopes of activations.
 
 Shape suffixes: N inputs, D width of the residual stream, H hidden units.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.special import expit, ndtr
 from torch import nn
 
 from storage.errors import BadInput, CheckFailed
-from tasks.monotonic.activation import ACTIVATIONS
+from tasks.language.activation import MONOTONE_PARTS, monotone_parts
 from tasks.monotonic.constraint import constrained_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def _monotone_parts(z: np.ndarray) -> np.ndarray:
+    unit, (convex, concave, _) = np.arange(z.shape[-1]), monotone_parts(z.shape[-1])
+    low = np.where(unit < convex, 0.0, np.where(unit < convex + concave, -np.inf, -1.0))
+    high = np.where(unit < convex, np.inf, np.where(unit < convex + concave, 0.0, 1.0))
+    return np.minimum(np.maximum(z, low), high)
+
+
+def _tanh_gelu(z: np.ndarray) -> np.ndarray:
+    return 0.5 * z * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (z + 0.044715 * z**3)))
+
+
+@dataclass(frozen=True)
+class Activation:
+    """`formula` in float64, the last axis being the hidden units; its slope lies in [`lowest_slope`, `highest_slope`].
+
+    The bounds hold over all real numbers, rounded outwards in the fourth digit.
+    """
+
+    formula: Callable[[np.ndarray], np.ndarray]
+    lowest_slope: float
+    highest_slope: float
+
+
+_TANH_GELU = Activation(_tanh_gelu, -0.1290, 1.1290)
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": Activation(lambda z: np.maximum(z, 0.0), 0.0, 1.0),
+    MONOTONE_PARTS: Activation(_monotone_parts, 0.0, 1.0),
+    # the slope Phi(z) + z phi(z) has its extremes at z = -sqrt(2) and sqrt(2): -0.128904 and 1.128904
+    "gelu": Activation(lambda z: z * ndtr(z), -0.1290, 1.1290),
+    "gelu_new": _TANH_GELU,
+    "gelu_fast": _TANH_GELU,
+    "gelu_pytorch_tanh": _TANH_GELU,
+    "silu": Activation(lambda z: z * expit(z), -0.0999, 1.0999),
+}
+"""By the name that a model's configuration has for it (transformers' ACT2FN, and ours)."""
+
 
 PROBES = 64
 """Numbers from -10 to 10 at which every hidden unit's activation is compared with the formula of its name."""
@@ -119,7 +159,7 @@ def _activation_name(model: PreTrainedModel) -> str:
     if name not in ACTIVATIONS:
         raise BadInput(
             f"the slope of the activation {name} of {type(model).__name__} is not known, so its sublayers cannot be "
-            f"examined: use a model with one of {', '.join(ACTIVATIONS)}, or add it to tasks/monotonic/activation.py"
+            f"examined: use a model with one of {', '.join(ACTIVATIONS)}, or add it to tasks/monotonic/sublayer.py"
         )
     return name
 

@@ -1,30 +1,35 @@
-"""train-baseline, train-monotonic, train-placebo: one training function and one budget for every arm.
+"""constrain, train-baseline, train-monotonic, train-placebo, choose: where arms start, and how all are trained.
 
-The arms differ in where they start and in what keeps the signs of the constrained layers. Everything else is the same
-code with the same numbers.
+One training function and one budget serve every arm. The arms differ in where they start and in what keeps the signs of
+the constrained layers. Everything else is the same code with the same numbers.
 """
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from storage import durable
+from storage.errors import require_equal
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.training import Checks, train_language_model
 from tasks.monotonic import keep
-from tasks.monotonic.constraint import verify
-from tasks.monotonic.guards import movement_checks
+from tasks.monotonic.constraint import constrained_modules, verify
 from tasks.monotonic.liveness import measure_liveness
-from tasks.monotonic.movement import measure_movement
+from tasks.monotonic.movement import measure_movement, movement_checks
 from tasks.monotonic.result import Liveness
-from tasks.monotonic.signs import AllowedSigns
-from tasks.robustness.results import ArmResult
-from tasks.robustness.stages import TrainConfig
+from tasks.monotonic.signs import AllowedSigns, signs_of
+from tasks.monotonic.start import set_start
+from tasks.robustness.results import ArmResult, ConstrainResult
+from tasks.robustness.stages import ChooseConfig, ConstrainConfig, TrainConfig
 from tasks.robustness.study import snapshot_folder
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
@@ -32,6 +37,46 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 from tasks.training.weights import weights_digest
+
+CALIBRATION_BLOCKS = 64
+
+
+def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> ConstrainResult:
+    """Publishes `signs/`, the sign that each constrained weight may have, and `model/`, where training starts."""
+    variant, batch_size = config.variant, config.execution.micro_batch_examples
+    validation = Blocks(text.path / "text", "validation")
+    model = language.load(base.path / "model").to(device(config.execution))
+    before = language.validation_loss(model, validation, batch_size, run.progress.touch)
+
+    allowed = signs_of(model, variant, config.signs, config.seeds)
+    set_start(model, variant, allowed, config.start, _calibration(text), batch_size)
+    verified = verify(model, variant, allowed)
+    after = language.validation_loss(model, validation, batch_size, run.progress.touch)
+
+    layers = constrained_modules(model.cpu(), variant)
+    originals = constrained_modules(language.load(base.path / "model"), variant)
+    changed = sum(int((layers[name].weight != original.weight).sum()) for name, original in originals.items())
+    with run.publish("signs") as folder:
+        allowed.save(folder)
+    with run.publish("model") as folder:
+        language.save(model, text.path / "text" / "tokenizer", folder)
+    return ConstrainResult(
+        variant=variant,
+        signs=config.signs,
+        start=config.start,
+        constraint=verified,
+        share_of_weights_changed=changed / verified.weights_checked,
+        validation_perplexity_before=language.perplexity(before),
+        validation_perplexity_after=language.perplexity(after),
+        weights_digest=weights_digest(run.directory / "model"),
+    )
+
+
+def _calibration(text: StageInput) -> torch.Tensor:
+    """Token ids [B, L] of blocks of the train split, spread evenly over it, as a model is given them."""
+    blocks = Blocks(text.path / "text", "train")
+    chosen = np.unique(np.linspace(0, len(blocks) - 1, CALIBRATION_BLOCKS).round().astype(np.int64))
+    return blocks[chosen][:, :-1]
 
 
 def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: StageInput) -> ArmResult:
@@ -95,3 +140,33 @@ def _liveness(run: StageRun, model: PreTrainedModel, text: StageInput, variant: 
         after_batch=run.progress.touch,
     )
     return measure_liveness(model.to(device(execution)), variant, loss)
+
+
+def choose(run: StageRun, config: ChooseConfig, **trials: StageInput) -> ArmResult:
+    """Publishes the chosen training's `model/`, snapshots and metrics as its own; of equals the first."""
+    found = {role: ArmResult.read(given) for role, given in trials.items()}
+    numerics = {role: durable.read_json(given.run.stage_file)["numerics"] for role, given in trials.items()}
+    first = next(iter(trials))
+    for role, given in trials.items():
+        same = f"all trials of an arm ran on the same numerics throughout, {given.run.path} as {trials[first].run.path}"
+        require_equal(same, (numerics[role], given.numerics_changes), (numerics[first], []))
+    best = min(found, key=lambda role: found[role].training.best_validation_loss_nats_per_token)
+    for name in ["model", *(snapshot_folder(float(share)) for share in found[best].snapshots)]:
+        with run.publish(name) as folder:
+            _copy(trials[best].path / name, folder)
+    with run.publish_file("metrics.jsonl") as file:
+        shutil.copyfile(trials[best].run.metrics_file, file)
+    return found[best].model_copy(
+        update={
+            "numerics": numerics[first],
+            "trials": {
+                f"{arm.training.budget['learning_rate']:g}": arm.training.best_validation_loss_nats_per_token
+                for arm in found.values()
+            },
+        }
+    )
+
+
+def _copy(source: Path, folder: Path) -> None:
+    for file in sorted(source.iterdir()):
+        shutil.copyfile(file, folder / file.name)

@@ -40,9 +40,8 @@ Token = tuple[int, bool]
 
 @dataclass(frozen=True)
 class AttackedTexts:
-    """Excerpts of one attack: how they were chosen, those that stand in the report, and those that are folded there."""
+    """Excerpts of one attack: those that stand in the report, and those that are folded there."""
 
-    how: str
     shown: Sequence[Excerpt]
     folded: Sequence[Folded]
 
@@ -61,7 +60,6 @@ def attacked_texts(
         of_arm = {arm: [kind(arm, *chosen) for chosen in _chosen(records[attack][arm])] for arm in living}
         main = [arm for arm in (BASELINE, MONOTONIC) if arm in of_arm]
         found[attack] = AttackedTexts(
-            HOW,
             [excerpt for arm in main for excerpt in of_arm[arm]],
             [Folded(f"The same of {arm}", excerpts=own) for arm, own in of_arm.items() if arm not in main],
         )

@@ -21,8 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from storage.errors import CheckFailed, require_equal
 from storage.records import read_records
 from tasks.attacks.configuration import BUDGET_SHARES
-from tasks.attacks.texts import tokenizer_of
-from tasks.attacks.vocabulary import round_trips, text_of
+from tasks.attacks.texts import round_trips, text_of, tokenizer_of
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
@@ -47,10 +46,8 @@ def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageIn
     audited = Audited(f"transformers' own forward in fp32 on {where.type}", "nats per token", AUDIT_TOLERANCE)
     drawn = Drawn.of(config, text, given)
     _require_weights(config, given)
-    said = said_on_validation(config, given)
-    on = OnValidation(
-        Blocks(text.path / "text", "validation"), config.execution.micro_batch_examples, run.progress.touch
-    )
+    stated, blocks = stated_on_validation(config, given), Blocks(text.path / "text", "validation")
+    on = OnValidation(blocks, config.execution.micro_batch_examples, run.progress.touch)
     with run.watched(config.execution.stall_minutes):
         for done, (name, place) in enumerate(config.models.items()):
             run.stop.check()
@@ -61,22 +58,21 @@ def audit(run: StageRun, config: AuditConfig, text: StageInput, **given: StageIn
             arm = ArmResult.read(given[name]) if name in config.arms else None
             if arm:
                 _require_signs(name, model, arm, given.get(config.starts.get(name, "")))
-            _compare_test(audited, drawn, name, losses)
+            _compare_test(audited, drawn, name, partial(_in_windows, drawn, losses))
             if name in config.attacked:
                 _compare_attacks(audited, drawn, name, losses)
             if arm:
                 _compare_liveness(audited, name, model, arm, on)
-            if name in said:
-                audited.compare(
-                    "validation losses", f"validation loss of {name}", said[name], min(on.loss(model), 700.0)
-                )
+            if name in stated:
+                what = f"validation loss of {name}"
+                audited.compare("validation losses", what, stated[name], min(on.loss(model), 700.0))
             if name == BASE:
                 parameters = sum(parameter.numel() for parameter in model.parameters())
                 require_equal("the parameters of base", BaseResult.read(given[BASE]).parameters, parameters)
     counts = np.load(text.path / "text" / "unigram.npy")
     unigram_V = -np.log((counts + 1) / (counts.sum() + len(counts)))
-    _compare_unigram(audited, drawn, unigram_V)
-    audited.compare("validation losses", "validation loss of unigram", said["unigram"], on.unigram_loss(unigram_V))
+    _compare_test(audited, drawn, "unigram", lambda ids: float(unigram_V[ids].sum()))
+    audited.compare("validation losses", "validation loss of unigram", stated["unigram"], on.unigram_loss(unigram_V))
     return audited.result()
 
 
@@ -140,16 +136,30 @@ def _records(given: StageInput, documents: set[str]) -> list[Row]:
 Losses = Callable[[Sequence[int]], torch.Tensor]
 
 
-def _compare_test(audited: Audited, drawn: Drawn, name: str, losses: Losses) -> None:
-    """Each document behind an end-of-text token, in windows of which each predicts the next `length` tokens."""
+def _compare_test(audited: Audited, drawn: Drawn, name: str, total: Callable[[list[int]], float]) -> None:
+    """`total` is the summed loss of a whole document, of token ids."""
     for row in drawn.test:
-        if row["model"] != name:
-            continue
-        stream, total = [drawn.end_of_text, *drawn.tokens[row["example_id"]]], 0.0
-        for first in range(0, len(stream) - 1, drawn.length):
-            end = min(first + drawn.length, len(stream) - 1)
-            total += losses(stream[max(0, end - drawn.length) : end + 1])[first - end :].sum().item()
-        _compare(audited, "test losses", f"evaluate, {name}", row, row["loss_sum_nats"], total)
+        if row["model"] == name:
+            computed = total(drawn.tokens[row["example_id"]])
+            _compare(audited, "test losses", f"evaluate, {name}", row, row["loss_sum_nats"], computed)
+
+
+def _in_windows(drawn: Drawn, losses: Losses, ids: list[int]) -> float:
+    """A document behind an end-of-text token, in windows of which each predicts the next `length` tokens."""
+    stream, total = [drawn.end_of_text, *ids], 0.0
+    for first in range(0, len(stream) - 1, drawn.length):
+        end = min(first + drawn.length, len(stream) - 1)
+        total += losses(stream[max(0, end - drawn.length) : end + 1])[first - end :].sum().item()
+    return total
+
+
+def _written(ids: Sequence[int], flips: Row, search: str) -> list[int]:
+    """The tokens with what a search replaced."""
+    written = list(ids)
+    places, tokens = (flips[f"{SEARCHES[search]}{column}"] for column in ("positions", "replacements"))
+    for place, token in zip(places, tokens, strict=True):
+        written[place] = token
+    return written
 
 
 def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) -> None:
@@ -161,11 +171,8 @@ def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) 
     def total(attack: str, row: Row, prefix: Sequence[int] = (), flips: Row | None = None, search: str = "") -> float:
         """The summed loss of the tokens that nobody may write, behind a prefix or with flips among them."""
         ids = drawn.tokens[row["example_id"]][: length[attack]]
-        written = {}
         if flips and search:
-            places, tokens = (flips[f"{SEARCHES[search]}{column}"] for column in ("positions", "replacements"))
-            written = dict(zip(places, tokens, strict=True))
-        ids = [written.get(place, token) for place, token in enumerate(ids)]
+            ids = _written(ids, flips, search)
         closed = [place for place in range(len(ids)) if place not in (flips or {}).get("writable", ())]
         return float(read(tuple(prefix), tuple(ids))[closed].sum())
 
@@ -186,9 +193,7 @@ def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) 
         compare(row["clean_loss_sum_nats"], total("hotflip", row, flips=row))
         compare(row["loss_sum_nats"], total("hotflip", row, flips=row, search="gradient"))
         compare(row["blind_loss_sum_nats"], total("hotflip", row, flips=row, search="blind"))
-        written = drawn.tokens[row["example_id"]][: length["hotflip"]]
-        for place, token in zip(row["positions"], row["replacements"], strict=True):
-            written[place] = token
+        written = _written(drawn.tokens[row["example_id"]][: length["hotflip"]], row, "gradient")
         again = f"what hotflip on {name} made of document {row['example_id']} comes back from its text"
         require_equal(again, row["round_trips"], round_trips(drawn.tokenizer, written))
     for row in (row for row in drawn.transfer if row["model"] == name):
@@ -204,13 +209,6 @@ def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) 
 
 def _compare(audited: Audited, kind: str, what: str, row: Row, recorded: float, computed: float) -> None:
     audited.compare(kind, f"{what}, document {row['example_id'][:12]}", recorded, computed, row["tokens_scored"])
-
-
-def _compare_unigram(audited: Audited, drawn: Drawn, losses_V: np.ndarray) -> None:
-    for row in drawn.test:
-        if row["model"] == "unigram":
-            computed = float(losses_V[drawn.tokens[row["example_id"]]].sum())
-            _compare(audited, "test losses", "evaluate, unigram", row, row["loss_sum_nats"], computed)
 
 
 # ------------------------------------------------------------------------------------------- what model/ is
@@ -254,16 +252,16 @@ def _require_signs(name: str, model: nn.Module, arm: ArmResult, start: StageInpu
         require_equal(f"the {what} of the constrained weights in model/ of {name}", found, recorded)
 
 
-def said_on_validation(config: AuditConfig, given: Stages) -> dict[str, float]:
+def stated_on_validation(config: AuditConfig, given: Stages) -> dict[str, float]:
     """Loss of each model on the validation split, in nats per token, as its stage says it beside its training."""
-    said = BaseResult.read(given[BASE])
-    found = {name: math.log(value) for name, value in said.trained_check.validation_perplexity.items()}
+    base = BaseResult.read(given[BASE])
+    found = {name: math.log(value) for name, value in base.trained_check.validation_perplexity.items()}
     start = ConstrainResult.read(given[config.starts[MONOTONIC]])
     found["constrained-untrained"] = math.log(start.validation_perplexity_after)
     for name, place in config.models.items():
         role, _, share = place.partition("/snapshots/")
         if share:
-            kept = said if role == BASE else ArmResult.read(given[role])
+            kept = base if role == BASE else ArmResult.read(given[role])
             found[name] = kept.snapshots.get(share, math.nan)
     return found
 

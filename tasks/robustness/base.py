@@ -14,11 +14,10 @@ from storage.run_directory import SHORT_FINGERPRINT
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch
-from tasks.language.memory import require_memory
+from tasks.language.memory import BYTES_PER_PARAMETER, TENSORS_PER_CHECKPOINT, require_memory
 from tasks.language.result import Training
 from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.training import train_language_model
-from tasks.robustness.disk import model_bytes
 from tasks.robustness.results import BaseResult, SetupResult
 from tasks.robustness.stages import BaseConfig
 from tasks.robustness.study import snapshot_folder
@@ -122,3 +121,13 @@ def _require_fit(model: Any, vocabulary_size: int, sequence_length: int) -> None
         raise BadInput(
             f"sequence_length {sequence_length} is longer than the {positions} positions of the model: lower it"
         )
+
+
+def model_bytes(parameters: int, *, models: int, trainings: int, keep_checkpoints: int) -> int:
+    """What all other stages of a study write at most, roughly: its models, and the checkpoints of each training.
+
+    A training holds the kept checkpoints, what was best at each of them, the last that was read, and the one being
+    written. Records and logs are small beside these.
+    """
+    checkpoints = trainings * TENSORS_PER_CHECKPOINT * (2 * keep_checkpoints + 2)
+    return parameters * BYTES_PER_PARAMETER * (models + checkpoints)

@@ -9,11 +9,10 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from storage.records import read_records
-from tasks.attacks.configuration import FlipAttack
+from tasks.attacks.effects import succeeded
 from tasks.attacks.flips import Flipped, FlipSearch, forwards_after, random_flips
 from tasks.attacks.scoring import Count, Victim
-from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
-from tasks.attacks.vocabulary import round_trips, usable_tokens
+from tasks.attacks.texts import Text, attacked_texts, round_trips, tokenizer_of, usable_tokens, victim
 from tasks.robustness.results import HotFlipResult, SearchPoint, SetupResult
 from tasks.robustness.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
 from tasks.stage.run import StageInput, StageRun
@@ -56,21 +55,20 @@ class _Attacker:
         losses = self.judge.losses([[]] * len(judged), judged)
         clean, blind_loss, *others = (loss_L[gradient.scored_L].sum().item() for loss_L in losses)
         shares, controls = others[: len(found.after_shares)], others[len(found.after_shares) :]
-        tokens_scored, whole = int(gradient.scored_L.sum()), losses[0].sum().item()
         positions, blind_positions = found.positions(text.tokens), blindly.positions(text.tokens)
-        return {
+        row = {
             "model": self.config.model,
             "example_id": text.example_id,
             "source": text.source,
             "text_tokens": len(text.tokens),
-            "tokens_scored": tokens_scored,
+            "tokens_scored": int(gradient.scored_L.sum()),
             "loss_sum_nats": shares[-1],
             "clean_loss_sum_nats": clean,
-            "text_clean_loss_sum_nats": whole,
+            "text_clean_loss_sum_nats": losses[0].sum().item(),
             "control_losses_sum_nats": controls,
             "blind_loss_sum_nats": blind_loss,
             "budget_losses_sum_nats": shares,
-            "success": succeeded(attack, shares[-1], clean, tokens_scored, whole / len(text.tokens)),
+            "success": False,  # asked below, of these losses
             "writable": gradient.writable,
             "positions": positions,
             "replacements": [found.tokens[position] for position in positions],
@@ -84,17 +82,11 @@ class _Attacker:
             "backward_sequences": spent.backward_sequences,
             "blind_forward_sequences": blind_spent.forward_sequences,
         }
+        return row | {"success": succeeded(row, attack.success_relative_increase)}
 
     def _run(self, search: FlipSearch) -> tuple[Flipped, Count]:
         search.victim.count = Count()
         return search.run(), search.victim.count
-
-
-def succeeded(
-    attack: FlipAttack, loss_sum: float, clean_loss_sum: float, tokens_scored: int, text_clean_loss: float
-) -> bool:
-    """Whether the scored tokens cost enough more; `text_clean_loss` is that of the whole text, in nats per token."""
-    return (loss_sum - clean_loss_sum) / tokens_scored > attack.success_relative_increase * text_clean_loss
 
 
 def _result(config: HotFlipConfig, rows: list[dict[str, Any]], digest: str) -> HotFlipResult:

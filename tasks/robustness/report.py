@@ -9,7 +9,7 @@ from tasks.findings.numbers import NATS, estimate, span
 from tasks.robustness import tables, words
 from tasks.robustness.answer import answer_figure, numbers, told
 from tasks.robustness.arm import BASELINE, MONOTONIC
-from tasks.robustness.attacked_texts import AttackedTexts
+from tasks.robustness.attacked_texts import HOW, AttackedTexts
 from tasks.robustness.final_results import FinalResults
 
 
@@ -52,9 +52,8 @@ def report(results: FinalResults, drawn: Mapping[str, Figure], attacked: Mapping
                 ),
                 Section(
                     "Training",
-                    points=[words.SAME_BUDGET],
+                    texts=[words.same_budget(results)],
                     figures=[figure for name, figure in drawn.items() if name.startswith("training-")],
-                    tables=[tables.training_table(results), tables.cost_table(results)],
                 ),
                 _checks_section(results),
                 _text_section(results),
@@ -83,7 +82,7 @@ def _other_numbers(results: FinalResults) -> list[str]:
 def _attack_section(name: str, results: FinalResults, drawn: Mapping[str, Figure], attacked: AttackedTexts) -> Section:
     return Section(
         words.ATTACK_TITLES[name],
-        texts=[words.how_attacked(results.attacks[name], results), attacked.how],
+        texts=[words.how_attacked(results.attacks[name], results), HOW],
         figures=[drawn[f"{kind}-{name}"] for kind in ("equal-loss", "strength", "effects")],
         excerpts=attacked.shown,
         tables=tables.attack_tables(name, results),
@@ -100,8 +99,8 @@ def _checks_section(results: FinalResults) -> Section:
             "counted cost on the same tokens of documents which no search had seen, and that losses, costs and "
             "successes follow from the records was computed again before this page was written.",
             results.audit.in_words,
+            words.trained(results),
         ],
-        tables=[tables.trained_table(results)],
         details=[Folded("The layers that were checked", "\n".join(constrained))],
     )
 

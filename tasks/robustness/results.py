@@ -14,8 +14,7 @@ from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.losses import ModelLoss
 from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
 from tasks.monotonic.configuration import By, Signs, Start
-from tasks.monotonic.order_result import Certificate, OrderOnText
-from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
+from tasks.monotonic.result import Certificate, Liveness, Movement, OrderOnText, VerifiedWeights
 from tasks.stage.result import Result
 from tasks.training.initial import InitialWeights
 

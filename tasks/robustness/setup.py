@@ -26,7 +26,6 @@ from tasks.language.document_store import DocumentStore, document_store
 from tasks.language.documents import Document
 from tasks.language.result import PackedSplit
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
-from tasks.robustness.disk import text_bytes
 from tasks.robustness.results import SetupResult
 from tasks.robustness.stages import SetupConfig
 from tasks.stage.preflight import preflight
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 PACKED_SPLITS = ("train", "validation")
 PARTS = 4
 REPORT_DOCUMENTS = 1000
+BYTES_PER_CHARACTER = 8  # text twice in Parquet (cache, splits) and packed tokens, generously
 TYPICAL_HUB_CHARACTERS = 10_000  # a document of The Pile has 6 000 on average
 
 
@@ -47,7 +47,7 @@ def setup(run: Any, config: SetupConfig) -> SetupResult:
     `text/` are functions of the configuration and the text. Raises BadInput, and CheckFailed when the splits
     share anything.
     """
-    need = text_bytes(_expected_characters(config))
+    need = _expected_characters(config) * BYTES_PER_CHARACTER
     durable.write_json(run.directory / "preflight.json", preflight(run.directory, need))
 
     skipped: Counter[str] = Counter()

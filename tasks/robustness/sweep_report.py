@@ -29,7 +29,7 @@ def report(results: RobustnessSweepResults, cells: Cells, of_cells: Document) ->
     sections = [
         Section(
             "The arms compared",
-            points=[words.SAME_BUDGET, *words.alive(shares), *words.models(first)],
+            points=[words.same_budget(first), *words.alive(shares), *words.models(first)],
             figures=[_differences_figure(results, cells)],
             tables=[*_primary_tables(given), _mean_table(results), _equal_loss_table(results)],
         ),

@@ -93,6 +93,8 @@ def liveness_table(results: FinalResults) -> Table:
                 "-" if moved is None else f"{moved:.2%}",
                 "-" if arm.movement_ratio is None else TIMES(arm.movement_ratio),
                 f"{arm.constraint.share_of_zeros:.0%}" if arm.constraint else "-",
+                COUNT(arm.best_step),
+                f"{arm.budget['learning_rate']:g}",
                 results.run(f"train-{name}"),
             ]
         )
@@ -100,8 +102,12 @@ def liveness_table(results: FinalResults) -> Table:
         "What the constrained sublayers do on the validation split: what their replacement by their mean output adds "
         "to the loss (nats per token), as a share of the baseline's; effective rank of their outputs without what a "
         "LayerNorm takes away, mean over layers; median relative movement of their weights in training, and that as a "
-        "multiple of the baseline's; share of these weights that are 0.",
-        ["arm", "start", "kept by", "rise", "of baseline's", "rank", "moved", "x baseline", "zeros", "run"],
+        "multiple of the baseline's; share of these weights that are 0; the step that was kept, and the peak of the "
+        "learning rate.",
+        [
+            *("arm", "start", "kept by", "rise", "of baseline's", "rank", "moved", "x baseline", "zeros", "best step"),
+            *("rate", "run"),
+        ],
         rows,
     )
 
@@ -140,38 +146,6 @@ def loss_tables(results: FinalResults) -> list[Table]:
 
 def _adjusted(results: FinalResults) -> str:
     return f"adjusted for the {len(results.secondary)} secondary comparisons together (Holm 1979)"
-
-
-def training_table(results: FinalResults) -> Table:
-    return Table(
-        "Training of the arms.",
-        ["arm", "steps", "tokens trained", "best step", "peak rate", "run"],
-        [
-            [
-                name,
-                *map(COUNT, (arm.steps, arm.tokens_trained, arm.best_step)),
-                f"{arm.budget['learning_rate']:g}",
-                results.run(f"train-{name}"),
-            ]
-            for name, arm in results.arms.items()
-        ],
-    )
-
-
-def cost_table(results: FinalResults) -> Table:
-    """Equal for every model, or aggregate would have refused."""
-    rows = []
-    for name, findings in results.attacks.items():
-        first, cost = next(iter(findings.costs.items()))
-        counts = (cost.forward_sequences, cost.backward_sequences, cost.blind_forward_sequences, findings.documents)
-        rows.append([name, *map(COUNT, counts), len(findings.costs), results.run(f"{name}-{first}")])
-    return Table(
-        "Cost of the searches on one model, counted, the same for all: sequences that went through it in the gradient "
-        "search (forwards, of these with a backward) and in the blind search; and on how many documents was judged. "
-        "The run is that of the first model.",
-        ["attack", "forwards", "backwards", "blind forwards", "documents judged", "models", "run"],
-        rows,
-    )
 
 
 def attack_tables(name: str, results: FinalResults) -> list[Table]:
@@ -411,21 +385,6 @@ def _steepest(falls: Sequence[float | None]) -> str:
     """The steepest fall, without its sign; - where one is not known."""
     known = [fall for fall in falls if fall is not None]
     return f"{abs(min(known)):.2g}" if len(known) == len(falls) else "-"
-
-
-def trained_table(results: FinalResults) -> Table:
-    base, check = results.base, results.base.trained_check
-    perplexities = check.validation_perplexity
-    rows = [
-        [name, perplexity(perplexities[name]), LOSS(check.ratio_of_perplexities[name]), f"{limit:g}"]
-        for name, limit in check.required_ratio.items()
-    ]
-    return Table(
-        f"That the base model ({base.source}) is a trained one: its validation perplexity "
-        f"({perplexity(perplexities['base'])}) as a multiple of that of what it is compared with.",
-        ["compared with", "perplexity", "base / this", "required at most", "run"],
-        [[*row, results.run("base")] for row in rows],
-    )
 
 
 def split_table(results: FinalResults) -> Table:

@@ -9,9 +9,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from tasks.attacks.scoring import Victim
-from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
+from tasks.attacks.texts import Text, attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
-from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.robustness.results import Restart, SearchPoint, SetupResult, Trigger, UatResult
 from tasks.robustness.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
 from tasks.stage.execution import Execution

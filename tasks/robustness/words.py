@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
 from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
-from tasks.findings.numbers import NATS, estimate, holds_zero, percent
+from tasks.findings.numbers import NATS, estimate, holds_zero, percent, perplexity
 from tasks.findings.statistics.power import POWER
 from tasks.findings.statistics.resampling import Estimate
 from tasks.robustness.answer import ONE_SEED, Answered, shows_the_control
@@ -21,8 +21,6 @@ STILL_GROWING = 0.05
 """An attack of which the last part of the budget found more than this share of the increase has not converged."""
 LAST_PART = f"{1 - BUDGET_SHARES[-2]:.0%}"
 """The part of the budget of which it is asked what it still found."""
-SAME_BUDGET = "All arms had the same budget."
-"""Or the gate would have refused."""
 MORE_WOULD_BE_FOUND = "A larger budget would find more, and may find another difference."
 
 QUESTION = "Does forcing the feed-forward weights of a language model to be non-negative make it harder to attack?"
@@ -125,9 +123,21 @@ def _kind_of_text(text: dict[str, Any]) -> str:
     )
 
 
+def same_budget(results: FinalResults) -> str:
+    """What every arm spent, or the gate would have refused."""
+    arm = results.arms[BASELINE]
+    return f"All arms had the same budget: {arm.steps:,} steps on {arm.tokens_trained:,} tokens each."
+
+
 def how_attacked(findings: Findings, results: FinalResults) -> str:
     """One paragraph on what an attack does, with its settings."""
     attack, split, sources = findings.attack, results.text[findings.split], findings.effects[BASE].sources
+    spent = findings.costs[BASE]
+    cost = (
+        f"The search on a model took {spent.forward_sequences:,} forwards, {spent.backward_sequences:,} of them "
+        f"with a backward, and blind search {spent.blind_forward_sequences:,}, the same for all {len(findings.costs)} "
+        "models."
+    )
     judged = (
         f"{findings.documents:,} of the {split.documents:,} documents of {findings.split}, from {sources:,} sources"
     )
@@ -139,7 +149,7 @@ def how_attacked(findings: Findings, results: FinalResults) -> str:
             f"the first {attack.text_tokens} of each. Two controls: the mean of {attack.control_triggers} random "
             "triggers of the same length, and blind search, which tries random replacements, without gradients, at the "
             "same counted cost. Every model faces what both searches found for every model; what counts is the one "
-            "trigger that does most to it on attack-search."
+            f"trigger that does most to it on attack-search. {cost}"
         )
     return (
         f"HotFlip (Ebrahimi et al. 2018, arXiv 1712.06751), for tokens: up to {attack.flips} of each text replaced, "
@@ -147,7 +157,7 @@ def how_attacked(findings: Findings, results: FinalResults) -> str:
         "tokens of each. Where an attacker may write is drawn beforehand, the same for every model; all other tokens "
         f"are scored, and no others. Two controls: the mean of {attack.control_draws} draws of {attack.flips} random "
         "replacements, and blind search at the same counted cost. Every model faces what both searches found for every "
-        "model; what counts, in each text, are the flips that do most to it."
+        f"model; what counts, in each text, are the flips that do most to it. {cost}"
     )
 
 
@@ -325,6 +335,21 @@ def verified(results: FinalResults) -> str:
         f"{name}: {of.weights_checked:,} weights of {of.layers_checked} layers ({of.variant}), signs {of.signs}, none "
         f"violated, {of.share_of_zeros:.0%} are 0"
         for name, of in kept.items()
+    )
+
+
+def trained(results: FinalResults) -> str:
+    """That the base model is a trained one, by what it is compared with."""
+    check = results.base.trained_check
+    perplexities = check.validation_perplexity
+    compared = [
+        f"{check.ratio_of_perplexities[name]:.4f} times that of {name} ({perplexity(perplexities[name])}; at most "
+        f"{limit:g} is allowed)"
+        for name, limit in check.required_ratio.items()
+    ]
+    return (
+        f"The base model ({results.base.source}) is a trained one: its validation perplexity is "
+        f"{perplexity(perplexities['base'])}, {' and '.join(compared)}."
     )
 
 

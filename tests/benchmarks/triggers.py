@@ -24,9 +24,8 @@ import torch
 
 from tasks.attacks.configuration import TriggerAttack
 from tasks.attacks.scoring import Victim
-from tasks.attacks.texts import attacked_texts, tokenizer_of
+from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, mean_loss, random_tokens
-from tasks.attacks.vocabulary import usable_tokens
 from tasks.language.model import load
 from tasks.robustness.arm import BASE
 from tasks.robustness.stages import JUDGED, SEARCHED

@@ -10,9 +10,8 @@ from tasks.attacks.candidates import best_of_each_position, estimated_effects
 from tasks.attacks.configuration import FlipAttack, TriggerAttack
 from tasks.attacks.flips import FlipSearch, random_flips, scored_tokens, writable_positions
 from tasks.attacks.scoring import Victim
-from tasks.attacks.texts import attacked_texts, tokenizer_of
+from tasks.attacks.texts import attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, mean_loss
-from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.language.model import token_losses
 from tasks.language.tokenizer import train_tokenizer
 from tasks.robustness.stages import SetupConfig, for_setup

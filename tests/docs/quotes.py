@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from tasks.findings.document import Document, Figure
-from tasks.robustness.attacked_texts import HOW, AttackedTexts
+from tasks.robustness.attacked_texts import AttackedTexts
 
 QUOTED = Path(__file__).with_name("quoted")
 RUNS = sorted(file.stem for file in QUOTED.glob("*.json"))
@@ -51,7 +51,7 @@ def document(study: str, final_results: Path) -> Document:
     results = importlib.import_module(f"tasks.{study}.final_results").FinalResults.read_file(final_results)
     if study != "robustness":
         return made.document(results, Drawn())
-    return made.report(results, Drawn(), dict.fromkeys(results.attacks, AttackedTexts(HOW, (), ())))
+    return made.report(results, Drawn(), dict.fromkeys(results.attacks, AttackedTexts((), ())))
 
 
 if __name__ == "__main__":

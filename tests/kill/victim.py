@@ -26,7 +26,6 @@ from tasks.training.__main__ import main
 
 IMPORTED_BY_WORK = (
     "tests.kill.toy",
-    "tasks.robustness.constrain",
     "tasks.robustness.arms",
     "tasks.inversion.train",
     "tasks.icecube.train",

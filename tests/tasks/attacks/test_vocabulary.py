@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from storage.errors import BadInput
-from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
+from tasks.attacks.texts import round_trips, text_of, usable_tokens
 from tasks.language.tokenizer import train_tokenizer
 from tests.tasks.tiny import sentences
 

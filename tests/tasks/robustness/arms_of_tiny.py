@@ -30,7 +30,7 @@ ARMS = ["baseline", *KEPT, "unconstrained-start"]
 
 SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup")
 BASE = Stage("base", BaseConfig, "tasks.robustness.base:base")
-CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.constrain:constrain")
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.arms:constrain")
 TRAIN = Stage("train-arm", TrainConfig, "tasks.robustness.arms:train_arm")
 
 

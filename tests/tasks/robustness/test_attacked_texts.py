@@ -12,8 +12,7 @@ import pytest
 
 from storage.records import read_records
 from tasks.attacks.texts import attacked_texts as texts_of
-from tasks.attacks.texts import tokenizer_of
-from tasks.attacks.vocabulary import text_of
+from tasks.attacks.texts import text_of, tokenizer_of
 from tasks.findings.table import visible
 from tasks.robustness import attacked_texts
 from tasks.robustness.attacked_texts import MOST_TOKENS, _chosen, _kept, _Read

@@ -24,9 +24,8 @@ from tasks.attacks.candidates import blind_candidates
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.flips import FlipSearch, random_flips, writable_positions
 from tasks.attacks.scoring import Victim
-from tasks.attacks.texts import attacked_texts
+from tasks.attacks.texts import attacked_texts, round_trips, text_of, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, control_triggers
-from tasks.attacks.vocabulary import round_trips, text_of, usable_tokens
 from tasks.language.model import load, save
 from tasks.robustness import transfer
 from tasks.robustness.results import HotFlipResult, TransferResult, UatResult

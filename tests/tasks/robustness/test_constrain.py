@@ -12,7 +12,7 @@ from storage.run_directory import RunDirectory
 from tasks.language.model import load
 from tasks.monotonic.constraint import constrained_modules, verify
 from tasks.monotonic.signs import AllowedSigns
-from tasks.robustness.constrain import constrain
+from tasks.robustness.arms import constrain
 from tasks.robustness.results import ConstrainResult
 from tasks.robustness.stages import for_starts
 from tasks.stage.run import StageRun

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tasks.robustness.disk import model_bytes
+from tasks.robustness.base import model_bytes
 from tasks.robustness.stages import BaseConfig, ChooseConfig, TrainConfig, for_base
 from tests.tasks.tiny import finished_study, handles_of, tiny_study
 

@@ -157,70 +157,38 @@ OF_STUDY = "the weights that monotonic constrains are those of the study"
 OF_TEXT = "splits in the result of setup is that in"
 VALIDATIONS = "validation 1 in the result of {} is that in"
 
+# fmt: off
 TRAININGS: list[Case] = [
     ("more documents", result("text", "splits", "train", documents=10**6, characters=10**9), OF_TEXT),
     ("more test documents", result("text", "splits", "test", documents=999), OF_TEXT),
     ("another test split", result("text", "splits", "test", digest="0" * 64), OF_TEXT),
     ("more tokens", result("text", "packed", "validation", tokens=10**8), "the packed validation split of setup is"),
-    (
-        "r8: twice the steps",
-        result("monotonic", "training", steps=lambda n: 2 * n),
-        "same budget, monotonic as baseline",
-    ),
-    (
-        "all for longer",
-        result(" ".join(ARMS), "training", steps=lambda n: 100 * n),
-        "the steps of baseline are those in",
-    ),
-    (
-        "all on more",
-        result(" ".join(ARMS), "training", tokens_trained=lambda n: 100 * n),
-        "baseline was trained on the tokens of its steps",
-    ),
-    (
-        "all at another rate",
-        result(" ".join(ARMS), "training", "budget", learning_rate=0.5),
-        "baseline was trained with the configured budget",
-    ),
+    ("r8: twice the steps", result("monotonic", "training", steps=lambda n: 2 * n),
+     "same budget, monotonic as baseline"),
+    ("all for longer", result(" ".join(ARMS), "training", steps=lambda n: 100 * n),
+     "the steps of baseline are those in"),
+    ("all on more", result(" ".join(ARMS), "training", tokens_trained=lambda n: 100 * n),
+     "baseline was trained on the tokens of its steps"),
+    ("all at another rate", result(" ".join(ARMS), "training", "budget", learning_rate=0.5),
+     "baseline was trained with the configured budget"),
     ("not the best trial", not_the_best, "monotonic kept the best of its trials"),
-    (
-        "n16: best of another list",
-        result("monotonic", "training", best_validation_loss_nats_per_token=1.0),
-        "the best validation of monotonic is the lowest of its validations",
-    ),
-    (
-        "best of base",
-        result("base", "training", best_validation_loss_nats_per_token=1.0),
-        "the best validation of base is the lowest of its validations",
-    ),
+    ("n16: best of another list", result("monotonic", "training", best_validation_loss_nats_per_token=1.0),
+     "the best validation of monotonic is the lowest of its validations"),
+    ("best of base", result("base", "training", best_validation_loss_nats_per_token=1.0),
+     "the best validation of base is the lowest of its validations"),
     ("lower in base", lower_in_base, VALIDATIONS.format("base")),
-    (
-        "perplexity of another loss",
-        result("monotonic", "training", best_validation_perplexity=3.0),
-        "the best perplexity of monotonic follows from its loss",
-    ),
-    (
-        "other validations",
-        result("monotonic", "training", "validations", 0, validation_loss_nats_per_token=9.0),
-        VALIDATIONS.format("monotonic"),
-    ),
+    ("perplexity of another loss", result("monotonic", "training", best_validation_perplexity=3.0),
+     "the best perplexity of monotonic follows from its loss"),
+    ("other validations", result("monotonic", "training", "validations", 0, validation_loss_nats_per_token=9.0),
+     VALIDATIONS.format("monotonic")),
     ("other metrics", other_metrics, VALIDATIONS.format("monotonic")),
-    (
-        "never clipped",
-        result("monotonic", "training", "gradients", 0, gradient_steps_clipped_share=0.0),
-        "epoch's gradients 1 in the result of monotonic is that in",
-    ),
-    (
-        "ratio of another base",
-        result("base", "trained_check", "ratio_of_perplexities", unigram=0.01),
-        "the ratios of base follow from its perplexities",
-    ),
+    ("never clipped", result("monotonic", "training", "gradients", 0, gradient_steps_clipped_share=0.0),
+     "epoch's gradients 1 in the result of monotonic is that in"),
+    ("ratio of another base", result("base", "trained_check", "ratio_of_perplexities", unigram=0.01),
+     "the ratios of base follow from its perplexities"),
     ("not trained", not_trained, "base is trained, beside unigram"),
-    (
-        "asked for less",
-        result("base", "trained_check", "required_ratio", unigram=1000.0),
-        "base was held against what is configured",
-    ),
+    ("asked for less", result("base", "trained_check", "required_ratio", unigram=1000.0),
+     "base was held against what is configured"),
     ("no snapshots", result("base", snapshots={}), "base kept a snapshot at each share of its training"),
     ("two arms of the same weights", copied, "every arm has weights of its own"),
     ("r12: no layer", result("monotonic", "constraint", layers_checked=0, layers=[]), LOOKED_AT),
@@ -232,22 +200,16 @@ TRAININGS: list[Case] = [
     ("a weight below 0", result("monotonic", "constraint", min_weight=-1e-9), SIGNS),
     ("trained another way", result("monotonic", by="softplus"), "monotonic was trained as its name says"),
     ("a constrained baseline", constrained_baseline, "baseline was trained without constraint"),
-    (
-        "layers of another arm",
-        result("random-signs", "constraint", layers=lambda names: [f"{name}.other" for name in names]),
-        "all arms have the same constrained layers",
-    ),
-    (
-        "a rise that its losses contradict",
-        result("monotonic", "sublayers", rise_nats_per_token=3.0),
-        "the rise of monotonic follows from its two losses",
-    ),
-    (
-        "n5: better than its best",
-        result("monotonic", "sublayers", **dict.fromkeys(LOSSES_OF_LIVENESS, lambda loss: loss - 1)),
-        "the liveness of monotonic was measured at its best validation loss",
-    ),
+    ("layers of another arm",
+     result("random-signs", "constraint", layers=lambda names: [f"{name}.other" for name in names]),
+     "all arms have the same constrained layers"),
+    ("a rise that its losses contradict", result("monotonic", "sublayers", rise_nats_per_token=3.0),
+     "the rise of monotonic follows from its two losses"),
+    ("n5: better than its best",
+     result("monotonic", "sublayers", **dict.fromkeys(LOSSES_OF_LIVENESS, lambda loss: loss - 1)),
+     "the liveness of monotonic was measured at its best validation loss"),
 ]
+# fmt: on
 
 
 # ---------------------------------------------------------------------------------------- test losses and order
@@ -306,19 +268,15 @@ def below_nothing(row: Row) -> None:
     row["loss_sum_nats"] = -500.0
 
 
+# fmt: off
 EVALUATION: list[Case] = [
-    (
-        "r5, r9: a loss that its records contradict",
-        result("evaluation", "models", "monotonic", loss_nats_per_token=1.5, perplexity=4.48),
-        "what evaluate says of monotonic follows from its records",
-    ),
+    ("r5, r9: a loss that its records contradict",
+     result("evaluation", "models", "monotonic", loss_nats_per_token=1.5, perplexity=4.48),
+     "what evaluate says of monotonic follows from its records"),
     ("r7: nan", record("evaluation", loss_sum_nats=math.nan), "every loss of evaluate is a finite number: measured "),
     ("r7: infinite", record("uat-base", loss_sum_nats=math.inf), "every loss of uat on base is a finite number: meas"),
-    (
-        "n10: below 0",
-        evaluated(below_nothing),
-        "no loss of evaluate is below 0: measured loss_sum_nats of monotonic, doc",
-    ),
+    ("n10: below 0", evaluated(below_nothing),
+     "no loss of evaluate is below 0: measured loss_sum_nats of monotonic, doc"),
     *(half_scored(model) for model in ("unigram", "untrained", "constrained-untrained")),
     *(
         (f"r10: not {m}", not_evaluated(m), f"scored every model of the study: measured not {m}")
@@ -331,6 +289,7 @@ EVALUATION: list[Case] = [
     ("an order of others", reordered(True, variant="mlp_in"), "weights of monotonic were looked at for its order"),
     ("an order of fewer", fewer_ordered, "order examined every model of the study: measured base, baseline, monotonic"),
 ]
+# fmt: on
 
 
 # ------------------------------------------------------------------------------------------------- the attacks
@@ -446,6 +405,7 @@ SAW = "is what the search of hotflip on {} saw: measured"
 BEST = "the {} search of uat on monotonic kept the trigger of its best restart"
 ENDED = "the {} search of uat on monotonic ran to its end"
 
+# fmt: off
 ATTACKS: list[Case] = [
     *(
         (
@@ -457,65 +417,35 @@ ATTACKS: list[Case] = [
         for s in ["scored the text's own tokens alone"]
     ),
     ("r3: positions that none may write", rows("hotflip-base", elsewhere, first=True), "wrote where it may write"),
-    (
-        "r4: judged where learned",
-        result("uat-monotonic", split="attack-search"),
-        "uat on monotonic is judged on attack-e",
-    ),
+    ("r4: judged where learned", result("uat-monotonic", split="attack-search"),
+     "uat on monotonic is judged on attack-e"),
     ("r4: other documents, uat", rows("uat", renamed), JUDGED),
     ("r4: other documents, hotflip", rows("hotflip", renamed), JUDGED),
     ("r10: documents that one model lost", lost, f"hotflip on monotonic {JUDGED}: measured 3 rows"),
-    (
-        "r8: one model for less",
-        result("uat-monotonic", "gradient", forward_sequences=lambda n: n - 10),
-        "blind search spent as much as uat on monotonic",
-    ),
-    (
-        "r8: one model for longer",
-        all_of(
-            *(result("uat-monotonic", of, forward_sequences=lambda n: n + 6) for of in ("gradient", "blind")),
-        ),
-        "uat spent the same on every model",
-    ),
-    (
-        "r8: costs of no record",
-        rows("hotflip-base", lambda row: row.update(forward_sequences=1)),
-        "forward_sequences of",
-    ),
+    ("r8: one model for less", result("uat-monotonic", "gradient", forward_sequences=lambda n: n - 10),
+     "blind search spent as much as uat on monotonic"),
+    ("r8: one model for longer",
+     all_of(*(result("uat-monotonic", of, forward_sequences=lambda n: n + 6) for of in ("gradient", "blind"))),
+     "uat spent the same on every model"),
+    ("r8: costs of no record", rows("hotflip-base", lambda row: row.update(forward_sequences=1)),
+     "forward_sequences of"),
     ("r8: fewer forwards", less_searched(10, 0), "uat on base spent what its configuration allows"),
     ("r8: fewer backwards", less_searched(2, 1), "uat on base spent what its configuration allows"),
     ("r8: cheaper flips", cheaper_flips, "hotflip on base spent what its configuration allows"),
-    (
-        "idle blind search",
-        result(attacked("uat"), "blind", forward_sequences=0),
-        "blind search spent as much as uat on b",
-    ),
-    (
-        "r11: a draw that nobody kept",
-        record("hotflip-base", control_losses_sum_nats=lambda losses: losses[1:]),
-        "every draw of the control of hotflip on base is kept",
-    ),
-    (
-        "r11: a success that its losses do not show",
-        record("hotflip-base", success=lambda done: not done),
-        "successes of hotflip on base follow from the losses",
-    ),
-    (
-        "other settings, uat",
-        result("uat-base", "attack", candidates=lambda n: n + 1),
-        "uat on base attacked as this study is configured",
-    ),
-    (
-        "other settings, hotflip",
-        result("hotflip-base", "attack", candidates=lambda n: n + 1),
-        "hotflip on base attacked as this study is configured",
-    ),
+    ("idle blind search", result(attacked("uat"), "blind", forward_sequences=0),
+     "blind search spent as much as uat on b"),
+    ("r11: a draw that nobody kept", record("hotflip-base", control_losses_sum_nats=lambda losses: losses[1:]),
+     "every draw of the control of hotflip on base is kept"),
+    ("r11: a success that its losses do not show", record("hotflip-base", success=lambda done: not done),
+     "successes of hotflip on base follow from the losses"),
+    ("other settings, uat", result("uat-base", "attack", candidates=lambda n: n + 1),
+     "uat on base attacked as this study is configured"),
+    ("other settings, hotflip", result("hotflip-base", "attack", candidates=lambda n: n + 1),
+     "hotflip on base attacked as this study is configured"),
     ("other open positions", rows("hotflip-monotonic", moved, first=True), "hotflip scored the same tokens for every"),
-    (
-        "more flips than allowed",
-        rows("hotflip", lambda row: row.update(positions=row["writable"], flips=len(row["writable"]))),
-        "wrote as much as it may",
-    ),
+    ("more flips than allowed",
+     rows("hotflip", lambda row: row.update(positions=row["writable"], flips=len(row["writable"]))),
+     "wrote as much as it may"),
     ("flips uncounted", rows("hotflip", lambda row: row.update(flips=0)), "the flips of hotflip on base are counted"),
     (
         "positions beyond the text",
@@ -525,70 +455,38 @@ ATTACKS: list[Case] = [
         ),
         "positions open to the attacker are of the text",
     ),
-    (
-        "one token scored",
-        rows("hotflip", lambda row: row.update(writable=list(range(row["text_tokens"] - 1)), tokens_scored=1)),
-        "scored at least half",
-    ),
-    (
-        "budgets lost",
-        rows("hotflip", lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]])),
-        "kept what it had found at each share",
-    ),
+    ("one token scored",
+     rows("hotflip", lambda row: row.update(writable=list(range(row["text_tokens"] - 1)), tokens_scored=1)),
+     "scored at least half"),
+    ("budgets lost", rows("hotflip", lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]])),
+     "kept what it had found at each share"),
     ("a replacement less", a_replacement_less, "hotflip on monotonic kept a token for each of its positions, document"),
-    (
-        "a clean loss of other tokens",
-        rows("uat", lambda row: put(row, {"clean_loss_sum_nats": lambda loss: loss / 2})),
-        "was compared with the clean loss of the same tokens",
-    ),
-    (
-        "n9: the part costs more than the whole",
-        of_hotflip(dearer_than_the_whole),
-        "in hotflip on monotonic the scored part of a text costs no more than the whole",
-    ),
+    ("a clean loss of other tokens", rows("uat", lambda row: put(row, {"clean_loss_sum_nats": lambda loss: loss / 2})),
+     "was compared with the clean loss of the same tokens"),
+    ("n9: the part costs more than the whole", of_hotflip(dearer_than_the_whole),
+     "in hotflip on monotonic the scored part of a text costs no more than the whole"),
     ("a long trigger", result("uat-base", "gradient", trigger_ids=lambda ids: ids * 9), "is as long as configured"),
-    (
-        "no curve",
-        result("uat-base", "gradient", curve=[]),
-        "uat on base ran to its end, in restarts and iterations: meas",
-    ),
+    ("no curve", result("uat-base", "gradient", curve=[]),
+     "uat on base ran to its end, in restarts and iterations: meas"),
     ("a restart less", result("uat-monotonic", "blind", restarts=lambda of: of[1:]), ENDED.format("blind")),
     ("an iteration less", result("uat-monotonic", "gradient", curve=lambda of: of[1:]), ENDED.format("gradient")),
     ("another trigger", result("uat-monotonic", "blind", trigger_ids=[1, 2, 3]), BEST.format("blind")),
-    (
-        "a higher loss",
-        result("uat-monotonic", "gradient", search_loss_nats_per_token=99.0),
-        BEST.format("gradient"),
-    ),
-    (
-        "another at the end of the budget",
-        result("uat-monotonic", "gradient", "budgets", **{"1": [1, 2, 3]}),
-        BEST.format("gradient"),
-    ),
+    ("a higher loss", result("uat-monotonic", "gradient", search_loss_nats_per_token=99.0), BEST.format("gradient")),
+    ("another at the end of the budget", result("uat-monotonic", "gradient", "budgets", **{"1": [1, 2, 3]}),
+     BEST.format("gradient")),
     ("a falling curve", falling_curve, "the curve of the gradient search of uat on monotonic never falls"),
     ("dearer iterations", dearer_iterations, "search of uat on monotonic after iteration 1 stands at what was spent"),
     ("cheaper rounds", cheaper_rounds, "the curve of hotflip on monotonic after round 0 stands at what was spent"),
-    (
-        "another rank correlation",
-        result("hotflip-monotonic", rank_correlation=-0.99),
-        "the rank correlation of hotflip on monotonic is the median of its records'",
-    ),
-    (
-        "converged",
-        rows("hotflip", lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]] * 3)),
-        SAW.format("base"),
-    ),
-    (
-        "not converged",
-        rows("hotflip", lambda row: put(row, {"budget_losses_sum_nats": lambda of: [row[CLEAN[0]]] * 2 + of[2:]})),
-        SAW.format("base"),
-    ),
+    ("another rank correlation", result("hotflip-monotonic", rank_correlation=-0.99),
+     "the rank correlation of hotflip on monotonic is the median of its records'"),
+    ("converged", rows("hotflip", lambda row: row.update(budget_losses_sum_nats=[row["loss_sum_nats"]] * 3)),
+     SAW.format("base")),
+    ("not converged",
+     rows("hotflip", lambda row: put(row, {"budget_losses_sum_nats": lambda of: [row[CLEAN[0]]] * 2 + of[2:]})),
+     SAW.format("base")),
     ("more by less", rows("hotflip", more_by_less), SAW.format("base")),
-    (
-        "more by less as searched",
-        rows("hotflip", more_by_less_as_searched),
-        "hotflip on base kept in no round what lowers the loss of document",
-    ),
+    ("more by less as searched", rows("hotflip", more_by_less_as_searched),
+     "hotflip on base kept in no round what lowers the loss of document"),
     ("n8: half of what was added", of_hotflip(half_added), SAW.format("monotonic")),
     ("n8: all but the curve", halved_but_for_the_curve, "the curve of hotflip on monotonic after round"),
     *(
@@ -597,6 +495,7 @@ ATTACKS: list[Case] = [
         for what in ("search", "random control")
     ),
 ]
+# fmt: on
 
 
 # ---------------------------------------------------------------------------------------------------- transfer
@@ -659,6 +558,7 @@ def other_clean_losses(row: Row) -> None:
 
 SAME, MEASURED = "scored the same tokens as the attack", "measured what the attack measured"
 
+# fmt: off
 TRANSFER: list[Case] = [
     transferred("uat", "gradient", "tokens_scored", 1, SAME),
     transferred("hotflip", "blind", "example_id", "0" * 64, SAME),
@@ -674,11 +574,8 @@ TRANSFER: list[Case] = [
     *(unwritten(attack, search) for attack in ("uat", "hotflip") for search in ("gradient", "blind")),
     *(claimed(kind, of) for kind, of in (("uat", "base"), ("uat_on_search", "monotonic"), ("hotflip", "base"))),
     *(restart(change) for change in ("lacks", "loss on search", "clean loss")),
-    (
-        "a model left out",
-        lambda stages: stages["transfer"]["result"]["uat"]["blind"].pop("random-signs"),
-        "transfer tried uat of every model on every model",
-    ),
+    ("a model left out", lambda stages: stages["transfer"]["result"]["uat"]["blind"].pop("random-signs"),
+     "transfer tried uat of every model on every model"),
     ("a stranger", stranger("transfer", found_for="an arm of my own"), "transfer tried the attacks of the study"),
     (
         "weak where the strongest is chosen",
@@ -710,17 +607,17 @@ TRANSFER: list[Case] = [
         "from base to monotonic on attack-search compares with one clean loss of each text",
     ),
 ]
+# fmt: on
 
+# fmt: off
 AUDITS: list[Case] = [
     ("nothing", audited_nothing, "computed numbers of every kind again: measured []"),
     ("a part", result("audit", "numbers", transfers=0), "computed numbers of every kind again: measured ["),
     ("differs too much", differs_too_much, "the largest difference of the audit in"),
-    (
-        "allows more",
-        result("audit", largest_difference=5.0, tolerance=10.0),
-        "allowed what it always does: measured 10.0, required 0.0001",
-    ),
+    ("allows more", result("audit", largest_difference=5.0, tolerance=10.0),
+     "allowed what it always does: measured 10.0, required 0.0001"),
 ]
+# fmt: on
 GATE = [*TRAININGS, *EVALUATION, *ATTACKS, *TRANSFER, *AUDITS]
 
 
@@ -790,25 +687,18 @@ def comes_back(stages: Stages) -> None:
 
 
 BY_FORWARDS = "is what the audit computes: measured .* give or take 0.0001 nats per token"
+# fmt: off
 AUDIT: list[Case] = [
-    (
-        "other shares of uat",
-        rows("uat-monotonic", lambda row: put(row, {"budget_losses_sum_nats": lambda of: [of[2] + 5] * 2 + of[2:]})),
-        f"uat, monotonic, document .*{BY_FORWARDS}",
-    ),
-    (
-        "other early triggers",
-        result("uat-monotonic", "gradient", "budgets", **{"0.1": [5, 6, 7]}),
-        f"uat, monotonic, document .*{BY_FORWARDS}",
-    ),
+    ("other shares of uat",
+     rows("uat-monotonic", lambda row: put(row, {"budget_losses_sum_nats": lambda of: [of[2] + 5] * 2 + of[2:]})),
+     f"uat, monotonic, document .*{BY_FORWARDS}"),
+    ("other early triggers", result("uat-monotonic", "gradient", "budgets", **{"0.1": [5, 6, 7]}),
+     f"uat, monotonic, document .*{BY_FORWARDS}"),
     ("a better base", trained_check("unigram", 2), f"validation loss of unigram {BY_FORWARDS}"),
     ("a worse beginning", trained_check("untrained", 2), f"validation loss of untrained {BY_FORWARDS}"),
     ("a better snapshot", result("base", "snapshots", **{"0.5": 0.5}), f"validation loss of base@0.5 {BY_FORWARDS}"),
-    (
-        "a start at no cost",
-        result("start-non-negative-positive-part", validation_perplexity_after=10.0),
-        f"validation loss of constrained-untrained {BY_FORWARDS}",
-    ),
+    ("a start at no cost", result("start-non-negative-positive-part", validation_perplexity_after=10.0),
+     f"validation loss of constrained-untrained {BY_FORWARDS}"),
     (
         "n3: a difference from -.030 to +.038",
         all_of(
@@ -818,34 +708,21 @@ AUDIT: list[Case] = [
         rf"transfer of hotflip \(gradient search\) from random-signs to monotonic on attack-evaluation.*{BY_FORWARDS}",
     ),
     ("n4: alive", alive, f"validation loss of monotonic with its sublayers replaced by their means {BY_FORWARDS}"),
-    (
-        "n7: 10 % better",
-        evaluated(lambda row: put(row, {"loss_sum_nats": lambda loss: loss * 0.9})),
-        f"evaluate, monotonic, document .*{BY_FORWARDS}",
-    ),
-    (
-        "n11: another trigger",
-        triggered,
-        rf"transfer of uat \(gradient search\) from monotonic to base on attack-search.*{BY_FORWARDS}",
-    ),
-    (
-        "n12: other flips",
-        rows("hotflip-monotonic", lambda row: put(row, {"replacements": lambda ids: [id_ - 1 for id_ in ids]})),
-        rf"transfer of hotflip \(gradient search\) from monotonic to base on attack-evaluation.*{BY_FORWARDS}",
-    ),
-    (
-        "another text of a trigger",
-        result("uat-monotonic", "gradient", trigger_text=" something else"),
-        "the text of the trigger of uat on monotonic is that of its ids",
-    ),
+    ("n7: 10 % better", evaluated(lambda row: put(row, {"loss_sum_nats": lambda loss: loss * 0.9})),
+     f"evaluate, monotonic, document .*{BY_FORWARDS}"),
+    ("n11: another trigger", triggered,
+     rf"transfer of uat \(gradient search\) from monotonic to base on attack-search.*{BY_FORWARDS}"),
+    ("n12: other flips",
+     rows("hotflip-monotonic", lambda row: put(row, {"replacements": lambda ids: [id_ - 1 for id_ in ids]})),
+     rf"transfer of hotflip \(gradient search\) from monotonic to base on attack-evaluation.*{BY_FORWARDS}"),
+    ("another text of a trigger", result("uat-monotonic", "gradient", trigger_text=" something else"),
+     "the text of the trigger of uat on monotonic is that of its ids"),
     ("comes back", comes_back, "comes back from its text"),
-    (
-        "all zeros",
-        result("monotonic", "constraint", share_of_zeros=0.999),
-        "the share of zeros of the constrained weights in model/ of monotonic",
-    ),
+    ("all zeros", result("monotonic", "constraint", share_of_zeros=0.999),
+     "the share of zeros of the constrained weights in model/ of monotonic"),
     ("larger", result("base", parameters=10**10), "the parameters of base"),
 ]
+# fmt: on
 WEIGHTS: dict[Callable[[str, Path], None], str] = {
     negated: "model/ of monotonic in",
     another_arm_s: "model/ of monotonic in",

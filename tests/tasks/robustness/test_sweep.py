@@ -186,7 +186,7 @@ def test_a_caution_names_its_cells_where_it_is_not_of_all(tmp_path: Path, cells:
     cells[1].numbers["numerics_changes"] = {"train-monotonic": [{}]}
     _, table = of_cells(tmp_path, cells)
     assert re.search(rf"^- seed {SEEDS[1]}: .*changed between attempts of train-monotonic", table, re.MULTILINE)
-    assert re.search(r"^- All arms had the same budget\.", table, re.MULTILINE)
+    assert re.search(r"^- All arms had the same budget: ", table, re.MULTILINE)
 
 
 def lowered(cells: list[Cell], *arms: str) -> list[Cell]:
