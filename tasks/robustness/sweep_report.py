@@ -31,7 +31,7 @@ def report(results: RobustnessSweepResults, cells: Cells, of_cells: Document) ->
             "The arms compared",
             points=[words.same_budget(first), *words.alive(shares), *words.models(first)],
             figures=[_differences_figure(results, cells)],
-            tables=[*_primary_tables(given), _mean_table(results), _equal_loss_table(results)],
+            tables=[*_primary_tables(given), *_mean_tables(results)],
         ),
         Section("The attacks", texts=[words.how_attacked(findings, first) for findings in first.attacks.values()]),
         *of_cells.sections,
@@ -151,35 +151,30 @@ def _primary_tables(given: Answered) -> list[Table]:
     ]
 
 
-def _mean_table(results: RobustnessSweepResults) -> Table:
-    attacks = results.increase_differences
-    return Table(
-        "Arm - baseline, means over the cells in nats per token: of the clean loss (Student's t over cells), and of "
-        "what each attack adds (over cells and sources together).",
-        ["arm", "clean", "interval", *(cell for name in attacks for cell in (name, "interval"))],
-        [
-            [
-                arm,
-                *_mean(clean),
-                *(cell for of_arm in attacks.values() for cell in value_and_span(of_arm[arm], NATS)),
-            ]
-            for arm, clean in results.loss_differences.items()
-        ],
-    )
-
-
-def _equal_loss_table(results: RobustnessSweepResults) -> Table:
-    attacks = results.equal_loss_differences
-    return Table(
-        "At equal clean loss: what each attack adds to an arm, less what it adds to the unconstrained model at the "
-        "same clean loss, in nats per token; means over the cells, Student's t. Not known where the arm of a cell is "
-        "better, or worse, than every kept moment of that training.",
-        ["arm", *(cell for name in attacks for cell in (name, "interval"))],
-        [
-            [arm, *(cell for of_arm in attacks.values() for cell in _mean(of_arm.get(arm)))]
-            for arm in results.loss_differences
-        ],
-    )
+def _mean_tables(results: RobustnessSweepResults) -> list[Table]:
+    """Arm - baseline as it is, and at equal clean loss."""
+    means, equal = results.increase_differences, results.equal_loss_differences
+    header = [cell for name in means for cell in (name, "interval")]
+    rows, at_equal_loss = [], []
+    for arm, clean in results.loss_differences.items():
+        added = [cell for of_arm in means.values() for cell in value_and_span(of_arm[arm], NATS)]
+        rows.append([arm, *_mean(clean), *added])
+        at_equal_loss.append([arm, *(cell for of_arm in equal.values() for cell in _mean(of_arm.get(arm)))])
+    return [
+        Table(
+            "Arm - baseline, means over the cells in nats per token: of the clean loss (Student's t over cells), and "
+            "of what each attack adds (over cells and sources together).",
+            ["arm", "clean", "interval", *header],
+            rows,
+        ),
+        Table(
+            "At equal clean loss: what each attack adds to an arm, less what it adds to the unconstrained model at the "
+            "same clean loss, in nats per token; means over the cells, Student's t. Not known where the arm of a cell "
+            "is better, or worse, than every kept moment of that training.",
+            ["arm", *header],
+            at_equal_loss,
+        ),
+    ]
 
 
 def _mean(of: MeanOverSeeds | None) -> list[str]:

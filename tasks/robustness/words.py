@@ -179,10 +179,9 @@ def dead_layers(shares: Mapping[str, float]) -> list[str]:
 
 def alive(shares: Mapping[str, float]) -> list[str]:
     """How much the constrained layers of each arm do, where they do anything."""
-    living = [f"{arm} {share:.0%}" for arm, share in shares.items() if share >= ALIVE_SHARE and arm != BASELINE]
-    return [f"The constrained layers live, as a share of what they do in the baseline: {', '.join(living)}."] * bool(
-        living
-    )
+    living = {arm: share for arm, share in shares.items() if share >= ALIVE_SHARE and arm != BASELINE}
+    line = f"The constrained layers live, as a share of what they do in the baseline: {_listed(living, '{:.0%}')}."
+    return [line] if living else []
 
 
 def worse_than_frequencies(results: FinalResults) -> list[str]:
@@ -232,40 +231,36 @@ def _listed(of_models: Mapping[str, float], form: str) -> str:
     return ", ".join(f"{model} {form.format(value)}" for model, value in of_models.items())
 
 
-def could_be_seen(found: PrimaryAnswer, added: float) -> list[str]:
+def could_be_seen(found: PrimaryAnswer, added: float) -> Iterable[str]:
     """What the study could have shown, beside its margin and what the attack adds to the baseline; and its control.
 
     The margin is one of the loss: a factor e^margin of the perplexity under attack, whatever the attack adds.
     """
-    lines, margin = [], found.primary.margin_nats_per_token
+    margin = found.primary.margin_nats_per_token
     if found.answer and found.answer.smallest_shown is not None and not found.answer.too_few_sources:
         least = found.answer.smallest_shown
         shares = (
             f"{least / added:.1%} and {margin / added:.1%} of the {NATS(added)} that" if added > 0 else "beside what"
         )
-        lines.append(
+        yield (
             f"What could be seen: a true difference of {least:.4f} nats per token is shown with a chance of "
             f"{percent(POWER)}, a smaller one more seldom. It and the margin of {margin:g}, which is "
-            f"{math.expm1(margin):.1%} of a perplexity, are {shares} the attack adds to the baseline."
+            f"{math.expm1(margin):.1%} of a perplexity, are {shares or 'beside what'} the attack adds to the baseline."
             + (" So a difference of the margin's size would mostly be missed." if least > margin else "")
         )
-    if found.control is None:
-        return [
-            *lines,
+    row = f"{CONTROL} - baseline {estimate(found.control, NATS)}" if found.control else ""
+    if not row:
+        yield (
             f"No positive control was compared (the arm {CONTROL}): nothing shows that an arm that is harder to attack "
-            "would be seen here.",
-        ]
-    row = f"{CONTROL} - baseline {estimate(found.control, NATS)}"
-    if shows_the_control(found):
-        return [
-            *lines,
-            f"The positive control is shown to be harder to attack ({row}): such a difference is seen here.",
-        ]
-    return [
-        *lines,
-        f"**The positive control is not shown to be harder to attack** ({row}): that nothing is shown of another arm "
-        "says little.",
-    ]
+            "would be seen here."
+        )
+    elif shows_the_control(found):
+        yield f"The positive control is shown to be harder to attack ({row}): such a difference is seen here."
+    else:
+        yield (
+            f"**The positive control is not shown to be harder to attack** ({row}): that nothing is shown of another "
+            "arm says little."
+        )
 
 
 def cautions(results: FinalResults) -> list[str]:
