@@ -1,4 +1,4 @@
-"""What one training may spend."""
+"""The budget of one training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tasks.stage.configuration import Configuration, scientific
 
 
 class LearningGate(Configuration):
-    """When a training that learns nothing is ended: at `by_step`, by a margin below what a trivial method gets."""
+    """The gate that ends a training which by `by_step` is not better than a trivial method by a margin."""
 
     max_ratio: float = scientific(
         gt=0,
@@ -22,7 +22,7 @@ class LearningGate(Configuration):
 
 
 class Budget(Configuration):
-    """What one training may spend. Trainings that are compared share one, so that they cannot differ."""
+    """The budget of one training. Trainings that are compared share one, so that they cannot differ."""
 
     ALTERNATIVES: ClassVar = ("epochs", "steps")
 
@@ -90,8 +90,8 @@ class Budget(Configuration):
     @model_validator(mode="before")
     @classmethod
     def _steps_replace_the_default_epochs(cls, values: Any) -> Any:
-        given = isinstance(values, dict) and values.get("steps") is not None
-        return {"epochs": None} | values if given else values
+        by_steps = isinstance(values, dict) and values.get("steps") is not None
+        return {"epochs": None} | values if by_steps else values
 
     @model_validator(mode="after")
     def _epochs_or_steps(self) -> Budget:

@@ -1,9 +1,9 @@
-"""What began a numerical failure: which examples, which tensor, which module; and the step, kept to be looked at again.
+"""The culprits of a numerical failure: examples, tensor and module; and the failed step, saved to be replayed.
 
-The step is made once more from where it began (the weights are still those, and the generators are put back), with
-every module watched. Nothing is guessed: an example is named when its loss is not finite, or the gradient of its loss
-where the batch is that example alone. (Within the batch a gradient cannot be taken apart: where the derivative of one
-example is infinite, the zeros that others pass there become numbers that are none.)
+The step is made again from its start (the weights are unchanged, and the generators are restored), with hooks on every
+module. Nothing is guessed: an example is named when its loss is not finite, or the gradient of its loss in a batch of
+that example alone. (Within a batch a gradient cannot be split by example: where the derivative of one example is
+infinite, the zeros of the others become NaN there.)
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from tasks.training.problem import Problem
 from tasks.training.state import load_generator_tensors, untied
 
 FOLDER, FILE = "failed-step", "failure.json"
-"""Beside the checkpoints of the run that failed."""
+"""The folder beside the checkpoints of the run that failed, and its record."""
 MOST_BACKWARDS = 2048
-"""So often a batch is differentiated in search of the examples whose gradients are not finite."""
+"""The most backward passes in search of the examples whose gradients are not finite."""
 
 
 @dataclass(frozen=True)
 class Watched:
-    """What was seen of one call of a module: the largest finite size of its output, and how much was not finite."""
+    """One call of a module: the largest finite magnitude of its output, and the number of values not finite."""
 
     module: str
     largest: float
@@ -48,7 +48,7 @@ class Watched:
 class Step:
     """A step before it is made: its micro-batches as dataset indices [B] each, and torch's generators.
 
-    `weight` is what the sum of its losses is divided by.
+    The sum of its losses is divided by `weight`.
     """
 
     number: int
@@ -74,7 +74,7 @@ class Kept(Result):
 
 
 class FailedStep(NumericalFailure):
-    """A step of which something is not finite, with what it takes to make it again."""
+    """A step with a value that is not finite, and the data to make it again."""
 
     def __init__(self, made: Step, examples: Sequence[int], tensor: str) -> None:
         self.made = made
@@ -85,8 +85,8 @@ class FailedStep(NumericalFailure):
 class Found:
     """Dataset indices of the culprits, the tensor and the module where it began, and every call of a module in order.
 
-    `together` says that each example alone is finite, and their sum is not; not `complete`, that there were too many
-    to find out, so that `examples` are the whole micro-batch. `batch` is the micro-batch, the `number`-th of the step.
+    `together` says that each example alone is finite, but their sum is not; `complete` is False where the search was
+    cut off, so that `examples` are the whole micro-batch. `batch` is the micro-batch, the `number`-th of the step.
     """
 
     examples: list[int]
@@ -99,10 +99,10 @@ class Found:
     number: int = 0
 
 
-def culprits(
+def find_culprits(
     problem: Problem, step: Step, change: Callable[[int, Any], None] = lambda number, batch: None
 ) -> Found | None:
-    """Makes the step again, up to the first micro-batch of which something is not finite; None where all is.
+    """Makes the step again, up to the first micro-batch with a value that is not finite; None where all are.
 
     No weight is changed. `change(number, batch)` may change the tensors of a micro-batch before the model gets it.
     """
@@ -111,81 +111,81 @@ def culprits(
     for number, indices in enumerate(step.examples):
         batch = problem.batch(indices, step.epoch)
         change(number, batch)
-        with _watched(problem.model) as modules:
+        with _watch_calls(problem.model) as modules:
             losses = _losses(problem, batch, step)
-        if found := _of_losses(problem, losses, indices, step, modules):
-            return replace(found, batch=batch, number=number)
+        if result := _find_in_batch(problem, losses, indices, step, modules):
+            return replace(result, batch=batch, number=number)
     return None
 
 
-def located(run: StageRun, problem: Problem, error: FailedStep) -> NumericalFailure:
-    """The failure with its culprits, which are kept with the step in the run directory.
+def locate(run: StageRun, problem: Problem, error: FailedStep) -> NumericalFailure:
+    """Finds the culprits of a failure, and saves them with the step in the run directory.
 
-    What hinders the search or the keeping is logged: it must not hide the failure.
+    An error of the search or of the save is only logged: it must not hide the failure.
     """
     problem.optimizer.zero_grad(set_to_none=True)
     weights = _on_cpu(untied(problem.model.state_dict()))  # before BatchNorm counts the search too
-    found = None
+    result = None
     try:
-        found = culprits(problem, error.made)
-    except (RuntimeError, OSError, ValueError, BadInput) as second:
-        run.log.warning("the failed step could not be looked at: %s: %s", type(second).__name__, second)
+        result = find_culprits(problem, error.made)
+    except (RuntimeError, OSError, ValueError, BadInput) as hindrance:
+        run.log.warning("the failed step could not be looked at: %s: %s", type(hindrance).__name__, hindrance)
     try:
-        _keep(run, weights, error, found)
-    except OSError as second:
-        run.log.warning("the failed step could not be kept: %s", second)
-    if found is None:
+        _save_step(run, weights, error, result)
+    except OSError as hindrance:
+        run.log.warning("the failed step could not be kept: %s", hindrance)
+    if result is None:
         return NumericalFailure(error.step, error.examples, error.tensor)
-    batch = sum(map(len, error.made.examples)) if found.complete else 0
-    return NumericalFailure(error.step, found.examples, found.tensor, found.module, batch, found.together)
+    batch = sum(map(len, error.made.examples)) if result.complete else 0
+    return NumericalFailure(error.step, result.examples, result.tensor, result.module, batch, result.together)
 
 
-def _keep(run: StageRun, weights: dict[str, torch.Tensor], error: FailedStep, found: Found | None) -> None:
-    made = error.made
-    described = Kept(
-        step=made.number,
-        epoch=made.epoch,
-        examples=[indices.tolist() for indices in made.examples],
-        micro_batch=found.number if found else 0,
-        weight=made.weight,
-        autocast=made.autocast,
-        tensor=found.tensor if found else error.tensor,
-        culprits=found.examples if found else error.examples,
-        module=found.module if found else "",
+def _save_step(run: StageRun, weights: dict[str, torch.Tensor], error: FailedStep, result: Found | None) -> None:
+    step = error.made
+    record = Kept(
+        step=step.number,
+        epoch=step.epoch,
+        examples=[indices.tolist() for indices in step.examples],
+        micro_batch=result.number if result else 0,
+        weight=step.weight,
+        autocast=step.autocast,
+        tensor=result.tensor if result else error.tensor,
+        culprits=result.examples if result else error.examples,
+        module=result.module if result else "",
     )
     run.lock.check()
     with durable.new_directory(run.directory / FOLDER) as folder:
         save_file(weights, folder / "model.safetensors")
-        save_file(_on_cpu(made.generators), folder / "generators.safetensors")
-        save_file(_on_cpu(tensors_of(found.batch) if found else {}), folder / "batch.safetensors")
-        durable.write_json(folder / FILE, described.as_json())
+        save_file(_on_cpu(step.generators), folder / "generators.safetensors")
+        save_file(_on_cpu(tensors_of(result.batch) if result else {}), folder / "batch.safetensors")
+        durable.write_json(folder / FILE, record.as_json())
 
 
-def kept(folder: Path) -> tuple[Kept, Step]:
-    """What `_keep` wrote. BadInput for what another version wrote."""
+def read_step(folder: Path) -> tuple[Kept, Step]:
+    """Reads what `_save_step` wrote; BadInput where another version wrote it."""
     try:
-        described = Kept.model_validate(durable.read_json(folder / FILE))
+        record = Kept.model_validate(durable.read_json(folder / FILE))
     except ValidationError:
         raise BadInput(
             f"{folder / FILE} was written by another version of Ratchet, this one does not understand it: use the one "
             f"that wrote it (attempts/ in {folder.parent} names its commit)"
         ) from None
-    return described, Step(
-        number=described.step,
-        epoch=described.epoch,
-        examples=[np.array(indices, dtype=np.int64) for indices in described.examples],
-        weight=described.weight,
+    return record, Step(
+        number=record.step,
+        epoch=record.epoch,
+        examples=[np.array(indices, dtype=np.int64) for indices in record.examples],
+        weight=record.weight,
         generators=read_tensors(folder / "generators.safetensors"),
-        autocast=described.autocast,
+        autocast=record.autocast,
     )
 
 
 def tensors_of(batch: Any, name: str = "batch") -> dict[str, torch.Tensor]:
-    """The tensors of a batch, of whatever form: a tensor, or dictionaries, sequences, dataclasses of them."""
+    """The tensors of a batch of any form: a tensor, or dictionaries, sequences, dataclasses of them."""
     if torch.is_tensor(batch):
         return {name: batch}
     if is_dataclass(batch) and not isinstance(batch, type):
-        batch = {one.name: getattr(batch, one.name) for one in fields(batch)}
+        batch = {field.name: getattr(batch, field.name) for field in fields(batch)}
     parts = batch.items() if isinstance(batch, Mapping) else enumerate(batch) if isinstance(batch, tuple | list) else ()
     return {key: tensor for part, inner in parts for key, tensor in tensors_of(inner, f"{name}.{part}").items()}
 
@@ -197,21 +197,22 @@ def _on_cpu(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 Gradients = dict[str, torch.Tensor]
 
 
-def _of_losses(
+def _find_in_batch(
     problem: Problem, losses: torch.Tensor, indices: np.ndarray, step: Step, modules: list[Watched]
 ) -> Found | None:
-    """The culprits of one micro-batch, of whose losses the sum is made small; None where all is finite."""
+    """The culprits of one micro-batch; None where all is finite."""
     wrong = (~losses.detach().isfinite()).cpu().numpy()
     if wrong.any():
-        first = next((seen for seen in modules if seen.not_finite), None)
-        began = "" if first is None else f"the input of {first.module}" if first.input_not_finite else first.module
-        return Found(indices[wrong].tolist(), "the loss", began, False, modules)
-    whole = _gradients(problem.model, losses)
-    if _sound(whole):
+        call = next((row for row in modules if row.not_finite), None)
+        origin = "" if call is None else f"the input of {call.module}" if call.input_not_finite else call.module
+        return Found(indices[wrong].tolist(), "the loss", origin, False, modules)
+    gradients = _gradients(problem.model, losses)
+    if _sound(gradients):
         return None
-    spoilt = [name for name, gradient in whole.items() if not gradient.isfinite().all()]
-    tensor, where = f"the gradient of {spoilt[-1]}", spoilt[-1].rpartition(".")[0] or spoilt[-1]  # the first made
-    alone = _narrowed(problem, indices, step)
+    spoilt = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
+    name = spoilt[-1]  # the first in the backward pass
+    tensor, where = f"the gradient of {name}", name.rpartition(".")[0] or name
+    alone = _bisect(problem, indices, step)
     together = alone == []
     return Found(alone or indices.tolist(), tensor, where, together, modules, complete=alone is not None)
 
@@ -221,57 +222,58 @@ def _sound(gradients: Gradients) -> bool:
 
 
 def _losses(problem: Problem, batch: Any, step: Step) -> torch.Tensor:
-    """What the batch adds to the loss of the step, by example."""
+    """The batch's contribution to the loss of the step, by example [B]."""
     device = next(problem.model.parameters()).device
     with torch.autocast(device.type, torch.bfloat16, enabled=step.autocast):
         return problem.losses(problem.model, batch).float() / step.weight
 
 
 def _gradients(model: nn.Module, losses: torch.Tensor) -> Gradients:
-    """Of the sum of the losses, by the name of each parameter that has one."""
-    named = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    found = torch.autograd.grad(losses.sum(), list(named.values()), allow_unused=True)
-    return {name: gradient for name, gradient in zip(named, found, strict=True) if gradient is not None}
+    """The gradients of the sum of the losses, by parameter name."""
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    gradients = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
+    return {name: gradient for name, gradient in zip(parameters, gradients, strict=True) if gradient is not None}
 
 
-def _narrowed(problem: Problem, indices: np.ndarray, step: Step) -> list[int] | None:
-    """The examples whose own gradients are not finite, by halving; None where MOST_BACKWARDS do not find them all."""
-    waiting, found, tried = [indices], [], 0
-    while waiting and tried < MOST_BACKWARDS:
-        some = waiting.pop(0)
-        tried += 1
+def _bisect(problem: Problem, indices: np.ndarray, step: Step) -> list[int] | None:
+    """Bisects for the examples whose own gradients are not finite; None where MOST_BACKWARDS do not suffice."""
+    parts, examples, backwards = [indices], [], 0
+    while parts and backwards < MOST_BACKWARDS:
+        part = parts.pop(0)
+        backwards += 1
         load_generator_tensors(step.generators)
-        losses = _losses(problem, problem.batch(some, step.epoch), step)
+        losses = _losses(problem, problem.batch(part, step.epoch), step)
         if _sound(_gradients(problem.model, losses)):
             continue
-        if len(some) == 1:
-            found += some.tolist()
+        if len(part) == 1:
+            examples += part.tolist()
         else:
-            waiting += [some[: len(some) // 2], some[len(some) // 2 :]]
-    return sorted(found) if not waiting else None
+            parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+    return sorted(examples) if not parts else None
 
 
 @contextmanager
-def _watched(model: nn.Module) -> Iterator[list[Watched]]:
-    """Every call of a module below the model, in the order in which they end."""
-    seen: list[Watched] = []
+def _watch_calls(model: nn.Module) -> Iterator[list[Watched]]:
+    """Collects every call of a module below the model, in the order in which they end."""
+    calls: list[Watched] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def see(_: nn.Module, given: Any, output: Any) -> None:
-            values = [one.detach() for one in tensors_of(output).values() if one.is_floating_point()]
-            largest = max((float(one[one.isfinite()].abs().max()) for one in values if one.isfinite().any()), default=0)
-            seen.append(Watched(name, largest, _not_finite(output), _not_finite(given)))
+        def append(_: nn.Module, input_: Any, output: Any) -> None:
+            floats = [tensor.detach() for tensor in tensors_of(output).values() if tensor.is_floating_point()]
+            finite = [values[values.isfinite()] for values in floats]
+            largest = max((float(values.abs().max()) for values in finite if values.numel()), default=0)
+            calls.append(Watched(name, largest, _not_finite(output), _not_finite(input_)))
 
-        return see
+        return append
 
     handles = [module.register_forward_hook(watch(name)) for name, module in model.named_modules() if name]
     try:
-        yield seen
+        yield calls
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _not_finite(values: Any) -> int:
-    floats = [one.detach() for one in tensors_of(values).values() if one.is_floating_point()]
-    return sum(int((~one.isfinite()).sum()) for one in floats)
+    floats = [tensor.detach() for tensor in tensors_of(values).values() if tensor.is_floating_point()]
+    return sum(int((~tensor.isfinite()).sum()) for tensor in floats)

@@ -19,21 +19,21 @@ import torch
 def uniform_at(seed: int, purpose: str, epoch: int, indices: np.ndarray, shape: tuple[int, ...] = ()) -> torch.Tensor:
     """Uniform numbers in [0, 1) for each example of `indices` [B] in `epoch`; fp32 [B, *shape] on the CPU.
 
-    `purpose` names what is drawn: different ones have nothing in common. May be called from several threads.
+    Different `purpose`s have independent numbers. Several threads may call it at once.
     """
-    return _drawn(
+    return _draw(
         seed, purpose, epoch, indices, shape, lambda generator, out: generator.random(out=out, dtype=out.dtype)
     )
 
 
 def normal_at(seed: int, purpose: str, epoch: int, indices: np.ndarray, shape: tuple[int, ...] = ()) -> torch.Tensor:
-    """Standard normal numbers, otherwise as `uniform_at`."""
-    return _drawn(
+    """Standard normal numbers; arguments and result are those of `uniform_at`."""
+    return _draw(
         seed, purpose, epoch, indices, shape, lambda generator, out: generator.standard_normal(out=out, dtype=out.dtype)
     )
 
 
-def _drawn(
+def _draw(
     seed: int,
     purpose: str,
     epoch: int,
@@ -44,9 +44,9 @@ def _drawn(
     digest = hashlib.sha256(f"draws {seed} {purpose}".encode()).digest()
     philox = np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
     generator, start = np.random.Generator(philox), philox.state
-    drawn = np.empty((len(indices), *shape), dtype=np.float32)
-    for row, index in zip(drawn.reshape(len(indices), math.prod(shape)), indices, strict=True):
+    numbers = np.empty((len(indices), *shape), dtype=np.float32)
+    for row, index in zip(numbers.reshape(len(indices), math.prod(shape)), indices, strict=True):
         start["state"]["counter"][:] = (0, 0, index, epoch)  # the low half counts the values of this example
         philox.state = start  # with nothing buffered; a third of the time of a new generator
         fill(generator, row)
-    return torch.from_numpy(drawn)
+    return torch.from_numpy(numbers)

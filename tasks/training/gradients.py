@@ -1,4 +1,4 @@
-"""How large gradients are before they are clipped, epoch by epoch, and what that says about the clip value."""
+"""The sizes of gradients before they are clipped, by epoch, and whether the clip value fits them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 BINS_PER_DECADE = 20
 LOWEST, DECADES = 1e-8, 16
 TYPICAL_SHARE = 0.9
-"""A clip value should leave this share of the steps as they are: it is there for the rest."""
+"""A clip value should leave this share of the steps unchanged."""
 
 
 def norm_in_fp64(gradients: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -33,7 +33,7 @@ class GradientNorms:
     bins: dict[str, int] = field(default_factory=dict)
 
     def add(self, norm: float, clip: float) -> None:
-        """`norm` is the global norm before clipping, `clip` the value that it is clipped to."""
+        """Counts a step: `norm` is the global norm before clipping, `clip` the value that it is clipped to."""
         self.count += 1
         self.clipped += norm > clip
         self.largest = max(self.largest, norm)
@@ -43,15 +43,15 @@ class GradientNorms:
 
     def typical(self) -> float:
         """The norm that 90 % of the steps stay below, to within a bin (12 %); at most the largest."""
-        seen = 0
+        count = 0
         for place in sorted(map(int, self.bins)):
-            seen += self.bins[str(place)]
-            if seen >= TYPICAL_SHARE * self.count:
+            count += self.bins[str(place)]
+            if count >= TYPICAL_SHARE * self.count:
                 return min(LOWEST * 10 ** (place / BINS_PER_DECADE), self.largest)
         return self.largest
 
     def row(self) -> dict[str, float]:
-        """The epoch's norms for a metric row and the result, in the order in which a checkpoint gives them back."""
+        """The epoch's norms for a metric row and the result, in the order in which a checkpoint returns them."""
         return {
             "gradient_norm_90_percent_below": self.typical(),
             "gradient_norm_max": self.largest,
@@ -66,12 +66,12 @@ def measured(row: dict[str, float], clip: float) -> str:
 
 
 def advice(row: dict[str, float], clip: float) -> str:
-    """The same, and whether `max_gradient_norm` fits an epoch's norms, for a person."""
+    """The summary, and advice for a `max_gradient_norm` that does not fit an epoch's norms."""
     typical, share = row["gradient_norm_90_percent_below"], row["gradient_steps_clipped_share"]
     if 0.01 <= share <= 0.5:
         return measured(row, clip)
-    why = "most steps are clipped" if share > 0.5 else "a rare large step would hardly be clipped"
+    problem = "most steps are clipped" if share > 0.5 else "a rare large step would hardly be clipped"
     return (
-        f"{measured(row, clip)}: {why}; 90 % of the norms are below {typical:.3g}, which would be a usual "
+        f"{measured(row, clip)}: {problem}; 90 % of the norms are below {typical:.3g}, which would be a usual "
         "max_gradient_norm"
     )

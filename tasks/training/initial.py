@@ -1,8 +1,8 @@
 """init_from: a training that begins with the weights of another run.
 
-That is not a continuation. `resume` belongs to one fingerprint and restores everything, strictly; this takes weights
-only, into a training with its own optimizer, schedule and order of examples. Only finished runs are taken from: their
-`model/` stays, while checkpoints are pruned.
+This is no continuation, which belongs to one fingerprint and restores everything: it loads weights only, into a
+training with its own optimizer, schedule and order of examples. The other run must be finished: its `model/` stays,
+while checkpoints are pruned.
 """
 
 from __future__ import annotations
@@ -30,37 +30,35 @@ class InitialWeights(Result):
 
 
 def identity(place: str) -> dict[str, Any]:
-    """What the weights of the run at `place` are, by content; reads no tensor. BadInput when it is not finished."""
-    return {"outputs": _finished(run_path(place), full=False)}
+    """The content of the run at `place` by digest; reads no tensor. BadInput when it is not finished."""
+    return {"outputs": _require_finished(run_path(place), full=False)}
 
 
 def load_weights(
-    model: Any, place: str, ours: dict[str, Any], read_model: Callable[[Path], dict[str, Any]]
+    model: Any, place: str, scientific: dict[str, Any], read_model: Callable[[Path], dict[str, Any]]
 ) -> InitialWeights:
-    """Loads the weights of the run at `place` into `model`, every one; returns where they came from, for the result.
+    """Loads every weight of the run at `place` into `model`; returns their origin, for the result.
 
-    `read_model` reads a run's folder `model/`, which every study writes in its own way, as a state dictionary. `ours`
-    are this stage's scientific fields: when the weights do not fit, BadInput names what differs in the other run's.
+    `read_model` reads a run's folder `model/`, which every study writes in its own way, as a state dictionary.
+    `scientific` are this stage's scientific fields: when the weights do not fit, BadInput names those that differ.
     """
     path = run_path(place)
-    described, outputs = _described(path), _finished(path, full=True)
+    stage, outputs = _read_stage(path), _require_finished(path, full=True)
     tensors = read_model(path / "model")
     try:
-        answer = model.load_state_dict(tensors, strict=False)
+        keys = model.load_state_dict(tensors, strict=False)
         state = model.state_dict()
         loaded = {state[name].data_ptr() for name in tensors if name in state}
-        missing = [name for name in answer.missing_keys if state[name].data_ptr() not in loaded]  # not merely tied
-        if wrong := sorted(missing) + sorted(answer.unexpected_keys):
-            raise RuntimeError(f"{len(wrong)} names differ, such as {wrong[0]}")
+        missing = [name for name in keys.missing_keys if state[name].data_ptr() not in loaded]  # not merely tied
+        if names := sorted(missing) + sorted(keys.unexpected_keys):
+            raise RuntimeError(f"{len(names)} names differ, such as {names[0]}")
     except RuntimeError as error:
-        differing = "; ".join(differences(described["scientific"], ours)) or "none"
+        changes = "; ".join(differences(stage["scientific"], scientific)) or "none"
         raise BadInput(
-            f"init_from: the weights of {path} do not fit this model. What differs between the two configurations: "
-            f"{differing}. ({str(error).splitlines()[-1].strip()})"
+            f"init_from: the weights of {path} do not fit this model. The configurations differ in: "
+            f"{changes}. ({str(error).splitlines()[-1].strip()})"
         ) from error
-    return InitialWeights(
-        study=described["study"], stage=described["stage"], fingerprint=described["fingerprint"], outputs=outputs
-    )
+    return InitialWeights(study=stage["study"], stage=stage["stage"], fingerprint=stage["fingerprint"], outputs=outputs)
 
 
 def run_path(place: str) -> Path:
@@ -68,17 +66,17 @@ def run_path(place: str) -> Path:
     return Path(place).expanduser().absolute()
 
 
-def _described(path: Path) -> dict[str, Any]:
+def _read_stage(path: Path) -> dict[str, Any]:
     try:
         return durable.read_json(path / "stage.json")
     except (OSError, ValueError) as error:
         raise BadInput(f"init_from: {path} is no run directory: {error}. Please {ADVICE}") from error
 
 
-def _finished(path: Path, full: bool) -> str:
+def _require_finished(path: Path, full: bool) -> str:
     """The digest of a finished run's outputs; with `full`, every byte of them was read."""
-    described = _described(path)
-    run = RunDirectory(path.parents[2], described["study"], described["stage"], described["fingerprint"])
+    stage = _read_stage(path)
+    run = RunDirectory(path.parents[2], stage["study"], stage["stage"], stage["fingerprint"])
     verdict = markers.check_outputs(run, full)
     if not verdict.holds or not (path / "model").is_dir():
         raise BadInput(

@@ -1,7 +1,7 @@
-"""Whether a model says the same of an example however it comes: alone, beside others, padded, in chunks.
+"""Checks that a model predicts the same for an example alone, beside others, padded, or in chunks.
 
-Where it does not, one of the ways treats its inputs otherwise (forgets to normalise them, reads the padding, mixes
-examples), and what was measured in one way says nothing about what is used in another.
+Where it does not, one of the ways treats its inputs differently (forgets to normalise them, reads the padding, mixes
+examples), and a measurement in one way says nothing about use in another.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def require_invariant(ways: Mapping[str, Way], indices: np.ndarray, tolerance: f
 
 
 def largest_differences(ways: Mapping[str, Way], indices: np.ndarray) -> dict[str, float]:
-    """The largest difference of each way from the first, for whom a failure is a finding; NaN where one is."""
+    """The largest difference of each way from the first, where a failure is a result; NaN if a prediction is NaN."""
     return {name: float(differences.max()) for name, differences in _differences(ways, indices)}
 
 
 def batchwise(way: Way, batch: int) -> dict[str, Way]:
-    """The ways in which examples come as batches: so many, an eighth of them, in another order, each alone.
+    """The ways to batch examples: `batch` at a time, an eighth of that, in another order, each alone.
 
-    What depends on a batch as a whole (its mean, its first row, its size) differs in one of them.
+    A dependence on the batch as a whole (its mean, its first row, its size) shows in one of them.
     """
 
     def in_batches(size: int) -> Way:
@@ -61,14 +61,16 @@ def batchwise(way: Way, batch: int) -> dict[str, Way]:
 
 
 def _differences(ways: Mapping[str, Way], indices: np.ndarray) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each way but the first, with the largest difference of each example from it, [B]."""
-    (reference, first), *others = ways.items()
-    expected = first(indices)
-    for name, way in others:
-        given = way(indices)
-        if given.shape != expected.shape:
-            raise _failed(name, reference, f"predictions of the shape {list(given.shape)}", f"{list(expected.shape)}")
-        yield name, (given - expected).abs().flatten(1).amax(1)
+    """Yields each way but the first, with the largest difference of each example from the first, [B]."""
+    (reference, reference_way), *rest = ways.items()
+    expected = reference_way(indices)
+    for name, way in rest:
+        predictions = way(indices)
+        if predictions.shape != expected.shape:
+            raise _failed(
+                name, reference, f"predictions of the shape {list(predictions.shape)}", f"{list(expected.shape)}"
+            )
+        yield name, (predictions - expected).abs().flatten(1).amax(1)
 
 
 def _failed(way: str, reference: str, measured: str, required: str) -> CheckFailed:

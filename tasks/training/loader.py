@@ -1,8 +1,8 @@
 """The micro-batches of the coming steps, in the order that the seed fixes, made here or ahead by worker threads.
 
-What is read next is a pure function of the step, so a continuation starts at its place and no worker has a state.
-Workers are threads: they die with the process, need no copy of the dataset, and reading, decoding and NumPy release
-the interpreter; `batch` may be called from several at once and must draw from no global generator.
+The examples are a pure function of the step, so a continuation starts at its place and no worker has a state. Workers
+are threads: they die with the process, need no copy of the dataset, and reading, decoding and NumPy release the
+interpreter; several may call `batch` at once, so it must draw from no global generator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.training.schedule import Schedule
 AHEAD_PER_WORKER = 2
 
 MicroBatches = Iterator[tuple[np.ndarray, Any]]
-"""Dataset indices [B] and the batch that was made of them."""
+"""Dataset indices [B] and their batch."""
 
 Place = tuple[np.ndarray, int]
 """Dataset indices [B] and the epoch in which they are read."""
@@ -38,25 +38,25 @@ def micro_batches(
     size: int,
     workers: int,
 ) -> Iterator[MicroBatches]:
-    """Gives the micro-batches of every step after `after_step`, each of at most `size` examples of one window."""
+    """Yields the micro-batches of every step after `after_step`, each of at most `size` examples of one window."""
     places = (
-        (chosen, schedule.window(step)[0])
+        (indices, schedule.window(step)[0])
         for step in range(after_step + 1, schedule.total_steps + 1)
-        for chosen in _cut(examples_of(schedule, order, seed, step), size)
+        for indices in _cut(examples_of(schedule, order, seed, step), size)
     )
     if not workers:
-        yield ((chosen, batch(chosen, epoch)) for chosen, epoch in places)
+        yield ((indices, batch(indices, epoch)) for indices, epoch in places)
         return
     with ThreadPoolExecutor(workers, thread_name_prefix="loader") as pool:
         try:
-            yield _made_ahead(pool, batch, places, AHEAD_PER_WORKER * workers)
+            yield _make_ahead(pool, batch, places, AHEAD_PER_WORKER * workers)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
 def moved(tensor: torch.Tensor, where: torch.device) -> torch.Tensor:
-    """`tensor` on the device of the model. A GPU copies it from page-locked memory when it comes to that: the program
-    does not wait until all that the GPU was asked before is done."""
+    """Moves `tensor` to the device of the model. A GPU copies it from page-locked memory in its own time, so that the
+    program does not wait for the GPU's earlier work."""
     return tensor.to(where) if where.type == "cpu" else tensor.pin_memory().to(where, non_blocking=True)
 
 
@@ -70,14 +70,14 @@ def _cut(indices: np.ndarray, size: int) -> list[np.ndarray]:
     return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
-def _made_ahead(
+def _make_ahead(
     pool: ThreadPoolExecutor, batch: Callable[[np.ndarray, int], Any], places: Iterator[Place], ahead: int
 ) -> MicroBatches:
     waiting: deque[tuple[np.ndarray, Future[Any]]] = deque()
-    for chosen, epoch in places:
-        waiting.append((chosen, pool.submit(batch, chosen, epoch)))
+    for indices, epoch in places:
+        waiting.append((indices, pool.submit(batch, indices, epoch)))
         if len(waiting) > ahead:
-            first, made = waiting.popleft()
-            yield first, made.result()
-    for first, made in waiting:
-        yield first, made.result()
+            indices, future = waiting.popleft()
+            yield indices, future.result()
+    for indices, future in waiting:
+        yield indices, future.result()

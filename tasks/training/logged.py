@@ -1,4 +1,4 @@
-"""That what a result says of a training is what the training wrote on its way, and what it was configured to spend."""
+"""Checks a training in a result against its metric rows and its configured budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tasks.training.budget import Budget
 from tasks.training.schedule import Schedule
 
 ROUNDING = 1e-9
-"""Relative: another machine's cosine."""
+"""The relative difference that another machine's cosine may have."""
 
 
 def require_trained(
@@ -26,7 +26,7 @@ def require_trained(
     name: str = "",
     trivial: Mapping[str, float] | None = None,
 ) -> None:
-    """A training is as logged in `file`, spent `budget`, and was compared at each validation with what is `trivial`."""
+    """Requires that a training is as logged in `file`, spent `budget`, and was compared with `trivial` throughout."""
     require_as_logged(what, file, training, metric, name)
     require_as_configured(what, file, training, budget, examples)
     for place in (training, *training["validations"]) if trivial is not None else ():
@@ -34,29 +34,33 @@ def require_trained(
 
 
 def require_as_logged(what: str, file: Path, training: Mapping[str, Any], metric: str, name: str = "") -> None:
-    """The validations in a result, the best of them, the steps and the gradients are those of the metrics in `file`.
+    """Requires that validations, best validation, steps and gradients of a result are those of the metrics in `file`.
 
-    `training` is as `tasks.training.result.described` gives it. `metric` is the one that decides, as rows call it, and
-    `name` as the result does: empty where it is the same. The best is the lowest, of equals the earlier.
+    `training` comes from `tasks.training.result.described`. The metric that decides is `metric` in the rows and `name`
+    in the result (empty: the same). The best is the lowest, of equals the earlier.
     """
     name, rows = name or metric, rows_of(file)
-    told = [{metric if key == name else key: value for key, value in one.items()} for one in training["validations"]]
-    best = min(told, key=lambda one: one[metric])
+    validations = [
+        {metric if key == name else key: value for key, value in validation.items()}
+        for validation in training["validations"]
+    ]
+    best = min(validations, key=lambda validation: validation[metric])
     require_equal(
         f"the best validation of {what} is the lowest of its validations",
         (training["best_step"], training[f"best_{name}"]),
         (best["step"], best[metric]),
     )
-    found = [row for row in rows if metric in row]
+    validated = [row for row in rows if metric in row]
     norms = [{key: value for key, value in row.items() if key != "step"} for row in rows if "epoch" in row]
-    for kind, ours, logged in (("validation", told, found), ("epoch's gradients", training["gradients"], norms)):
-        for number, (one, row) in enumerate(zip_longest(ours, logged), 1):
-            require_equal(f"{kind} {number} in the result of {what} is that in {file}", one, row)
+    gradients = training["gradients"]
+    for kind, reported, logged in (("validation", validations, validated), ("epoch's gradients", gradients, norms)):
+        for number, (entry, row) in enumerate(zip_longest(reported, logged), 1):
+            require_equal(f"{kind} {number} in the result of {what} is that in {file}", entry, row)
     require_equal(f"the steps of {what} are those in {file}", training["steps"], rows[-1]["step"])
 
 
 def require_as_configured(what: str, file: Path, training: Mapping[str, Any], budget: Budget, examples: int) -> None:
-    """A training on so many examples spent `budget`, by its result and by the learning rates in `file`."""
+    """Requires that a training on `examples` spent `budget`, by its result and by the learning rates in `file`."""
     schedule, steps = Schedule(budget, examples), training["steps"]
     spent = Budget.model_validate(training["budget"])
     require_equal(f"{what} was trained with the configured budget", spent.scientific(), budget.scientific())

@@ -23,10 +23,10 @@ from tasks.stage.execution import Execution
 from tasks.stage.progress import FOR_THE_TERMINAL
 from tasks.stage.run import StageRun
 from tasks.training.budget import Budget
-from tasks.training.culprits import FailedStep, Step, located
+from tasks.training.culprits import FailedStep, Step, locate
 from tasks.training.gradients import GradientNorms, advice, measured, norm_in_fp64
 from tasks.training.loader import MicroBatches, examples_of, micro_batches
-from tasks.training.memory import out_of_memory_explained
+from tasks.training.memory import explain_out_of_memory
 from tasks.training.problem import Problem
 from tasks.training.saver import Saver, require_disk_for_checkpoints
 from tasks.training.schedule import Schedule
@@ -63,9 +63,9 @@ def train_to_the_end(
         _restore(run, state)
         require_disk_for_checkpoints(run, state, execution.keep_checkpoints)
         _continue(run, problem, schedule, state, seed, execution)
-    run.stop.check()  # what is left to do is done by the attempt that finds nothing left to train
+    run.stop.check()  # the next attempt finds nothing left to train, and does the rest
     assert state.position.best_step is not None, "the last step is always validated"
-    last = run.checkpoints.newest_verified()  # read back, and with it what was best
+    last = run.checkpoints.newest_verified()  # read back, with the best one
     assert last is not None and last.step == state.position.step
     state.load_best(run.checkpoints.verified(state.position.best_step))
     run.checkpoints.prune(execution.keep_checkpoints)
@@ -74,7 +74,7 @@ def train_to_the_end(
 def _continue(
     run: StageRun, problem: Problem, schedule: Schedule, state: State, seed: int, execution: Execution
 ) -> None:
-    """Steps from where `state` stands to the last one, which is saved; Stop on the way, after saving."""
+    """Trains from `state` to the last step, which is saved; raises Stop on the way, after a save."""
     limit = _last_step_of_this_run(state.position.step, schedule, execution)
     with (
         matmul_precision(problem.model, schedule.budget),
@@ -99,10 +99,10 @@ def _continue(
                 )
             started = time.monotonic()
             try:
-                with out_of_memory_explained(problem.model, execution):
+                with explain_out_of_memory(problem.model, execution):
                     optimizer_step(problem, schedule, state, batches, execution.micro_batch_examples, seed)
             except FailedStep as error:
-                raise located(run, problem, error) from None
+                raise locate(run, problem, error) from None
             seconds = time.monotonic() - started
             saver.stepped(seconds)
             _after_step(run, problem, schedule, state)
@@ -119,7 +119,7 @@ def _at_the_end(schedule: Schedule, position: Position) -> bool:
 
 def _restore(run: StageRun, state: State) -> None:
     """Continues from the newest checkpoint that verifies, or starts; the metrics file is cut back to it."""
-    checkpoint = run.checkpoints.newest_verified(lambda found: run.metrics.cut_back(found.state["metrics"]))
+    checkpoint = run.checkpoints.newest_verified(lambda checkpoint: run.metrics.cut_back(checkpoint.state["metrics"]))
     if checkpoint is None:
         run.metrics.cut_back(None)
         return
@@ -148,7 +148,7 @@ def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:
 
 @contextmanager
 def matmul_precision(model: nn.Module, budget: Budget) -> Iterator[None]:
-    """TF32 only where the budget says so: elsewhere it is off, which `tasks.stage.numerics` sees to."""
+    """Allows TF32 where the budget says so; elsewhere `tasks.stage.numerics` keeps it off."""
     if budget.precision == "tf32" and next(model.parameters()).device.type != "cuda":
         raise BadInput("budget.precision is tf32, which only a GPU has (Ampere or later): take fp32 or bf16 here")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = budget.precision == "tf32"
@@ -167,9 +167,9 @@ def optimizer_step(
     seed: int,
     see: Callable[[float], None] = lambda norm: None,
 ) -> None:
-    """One window: accumulates its micro-batches, each scaled by what the whole window weighs, and steps.
+    """Accumulates the micro-batches of one window, each divided by the weight of the whole window, and steps.
 
-    `see` is called with the global norm of the gradients while they lie in the model, finite and not yet clipped.
+    `see` is called with the global norm of the gradients while they are in the model, finite and not yet clipped.
     Raises FailedStep before anything of the model was changed.
     """
     budget, step = schedule.budget, state.position.step + 1
@@ -195,8 +195,8 @@ def optimizer_step(
     *loss_sums, norm = torch.stack([*sums, total]).tolist()  # the only moment of a step that waits for a GPU
     if not math.isfinite(norm):
         norm = float(total := norm_in_fp64(gradients))
-    made = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
-    _require_finite(problem.model, made, loss_sums, norm)  # before clipping spreads what is not finite
+    attempted = Step(step, epoch, examples, weight, generators, budget.precision == "bf16")
+    _require_finite(problem.model, attempted, loss_sums, norm)  # before clipping spreads what is not finite
     see(norm)
     nn.utils.clip_grads_with_norm_(state.parameters, budget.max_gradient_norm, total)
     problem.optimizer.step()
@@ -209,20 +209,20 @@ def optimizer_step(
     state.position.gradient_norms.add(norm, budget.max_gradient_norm)
 
 
-def _require_finite(model: nn.Module, made: Step, loss_sums: list[float], norm: float) -> None:
-    """FailedStep naming the batch and the tensor; asked before the weights are touched."""
-    for loss_sum, indices in zip(loss_sums, made.examples, strict=True):
+def _require_finite(model: nn.Module, attempted: Step, loss_sums: list[float], norm: float) -> None:
+    """Raises FailedStep naming the batch and the tensor, before the weights change."""
+    for loss_sum, indices in zip(loss_sums, attempted.examples, strict=True):
         if not math.isfinite(loss_sum):
-            raise FailedStep(made, indices.tolist(), "the loss")
+            raise FailedStep(attempted, indices.tolist(), "the loss")
     if not math.isfinite(norm):
         culprit = next(
             name for name, p in model.named_parameters() if p.grad is not None and not p.grad.isfinite().all()
         )
-        raise FailedStep(made, np.concatenate(made.examples).tolist(), f"the gradient of {culprit}")
+        raise FailedStep(attempted, np.concatenate(attempted.examples).tolist(), f"the gradient of {culprit}")
 
 
 def _after_step(run: StageRun, problem: Problem, schedule: Schedule, state: State) -> None:
-    """Checks, metric rows and validation, at the steps that the configuration fixes."""
+    """Runs checks, metric rows and validation, at the steps that the configuration fixes."""
     position, step = state.position, state.position.step
     for check in problem.checks.get(step, []):
         check(problem.model)
@@ -263,25 +263,25 @@ def _write_metrics(run: StageRun, schedule: Schedule, position: Position) -> Non
 
 
 def _end_epoch(run: StageRun, schedule: Schedule, position: Position) -> None:
-    """Writes how large the epoch's gradients were, and begins to count anew."""
+    """Writes the sizes of the epoch's gradients, and resets their counts."""
     row = {"epoch": position.step / schedule.steps_per_epoch, **position.gradient_norms.row()}
     run.metrics.append({"step": position.step, **row})
     position.epochs.append(row)
-    said = advice if len(position.epochs) == 1 else measured  # an advice is given once, and stands in the result
-    run.log.info("step %s: %s", position.step, said(row, schedule.budget.max_gradient_norm))
+    describe = advice if len(position.epochs) == 1 else measured  # the advice is logged once, and is in the result
+    run.log.info("step %s: %s", position.step, describe(row, schedule.budget.max_gradient_norm))
     position.gradient_norms = GradientNorms()
 
 
 def _validate(run: StageRun, problem: Problem, state: State) -> None:
-    position, judged, started = state.position, state.judged(), time.monotonic()
-    judged.eval()
-    metrics = problem.metrics(judged)
+    position, model, started = state.position, state.judged(), time.monotonic()
+    model.eval()
+    metrics = problem.metrics(model)
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise NumericalFailure(position.step, [], f"the {name.replace('_', ' ')}")
     value = metrics.pop(problem.decides)
-    beside = metrics | compared(value, problem.trivial)
-    run.metrics.append({"step": position.step, problem.decides: value, **beside})
+    further = metrics | compared(value, problem.trivial)
+    run.metrics.append({"step": position.step, problem.decides: value, **further})
     run.timing.append({"validation": position.step, "seconds": time.monotonic() - started, "at": time.time()})
     position.validations.append([position.step, value])
     if metrics:  # in the order in which a checkpoint gives it back

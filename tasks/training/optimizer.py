@@ -1,4 +1,4 @@
-"""AdamW as every arm uses it: matrices decay, biases and norms do not."""
+"""AdamW for every arm: matrices decay, biases and norms do not."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def adamw(model: nn.Module, budget: Budget, undecayed: Collection[str] = ()) -> 
 
     `undecayed` names parameters that do not decay although they are matrices. Learning rates are set by the loop.
     """
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
+    decaying: list[nn.Parameter] = []
+    undecaying: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        (decayed if parameter.ndim >= 2 and name not in undecayed else others).append(parameter)
+        (decaying if parameter.ndim >= 2 and name not in undecayed else undecaying).append(parameter)
     groups = [
-        {"params": decayed, "weight_decay": budget.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+        {"params": decaying, "weight_decay": budget.weight_decay},
+        {"params": undecaying, "weight_decay": 0.0},
     ]
     # fused: one pass over the weights, without temporary copies of their size
     return torch.optim.AdamW(

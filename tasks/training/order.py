@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 Order = Callable[[int, int, np.ndarray, int], np.ndarray]
-"""As `example_at`: (seed, epoch, indices, count) -> the examples that stand there."""
+"""An order like `example_at`: (seed, epoch, indices, count) -> the examples at these positions."""
 
 ROUNDS = 6
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
@@ -21,10 +21,10 @@ _MIXER = np.uint64(0xBF58476D1CE4E5B9)
 
 
 def example_at(seed: int, epoch: int, indices: np.ndarray, count: int, of: str = "") -> np.ndarray:
-    """Which of `count` examples stand at `indices` of the given epoch's order.
+    """The examples (of `count`) at the positions `indices` of an epoch's order.
 
     `indices` is an int64 array of values in [0, count); returns an int64 array of the same shape. Over all
-    indices the result is a permutation. `of` names what is ordered: two orders of one seed have nothing in common.
+    indices the result is a permutation. Orders of one seed with different `of` are independent.
     """
     if count < 1:
         raise ValueError("there are no examples to order")
@@ -40,21 +40,21 @@ def example_at(seed: int, epoch: int, indices: np.ndarray, count: int, of: str =
 
 
 def as_stored(seed: int, epoch: int, indices: np.ndarray, count: int) -> np.ndarray:
-    """No shuffling: every epoch reads the examples one after the other."""
+    """The order without shuffling: every epoch reads the examples one after the other."""
     return np.asarray(indices, dtype=np.int64)
 
 
 class FileOrder:
     """An order that reads few files at a time: shuffled files, and in each block of them shuffled examples.
 
-    Examples are numbered file by file. An epoch puts the files in a random order, takes `open_files` of them after
-    the other as a block, and gives all examples of the block in a random order before the next one begins. So a batch
-    touches the files of one block, or of two; an example stands anywhere in the epoch, and beside any other of its
-    block. As with `example_at` nothing is saved and nothing skipped.
+    Examples are numbered file by file. An epoch puts the files in a random order, takes blocks of `open_files` of them,
+    and reads all examples of a block in a random order before the next block. So a batch touches the files of one
+    block, or of two; an example may come anywhere in the epoch, beside any other of its block. Like `example_at` it
+    saves and skips nothing.
     """
 
     def __init__(self, sizes: Sequence[int], open_files: int):
-        """`sizes` are the examples of each file. ValueError for none, and for less than one open file."""
+        """`sizes` are the numbers of examples of the files. ValueError for none, and for less than one open file."""
         self.sizes, self.open_files = np.asarray(sizes, dtype=np.int64), open_files
         if not self.sizes.sum() or (self.sizes < 0).any() or open_files < 1:
             raise ValueError(f"files of {list(sizes)} examples, {open_files} open at a time, have no order")
@@ -67,14 +67,14 @@ class FileOrder:
         ends = np.cumsum(self.sizes[files])  # behind a file's examples, were they read one after the other
         ends_of_blocks = np.append(ends[self.open_files - 1 : -1 : self.open_files], ends[-1])
         block = np.searchsorted(ends_of_blocks, indices, side="right")
-        found = np.empty(np.shape(indices), dtype=np.int64)
+        examples = np.empty(np.shape(indices), dtype=np.int64)
         for number in np.unique(block):
             begin, end = ends_of_blocks[number - 1] if number else 0, ends_of_blocks[number]
-            here = block == number
-            place = begin + example_at(seed, epoch, indices[here] - begin, int(end - begin), f"block {number}")
+            members = block == number
+            place = begin + example_at(seed, epoch, indices[members] - begin, int(end - begin), f"block {number}")
             file = np.searchsorted(ends, place, side="right")
-            found[here] = first_of_file[file] + place - (ends[file] - self.sizes[files][file])
-        return found
+            examples[members] = first_of_file[file] + place - (ends[file] - self.sizes[files][file])
+        return examples
 
 
 def _feistel(values: np.ndarray, keys: np.ndarray, half_bits: int) -> np.ndarray:
@@ -93,7 +93,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _keys(named: str) -> np.ndarray:
+def _keys(text: str) -> np.ndarray:
     """One 64-bit key a round, from a hash, so that neighbouring seeds and epochs have nothing in common."""
-    digest = hashlib.sha256(f"order {named}".encode()).digest() * 2
+    digest = hashlib.sha256(f"order {text}".encode()).digest() * 2
     return np.frombuffer(digest[: 8 * ROUNDS], dtype="<u8").copy()

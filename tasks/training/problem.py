@@ -1,4 +1,4 @@
-"""What is trained: the only part of a training that differs between studies."""
+"""The problem of a training: the only part that differs between studies."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from tasks.training.order import Order, example_at
 
 @dataclass
 class Problem:
-    """A model, what it is given, what it is to make small, and how it is judged.
+    """A model with its data, loss, and evaluation.
 
-    `batch(indices, epoch)` gives the examples at those dataset indices, on the model's device; with loader workers it
-    is called from their threads. What it draws at random it draws with `tasks.training.draws`, so that the micro-batch
-    does not matter.
+    `batch(indices, epoch)` returns the examples at those dataset indices, on the model's device; loader workers call it
+    from their threads. It draws random numbers with `tasks.training.draws`, so that the micro-batch does not matter.
 
-    `losses(model, batch)` gives one loss an example, [B]. A step makes their mean over its window small; with
+    `losses(model, batch)` returns the losses of the examples, [B]. A step minimizes their mean over its window; with
     `weights`, the sum of the losses over the sum of `weights(indices, epoch)`, [B], as where a loss is a sum over the
     tokens of its example and the weight their number. Neither depends on how the window was cut.
 
-    `evaluate(model)` gives the validation loss, or named metrics of which the one called `decides` chooses the best
-    step: the lower, the better. `trivial` says what methods without learning get on that metric, by name; it then
-    stands beside every validation.
+    `evaluate(model)` returns the validation loss, or named metrics of which the one called `decides` chooses the best
+    step: the lower, the better. `trivial` are the values of methods without learning on that metric, by name; each
+    validation then has them beside it.
 
-    `checks` run after the step that is their key. `order` says which examples a window has: shuffled, unless it is
+    `checks` run after the step that is their key. `order` chooses the examples of a window: shuffled, unless it is
     another function of the same arguments (`tasks.training.order`).
     """
 
@@ -55,7 +54,7 @@ class Problem:
                 )
 
     def window_weight(self, indices: np.ndarray, epoch: int) -> float:
-        """What the summed losses of a window with the examples `indices` [B] are divided by, if they have any."""
+        """The divisor of the summed losses of a window with the examples `indices` [B], if they have weights."""
         assert self.weights is not None
         weights = np.asarray(self.weights(indices, epoch), dtype=np.float64)
         if weights.shape != indices.shape or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
@@ -66,16 +65,16 @@ class Problem:
         return float(weights.sum())
 
     def metrics(self, model: nn.Module) -> dict[str, float]:
-        """What `evaluate` gives, by name; BadInput when the metric that decides is not among it."""
-        found = self.evaluate(model)
-        named = found if isinstance(found, dict) else {self.decides: found}
-        if self.decides not in named or named.keys() & RESERVED:
+        """The metrics of `evaluate` by name; BadInput when the one that decides is missing."""
+        value = self.evaluate(model)
+        metrics = value if isinstance(value, dict) else {self.decides: value}
+        if self.decides not in metrics or metrics.keys() & RESERVED:
             raise BadInput(
-                f"evaluate gives {', '.join(named)}: {self.decides}, which decides, must be among the metrics, and "
+                f"evaluate gives {', '.join(metrics)}: {self.decides}, which decides, must be among the metrics, and "
                 f"none of them may be called {' or '.join(sorted(RESERVED))}"
             )
-        return {name: float(value) for name, value in named.items()}
+        return {name: float(number) for name, number in metrics.items()}
 
 
 RESERVED = frozenset({"step", "trivial", "ratio_to_trivial"})
-"""Keys that stand beside the metrics in a row."""
+"""Other keys in a row of metrics."""

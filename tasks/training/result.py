@@ -13,11 +13,11 @@ from tasks.training.trivial import compared
 
 
 def described(schedule: Schedule, problem: Problem, position: Position, name: str = "") -> dict[str, Any]:
-    """The budget and what was used of it, the best step and its metrics, gradients by epoch, and every validation.
+    """The budget and its use, the best step and its metrics, gradients by epoch, and every validation.
 
-    `name` is what the result calls the metric that decides, with its unit; empty means as in its rows. The trivial
-    values stand beside it where the problem has some. With patience also the step after which the training ended
-    early, or null.
+    `name` is the result's name of the metric that decides, with its unit; empty means the name in its rows. The trivial
+    values are beside it where the problem has some. A budget with patience adds the step after which the training
+    ended early, or null.
     """
     assert position.best_step is not None and position.best_value is not None
     name, ended_early = name or problem.decides, {}
@@ -45,7 +45,7 @@ def described(schedule: Schedule, problem: Problem, position: Position, name: st
 def _fields_of(budget: Budget) -> dict[str, Any]:
     """The fields of a budget; one that was added later only where it is used, as in the fingerprint.
 
-    `ema_decay` is the exception: every result has always held it, and results keep their bytes.
+    `ema_decay` is always there: every result has had it, and results keep their bytes.
     """
     used = {*budget.scientific(), "ema_decay"}
     return {name: value for name, value in budget.model_dump(mode="json").items() if name in used}

@@ -20,14 +20,14 @@ from tasks.stage.run import StageRun
 from tasks.training.state import Snapshot, State, size_of
 
 ASSUMED_BYTES_PER_SECOND = 100e6
-"""A slow shared disk: what a save is expected to take before one was measured."""
+"""The speed of a slow shared disk, assumed until a save was measured."""
 TYPICAL_STEPS = 50
 MOMENTS = 2
 WORTH_LOGGING = 1.2
 
 
 class Saver:
-    """Writes the checkpoints of one attempt. Use as a context: on leaving, the write in flight is waited for."""
+    """Writes the checkpoints of one attempt, as a context that waits at its end for the write in flight."""
 
     def __init__(self, run: StageRun, execution: Execution, state: State) -> None:
         self._run, self._execution, self._state = run, execution, state
@@ -45,7 +45,7 @@ class Saver:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Also on the way out of an error: a checkpoint that is whole in memory is worth the wait."""
+        """Waits also after an error: a complete copy in memory is worth the wait."""
         self._run.note(step_seconds=self._run.stop.longest_seconds, save_seconds=self._run.stop.save_seconds)
         if kind is None:
             self._wait()
@@ -54,7 +54,7 @@ class Saver:
                 self._wait()
 
     def stepped(self, seconds: float) -> None:
-        """A step took `seconds`; called after each."""
+        """Records the time of a step; called after each."""
         if self._thread is None:
             self._undisturbed.append(seconds)
         else:
@@ -64,7 +64,7 @@ class Saver:
                 self._wait()
 
     def due(self) -> bool:
-        """Whether an interval has passed. One of seconds waits for the write in flight, one of steps does not."""
+        """True if an interval has passed. One in seconds waits for the write in flight, one in steps does not."""
         every = self._execution.checkpoint_every_steps
         if every and self._state.position.step % every == 0:
             return True
@@ -77,7 +77,7 @@ class Saver:
             return
         self._wait()
         started = time.monotonic()
-        described = self._state.described() | {"metrics": self._run.metrics.position()}
+        state = self._state.as_json() | {"metrics": self._run.metrics.position()}
         self._snapshot.take(self._state.tensors())
         copied = time.monotonic()
         self._stall = {"copy_seconds": copied - started, "waited_seconds": 0.0, "slowed_seconds": 0.0}
@@ -85,7 +85,7 @@ class Saver:
 
         def write() -> None:
             self._run.metrics.sync()
-            self._run.checkpoints.save(step, self._snapshot.groups, described, needs)
+            self._run.checkpoints.save(step, self._snapshot.groups, state, needs)
             self._run.checkpoints.prune(self._execution.keep_checkpoints)
 
         self._saved_at, self._saved_step = copied, step
@@ -120,7 +120,7 @@ class Saver:
         self._widen()
 
     def _widen(self) -> None:
-        """The next interval in seconds: as configured, or as long as the measured cost allows."""
+        """Sets the next interval in seconds: as configured, or longer if the measured cost demands it."""
         cost = sum(self._stall.values())
         allowed = cost / self._execution.checkpoint_stall_share
         if allowed > WORTH_LOGGING * self._every_seconds and not self._execution.checkpoint_every_steps:
@@ -144,10 +144,10 @@ class Saver:
 
 
 def require_disk_for_checkpoints(run: StageRun, state: State, keep: int) -> None:
-    """BadInput unless the disk has room for all checkpoints that this training holds at once.
+    """Raises BadInput unless the disk has space for all checkpoints that this training holds at once.
 
-    These are the newest `keep`, what was best at each of them, the last that was read, and the one being written. What
-    an earlier attempt wrote is there already.
+    These are the newest `keep`, the best at each of them, the last that was read, and the one in flight. Those of
+    earlier attempts take their space already.
     """
     need = checkpoint_bytes(state) * (2 * keep + 2)
     present = sum(file.stat().st_size for file in run.run.checkpoints.rglob("*") if file.is_file())
@@ -155,7 +155,7 @@ def require_disk_for_checkpoints(run: StageRun, state: State, keep: int) -> None
 
 
 def checkpoint_bytes(state: State) -> int:
-    """What a checkpoint's tensors take, also before the first step, when AdamW has no moments yet."""
+    """The bytes of a checkpoint's tensors, also before the first step, when AdamW has no moments yet."""
     trained = sum(p.nbytes for p in state.model.parameters() if p.requires_grad)
     others = {group: tensors for group, tensors in state.tensors().items() if group != "optimizer"}
     return size_of(others) + MOMENTS * trained

@@ -1,4 +1,4 @@
-"""What a budget comes to in steps, and the learning rate at each."""
+"""The schedule of a training: the steps of a budget, and the learning rate at each."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Schedule:
 
     @cached_property
     def validation_steps(self) -> frozenset[int]:
-        """The steps after which is validated: evenly spaced in each epoch, its end included, and the last step.
+        """The steps with a validation: evenly spaced in each epoch, its end included, and the last step.
 
-        Also the step by which the training must be seen to learn, where the budget names one.
+        A `not_learning` gate of the budget adds its own step.
         """
         parts = self.budget.validations_per_epoch
         ends = {

@@ -1,4 +1,4 @@
-"""The whole state of a training: what a checkpoint holds, taken at a step boundary and put back bit for bit.
+"""The whole state of a training, which a checkpoint takes at a step boundary and restores bit for bit.
 
 State = model, optimizer, averaged weights if any, every generator, position. The order of the examples and the
 learning rate are pure functions of the step, so they need none; gradients are empty between steps.
@@ -25,7 +25,7 @@ Groups = dict[str, dict[str, torch.Tensor]]
 
 @dataclass
 class Position:
-    """How far a training is: what a checkpoint keeps beside tensors.
+    """The position of a training, which a checkpoint keeps beside tensors.
 
     `best_value` and `validations`, rows of [step, value], are of the metric that decides; `further_metrics` are rows
     {"step", name: value} of the others, if any. `recent_examples` counts an example by its weight.
@@ -42,7 +42,7 @@ class Position:
     epochs: list[dict[str, float]] = field(default_factory=list)
 
     def out_of_patience(self, validations: int | None) -> bool:
-        """Whether so many validations in a row, the newest among them, were no better than the best."""
+        """True if the newest `validations` in a row were no better than the best."""
         if validations is None or self.best_step is None:
             return False
         return sum(step > self.best_step for step, _ in self.validations) >= validations
@@ -50,7 +50,7 @@ class Position:
 
 @dataclass
 class State:
-    """What changes while a training runs, and all of it. `average` holds the averaged weights, if there are any."""
+    """All that changes while a training runs. `average` has the averaged weights, if there are any."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -59,7 +59,7 @@ class State:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the model, in its order: to walk through a model for them takes a millisecond."""
+        """The model's parameters in its order, cached: a walk through a model takes a millisecond."""
         return list(self.model.parameters())
 
     def judged(self) -> nn.Module:
@@ -67,14 +67,14 @@ class State:
         return self.model if self.average is None else self.average.module
 
     def tensors(self) -> Groups:
-        """Every tensor of the state where it lies now, without a copy; those of the generators are new."""
+        """Every tensor of the state, without a copy; those of the generators are new."""
         groups = {"model": untied(self.model.state_dict()), "optimizer": _optimizer_tensors(self.optimizer)}
         if self.average is not None:
             groups["average"] = untied(self.average.module.state_dict())
         return groups | {"rng": generator_tensors(next(self.model.parameters()).is_cuda)}
 
-    def described(self) -> dict[str, Any]:
-        """The rest of the state, as JSON."""
+    def as_json(self) -> dict[str, Any]:
+        """The state beside tensors, as JSON."""
         return {
             "position": asdict(self.position),
             "optimizer_groups": self.optimizer.state_dict()["param_groups"],
@@ -83,7 +83,7 @@ class State:
         }
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Puts the state of a verified checkpoint back; takes the same time at every step."""
+        """Restores the state of a verified checkpoint, in the same time at every step."""
         load_model(self.model, checkpoint)
         _load_optimizer(self.optimizer, checkpoint)
         if self.average is not None:
@@ -96,7 +96,7 @@ class State:
         self.position = Position(**position, gradient_norms=norms)
 
     def load_best(self, checkpoint: Checkpoint) -> None:
-        """Gives `model` the weights that were judged best."""
+        """Loads the best weights into `model`."""
         load_model(self.model, checkpoint, "model" if self.average is None else "average")
 
 
@@ -112,9 +112,9 @@ def load_model(model: nn.Module, checkpoint: Checkpoint, group: str = "model") -
 
 
 class Snapshot:
-    """Copies of a state's tensors in memory of its own, which is taken once and used again for each checkpoint.
+    """Copies of a state's tensors in its own memory, which is allocated once and reused for each checkpoint.
 
-    On a GPU the copies lie in page-locked memory, which the device fills at the full rate of the bus.
+    For a GPU the copies are in page-locked memory, which the device fills at the full rate of the bus.
     """
 
     def __init__(self) -> None:
@@ -127,13 +127,13 @@ class Snapshot:
     def take(self, groups: Groups) -> None:
         """Copies `groups`; returns when all copies are complete. The old copies must not be in use any more."""
         self.groups = {
-            group: {name: self._copied(group, name, tensor) for name, tensor in tensors.items()}
+            group: {name: self._copy(group, name, tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
         }
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    def _copied(self, group: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _copy(self, group: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach()
         copy = self.groups.get(group, {}).get(name)
         if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
@@ -142,17 +142,17 @@ class Snapshot:
 
 
 def size_of(groups: Groups) -> int:
-    """Bytes of all tensors."""
+    """The bytes of all tensors."""
     return sum(tensor.nbytes for tensors in groups.values() for tensor in tensors.values())
 
 
 def untied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Each storage once: safetensors refuses shared memory, and loading one name sets the tied ones too."""
-    seen: dict[int, str] = {}
+    """Keeps each storage once: safetensors refuses shared memory, and loading one name sets the tied ones too."""
+    owners: dict[int, str] = {}
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if tensor.numel() == 0 or seen.setdefault(tensor.data_ptr(), name) == name
+        if tensor.numel() == 0 or owners.setdefault(tensor.data_ptr(), name) == name
     }
 
 
@@ -174,7 +174,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Checkpoint) ->
 
 
 def generator_tensors(on_gpu: bool) -> dict[str, torch.Tensor]:
-    """The state of torch's generators: the CPU's, and each GPU's where one is used (asking alone would occupy it)."""
+    """The state of torch's generators: the CPU's, and each GPU's where one is used (a query alone would occupy it)."""
     gpus: Iterable[torch.Tensor] = torch.cuda.get_rng_state_all() if on_gpu else ()
     return {"torch": torch.get_rng_state()} | {f"cuda.{index}": state for index, state in enumerate(gpus)}
 
@@ -191,7 +191,7 @@ def _generator_numbers() -> dict[str, Any]:
 
 
 def load_generator_tensors(tensors: dict[str, torch.Tensor]) -> None:
-    """Puts back what `generator_tensors` gave."""
+    """Restores the state from `generator_tensors`."""
     torch.set_rng_state(tensors["torch"])
     for name, tensor in tensors.items():
         kind, _, index = name.partition(".")

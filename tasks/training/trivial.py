@@ -1,4 +1,4 @@
-"""A metric beside what methods without learning get, and the end of a training that is hardly better."""
+"""Compares a metric with methods without learning, and ends a training that is hardly better."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tasks.training.state import Position
 
 
 def compared(value: float, trivial: dict[str, float]) -> dict[str, Any]:
-    """What stands beside a metric: the trivial values and its ratio to the lowest; nothing where none is given."""
+    """The entries beside a metric: the trivial values and its ratio to the lowest; none without trivial values."""
     return {"trivial": trivial, "ratio_to_trivial": value / min(trivial.values())} if trivial else {}
 
 
 def require_usable_gate(schedule: Schedule, problem: Problem) -> None:
-    """BadInput, before the first step, where the budget has a `not_learning` gate that could never decide."""
+    """Raises BadInput, before the first step, where the `not_learning` gate of the budget could never decide."""
     gate = schedule.budget.not_learning
     if gate is None:
         return
@@ -33,10 +33,10 @@ def require_usable_gate(schedule: Schedule, problem: Problem) -> None:
 
 
 def require_learning(schedule: Schedule, problem: Problem, position: Position, ends_early: bool) -> None:
-    """NotLearning when the best so far is too near to the trivial values, at the step by which it must not be.
+    """Raises NotLearning when the best so far is too near to the trivial values at the step of the gate.
 
-    Also when the training `ends_early` before that step. Asked before the step is saved, so that a continuation
-    comes to the same end.
+    It does so also when the training `ends_early` before that step. The loop calls it before the step is saved, so that
+    a continuation comes to the same end.
     """
     gate = schedule.budget.not_learning
     if gate is None or not (position.step == gate.by_step or (ends_early and position.step < gate.by_step)):

@@ -1,6 +1,6 @@
-"""Which finished trainings are no better than what needs no learning, said wherever their study is shown.
+"""Names the finished trainings that are no better than a method without learning, wherever their study is shown.
 
-Read from result.json, without torch: whatever a stage calls its training, `described` wrote the trivial values there.
+It reads result.json, without torch: `described` wrote the trivial values there, whatever a stage calls its training.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ SHOWN = 4
 
 
 def unlearned(runs: Iterable[RunDirectory]) -> str:
-    """A sentence over the trainings among these runs; empty where each beats its trivial values, or has none."""
-    trainings, found, methods = 0, list[str](), list[str]()
-    for run in sorted(set(runs), key=lambda one: one.path):
+    """A sentence on the unlearned trainings of these runs; empty where each beats its trivial values, or has none."""
+    trainings, names, methods = 0, list[str](), list[str]()
+    for run in sorted(set(runs), key=lambda run: run.path):
         for training in _trainings(read(run.result_file)):
             trainings += 1
             method, least = min(training["trivial"].items(), key=lambda item: item[1])
             if training["ratio_to_trivial"] * least >= least:
                 cell = read(run.stage_file).get("configuration", {}).get("cell")
-                found.append(f"{run.stage} {run.path.name}" + (f" ({cell})" if cell else ""))
+                names.append(f"{run.stage} {run.path.name}" + (f" ({cell})" if cell else ""))
                 methods.append(method)
-    if not found:
+    if not names:
         return ""
-    more = f" and {len(found) - SHOWN} more" if found[SHOWN:] else ""
+    more = f" and {len(names) - SHOWN} more" if names[SHOWN:] else ""
     return (
-        f"{len(found)} of {trainings} training{'s' * (trainings > 1)} {'are' if found[1:] else 'is'} no better than "
-        f"{' or '.join(dict.fromkeys(methods))}, which learns nothing: {', '.join(found[:SHOWN])}{more}"
+        f"{len(names)} of {trainings} training{'s' * (trainings > 1)} {'are' if names[1:] else 'is'} no better than "
+        f"{' or '.join(dict.fromkeys(methods))}, which learns nothing: {', '.join(names[:SHOWN])}{more}"
     )
 
 
-def _trainings(found: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(found, list):
-        for inner in found:
+def _trainings(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list):
+        for inner in value:
             yield from _trainings(inner)
-    elif isinstance(found, dict):
-        trivial = found.get("trivial")
+    elif isinstance(value, dict):
+        trivial = value.get("trivial")
         if isinstance(trivial, dict) and trivial:
-            numbers = [*trivial.values(), found.get("ratio_to_trivial")]
-            yield from [found] if all(fits(one, NUMBER) for one in numbers) else []
-        for name, inner in found.items():
-            if name != "validations":  # of these the best stands above them
+            numbers = [*trivial.values(), value.get("ratio_to_trivial")]
+            yield from [value] if all(fits(number, NUMBER) for number in numbers) else []
+        for name, inner in value.items():
+            if name != "validations":  # the best of these is a level above
                 yield from _trainings(inner)

@@ -16,7 +16,7 @@ from storage import durable
 from storage.errors import BadInput, NumericalFailure
 from tasks.stage.outcome import outcome_of
 from tasks.training import culprits as module
-from tasks.training.culprits import FOLDER, FailedStep, Step, culprits, located, tensors_of
+from tasks.training.culprits import FOLDER, FailedStep, Step, find_culprits, locate, tensors_of
 from tasks.training.replay import replay
 from tasks.training.state import generator_tensors
 from tests.conftest import REPOSITORY
@@ -46,7 +46,7 @@ def test_the_one_example_is_found_wherever_the_batch_is_cut(cut: tuple[int, ...]
         return torch.stack([loss + steep if is_wrong else loss for loss, is_wrong in zip(found, wrong, strict=True)])
 
     problem.losses = losses
-    found = culprits(problem, step(*cut))
+    found = find_culprits(problem, step(*cut))
     assert found and (found.examples, found.tensor, found.together) == ([5], tensor, False)
 
 
@@ -57,7 +57,7 @@ def test_the_module_where_it_begins_is_the_innermost_one_and_the_input_is_told_f
 
     problem = toy_problem(ToyConfig())
     problem.model.outer = nn.Sequential(nn.Linear(16, 8), Spoils(), nn.Linear(8, 1))
-    found = culprits(problem, step(8))
+    found = find_culprits(problem, step(8))
     assert found and (found.module, found.tensor) == ("outer.1", "the loss")
     assert [seen.module for seen in found.modules if seen.not_finite] == ["outer.1", "outer.2", "outer"]
 
@@ -66,14 +66,14 @@ def test_the_module_where_it_begins_is_the_innermost_one_and_the_input_is_told_f
     problem.batch = lambda indices, epoch: ToyBatch(
         torch.from_numpy(indices), torch.where(torch.from_numpy(indices)[:, None] == 2, torch.nan, batch(indices, 0).x)
     )
-    found = culprits(problem, step(8))
+    found = find_culprits(problem, step(8))
     assert found and (found.module, found.examples) == ("the input of inner", [2])
 
 
 def test_a_gradient_that_is_spoilt_everywhere_began_where_the_backward_pass_does():
     problem = toy_problem(ToyConfig())
     problem.losses = lambda model, batch: torch.sqrt(model(batch.x) * 0)
-    found = culprits(problem, step(8))
+    found = find_culprits(problem, step(8))
     assert found and (found.tensor, found.module) == ("the gradient of outer.bias", "outer")
 
 
@@ -82,7 +82,7 @@ def test_what_overflows_only_as_a_sum_blames_no_example():
     problem.losses = lambda model, batch: 3e38 * model.outer.bias.expand(len(batch.indices))
     made = Step(1, 0, [np.arange(WINDOW)], 1.0, generator_tensors(False), False)
     problem.model.outer.bias.data.fill_(0.1)
-    found = culprits(problem, made)
+    found = find_culprits(problem, made)
     assert found and found.together and found.examples == list(range(WINDOW))
     assert found.tensor == "the gradient of outer.bias"
 
@@ -90,27 +90,27 @@ def test_what_overflows_only_as_a_sum_blames_no_example():
 def test_a_step_of_finite_gradients_has_no_culprit_however_large_their_norm():
     problem = toy_problem(ToyConfig())
     problem.losses = lambda model, batch: 1e25 * model.inner.weight.sum().expand(len(batch.indices))
-    assert culprits(problem, step(8)) is None
+    assert find_culprits(problem, step(8)) is None
 
 
 def test_of_a_batch_too_large_to_search_nothing_is_said_of_each_alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MOST_BACKWARDS", 2)
     problem = toy_problem(ToyConfig())
     problem.losses = lambda model, batch: torch.sqrt(model(batch.x) * 0)
-    found = culprits(problem, step(8))
+    found = find_culprits(problem, step(8))
     assert found and not found.together and not found.complete and found.examples == list(range(WINDOW))
-    monkeypatch.setattr(module, "_keep", lambda *_: None)
+    monkeypatch.setattr(module, "_save_step", lambda *_: None)
     failed = FailedStep(step(8), range(WINDOW), "the norm")
-    assert located(SimpleNamespace(), problem, failed).batch == 0, "so that nobody takes them all for culprits"
+    assert locate(SimpleNamespace(), problem, failed).batch == 0, "so that nobody takes them all for culprits"
     monkeypatch.undo()
-    monkeypatch.setattr(module, "_keep", lambda *_: None)
-    assert located(SimpleNamespace(), problem, failed).batch == WINDOW
+    monkeypatch.setattr(module, "_save_step", lambda *_: None)
+    assert locate(SimpleNamespace(), problem, failed).batch == WINDOW
 
 
 def test_a_sound_step_has_no_culprits_and_changes_nothing():
     problem = toy_problem(ToyConfig())
     before = {name: value.clone() for name, value in problem.model.state_dict().items()}
-    assert culprits(problem, step(4, 4)) is None
+    assert find_culprits(problem, step(4, 4)) is None
     assert all(torch.equal(value, before[name]) for name, value in problem.model.state_dict().items())
     assert all(parameter.grad is None for parameter in problem.model.parameters())
 
@@ -183,7 +183,7 @@ def test_what_hinders_the_search_or_the_keeping_does_not_hide_the_failure(
         raise hindrance
 
     config = poisoned(tmp_path)
-    monkeypatch.setattr(module, "_keep" if isinstance(hindrance, OSError) else "culprits", fail)
+    monkeypatch.setattr(module, "_save_step" if isinstance(hindrance, OSError) else "find_culprits", fail)
     outcome = toy_attempt(tmp_path, config)
     assert outcome.end_state == "numerical_failure" and "the loss is not finite at step 3" in outcome.text
     log = next(toy_directory(tmp_path, config).attempts.glob("*.log")).read_text()

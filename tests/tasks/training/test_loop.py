@@ -434,7 +434,7 @@ def test_a_norm_beyond_fp32_of_finite_gradients_is_clipped_and_the_training_goes
 
 def test_a_training_begun_by_the_version_before_goes_on_to_the_same_bytes(tmp_path, undisturbed, monkeypatch):
     """Its checkpoints called the best value best_loss."""
-    described = State.described
+    described = State.as_json
 
     def as_before(state):
         found = described(state)
@@ -442,7 +442,7 @@ def test_a_training_begun_by_the_version_before_goes_on_to_the_same_bytes(tmp_pa
         return found
 
     with monkeypatch.context() as before:
-        before.setattr(State, "described", as_before)
+        before.setattr(State, "as_json", as_before)
         toy_attempt(tmp_path, TOY, max_steps_per_run=7)
     toy_to_the_end(tmp_path, TOY)
     assert what_must_be_equal(toy_directory(tmp_path, TOY)) == undisturbed

@@ -12,7 +12,7 @@ from torch import nn
 
 from storage.errors import CheckFailed
 from tasks.stage.execution import Execution
-from tasks.training.memory import out_of_memory_explained
+from tasks.training.memory import explain_out_of_memory
 from tests.conftest import REPOSITORY
 
 # a wide network and an address space with room for one example, not for the 1,024 MiB of sixteen
@@ -63,7 +63,7 @@ def test_a_micro_batch_that_does_not_fit_ends_with_the_setting_and_what_fits(tmp
 
 @pytest.mark.parametrize("message", ["shape '[3]' is invalid", "CUDA error: an illegal memory access"])
 def test_other_errors_stay_what_they_are(message):
-    with pytest.raises(RuntimeError, match=re.escape(message)), out_of_memory_explained(nn.Linear(2, 2), Execution()):
+    with pytest.raises(RuntimeError, match=re.escape(message)), explain_out_of_memory(nn.Linear(2, 2), Execution()):
         raise RuntimeError(message)
 
 
@@ -73,7 +73,7 @@ def test_a_gpu_s_words_are_understood_and_a_single_example_is_not_halved():
         "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 1 GiB"
     )
     one = Execution(micro_batch_examples=1)
-    with pytest.raises(CheckFailed) as caught, out_of_memory_explained(nn.Linear(2, 2), one):
+    with pytest.raises(CheckFailed) as caught, explain_out_of_memory(nn.Linear(2, 2), one):
         raise error
     assert float(re.search(r"measured ([0-9.]+) GiB needed", str(caught.value))[1]) > 2.5
     assert "micro_batch_examples" not in caught.value.advice
