@@ -21,7 +21,7 @@ from tasks.findings.statistics.comparison import (
     Values,
     arm_mean,
     compare_together,
-    judged_unpaired,
+    judge_unpaired,
     t_tests,
 )
 from tasks.findings.table import no_formula
@@ -87,7 +87,7 @@ def compared_table(file: Path, asked: Asked) -> Found:
         }
         hint = "".join(way for said, way in ways.items() if said in str(error))
         raise BadInput(f"{file}: {error}{hint}") from None
-    unpaired = judged_unpaired(paired, values, *level, higher_is_better=asked.higher_is_better)
+    unpaired = judge_unpaired(paired, values, *level, higher_is_better=asked.higher_is_better)
     decides, other = (unpaired, paired) if asked.test == "unpaired" else (paired, unpaired)
     undecided = [
         one

@@ -61,11 +61,11 @@ def audit(options: argparse.Namespace) -> int:
     """`ratchet audit`: recorded numbers computed again."""
     from pyarrow import ArrowException
 
-    from tasks.findings.audit import audited_again  # takes torch
+    from tasks.findings.audit import repeat_audit  # takes torch
 
     try:
         found, own = _work_of(options)
-        return show(audited_again(found, options.seed, own).in_words)
+        return show(repeat_audit(found, options.seed, own).in_words)
     except CheckFailed as error:
         show(str(error))
         return outcome.FAILED.exit_code

@@ -31,7 +31,7 @@ from storage.inside import inside
 from storage.lineage import Lineages
 from storage.reading import last_lines
 from storage.run_directory import RunDirectory, read
-from tasks.findings.again import WHERE, listed
+from tasks.findings.again import WHERE, as_argument
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import duration
 from tasks.stage.validation import validated
@@ -213,7 +213,7 @@ def _words(place: str, profile: str | None, over: Mapping[str, Any], changes: It
     words = [_ratchet(), "sweep" if over else "run", place.removeprefix("flows.")]
     words += ["--profile", profile] if profile else []
     for key, values in over.items():
-        words += ["--over", f"{key}={listed(values)}"]
+        words += ["--over", f"{key}={as_argument(values)}"]
     for change in changes:
         words += ["--set", change]
     return shlex.join([*words, *(["--root", str(root)] if root.resolve() != Path("runs").resolve() else [])])
@@ -226,7 +226,7 @@ def _changes(base: Mapping[str, Any], kept: Mapping[str, Any], above: str = "") 
         if isinstance(value, dict) and isinstance(there, dict) and there.keys() <= value.keys():
             yield from _changes(there, value, f"{above}{key}.")
         elif there != value:
-            yield f"{above}{key}={listed([value])}"
+            yield f"{above}{key}={as_argument([value])}"
 
 
 def _made_otherwise(run: RunDirectory, walk: Walk) -> Iterator[str]:
@@ -236,7 +236,9 @@ def _made_otherwise(run: RunDirectory, walk: Walk) -> Iterator[str]:
         about, now = known.get(handle.run.fingerprint, {}), handle.config.execution.model_dump(mode="json")
         numerics = about.get("numerics", {}).items()
         differ = [
-            f"execution.{key}={listed([was])}" for key, was in numerics if key != WHERE and now.get(key, was) != was
+            f"execution.{key}={as_argument([was])}"
+            for key, was in numerics
+            if key != WHERE and now.get(key, was) != was
         ]
         if differ or about.get("numerics_changes"):
             how = " ".join(differ) if differ else "numerics that changed between its attempts"

@@ -1,4 +1,4 @@
-"""Arms over seeds, told: the verdict, the numbers, what was not shown and the figures, for any study and any sweep.
+"""Arms over seeds in words and figures, for any study and any sweep.
 
 `words` say what a lower and a higher value of an arm are: `BETTER` where lower is better, `LOWER` where nobody said so.
 """
@@ -33,71 +33,71 @@ def compare_arms(
         raise CheckFailed("every cell has a number of its own", str(error), "other numbers") from None
 
 
-def differences_in_words(found: Sequence[Comparison], words: Words = BETTER) -> str:
+def differences_in_words(comparisons: Sequence[Comparison], words: Words = BETTER) -> str:
     """The comparisons that the seeds show, as `a is better than none`; empty where they show none."""
-    shown = [one for one in found if one.better or one.worse]
-    said = [f"{one.arm} is {words[one.worse]} than {one.reference}" for one in shown]
-    return " and ".join(said[:2]) + (f", and {len(said) - 2} more differences" if said[2:] else "")
+    decided = [row for row in comparisons if row.better or row.worse]
+    clauses = [f"{row.arm} is {words[row.worse]} than {row.reference}" for row in decided]
+    return " and ".join(clauses[:2]) + (f", and {len(clauses) - 2} more differences" if clauses[2:] else "")
 
 
-def why_not_shown(found: Sequence[Comparison], min_seeds: int, words: Words = BETTER) -> str:
-    """Why there is no such difference, as a sentence."""
-    seeds = min(one.seeds for one in found)
+def why_not_shown(comparisons: Sequence[Comparison], min_seeds: int, words: Words = BETTER) -> str:
+    """The reason why there is no such difference, as a sentence."""
+    seeds = min(comparison.seeds for comparison in comparisons)
     if seeds < min_seeds:
-        of = f"{seeds} seeds are" if seeds > 1 else "one seed is"
-        return f"Not shown: {of} too few to call anything {' or '.join(words)}."
+        number = f"{seeds} seeds are" if seeds > 1 else "one seed is"
+        return f"Not shown: {number} too few to call anything {' or '.join(words)}."
     return f"Not shown: no difference over {seeds} seeds."
 
 
-def number_line(one: Comparison) -> str:
+def number_line(comparison: Comparison) -> str:
     """One comparison, and how sure it is."""
-    if one.unlearned:
-        return f"{one.arm} not compared, as {' and '.join(one.unlearned)} is not shown to learn"
-    interval = f"interval {span(one.interval, SIGNED)}" if one.interval else "no interval"
-    size = f"{SIGNED(one.mean)}, {percent_of(one)}" if one.percent is not None else SIGNED(one.mean)
+    if comparison.unlearned:
+        return f"{comparison.arm} not compared, as {' and '.join(comparison.unlearned)} is not shown to learn"
+    interval = f"interval {span(comparison.interval, SIGNED)}" if comparison.interval else "no interval"
+    percentage = f", {percent_of(comparison)}" if comparison.percent is not None else ""
     return (
-        f"{one.arm} - {one.reference}: {size} ({interval}; p {p_value(one.p_adjusted)} after Holm; "
-        f"{one.seeds} seed{'s' * (one.seeds > 1)})"
+        f"{comparison.arm} - {comparison.reference}: {SIGNED(comparison.mean)}{percentage} ({interval}; "
+        f"p {p_value(comparison.p_adjusted)} after Holm; {comparison.seeds} seed{'s' * (comparison.seeds > 1)})"
     )
 
 
-def undecided_in_words(found: Sequence[Comparison], min_seeds: int) -> list[str]:
-    """What the seeds do not show, and what they could have."""
-    undecided = [one for one in found if not one.better and not one.worse and not one.unlearned]
-    if any(one.seeds < min_seeds for one in found):
+def undecided_in_words(comparisons: Sequence[Comparison], min_seeds: int) -> list[str]:
+    """The differences that the seeds do not show, and the smallest ones that they could have."""
+    undecided = [row for row in comparisons if not row.better and not row.worse and not row.unlearned]
+    if any(row.seeds < min_seeds for row in comparisons):
         return [f"Of fewer than {min_seeds} seeds nothing is called better, whatever the differences."]
     often = f"a chance of {percent(POWER)}"
-    could = [
-        f"{one.arm} against {one.reference}"
-        + (f" ({one.smallest_shown:.3g} or more would be shown with {often})" if one.smallest_shown else "")
-        + (f", a difference like this needs {one.seeds_needed:,} seeds" if one.seeds_needed else "")
-        for one in undecided
+    clauses = [
+        f"{row.arm} against {row.reference}"
+        + (f" ({row.smallest_shown:.3g} or more would be shown with {often})" if row.smallest_shown else "")
+        + (f", a difference like this needs {row.seeds_needed:,} seeds" if row.seeds_needed else "")
+        for row in undecided
     ]
-    return [f"No difference is shown: {'; '.join(could)}."] if could else []
+    return [f"No difference is shown: {'; '.join(clauses)}."] if clauses else []
 
 
 def answer_figure(
-    found: Mapping[str, Sequence[Comparison]],
+    comparisons: Mapping[str, Sequence[Comparison]],
     caption: str,
     x_label: str,
     base: Callable[[str, Comparison], float] | None = None,
 ) -> Figure:
     """The differences as a forest, by kind; with `base` in per cent of it, by which the interval is divided too."""
 
-    def row(kind: str, one: Comparison) -> Estimated:
-        of = base(kind, one) / 100 if base else 1.0
-        interval = [end / of for end in one.interval] if one.interval else None
-        return Estimated(kind, f"{one.arm} - {one.reference}", one.mean / of, interval)
+    def row(kind: str, comparison: Comparison) -> Estimated:
+        unit = base(kind, comparison) / 100 if base else 1.0
+        interval = [end / unit for end in comparison.interval] if comparison.interval else None
+        return Estimated(kind, f"{comparison.arm} - {comparison.reference}", comparison.mean / unit, interval)
 
-    rows = [row(kind, one) for kind, of_kind in found.items() for one in of_kind]
+    rows = [row(kind, comparison) for kind, group in comparisons.items() for comparison in group]
     return forest("answer", caption, rows, x_label, "{:+.2f}%".format if base else SIGNED)
 
 
-def arms_figure(name: str, arms: Mapping[str, ArmMean], trivial: Mapping[str, float], label: str) -> Figure:
+def arms_figure(file: str, arms: Mapping[str, ArmMean], trivial: Mapping[str, float], label: str) -> Figure:
     """Each seed of each arm, their mean with its interval, and what methods without learning get."""
-    rows = [Dots(arm, list(of.values.values()), of.mean, of.interval) for arm, of in arms.items()]
+    rows = [Dots(name, list(arm.values.values()), arm.mean, arm.interval) for name, arm in arms.items()]
     rows += [Dots(method, [value]) for method, value in trivial.items()]
-    numbers = "; ".join([f"{arm} {of.mean:.4g}" for arm, of in arms.items()])
+    numbers = "; ".join(f"{name} {arm.mean:.4g}" for name, arm in arms.items())
     caption = f"{label[0].upper()}{label[1:]} by seed, and the mean over seeds with its interval"
     caption += "; last, what needs no learning." if trivial else "."
-    return dots(name, caption, numbers, rows, label)
+    return dots(file, caption, numbers, rows, label)

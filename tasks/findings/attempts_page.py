@@ -1,7 +1,7 @@
 """`attempts.html` beside a report: when and where each stage worked, how long, and what it used of the machine.
 
-All of it is what clocks and machines said, which differs between any two runs: so it stands on a page of its own,
-outside the stage's outputs and every digest, and the report has the same bytes after any kill.
+All of it comes from clocks and machines and differs between any two runs: so it stands on a page of its own, outside
+the stage's outputs and every digest, and the report has the same bytes after any kill.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tasks.stage.run import StageRun
 
 @dataclass(frozen=True)
 class Attempt:
-    """What an attempt's record says; `ended_at` of one that was killed is its last sign of life."""
+    """The record of an attempt; `ended_at` of one that was killed is its last sign of life."""
 
     number: int
     started_at: float
@@ -45,10 +45,10 @@ class Attempt:
 
 def attempts_of(directory: Path) -> list[Attempt]:
     """The attempts at a stage that left a record in its run directory, in their order."""
-    found = []
+    attempts = []
     for record in records(directory / "attempts"):
         started, ended = record["started_at"], record.get("ended_at")
-        found.append(
+        attempts.append(
             Attempt(
                 number=record["attempt"],
                 started_at=started,
@@ -61,14 +61,14 @@ def attempts_of(directory: Path) -> list[Attempt]:
                 peak_memory_bytes=record.get("peak_memory_bytes") or 0,
             )
         )
-    return found
+    return attempts
 
 
 def publish_attempts(run: StageRun, dag: Dag) -> None:
     """Writes `attempts.html` about every run of `dag` but this one, which is still at work."""
-    known = {name: attempts_of(node.path) for name, node in dag.nodes.items() if node.path != run.directory}
+    attempts = {name: attempts_of(node.path) for name, node in dag.nodes.items() if node.path != run.directory}
     run.lock.check()
-    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, known).encode())
+    durable.write_bytes(run.directory / ATTEMPTS, _page(run.run.study, dag, attempts).encode())
 
 
 def _last_sign_of_life(directory: Path, number: int) -> float:
@@ -78,53 +78,52 @@ def _last_sign_of_life(directory: Path, number: int) -> float:
         return 0.0
 
 
-def _page(title: str, dag: Dag, known: Mapping[str, Sequence[Attempt]]) -> str:
-    took = {name: duration(sum(one.seconds for one in own)) for name, own in known.items() if own}
-    every = [one for own in known.values() for one in own]
-    labels = {name: dag.nodes[name].label for name in known}
+def _page(title: str, dag: Dag, attempts: Mapping[str, Sequence[Attempt]]) -> str:
+    took = {name: duration(_seconds(of_run)) for name, of_run in attempts.items() if of_run}
+    labels = {name: dag.nodes[name].label for name in attempts}
     sections = [
-        Section("Every stage", figures=[dag_figure(dag.noted(took))], tables=[_stage_table(labels, known)]),
-        Section("Every attempt", tables=[_attempt_table(labels, known)]),
+        Section("Every stage", figures=[dag_figure(dag.with_notes(took))], tables=[_stage_table(labels, attempts)]),
+        Section("Every attempt", tables=[_attempt_table(labels, attempts)]),
     ]
     document = Document(
         f"{title}: attempts",
         question="When and where each stage worked, how long, and what it used. Nothing here is part of a result: "
         "another run gives the same results in another time. The stage that wrote this page is not on it: it was still "
         "at work. Dates are in UTC, by the clocks of the hosts.",
-        facts=_totals(every),
+        facts=_totals([attempt for of_run in attempts.values() for attempt in of_run]),
         sections=sections,
     )
     return html_page(document, beside=[Link("report.html", "report.html")])
 
 
-def _totals(every: Sequence[Attempt]) -> list[str]:
-    if not every:
+def _totals(attempts: Sequence[Attempt]) -> list[str]:
+    if not attempts:
         return []
-    begun, ended = min(one.started_at for one in every), max(one.ended_at for one in every)
-    hosts = ", ".join(dict.fromkeys(one.host for one in every))
+    begun, ended = min(attempt.started_at for attempt in attempts), max(attempt.ended_at for attempt in attempts)
+    hosts = ", ".join(dict.fromkeys(attempt.host for attempt in attempts))
     return [
-        f"{len(every):,} attempts worked for {duration(sum(one.seconds for one in every))} together (processors: "
-        f"{duration(sum(one.cpu_seconds for one in every))}), on {hosts}. The first began {_date(begun)}, the last "
-        f"ended {_date(ended)}. The most memory that a process of them had was {_gigabytes(every)} GB."
+        f"{len(attempts):,} attempts worked for {duration(_seconds(attempts))} together (processors: "
+        f"{duration(_cpu_seconds(attempts))}), on {hosts}. The first began {_date(begun)}, the last ended "
+        f"{_date(ended)}. The most memory that a process of them had was {_gigabytes(attempts)} GB."
     ]
 
 
-def _stage_table(labels: Mapping[str, str], known: Mapping[str, Sequence[Attempt]]) -> Table:
+def _stage_table(labels: Mapping[str, str], attempts: Mapping[str, Sequence[Attempt]]) -> Table:
     rows = [
         [
             labels[name],
-            _date(own[0].started_at),
-            _date(own[-1].ended_at),
-            len(own),
-            _minutes(sum(one.seconds for one in own)),
-            _minutes(sum(one.cpu_seconds for one in own)),
-            _gigabytes(own),
-            ", ".join(dict.fromkeys(one.host for one in own)),
-            ", ".join(dict.fromkeys(one.device for one in own)),
+            _date(of_run[0].started_at),
+            _date(of_run[-1].ended_at),
+            len(of_run),
+            _minutes(_seconds(of_run)),
+            _minutes(_cpu_seconds(of_run)),
+            _gigabytes(of_run),
+            ", ".join(dict.fromkeys(attempt.host for attempt in of_run)),
+            ", ".join(dict.fromkeys(attempt.device for attempt in of_run)),
             name,
         ]
-        for name, own in known.items()
-        if own
+        for name, of_run in attempts.items()
+        if of_run
     ]
     return Table(
         "Each stage: when its first attempt began and its last one ended, minutes of all attempts together and of the "
@@ -134,26 +133,34 @@ def _stage_table(labels: Mapping[str, str], known: Mapping[str, Sequence[Attempt
     )
 
 
-def _attempt_table(labels: Mapping[str, str], known: Mapping[str, Sequence[Attempt]]) -> Table:
+def _attempt_table(labels: Mapping[str, str], attempts: Mapping[str, Sequence[Attempt]]) -> Table:
     return Table(
         "Each attempt: how it ended (one that was killed, at its last sign of life), and its job on SLURM.",
         ["stage", "attempt", "began", "minutes", "ended", "host", "device", "job", "run"],
         [
             [
                 labels[name],
-                one.number,
-                _date(one.started_at),
-                _minutes(one.seconds),
-                one.end,
-                one.host,
-                one.device,
-                one.job,
+                attempt.number,
+                _date(attempt.started_at),
+                _minutes(attempt.seconds),
+                attempt.end,
+                attempt.host,
+                attempt.device,
+                attempt.job,
                 name,
             ]
-            for name, own in known.items()
-            for one in own
+            for name, of_run in attempts.items()
+            for attempt in of_run
         ],
     )
+
+
+def _seconds(attempts: Sequence[Attempt]) -> float:
+    return sum(attempt.seconds for attempt in attempts)
+
+
+def _cpu_seconds(attempts: Sequence[Attempt]) -> float:
+    return sum(attempt.cpu_seconds for attempt in attempts)
 
 
 def _date(at: float) -> str:
@@ -165,4 +172,4 @@ def _minutes(seconds: float) -> str:
 
 
 def _gigabytes(attempts: Sequence[Attempt]) -> str:
-    return f"{max(one.peak_memory_bytes for one in attempts) / 1e9:.2f}"
+    return f"{max(attempt.peak_memory_bytes for attempt in attempts) / 1e9:.2f}"

@@ -19,7 +19,7 @@ from tasks.stage.run import StageInput
 
 
 class AuditResult(Result):
-    """What was computed again: how many numbers of each kind, how, and where the difference was largest."""
+    """The numbers that were computed again: how many of each kind, how, and where the difference was largest."""
 
     numbers: dict[str, int]
     how: str
@@ -72,19 +72,19 @@ class Audited:
         )
 
 
-def require_audited(given: StageInput, kinds: Iterable[str], tolerance: float) -> AuditResult:
-    """What the audit found. CheckFailed unless it computed numbers of all `kinds` again, and all were near enough."""
-    found = AuditResult.read(given)
-    computed = sorted(kind for kind, count in found.numbers.items() if count > 0)
-    require_equal(f"the audit in {given.path} computed numbers of every kind again", computed, sorted(kinds))
-    require_equal(f"the audit in {given.path} allowed what it always does", found.tolerance, tolerance)
-    if not 0 <= found.largest_difference <= tolerance:
+def require_audited(audit: StageInput, kinds: Iterable[str], tolerance: float) -> AuditResult:
+    """The audit's result. CheckFailed unless it computed numbers of all `kinds` again, and all were near enough."""
+    result = AuditResult.read(audit)
+    computed = sorted(kind for kind, count in result.numbers.items() if count > 0)
+    require_equal(f"the audit in {audit.path} computed numbers of every kind again", computed, sorted(kinds))
+    require_equal(f"the audit in {audit.path} allowed what it always does", result.tolerance, tolerance)
+    if not 0 <= result.largest_difference <= tolerance:
         raise CheckFailed(
-            f"the largest difference of the audit in {given.path} is one that it allows",
-            f"{found.largest_difference:g} ({found.largest_at})",
+            f"the largest difference of the audit in {audit.path} is one that it allows",
+            f"{result.largest_difference:g} ({result.largest_at})",
             f"at most {tolerance:g}",
         )
-    return found
+    return result
 
 
 def sample(seed: int, what: str, of: int, count: int) -> list[int]:
@@ -92,12 +92,11 @@ def sample(seed: int, what: str, of: int, count: int) -> list[int]:
     return sorted(random.Random(f"{seed}, {what}").sample(range(of), min(count, of)))
 
 
-def audited_again(run: RunDirectory, seed: int | None, own: Path | None = None) -> AuditResult:
+def repeat_audit(run: RunDirectory, seed: int | None, own: Path | None = None) -> AuditResult:
     """The audit of a finished report, or a finished audit, once more; with another seed, of other examples.
 
-    `own` is the folder of a study of one's own, as for `reopen`.
-
-    Writes nothing. CheckFailed names what does not agree, BadInput a run that has no audit.
+    `own` is the folder of a study of one's own, as for `reopen`. Nothing is written. CheckFailed names what does not
+    agree, BadInput a run that has no audit.
     """
     described = read(run.stage_file)
     if not run.stage.endswith("audit"):
@@ -105,8 +104,8 @@ def audited_again(run: RunDirectory, seed: int | None, own: Path | None = None) 
         if "audit" not in reads:
             raise BadInput(f"{run.path} has no audit: give the run directory of a study's report, or of its audit")
         run = reads["audit"]
-    given = reopen(run.path, own)
-    config = given.config if seed is None else given.config.model_copy(update={"seed": seed})
+    audit = reopen(run.path, own)
+    config = audit.config if seed is None else audit.config.model_copy(update={"seed": seed})
     numerics.prepare(config.numerics, config.execution, config.own_seed or 0)
-    with given.elsewhere() as work:
-        return AuditResult.model_validate(given.stage.function()(work, config, **given.inputs))
+    with audit.elsewhere() as work:
+        return AuditResult.model_validate(audit.stage.function()(work, config, **audit.inputs))

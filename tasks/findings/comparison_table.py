@@ -26,7 +26,7 @@ def arm_table(
         deviation = "-" if arm.standard_deviation is None else f"{arm.standard_deviation:.3g}"
         rows.append([name, len(arm.values), DIGITS(arm.mean), interval, deviation])
     rows += [[name, "-", DIGITS(value), "-", "-"] for name, value in (trivial or {}).items()]
-    header, said = ["arm", "seeds", "mean", "interval", "deviation"], ""
+    header, multiple = ["arm", "seeds", "mean", "interval", "deviation"], ""
     if kinds is not None:
         header.insert(1, "what")
         for row in rows:
@@ -34,16 +34,16 @@ def arm_table(
     if trivial:
         means = [*(arm.mean for arm in arms.values()), *trivial.values()]
         header.append("of the trivial")
-        said = ", and the mean as a multiple of the better of what needs no learning"
+        multiple = ", and the mean as a multiple of the better of what needs no learning"
         rows = [[*row, f"{mean / min(trivial.values()):.3f}"] for row, mean in zip(rows, means, strict=True)]
     level = percent(confidence_level)
     return Table(
-        f"{of}: mean over seeds, Student's t interval ({level}), standard deviation (ddof 1){said}.", header, rows
+        f"{of}: mean over seeds, Student's t interval ({level}), standard deviation (ddof 1){multiple}.", header, rows
     )
 
 
 def comparison_table(
-    found: Sequence[Comparison],
+    comparisons: Sequence[Comparison],
     confidence_level: float,
     min_seeds: int,
     together: int | None = None,
@@ -55,13 +55,13 @@ def comparison_table(
     """Every comparison with what speaks for it.
 
     `together`: so many were corrected, when there are other tables. Of the `undecided` nothing is called better;
-    `unpaired`: `found` was judged by Welch's t. `words`: what a lower and a higher value of an arm are.
+    `unpaired`: they were judged by Welch's t. `words`: what a lower and a higher value of an arm are.
     """
     by = "p and interval are of Welch's t" if unpaired else "p is of Student's t of the pairs"
     return Table(
         f"The arm minus its reference{'' if unpaired else ', seed by seed'}; "
         f"{'above' if higher_is_better else 'below'} 0 the arm is {words[0]}. "
-        f"{by}, adjusted by Holm over the {together or len(found)} comparisons that are "
+        f"{by}, adjusted by Holm over the {together or len(comparisons)} comparisons that are "
         "made here; beside it Welch's t, which does not pair, and the exchange of both arms within seeds with the "
         "lowest p that so many seeds can give. That one is shown where the adjusted p is at most "
         f"{1 - confidence_level:g} and there are {min_seeds} seeds or more. Seeds needed: with so many, a difference "
@@ -73,21 +73,21 @@ def comparison_table(
         ],
         [
             [
-                one.arm,
-                one.reference,
-                "undecided" if one in undecided else shown(one, words),
-                one.seeds,
-                SIGNED(one.mean),
-                span(one.interval, SIGNED) if one.interval else f"none ({_why_none(one)})",
-                percent_of(one),
-                p_value(one.p),
-                p_value(one.p_adjusted),
-                p_value(one.p_welch),
-                "-" if one.p_exchange is None else f"{p_value(one.p_exchange)} ({p_value(one.least_p_exchange)})",
-                "-" if one.seeds_needed is None else f"{one.seeds_needed:,}",
-                "-" if one.smallest_shown is None else f"{one.smallest_shown:.3g}",
+                row.arm,
+                row.reference,
+                "undecided" if row in undecided else verdict_of(row, words),
+                row.seeds,
+                SIGNED(row.mean),
+                span(row.interval, SIGNED) if row.interval else f"none ({_why_none(row)})",
+                percent_of(row),
+                p_value(row.p),
+                p_value(row.p_adjusted),
+                p_value(row.p_welch),
+                "-" if row.p_exchange is None else f"{p_value(row.p_exchange)} ({p_value(row.least_p_exchange)})",
+                "-" if row.seeds_needed is None else f"{row.seeds_needed:,}",
+                "-" if row.smallest_shown is None else f"{row.smallest_shown:.3g}",
             ]
-            for one in found
+            for row in comparisons
         ],
     )  # fmt: skip
 
@@ -113,38 +113,41 @@ def test_table(tests: Mapping[tuple[str, str], Mapping[str, TTest]], confidence_
     )
 
 
-def shown(one: Comparison, words: tuple[str, str] = ("better", "worse")) -> str:
-    """What the seeds show, in a word."""
-    if one.better or one.worse:
-        return f"**{words[one.worse]}**"
-    return f"not learned: {' and '.join(one.unlearned)}" if one.unlearned else "no difference shown"
+def verdict_of(comparison: Comparison, words: tuple[str, str] = ("better", "worse")) -> str:
+    """The verdict of the seeds, in a word."""
+    if comparison.better or comparison.worse:
+        return f"**{words[comparison.worse]}**"
+    return f"not learned: {' and '.join(comparison.unlearned)}" if comparison.unlearned else "no difference shown"
 
 
-def in_words(one: Comparison, min_seeds: int) -> str:
+def in_words(comparison: Comparison, min_seeds: int) -> str:
     """One comparison as a sentence."""
-    if one.unlearned:
-        return f"{one.arm} and {one.reference} are not compared: not shown to learn: {' and '.join(one.unlearned)}."
-    if one.interval is None:
-        of = f"({SIGNED(one.mean)}, {percent_of(one)})"
-        return f"{one.arm} and {one.reference}: {_why_none(one)} shows no difference, whatever its size {of}."
+    arm, reference, seeds = comparison.arm, comparison.reference, comparison.seeds
+    if comparison.unlearned:
+        return f"{arm} and {reference} are not compared: not shown to learn: {' and '.join(comparison.unlearned)}."
+    difference, percentage = SIGNED(comparison.mean), percent_of(comparison)
+    if comparison.interval is None:
+        size = f"({difference}, {percentage})"
+        return f"{arm} and {reference}: {_why_none(comparison)} shows no difference, whatever its size {size}."
     facts = (
-        f"{percent_of(one)} of the mean of {one.reference}, difference {SIGNED(one.mean)} (interval "
-        f"{span(one.interval, SIGNED)}, of this one alone), p {p_value(one.p_adjusted)} after Holm, {one.seeds} seeds"
+        f"{percentage} of the mean of {reference}, difference {difference} (interval "
+        f"{span(comparison.interval, SIGNED)}, of this one alone), p {p_value(comparison.p_adjusted)} after Holm, "
+        f"{seeds} seeds"
     )
-    if one.better or one.worse:
-        return f"**{one.arm} is {'better' if one.better else 'worse'} than {one.reference}**: {facts}."
-    if one.seeds < min_seeds:
-        return f"{one.arm} and {one.reference}: {one.seeds} seeds are too few to call anything better ({facts})."
-    needed = f"; a difference like this needs {one.seeds_needed:,} seeds" if one.seeds_needed else ""
-    least = one.smallest_shown
+    if comparison.better or comparison.worse:
+        return f"**{arm} is {'better' if comparison.better else 'worse'} than {reference}**: {facts}."
+    if seeds < min_seeds:
+        return f"{arm} and {reference}: {seeds} seeds are too few to call anything better ({facts})."
+    needed = f"; a difference like this needs {comparison.seeds_needed:,} seeds" if comparison.seeds_needed else ""
+    least = comparison.smallest_shown
     could = f"; these seeds show one of {least:.3g} or more with a chance of 80%" if least else ""
-    return f"No difference between {one.arm} and {one.reference} is shown: {facts}{could}{needed}."
+    return f"No difference between {arm} and {reference} is shown: {facts}{could}{needed}."
 
 
-def percent_of(one: Comparison) -> str:
+def percent_of(comparison: Comparison) -> str:
     """The difference in per cent of the size of the reference's mean."""
-    return "-" if one.percent is None else f"{one.percent:+.2f}%"
+    return "-" if comparison.percent is None else f"{comparison.percent:+.2f}%"
 
 
-def _why_none(one: Comparison) -> str:
-    return "one seed" if one.seeds == 1 else "a value that never changes"
+def _why_none(comparison: Comparison) -> str:
+    return "one seed" if comparison.seeds == 1 else "a value that never changes"

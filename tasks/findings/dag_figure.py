@@ -16,13 +16,13 @@ from tasks.findings.document import Figure
 from tasks.findings.figures import COLOURS
 
 MOST_IN_A_COLUMN = 32
-"""With more runs beside each other, those of one stage are drawn as one box that says how many they are."""
+"""The most runs beside each other: of more, those of a stage are drawn as one box that says how many they are."""
 LETTER, LINE, MARGIN = 6.9, 15, 8
-"""Size of a box by its text, in pixels: width of a letter, height of a line, room around them."""
+"""The size of a box by its text, in pixels: width of a letter, height of a line, room around them."""
 GAP_ACROSS, GAP_DOWN, BEND = 56, 10, 6
-"""Between columns, between boxes, and the height of a place where a line passes between two boxes."""
+"""The pixels between columns, between boxes, and of a place where a line passes between two boxes."""
 SWEEPS = 8
-"""How often the columns are put in order."""
+"""The number of times that the columns are put in order."""
 INK, FAINT, PAPER = (f"var(--{name}, {COLOURS[name][1]})" for name in ("ink", "faint", "paper"))
 
 CAPTION = (
@@ -31,30 +31,30 @@ CAPTION = (
     "another too has no line of its own."
 )
 Columns = list[list[str]]
-"""Names of boxes, and of bends, by column and from above."""
+"""The names of boxes and of bends, by column and from above."""
 Lines = list[list[str]]
-"""Each as the box that it begins at, the bends that it passes, and the box that it ends at."""
+"""Lines: the box that each begins at, the bends that it passes, and the box that it ends at."""
 
 
 def dag_figure(dag: Dag, name: str = "stages") -> Figure:
     """The picture; `name` is its file's, and begins its ids."""
     stages = dict.fromkeys(node.stage for node in dag.nodes.values())
-    described = f"{len(dag.nodes)} runs of {len(stages)} stages: {', '.join(stages)}."
+    description = f"{len(dag.nodes)} runs of {len(stages)} stages: {', '.join(stages)}."
     columns = _columns(dag)
     if max(map(len, columns)) > MOST_IN_A_COLUMN:
         columns, dag = _by_stage(columns, dag)
-    lines = _with_bends(columns, _reduced({one: node.inputs for one, node in dag.nodes.items()}))
-    _in_order(columns, lines, dag)
-    return Figure(name, _svg(name, described, columns, lines, dag), CAPTION, wide=True)
+    lines = _add_bends(columns, _reduce({run: node.inputs for run, node in dag.nodes.items()}))
+    _order(columns, lines, dag)
+    return Figure(name, _svg(name, description, columns, lines, dag), CAPTION, wide=True)
 
 
 def _columns(dag: Dag) -> Columns:
     """Each run stands as near to what reads it as it can, so that those of a kind stand together."""
     before_end: dict[str, int] = {}
     for name, node in reversed(dag.nodes.items()):
-        own = before_end.setdefault(name, 0)
-        for given in node.inputs:
-            before_end[given] = max(before_end.get(given, 0), own + 1)
+        steps = before_end.setdefault(name, 0)
+        for source in node.inputs:
+            before_end[source] = max(before_end.get(source, 0), steps + 1)
     last = max(before_end.values())
     columns: Columns = [[] for _ in range(last + 1)]
     for name in dag.nodes:
@@ -63,55 +63,58 @@ def _columns(dag: Dag) -> Columns:
 
 
 def _by_stage(columns: Columns, dag: Dag) -> tuple[Columns, Dag]:
-    """The same with one box for all runs of a stage that stand in one column."""
+    """The columns and runs with one box for all runs of a stage that stand in one column."""
     box = {name: f"{column}-{dag.nodes[name].stage}" for column, names in enumerate(columns) for name in names}
     nodes: dict[str, Node] = {}
     for name, node in ((name, dag.nodes[name]) for names in columns for name in names):
-        read = tuple(dict.fromkeys(box[given] for given in node.inputs))
-        if known := nodes.get(box[name]):
-            inputs = tuple(dict.fromkeys(known.inputs + read))
-            nodes[box[name]] = replace(known, cell="", note="", inputs=inputs, runs=known.runs + 1)
+        read = tuple(dict.fromkeys(box[source] for source in node.inputs))
+        if node_of_box := nodes.get(box[name]):
+            inputs = tuple(dict.fromkeys(node_of_box.inputs + read))
+            nodes[box[name]] = replace(node_of_box, cell="", note="", inputs=inputs, runs=node_of_box.runs + 1)
         else:
             nodes[box[name]] = replace(node, inputs=read)
     return [list(dict.fromkeys(box[name] for name in names)) for names in columns], Dag(nodes)
 
 
-def _reduced(reads: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
-    """What each one reads and gets from no other of those that it reads; `reads` names the read before the readers."""
-    behind: dict[str, set[str]] = {}
-    for name, given in reads.items():
-        behind[name] = set(given).union(*(behind[one] for one in given))
+def _reduce(reads: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """The transitive reduction: of what a run reads only what it gets through no other of its inputs.
+
+    `reads` names inputs before their readers.
+    """
+    ancestors: dict[str, set[str]] = {}
+    for name, inputs in reads.items():
+        ancestors[name] = set(inputs).union(*(ancestors[source] for source in inputs))
     return {
-        name: [one for one in given if not any(one in behind[other] for other in given)]
-        for name, given in reads.items()
+        name: [source for source in inputs if not any(source in ancestors[other] for other in inputs)]
+        for name, inputs in reads.items()
     }
 
 
-def _with_bends(columns: Columns, reads: Mapping[str, Iterable[str]]) -> Lines:
-    """The lines; what one box sends past a column shares one bend there, which is added to `columns`."""
+def _add_bends(columns: Columns, reads: Mapping[str, Iterable[str]]) -> Lines:
+    """The lines; those from one box share their bend in a column that they pass, which is added to `columns`."""
     column_of = {name: number for number, names in enumerate(columns) for name in names}
     lines = []
-    for reader, given in reads.items():
-        for one in given:
-            bends = [f"{one}>{number}" for number in range(column_of[one] + 1, column_of[reader])]
-            for number, bend in enumerate(bends, column_of[one] + 1):
+    for reader, inputs in reads.items():
+        for source in inputs:
+            bends = [f"{source}>{number}" for number in range(column_of[source] + 1, column_of[reader])]
+            for number, bend in enumerate(bends, column_of[source] + 1):
                 if bend not in columns[number]:
                     columns[number].append(bend)
-            lines.append([one, *bends, reader])
+            lines.append([source, *bends, reader])
     return lines
 
 
-def _in_order(columns: Columns, lines: Lines, dag: Dag) -> None:
+def _order(columns: Columns, lines: Lines, dag: Dag) -> None:
     """Puts the boxes of each column at the mean height of what they are joined with; those of a stage stay together."""
     joined: dict[str, set[str]] = {name: set() for column in columns for name in column}
     for line in lines:
-        for one, other in pairwise(line):
-            joined[one].add(other)
-            joined[other].add(one)
+        for begin, end in pairwise(line):
+            joined[begin].add(end)
+            joined[end].add(begin)
     for number in range(SWEEPS):
         height = {name: (place + 0.5) / len(column) for column in columns for place, name in enumerate(column)}
         for column in columns if number % 2 else reversed(columns):
-            mean = {name: sum(height[one] for one in joined[name]) / (len(joined[name]) or 1) for name in column}
+            mean = {name: sum(height[end] for end in joined[name]) / (len(joined[name]) or 1) for name in column}
             stage = {name: dag.nodes[name].stage if name in dag.nodes else name for name in column}
             column.sort(key=lambda name: (stage[name], mean[name]))
             blocks = [list(block) for _, block in groupby(column, key=stage.__getitem__)]
@@ -122,45 +125,45 @@ def _in_order(columns: Columns, lines: Lines, dag: Dag) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Of a box or a bend: left and right edge, and middle height, in pixels."""
+    """The left and right edge of a box or a bend and its middle height, in pixels."""
 
     left: float
     right: float
     y: float
 
 
-def _svg(name: str, described: str, columns: Columns, lines: Lines, dag: Dag) -> str:
+def _svg(name: str, description: str, columns: Columns, lines: Lines, dag: Dag) -> str:
     box_height = MARGIN + LINE * max(len(node.lines) for node in dag.nodes.values())
-    heights = {one: float(box_height if one in dag.nodes else BEND) for column in columns for one in column}
-    height = max(sum(heights[one] + GAP_DOWN for one in column) for column in columns)
+    heights = {box: float(box_height if box in dag.nodes else BEND) for column in columns for box in column}
+    height = max(sum(heights[box] + GAP_DOWN for box in column) for column in columns)
     places: dict[str, _Place] = {}
     left = 1.0
     for column in columns:
-        texts = [text for one in column if one in dag.nodes for text in dag.nodes[one].lines]
+        texts = [text for box in column if box in dag.nodes for text in dag.nodes[box].lines]
         right = left + round(2 * MARGIN + LETTER * max(map(len, texts)))
-        room = (height - sum(heights[one] for one in column)) / len(column)
+        room = (height - sum(heights[box] for box in column)) / len(column)
         top = room / 2
-        for one in column:
-            places[one] = _Place(left, right, round(top + heights[one] / 2, 1))
-            top += heights[one] + room
+        for box in column:
+            places[box] = _Place(left, right, round(top + heights[box] / 2, 1))
+            top += heights[box] + room
         left = right + GAP_ACROSS
     steps = dict.fromkeys(pairs for line in lines for pairs in pairwise(line))  # shared bends are drawn once
-    drawn = [_line(places[one], places[other]) for one, other in steps]
+    drawn = [_line(places[begin], places[end]) for begin, end in steps]
     drawn += [
-        f"M{places[one].left:g} {places[one].y:g}H{places[one].right:g}" for one in places if one not in dag.nodes
+        f"M{places[box].left:g} {places[box].y:g}H{places[box].right:g}" for box in places if box not in dag.nodes
     ]
     path = f'<path d="{"".join(drawn)}" fill="none" stroke="{FAINT}" stroke-opacity="0.7"/>'
-    boxes = [_box(places[one], box_height, node.lines) for one, node in dag.nodes.items()]
+    boxes = [_box(places[box], box_height, node.lines) for box, node in dag.nodes.items()]
     width = left - GAP_ACROSS + 1
     size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
-    attributes = f'id="{name}" role="img" aria-label="{html.escape(described)}"'
+    attributes = f'id="{name}" role="img" aria-label="{html.escape(description)}"'
     font = 'font-family="\'DejaVu Sans\', system-ui, sans-serif" font-size="11"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {attributes} {size} {font}>{path}{"".join(boxes)}</svg>'
 
 
-def _line(one: _Place, other: _Place) -> str:
-    middle = (one.right + other.left) / 2
-    return f"M{one.right:g} {one.y:g}C{middle:g} {one.y:g} {middle:g} {other.y:g} {other.left:g} {other.y:g}"
+def _line(begin: _Place, end: _Place) -> str:
+    middle = (begin.right + end.left) / 2
+    return f"M{begin.right:g} {begin.y:g}C{middle:g} {begin.y:g} {middle:g} {end.y:g} {end.left:g} {end.y:g}"
 
 
 def _box(place: _Place, height: float, lines: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""A report, said once: its pages, its Markdown, its e-mail and the last lines of a terminal are made from it.
+"""A report as one document: its pages, its Markdown, its e-mail and the last lines of a terminal are made from it.
 
 Its first screen is the answer: a verdict in a line, one sentence of numbers, one figure, and what was not shown.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tasks.findings.table import Table
 
 COLUMNS = 78
-"""Of an e-mail."""
+"""The width of an e-mail."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Figure:
 
 
 Piece = tuple[str, bool]
-"""A part of a text, and whether it is marked."""
+"""A part of a text; true where it is marked."""
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Lines of text by name, such as before and after: what a model was given, with what was written into it marked."""
+    """Lines of text by name, such as before and after: a text that a model read, with insertions marked."""
 
     caption: str
     lines: Mapping[str, Sequence[Piece]]
@@ -43,7 +43,7 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class Folded:
-    """What is shown when its summary is clicked: text, which may be kept as `file`, and excerpts."""
+    """A part that is shown when its summary is clicked: text, which may be kept as `file`, and excerpts."""
 
     summary: str
     text: str = ""
@@ -78,7 +78,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """What a report says.
+    """The contents of a report.
 
     `verdict` answers the question in a line, `lead` says the numbers behind it in a sentence, and `numbers` up to three
     of them with intervals, each in a line, for places where there is no figure. `answer` is the figure that shows them,
@@ -97,7 +97,7 @@ class Document:
 
     @property
     def figures(self) -> list[Figure]:
-        return [*([self.answer] if self.answer else []), *(one for part in self.sections for one in part.figures)]
+        return [*([self.answer] if self.answer else []), *(figure for part in self.sections for figure in part.figures)]
 
     @property
     def headline(self) -> str:
@@ -120,10 +120,10 @@ class Document:
 
     def text(self, beside: str) -> str:
         """Plain text for an e-mail: the first screen in words; `beside` says where the rest is."""
-        not_shown = [f"NOT SHOWN\n\n{_filled_points(self.not_shown)}"] if self.not_shown else []
-        paragraphs = [filled(one) for one in filter(None, [self.title, self.verdict, self.lead])]
-        blocks = [*paragraphs, _filled_points(self.numbers), *not_shown, filled(self.question)]
-        return "\n\n".join(filter(None, [*blocks, _filled_points(self.facts), filled(beside)])) + "\n"
+        not_shown = [f"NOT SHOWN\n\n{_wrap_points(self.not_shown)}"] if self.not_shown else []
+        paragraphs = [wrap(text) for text in filter(None, [self.title, self.verdict, self.lead])]
+        blocks = [*paragraphs, _wrap_points(self.numbers), *not_shown, wrap(self.question)]
+        return "\n\n".join(filter(None, [*blocks, _wrap_points(self.facts), wrap(beside)])) + "\n"
 
 
 def plain(text: str) -> str:
@@ -131,7 +131,7 @@ def plain(text: str) -> str:
     return text.replace("**", "")
 
 
-def filled(text: str, indent: str = "") -> str:
+def wrap(text: str, indent: str = "") -> str:
     """Plain text in lines of bounded length, of which those after the first begin with spaces as long as `indent`."""
     return textwrap.fill(
         plain(text),
@@ -143,8 +143,8 @@ def filled(text: str, indent: str = "") -> str:
     )
 
 
-def _filled_points(texts: Sequence[str]) -> str:
-    return "\n".join(filled(text, "- ") for text in texts)
+def _wrap_points(texts: Sequence[str]) -> str:
+    return "\n".join(wrap(text, "- ") for text in texts)
 
 
 def _points(texts: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tasks.findings.document import Figure
 
@@ -40,10 +40,10 @@ FONT_POINTS = 9.0
 
 @dataclass(frozen=True)
 class SeriesStyle:
-    """How one series is drawn: line and marker differ too, for whoever sees no colour."""
+    """The style of one series: line and marker differ too, for whoever sees no colour."""
 
     colour: str
-    line: Any
+    line: str | tuple[int, tuple[float, ...]]
     marker: str
 
 
@@ -55,9 +55,9 @@ SERIES_STYLES = (
 
 _LINES = (*SERIES_STYLES[1:], SERIES_STYLES[0])
 LABEL_HEIGHT = 0.05
-"""Of the name of a point, as a share of the height of what is drawn."""
+"""The height of the name of a point, as a share of the height of the figure."""
 LOGARITHMIC_FROM = 8
-"""An x axis is logarithmic where its largest value is at least so many times its smallest."""
+"""The ratio of the largest to the smallest value from which an x axis is logarithmic."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def distributions(
 
 @dataclass(frozen=True)
 class Estimated:
-    """One row of `forest`: an estimate with its interval, as far as it has these; `kind` tells what the row is of."""
+    """A row of `forest`: an estimate with its interval, as far as it has these; rows of one `kind` stand together."""
 
     kind: str
     label: str
@@ -139,7 +139,7 @@ def forest(
 ) -> Figure:
     """The figure that answers: rows by kind, the first row above all others in colour, each beside `line`.
 
-    `band` is what is too small to matter, or what is asked for; `form` writes a number.
+    `band` is the range that is too small to matter, or that is asked for; `form` writes a number.
     """
     numbers = "; ".join(
         f"{row.label} {'-' if row.value is None else form(row.value)}"
@@ -178,7 +178,7 @@ def forest(
 
 @dataclass(frozen=True)
 class Dots:
-    """One row of `dots`: its single values, and their mean with its interval where there is one."""
+    """A row of `dots`: its single values, and their mean with its interval where there is one."""
 
     label: str
     values: Sequence[float]
@@ -213,9 +213,9 @@ def over_values(
     x_label: str,
     y_label: str,
 ) -> Figure:
-    """Rows of `dots` over the numbers of `ticks`: of each series the single values, and a line through the means.
+    """Rows of `dots` over the numbers of `ticks`: the single values of each series, and a line through the means.
 
-    Where a row has no mean the line goes through its values, and where it has none the line has a gap.
+    The line goes through the first value of a row without a mean, and has a gap at one without values.
     """
 
     def draw(canvas: Canvas) -> None:
@@ -300,7 +300,7 @@ def _figure(
     draw: Callable[[Canvas], None],
     width_inches: float = 4.0,
 ) -> Figure:
-    """Draws with settings of our own, whatever the user's matplotlibrc says; `numbers` are for who cannot see it."""
+    """Draws with fixed settings, whatever the user's matplotlibrc says; `numbers` are for who cannot see it."""
     import matplotlib.style
     from matplotlib.figure import Figure as Canvas
 
@@ -325,13 +325,13 @@ def _figure(
     with matplotlib.style.context(["default", settings], after_reset=True):
         canvas = Canvas(figsize=(width_inches, height_inches), layout="constrained")
         draw(canvas)
-        written = io.StringIO()
-        canvas.savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    described = f"{caption} {numbers}." if numbers else caption
-    return Figure(name, _finished(written.getvalue(), name, described), caption)
+        file = io.StringIO()
+        canvas.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    description = f"{caption} {numbers}." if numbers else caption
+    return Figure(name, _finish(file.getvalue(), name, description), caption)
 
 
-def _finished(svg: str, name: str, described: str) -> str:
+def _finish(svg: str, name: str, description: str) -> str:
     """The bare <svg> element with colour variables, ids of its own (several share a page), and a description."""
     svg = svg[svg.index("<svg") :]
     for variable, (stand_in, fallback) in COLOURS.items():
@@ -341,5 +341,5 @@ def _finished(svg: str, name: str, described: str) -> str:
     svg = svg.replace("'DejaVu Sans'", "'DejaVu Sans', system-ui, sans-serif")
     # matplotlib's style sheet would hold for the whole page: its two rules stand on the element instead
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
-    attributes = f'role="img" aria-label="{html.escape(described)}" stroke-linejoin="round" stroke-linecap="butt"'
+    attributes = f'role="img" aria-label="{html.escape(description)}" stroke-linejoin="round" stroke-linecap="butt"'
     return svg.replace("<svg ", f"<svg {attributes} ", 1)

@@ -1,4 +1,4 @@
-"""How numbers are written: estimates with their intervals, differences with their signs."""
+"""Formats of numbers: estimates with their intervals, differences with their signs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOST_PERPLEXITY = 1e300
 """Just below e^700, at which perplexities are capped."""
 
 NATS, SHARE, RATE = "{:+z.4f}".format, "{:+z.2%}".format, "{:.1%}".format
-"""How increases of a loss, relative increases and rates are written; zero has no minus."""
+"""Formats of increases of a loss, relative increases and rates; zero has no minus."""
 
 
 def rate_points(share: float) -> str:
@@ -32,14 +32,14 @@ def span(interval: Sequence[float] | None, form: Callable[[float], str]) -> str:
     return "-" if interval[0] == interval[1] else " to ".join(map(form, interval))
 
 
-def estimate(found: Estimate, form: Callable[[float], str]) -> str:
+def estimate(number: Estimate, form: Callable[[float], str]) -> str:
     """An estimate and its interval, as in a sentence."""
-    return f"{form(found.value)} (interval {span(found.interval, form)})"
+    return f"{form(number.value)} (interval {span(number.interval, form)})"
 
 
-def value_and_span(found: Estimate | None, form: Callable[[float], str]) -> list[str]:
+def value_and_span(number: Estimate | None, form: Callable[[float], str]) -> list[str]:
     """An estimate and its interval, as two cells of a table."""
-    return ["not known", "-"] if found is None else [form(found.value), span(found.interval, form)]
+    return ["not known", "-"] if number is None else [form(number.value), span(number.interval, form)]
 
 
 def p_value(value: float | None) -> str:
@@ -49,9 +49,9 @@ def p_value(value: float | None) -> str:
     return f"{value:.4f}" if 0.0495 <= value < 0.0505 and value != 0.05 else f"{value:.3f}"
 
 
-def smallest(found: Estimate) -> str:
+def smallest(number: Estimate) -> str:
     """The smallest difference that could have been shown, as a cell of a table."""
-    return "-" if found.smallest_shown is None else f"{found.smallest_shown:.4f}"
+    return "-" if number.smallest_shown is None else f"{number.smallest_shown:.4f}"
 
 
 def percent(share: float) -> str:
@@ -60,10 +60,10 @@ def percent(share: float) -> str:
 
 
 def texts_of(documents: int, sources: int) -> str:
-    """On how much was judged: documents, and the sources that count as one draw each."""
+    """The size of a sample: documents, and the sources that count as one draw each."""
     return f"{documents:,} text{'s' * (documents != 1)} of {sources:,} source{'s' * (sources != 1)}"
 
 
 def holds_zero(interval: Sequence[float] | None) -> bool:
-    """Whether an estimate may as well be zero; False for an interval that does not exist."""
+    """True where an estimate may as well be zero; False for an interval that does not exist."""
     return interval is not None and interval[0] <= 0 <= interval[1]

@@ -126,10 +126,10 @@ TEMPLATE = """<!doctype html>
 """
 
 EXCERPTS = """
-{%- macro excerpts(given) %}
-{%- if given %}
+{%- macro excerpts(list) %}
+{%- if list %}
 <div class="excerpts">
-{%- for excerpt in given %}
+{%- for excerpt in list %}
 <figure class="excerpt"><figcaption>{{ excerpt.caption }}</figcaption><dl>
 {%- for name, pieces in excerpt.lines.items() %}<dt>{{ name }}</dt><dd>
 {%- for text, marked in pieces %}{% if marked %}<mark>{{ text }}</mark>{% else %}{{ text }}{% endif %}{% endfor -%}

@@ -1,4 +1,4 @@
-"""Where every number of a report comes from: run directories, fingerprints, digests, numerics, commits and versions."""
+"""The origin of every number of a report: run directories, fingerprints, digests, numerics, commits and versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable
-from tasks.findings.again import made_again
+from tasks.findings.again import reproduction
 from tasks.findings.dag import Dag
 from tasks.findings.dag_figure import dag_figure
 from tasks.findings.document import Folded, Section
@@ -26,7 +26,7 @@ SHOWN_FILES = 20
 
 
 class Provenance(Result):
-    """What a stage's results are a function of, and the digest of its outputs as they were verified."""
+    """The inputs of which a stage's results are a function, and the digest of its outputs as they were verified."""
 
     fingerprint: str
     stage_version: int
@@ -37,9 +37,9 @@ class Provenance(Result):
 
 @dataclass(frozen=True)
 class AttemptFacts:
-    """Commit and package versions of the attempt that finished a stage, as its record has them.
+    """The commit and package versions in the record of the attempt that finished a stage.
 
-    They are facts of an attempt, not of a result: the report shows them, `final_results.json` does not hold them.
+    The report shows them; `final_results.json` does not hold them, as they are facts of no result.
     """
 
     source: dict[str, Any]
@@ -48,31 +48,30 @@ class AttemptFacts:
 
 def provenance(stages: Mapping[str, StageInput]) -> dict[str, Provenance]:
     """Stage -> its provenance."""
-    found = {}
-    for stage, given in stages.items():
-        described = durable.read_json(given.run.stage_file)
-        found[stage] = Provenance(
-            fingerprint=given.run.fingerprint,
-            stage_version=described["version"],
-            outputs_digest=given.outputs_digest,
-            numerics=described["numerics"],
-            external=described["external"],
+    rows = {}
+    for name, stage in stages.items():
+        description = durable.read_json(stage.run.stage_file)
+        rows[name] = Provenance(
+            fingerprint=stage.run.fingerprint,
+            stage_version=description["version"],
+            outputs_digest=stage.outputs_digest,
+            numerics=description["numerics"],
+            external=description["external"],
         )
-    return found
+    return rows
 
 
 def _sources(stages: Mapping[str, StageInput]) -> dict[str, AttemptFacts]:
     """Stage -> the commit and the versions with which it was finished."""
-    found = {}
-    for stage, given in stages.items():
-        record = attempts.newest(given.run.attempts) or {}
-        found[stage] = AttemptFacts(record.get("source") or {}, record.get("versions") or {})
-    return found
+    records = {name: attempts.newest(stage.run.attempts) or {} for name, stage in stages.items()}
+    return {
+        name: AttemptFacts(record.get("source") or {}, record.get("versions") or {}) for name, record in records.items()
+    }
 
 
 def run_directories(stages: Mapping[str, StageInput], root: Path) -> dict[str, str]:
     """Stage -> its run directory below the root of all runs."""
-    return {stage: given.path.relative_to(root).as_posix() for stage, given in stages.items()}
+    return {name: stage.path.relative_to(root).as_posix() for name, stage in stages.items()}
 
 
 def beside(published: Iterable[str]) -> list[Link]:
@@ -86,27 +85,27 @@ def run_name(directory: str) -> str:
 
 
 def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag) -> Section:
-    """Where every number comes from: the picture of the stages, how they are made again, what they read and wrote."""
-    runs, known, recorded = run_directories(stages, run.run.root), provenance(stages), _sources(stages)
+    """The origin of every number: the picture of the stages, how they are made again, what they read and wrote."""
+    runs, origins, recorded = run_directories(stages, run.run.root), provenance(stages), _sources(stages)
     tables = [
-        _stage_table(runs, known, recorded),
-        _external_table(known),
+        _stage_table(runs, origins, recorded),
+        _external_table(origins),
         _table_by_value(
             "Numerics of every stage: on what the bits of a result depend beside configuration and data.",
-            {stage: one.numerics for stage, one in known.items()},
+            {stage: origin.numerics for stage, origin in origins.items()},
         ),
         _table_by_value(
             "Versions, as the attempt recorded them that finished the stage.",
-            {stage: one.versions for stage, one in recorded.items()},
+            {stage: facts.versions for stage, facts in recorded.items()},
         ),
     ]
     in_full = {
         stage: {
-            "fingerprint": one.fingerprint,
-            "outputs_digest": one.outputs_digest,
+            "fingerprint": origin.fingerprint,
+            "outputs_digest": origin.outputs_digest,
             "source": recorded[stage].source,
         }
-        for stage, one in known.items()
+        for stage, origin in origins.items()
     }
     return Section(
         "Provenance",
@@ -119,7 +118,7 @@ def provenance_section(run: StageRun, stages: Mapping[str, StageInput], dag: Dag
         figures=[dag_figure(dag)],
         tables=[table for table in tables if table.rows],
         details=[
-            *made_again(run.run, dag),
+            *reproduction(run.run, dag),
             Folded("Fingerprints and digests in full", json.dumps(in_full, indent=2)),
         ],
     )
@@ -151,33 +150,33 @@ def _external_table(provenance: Mapping[str, Provenance]) -> Table:
         "What the stages read from outside: packages by version, files by digest.",
         ["stage", "key", "name", "version or digest"],
         [
-            [stage, key, *named]
-            for stage, found in provenance.items()
-            for key, read in found.external.items()
-            for listed in read.values()
-            for named in _named(listed)
+            [stage, key, *entry]
+            for stage, origin in provenance.items()
+            for key, read in origin.external.items()
+            for listing in read.values()
+            for entry in _entries(listing)
         ],
     )
 
 
-def _named(listed: Any) -> list[list[str]]:
+def _entries(listing: list[str] | dict[str, str]) -> list[list[str]]:
     """Name and version or digest of each package or file; many files as one digest over all."""
-    pairs = [entry.split("==") for entry in listed] if isinstance(listed, list) else sorted(listed.items())
+    pairs = [entry.split("==") for entry in listing] if isinstance(listing, list) else sorted(listing.items())
     if len(pairs) > SHOWN_FILES:
-        return [[f"{len(pairs):,} files", durable.sha256_json(listed)[:12]]]
+        return [[f"{len(pairs):,} files", durable.sha256_json(listing)[:12]]]
     return [[name, version[:12]] for name, version in pairs]
 
 
-def _table_by_value(caption: str, found: Mapping[str, dict[str, Any]]) -> Table:
+def _table_by_value(caption: str, by_stage: Mapping[str, dict[str, Any]]) -> Table:
     """One row for each key and value, with the stages that have this value; those without the key are not named."""
     rows = []
-    for key in dict.fromkeys(key for values in found.values() for key in values):
+    for key in dict.fromkeys(key for values in by_stage.values() for key in values):
         stages: dict[str, list[str]] = {}
-        for stage, values in found.items():
+        for stage, values in by_stage.items():
             if key in values:
                 stages.setdefault(str(values[key]), []).append(stage)
         for value, having in stages.items():
             rows.append(
-                [key.replace("_", " "), value, "all stages" if len(having) == len(found) else ", ".join(having)]
+                [key.replace("_", " "), value, "all stages" if len(having) == len(by_stage) else ", ".join(having)]
             )
     return Table(caption, ["what", "value", "stages"], rows)

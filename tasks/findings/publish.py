@@ -1,4 +1,4 @@
-"""What a report reads is verified, and what it says is published with the digest of its numbers."""
+"""A report verifies the inputs that it reads, and publishes its contents with the digest of its numbers."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ BESIDE_SUMMARY = (
 
 
 class Published(Result):
-    """What a report is, by file name: Markdown files as `tables`, an HTML file as `report`.
+    """The files of a report by name: Markdown files as `tables`, an HTML file as `report`.
 
-    `headline` is the answer in one line; `answer`, in several: the verdict and its numbers; beside it what these do
-    not show.
+    `headline` is the answer in one line; `answer`, in several: the verdict and its numbers; `not_shown`: their limits.
     """
 
     tables: list[str]
@@ -51,12 +50,12 @@ def require_verified(inputs: dict[str, StageInput]) -> None:
 
     A marker that does not hold is taken away, so that the next start runs its stage again.
     """
-    for stage, given in inputs.items():
-        verdict = markers.check_outputs(given.run)
-        if not verdict.holds or verdict.outputs_digest != given.outputs_digest:
-            markers.withdraw(given.run)
+    for name, stage in inputs.items():
+        verdict = markers.check_outputs(stage.run)
+        if not verdict.holds or verdict.outputs_digest != stage.outputs_digest:
+            markers.withdraw(stage.run)
             raise CheckFailed(
-                f"the outputs of {stage} in {given.path} verify",
+                f"the outputs of {name} in {stage.path} verify",
                 verdict.reason or "other bytes than when this stage started",
                 "all digests hold",
                 "Start the same command again: that stage runs again",
@@ -85,7 +84,7 @@ def publish_report(
         with run.publish_file(f"{name}.parquet") as file:
             pq.write_table(pa.Table.from_pylist(rows), file)
     files = ["table.md", SUMMARY, "figures/", *(texts or {})]
-    written = {
+    contents = {
         "table.md": document.markdown(),
         SUMMARY: document.text(BESIDE_SUMMARY),
         "report.html": html_page(document, beside(files), folded=True),
@@ -93,7 +92,7 @@ def publish_report(
     }
     publish_attempts(run, dag)
     figures = {figure.name: figure.svg for figure in document.figures}
-    published = _published(run, results, written, figures, document.headline)
+    published = _write(run, results, contents, figures, document.headline)
     answer = [plain(text) for text in (document.verdict, *document.numbers) if text]
     return published.model_copy(update={"answer": answer, "not_shown": [plain(text) for text in document.not_shown]})
 
@@ -113,10 +112,10 @@ def publish(
     """
     if isinstance(results, dict) and (nothing := unlearned(Lineages().of(run.run).runs())):
         texts = {name: f"{text}\n**{nothing}.**\n" if name.endswith(".md") else text for name, text in texts.items()}
-    return _published(run, results, texts, figures or {}, headline)
+    return _write(run, results, texts, figures or {}, headline)
 
 
-def _published(
+def _write(
     run: StageRun,
     results: Result | dict[str, Any],
     texts: Mapping[str, str],

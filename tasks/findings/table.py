@@ -1,4 +1,4 @@
-"""Tables as Markdown: the one form that a terminal, a file and the Prefect UI all show."""
+"""Tables as Markdown, the one form that a terminal, a file and the Prefect UI all show, and as CSV."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 SPAN = re.compile(r"([+-]?[\d.]+(?:e[+-]?\d+)?%?) to ([+-]?[\d.]+(?:e[+-]?\d+)?%?)")
 """An interval, as `tasks.findings.numbers` writes it."""
 NUMBER = re.compile(r"([<>] )?[+-]?([\d,]*\.\d+|[\d,]*\d)(e-?\d+)?( ?%)?")
 """Each way to match it is the only one, so that no cell takes long, however many digits it has."""
 FORMULA = re.compile("[\\s\0-\x1f\u200b-\u200f\ufeff]*[=+@\uff1d\uff0b\uff0d\uff20-]|[\t\r\n]")
-"""How a cell begins that spreadsheets run, whatever invisible marks stand before it."""
+"""The beginning of a cell that spreadsheets run, whatever invisible marks stand before it."""
 NO_SPAN = ("", "-", "none (one source)")
 
 
@@ -44,7 +43,7 @@ class Table:
 
     @property
     def right(self) -> list[bool]:
-        """Which columns hold numbers only, and stand right."""
+        """For each column: it holds numbers only, and stands right."""
         return [
             bool(self.rows) and all(_is_number(str(row[column])) for row in self.rows)
             for column in range(len(self.header))
@@ -57,17 +56,17 @@ class Table:
         """The table for a program: no bold, no thousands separators; of an interval both ends, as two columns."""
         columns = []
         for number, name in enumerate(self.header):
-            cells = [_bare(str(row[number])) for row in self.rows]
+            cells = [_without_marks(str(row[number])) for row in self.rows]
             if any(map(SPAN.fullmatch, cells)) and all(SPAN.fullmatch(cell) or cell in NO_SPAN for cell in cells):
-                of = _bare(self.header[number - 1]) if number else name
+                title = _without_marks(self.header[number - 1]) if number else name
                 for side, end in ((1, "low"), (2, "high")):
-                    ends = [found[side] if (found := SPAN.fullmatch(cell)) else "" for cell in cells]
-                    columns.append([f"{of} {end}", *ends])
+                    ends = [match[side] if (match := SPAN.fullmatch(cell)) else "" for cell in cells]
+                    columns.append([f"{title} {end}", *ends])
             else:
-                columns.append([_bare(name), *cells])
-        written = io.StringIO()
-        csv.writer(written).writerows(map(no_formula, row) for row in zip(*columns, strict=True))
-        return written.getvalue()
+                columns.append([_without_marks(name), *cells])
+        file = io.StringIO()
+        csv.writer(file).writerows(map(no_formula, row) for row in zip(*columns, strict=True))
+        return file.getvalue()
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -92,7 +91,7 @@ def visible(text: str) -> str:
 
     Text that a model made can hold line ends, terminal codes, or marks that turn or hide what stands beside them.
     """
-    return "".join(_shown(character) for character in text)
+    return "".join(_escape(character) for character in text)
 
 
 class Quoted(str):
@@ -102,7 +101,7 @@ class Quoted(str):
         return super().__new__(cls, f'"{visible(text)}"')
 
 
-def _shown(character: str) -> str:
+def _escape(character: str) -> str:
     if character == "\\" or (character != " " and unicodedata.category(character)[0] in "CMZ"):
         return ascii(character)[1:-1]
     return character
@@ -113,7 +112,7 @@ def markdown_text(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|~&$#])", r"\\\1", text)
 
 
-def no_formula(cell: Any) -> Any:
+def no_formula(cell: object) -> object:
     """The cell of a CSV file, behind a ' where a spreadsheet would run it as a formula: names may be a stranger's."""
     if not isinstance(cell, str) or not FORMULA.match(cell) or cell in NO_SPAN:
         return cell
@@ -129,10 +128,10 @@ def without_links(markdown: str) -> str:
 
     A bracket that is escaped already stays so: `\\\\[` is an escaped backslash before one that is not.
     """
-    return re.sub(r"\\.|[<\[]", lambda found: found[0] if found[0][0] == "\\" else f"\\{found[0]}", markdown)
+    return re.sub(r"\\.|[<\[]", lambda match: match[0] if match[0][0] == "\\" else f"\\{match[0]}", markdown)
 
 
-def _bare(cell: str) -> str:
+def _without_marks(cell: str) -> str:
     """A cell without the marks of bold, and a number without thousands separators."""
     plain = re.sub(r"\*\*([^*]+)\*\*", r"\1", cell)
     return plain.replace(",", "") if _is_number(plain) else plain

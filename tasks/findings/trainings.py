@@ -1,4 +1,4 @@
-"""Trainings of arms with several seeds, told: what a study compares, and what to keep in mind of how it was trained.
+"""Trainings of arms with several seeds: their comparison, and what to keep in mind of how they were trained.
 
 `training` is the part of a stage's result that `tasks.training.result.described` gives.
 """
@@ -85,23 +85,25 @@ class ArmsResults(StudyResults):
 
     @property
     def together(self) -> int:
-        """Number of comparisons that were corrected together."""
+        """The number of comparisons that were corrected together."""
         return len(self.differences)
 
 
-def verdict(results: ArmsResults, asked: Sequence[Comparison]) -> str:
-    """The answer in a line, of the comparisons that are asked about; one that is better before those that are worse."""
+def verdict(results: ArmsResults, comparisons: Sequence[Comparison]) -> str:
+    """The answer of the comparisons in a line; arms that are better before those that are worse."""
     if results.reference in results.unlearned:
         return f"Not shown: {results.reference} itself is not shown to learn."
-    if all(comparison.unlearned for comparison in asked):
-        return f"Not shown: {', '.join(comparison.arm for comparison in asked)} are not shown to learn."
-    shown = [comparison for comparison in asked if comparison.better]
-    answer, shown = ("Yes", shown) if shown else ("No", [comparison for comparison in asked if comparison.worse])
-    return f"{answer}: {differences_in_words(shown)}." if shown else why_not_shown(asked, results.min_seeds)
+    if all(comparison.unlearned for comparison in comparisons):
+        return f"Not shown: {', '.join(comparison.arm for comparison in comparisons)} are not shown to learn."
+    better = [comparison for comparison in comparisons if comparison.better]
+    worse = [comparison for comparison in comparisons if comparison.worse]
+    if not better and not worse:
+        return why_not_shown(comparisons, results.min_seeds)
+    return f"{'Yes' if better else 'No'}: {differences_in_words(better or worse)}."
 
 
-def not_learned(results: ArmsResults) -> list[str]:
-    """A caution about arms that are not shown to learn."""
+def learning_caution(results: ArmsResults) -> list[str]:
+    """The caution that arms are not shown to learn."""
     if not results.unlearned:
         return []
     return [
@@ -110,26 +112,26 @@ def not_learned(results: ArmsResults) -> list[str]:
     ]
 
 
-def unconverged(results: ArmsResults) -> str:
-    """Number of trainings that were best at their last step."""
+def convergence_caution(results: ArmsResults) -> str:
+    """The number of trainings that were best at their last step."""
     cells = [cell for arm in results.arms.values() for cell in arm.cells.values()]
     last = sum(cell.best_step == cell.last_step for cell in cells)
-    said = f"{last} of {len(cells)} trainings were best at their last step"
-    return f"**{said}**: how fast arms learn is compared." if 2 * last > len(cells) else f"{said}."
+    fact = f"{last} of {len(cells)} trainings were best at their last step"
+    return f"**{fact}**: how fast arms learn is compared." if 2 * last > len(cells) else f"{fact}."
 
 
-def about_steps(results: ArmsResults, form: Form) -> list[str]:
-    """Shares of clipped steps, and arms that diverge late."""
+def step_cautions(results: ArmsResults, form: Form) -> list[str]:
+    """The shares of clipped gradients, and the arms that diverge late."""
     shares = {name: np.mean([cell.clipped_share for cell in arm.cells.values()]) for name, arm in results.arms.items()}
-    told = ", ".join(f"{share:.0%} of the steps of {name}" for name, share in shares.items())
+    listing = ", ".join(f"{share:.0%} of the steps of {name}" for name, share in shares.items())
     return [
-        f"Gradients were clipped in {told}: arms that are clipped more often take other steps, whatever they are "
+        f"Gradients were clipped in {listing}: arms that are clipped more often take other steps, whatever they are "
         "trained on.",
-        *(_diverged(name, arm, form) for name, arm in results.arms.items() if arm.late_divergence[0] > DIVERGED),
+        *(_divergence(name, arm, form) for name, arm in results.arms.items() if arm.late_divergence[0] > DIVERGED),
     ]
 
 
-def _diverged(name: str, arm: TrainedArm, form: Form) -> str:
+def _divergence(name: str, arm: TrainedArm, form: Form) -> str:
     seed = arm.late_divergence[1]
     cell = arm.cells[seed]
     return (
@@ -165,8 +167,8 @@ def cell_table(
     )
 
 
-def ways(caption: str, points: Mapping[str, Sequence[Sequence[float]]], label: str, form: Form) -> Figure:
-    """The validations [step, value] of some trainings, by what each is called; at most as many as there are styles."""
+def training_curves(caption: str, points: Mapping[str, Sequence[Sequence[float]]], label: str, form: Form) -> Figure:
+    """The validations [step, value] of trainings by name; at most as many as there are styles."""
     drawn = [
         Curve(name, style, of_training, dots=True)
         for (name, of_training), style in zip(points.items(), SERIES_STYLES, strict=False)
@@ -183,7 +185,7 @@ def arm_tables(
     trivial: Mapping[str, float],
     kinds: Mapping[str, str] | None = None,
 ) -> list[Table]:
-    """The means of `arms`, of what `of` says, beside what needs no learning, and their differences."""
+    """The means of `arms`, whose values are named `of`, beside what needs no learning, and their differences."""
     level = results.confidence_level
     return [
         arm_table(arms, level, of, kinds, trivial),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.findings.document import Figure
 from tasks.findings.figures import SERIES_STYLES, Curve, Estimated, curves, forest
 from tasks.findings.table import Table
-from tasks.findings.trainings import ways
+from tasks.findings.trainings import training_curves
 from tasks.icecube.final_results import NORMALISED, RAW, FinalResults, TrialFacts
 from tasks.icecube.results import TrialResult
 from tasks.icecube.study import trial_role
@@ -143,7 +143,7 @@ def figures(results: FinalResults, metrics: Path) -> dict[str, Figure]:
     drawn = {"answer": _answer(results), "training": _training(results, metrics)}
     if points := _ways(results):
         caption = "The mean angle at each validation: of each trial the seed that came furthest, of several the worst."
-        drawn["ways"] = ways(caption, points, "mean angle (degrees)", degrees)
+        drawn["ways"] = training_curves(caption, points, "mean angle (degrees)", degrees)
     return drawn
 
 

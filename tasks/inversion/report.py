@@ -12,7 +12,7 @@ from tasks.findings.document import Document, Figure, Section
 from tasks.findings.final_results import of_runs
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.statistics.comparison import Comparison, arm_mean
-from tasks.findings.trainings import TrainedCell, about_steps, arm_tables, cell_table, verdict
+from tasks.findings.trainings import TrainedCell, arm_tables, cell_table, step_cautions, verdict
 from tasks.inversion import views, words
 from tasks.inversion.checks import require_pilot, require_training
 from tasks.inversion.final_results import ArmFacts, DescentPart, EarlyStop, FinalResults
@@ -60,7 +60,7 @@ def document(results: FinalResults, drawn: Mapping[str, Figure]) -> Document:
             ),
             Section(
                 "The trainings",
-                points=[*words.about_training(results), *about_steps(results, words.number)],
+                points=[*words.about_training(results), *step_cautions(results, words.number)],
                 figures=[drawn["ways"]],
                 tables=[
                     cell_table(results, cell_role, words.number, {"out of distribution": outside}),

@@ -8,7 +8,7 @@ from tasks.findings.figures import SERIES_STYLES, Dots, over_values
 from tasks.findings.numbers import percent
 from tasks.findings.statistics.comparison import Comparison
 from tasks.findings.table import Table
-from tasks.findings.trainings import ways
+from tasks.findings.trainings import training_curves
 from tasks.inversion.configuration import Mining
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.words import RANK_20, RECORDED, number, standing
@@ -156,7 +156,7 @@ def _ways(results: FinalResults) -> Figure:
     names = [results.reference, *(name for name in results.mined_first if name != results.reference)]
     drawn = {name: results.arms[name].cells[seed].validations for name in names[: len(SERIES_STYLES)]}
     caption = f"The validation error on the way, with seed {seed}.{_left_out(names[len(SERIES_STYLES) :])}"
-    return ways(caption, drawn, INSIDE, number)
+    return training_curves(caption, drawn, INSIDE, number)
 
 
 def _conditioning(results: FinalResults) -> Figure:

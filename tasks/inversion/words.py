@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.findings.arms import number_line, undecided_in_words
 from tasks.findings.final_results import numerics_changed
 from tasks.findings.numbers import percent
-from tasks.findings.trainings import not_learned, unconverged
+from tasks.findings.trainings import convergence_caution, learning_caution
 from tasks.inversion.final_results import DescentPart, FinalResults
 from tasks.inversion.results import NegativeFacts, Trivial
 
@@ -64,10 +64,10 @@ def not_shown(results: FinalResults) -> list[str]:
     parts = {(part.published, part.corrected) for part in results.descent_parts}
     others = [difference for difference in results.differences if (difference.arm, difference.reference) not in parts]
     return [
-        *not_learned(results),
+        *learning_caution(results),
         *undecided_in_words(others, results.min_seeds),
         *(descent(part, results.reference) for part in results.descent_parts),
-        f"{unconverged(results)} Arms have equal steps, not equal time: what is mined costs more a step.",
+        f"{convergence_caution(results)} Arms have equal steps, not equal time: what is mined costs more a step.",
         LIMITS[2],
     ]
 

@@ -41,7 +41,7 @@ class ArmMean(Result):
 class Comparison(Result):
     """The values of `arm` minus those of `reference`, seed by seed; `percent` is of the size of the reference's mean.
 
-    None are `percent` where that mean is 0, `p` where the differences have no spread, or there is one seed, `p_welch`
+    `percent` is None where that mean is 0, `p` where the differences have no spread, or there is one seed, `p_welch`
     where neither arm has any, and what pairs where the arms have other seeds (`seeds`: of the arm with fewer).
     `p_adjusted` is Holm's over all comparisons. `least_p_exchange` is the lowest that so many seeds can give.
     `seeds_needed`: with so many a difference like this one (mean and spread as seen) would be found with a chance of
@@ -85,9 +85,9 @@ def arm_mean(values: Mapping[str, float], confidence_level: float) -> ArmMean:
     if len(values) < 2:
         (only,) = values.values()
         return ArmMean(values=dict(values), mean=only, standard_deviation=None, interval=None)
-    found = mean_over_seeds(list(values.values()), confidence_level)
+    over = mean_over_seeds(list(values.values()), confidence_level)
     return ArmMean(
-        values=dict(values), mean=found.mean, standard_deviation=found.standard_deviation, interval=found.interval
+        values=dict(values), mean=over.mean, standard_deviation=over.standard_deviation, interval=over.interval
     )
 
 
@@ -119,17 +119,16 @@ def compare_together(
     """
     of_tables = pairs if isinstance(pairs, Mapping) else dict.fromkeys(tables, pairs)
     number = sum(map(len, of_tables.values()))
-    found: dict[str, list[Comparison]] = {}
+    comparisons: dict[tuple[str, int], Comparison] = {}
     for name, values in tables.items():
         require_comparable(values, allow_equal, other_seeds)
-        found[name] = [_compared(values, *pair, confidence_level, number, unlearned) for pair in of_tables[name]]
-    every = [one for of_table in found.values() for one in of_table]
-    adjusted = holm({str(place): one.p for place, one in enumerate(every) if one.p is not None})
-    judged = iter(
-        _judged(one, adjusted.get(str(place)), confidence_level, min_seeds, higher_is_better)
-        for place, one in enumerate(every)
-    )
-    return {name: [next(judged) for _ in of_table] for name, of_table in found.items()}
+        for place, pair in enumerate(of_tables[name]):
+            comparisons[name, place] = _compare_pair(values, *pair, confidence_level, number, unlearned)
+    adjusted = holm({key: row.p for key, row in comparisons.items() if row.p is not None})
+    judged: dict[str, list[Comparison]] = {name: [] for name in tables}
+    for key, row in comparisons.items():
+        judged[key[0]].append(_judge(row, adjusted.get(key), confidence_level, min_seeds, higher_is_better))
+    return judged
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
@@ -198,19 +197,19 @@ def t_tests(values: Values, arm: str, reference: str, confidence_level: float) -
     }
 
 
-def judged_unpaired(
-    found: Sequence[Comparison],
+def judge_unpaired(
+    comparisons: Sequence[Comparison],
     values: Values,
     confidence_level: float,
     min_seeds: int,
     higher_is_better: bool = False,
 ) -> list[Comparison]:
     """The same comparisons by Welch's t alone, for arms whose seeds share nothing: p, interval, and what is shown."""
-    tests = [t_tests(values, one.arm, one.reference, confidence_level).get("unpaired") for one in found]
-    adjusted = holm({str(place): test.p for place, test in enumerate(tests) if test})
-    among = 1 - (1 - confidence_level) / len(found)
+    tests = [t_tests(values, row.arm, row.reference, confidence_level).get("unpaired") for row in comparisons]
+    adjusted = holm({place: test.p for place, test in enumerate(tests) if test})
+    among = 1 - (1 - confidence_level) / len(comparisons)
 
-    def by(test: TTest | None) -> dict[str, Any]:
+    def by(test: TTest | None) -> dict[str, object]:
         if test is None:
             return dict.fromkeys(("p", "interval", "seeds_needed", "smallest_shown"))
         low, high = test.interval
@@ -219,10 +218,8 @@ def judged_unpaired(
         return {"p": test.p, "interval": test.interval, "seeds_needed": None, "smallest_shown": could}
 
     return [
-        _judged(
-            one.model_copy(update=by(test)), adjusted.get(str(place)), confidence_level, min_seeds, higher_is_better
-        )
-        for place, (one, test) in enumerate(zip(found, tests, strict=True))
+        _judge(row.model_copy(update=by(test)), adjusted.get(place), confidence_level, min_seeds, higher_is_better)
+        for place, (row, test) in enumerate(zip(comparisons, tests, strict=True))
     ]
 
 
@@ -244,8 +241,8 @@ def seeds_needed(mean: float, standard_deviation: float, confidence_level: float
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if finds(middle) else (middle, high)
-    found = low if finds(low) else high
-    return found if found <= MOST_SEEDS else None
+    least = low if finds(low) else high
+    return least if least <= MOST_SEEDS else None
 
 
 def _pairs(values: Values, arm: str, reference: str) -> bool:
@@ -262,7 +259,7 @@ def _has_spread(values: np.ndarray) -> bool:
     return float(values.std(ddof=1)) > NO_SPREAD * abs(float(values.mean()))
 
 
-def _compared(
+def _compare_pair(
     values: Values, arm: str, reference: str, confidence_level: float, comparisons: int, unlearned: Collection[str]
 ) -> Comparison:
     ours, theirs = _values_of(values, arm, reference)
@@ -273,9 +270,8 @@ def _compared(
         mean = float((ours - theirs).mean())
         p_exchange, least = exchange_p_value(lambda total: total, [ours], [theirs]), least_p_value(seeds)
         if seeds > 1:
-            deviation = float((ours - theirs).std(ddof=1))
-            half = float(t.ppf((1 + confidence_level) / 2, seeds - 1)) * deviation / seeds**0.5
-            interval = [mean - half, mean + half]
+            over = mean_over_seeds(ours - theirs, confidence_level)
+            deviation, interval = over.standard_deviation, over.interval
             if _has_spread(ours - theirs):
                 p = 2 * float(t.sf(abs(mean) / deviation * seeds**0.5, seeds - 1))
                 among = 1 - (1 - confidence_level) / comparisons
@@ -302,17 +298,17 @@ def _compared(
     )
 
 
-def _judged(
-    found: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int, higher_is_better: bool
+def _judge(
+    comparison: Comparison, adjusted: float | None, confidence_level: float, min_seeds: int, higher_is_better: bool
 ) -> Comparison:
-    shown = adjusted is not None and adjusted <= 1 - confidence_level and found.seeds >= min_seeds
-    shown &= not found.unlearned
+    clear = adjusted is not None and adjusted <= 1 - confidence_level and comparison.seeds >= min_seeds
+    clear &= not comparison.unlearned
     sign = 1 if higher_is_better else -1
-    return found.model_copy(
+    return comparison.model_copy(
         update={
             "p_adjusted": adjusted,
-            "smallest_shown": found.smallest_shown if found.seeds >= min_seeds else None,
-            "better": shown and found.mean * sign > 0,
-            "worse": shown and found.mean * sign < 0,
+            "smallest_shown": comparison.smallest_shown if comparison.seeds >= min_seeds else None,
+            "better": clear and comparison.mean * sign > 0,
+            "worse": clear and comparison.mean * sign < 0,
         }
     )

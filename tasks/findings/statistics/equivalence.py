@@ -1,4 +1,4 @@
-"""Whether two models differ, are equivalent within a margin, or neither can be said."""
+"""The answer whether two models differ, are equivalent within a margin, or neither can be told."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tasks.stage.result import Result
 
 
 class Answer(Result):
-    """What a difference says about a margin that was named beforehand.
+    """The answer of a difference about a margin that was named beforehand.
 
     differs: `interval` (two-sided, of the confidence level) excludes 0, and `p_value`, where the difference has one, is
     at most 1 - confidence level; equivalent: `equivalence_interval` lies within +-margin, which is two one-sided tests
     at 1 - confidence level (Schuirmann 1987); a sure difference that is smaller than the margin differs within it. An
     interval is None where documents of one source give none. Where `least_p_value`, the lowest that so many sources
     can give, is above that level, nothing is decided: an interval from so few cannot be trusted either.
-    `smallest_shown`: what could have been seen, see `Estimate`.
+    `smallest_shown`: see `Estimate`.
     """
 
     answer: Literal["differs", "equivalent", "differs within the margin", "undecided"]
@@ -53,7 +53,7 @@ def answer(
     if not (margin > 0 and 0.5 < confidence_level < 1):
         raise ValueError(f"margin {margin} must be positive, confidence level {confidence_level} between 0.5 and 1")
     outer, inner = difference(confidence_level), difference(2 * confidence_level - 1)
-    found = Answer(
+    undecided = Answer(
         answer="undecided",
         difference=outer.value,
         margin=margin,
@@ -64,9 +64,9 @@ def answer(
         confidence_level=confidence_level,
         smallest_shown=outer.smallest_shown,
     )
-    if found.too_few_sources or outer.interval is None or inner.interval is None:
-        return found
-    differs = not outer.interval[0] <= 0 <= outer.interval[1] and (outer.p_value or 0.0) <= found.alpha
+    if undecided.too_few_sources or outer.interval is None or inner.interval is None:
+        return undecided
+    differs = not outer.interval[0] <= 0 <= outer.interval[1] and (outer.p_value or 0.0) <= undecided.alpha
     if -margin < inner.interval[0] and inner.interval[1] < margin:
-        return found.model_copy(update={"answer": "differs within the margin" if differs else "equivalent"})
-    return found.model_copy(update={"answer": "differs"}) if differs else found
+        return undecided.model_copy(update={"answer": "differs within the margin" if differs else "equivalent"})
+    return undecided.model_copy(update={"answer": "differs"}) if differs else undecided

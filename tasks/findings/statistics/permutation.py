@@ -15,10 +15,10 @@ import numpy as np
 from tasks.findings.statistics.resampling import DRAWN_AT_ONCE, RESAMPLING_SEED, Statistic
 
 EXACT_SOURCES = 14
-"""Up to so many sources every exchange is counted."""
+"""The most sources of which every exchange is counted."""
 
 EXCHANGES = 9_999
-"""With more sources so many are drawn, beside the one that was observed."""
+"""The number that is drawn of more sources, beside the one that was observed."""
 
 ROUNDING = 1e-9
 """Differences that are smaller by this share are as large: sums in another order have other last digits."""
@@ -34,8 +34,8 @@ def exchange_p_value(statistic: Statistic, ours: Sequence[np.ndarray], theirs: S
 
     Both are the columns of one model each, float64 [sources], for the same sources in the same order.
     """
-    both = [one + other for one, other in zip(ours, theirs, strict=True)]
-    difference = [one - other for one, other in zip(ours, theirs, strict=True)]
+    both = [ours_S + theirs_S for ours_S, theirs_S in zip(ours, theirs, strict=True)]
+    difference = [ours_S - theirs_S for ours_S, theirs_S in zip(ours, theirs, strict=True)]
     sources = len(both[0])
 
     def differences(signs_RS: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What could have been seen: without it "no difference is shown" may mean none, or too few texts, sources or seeds."""
+"""The smallest difference that could have been seen: "no difference is shown" may also mean too few texts or seeds."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ def rate(hits: np.ndarray, trials: np.ndarray, confidence_level: float) -> Estim
     value, sources = float(hits.sum() / trials.sum()), len(trials)
     if sources < 2:
         return Estimate(value=value, interval=None)
-    variance = standard_error(_without_each(hits, trials)) ** 2
+    variance = standard_error(_leave_one_out(hits, trials)) ** 2
     effective = min(sources, value * (1 - value) / variance) if variance > 0 else sources
-    found, tail = value * effective, (1 - confidence_level) / 2
-    missed = effective - found
-    low = float(beta.ppf(tail, found, missed + 1)) if value > 0 else 0.0
-    high = float(beta.ppf(1 - tail, found + 1, missed)) if value < 1 else 1.0
+    hit, tail = value * effective, (1 - confidence_level) / 2
+    missed = effective - hit
+    low = float(beta.ppf(tail, hit, missed + 1)) if value > 0 else 0.0
+    high = float(beta.ppf(1 - tail, hit + 1, missed)) if value < 1 else 1.0
     return Estimate(value=value, interval=[low, high])
 
 
@@ -42,7 +42,7 @@ def rate_difference(hits: np.ndarray, reference: np.ndarray, trials: np.ndarray,
     if sources < 2:
         return Estimate(value=value, interval=None)
     size = trials.mean()
-    left_out = _without_each(np.append(hits - reference, [size, -size]), np.append(trials, [size, size]))
+    left_out = _leave_one_out(np.append(hits - reference, [size, -size]), np.append(trials, [size, size]))
     middle = float((hits - reference).sum() / (trials.sum() + 2 * size))
     half = standard_error(left_out) * float(t.ppf((1 + confidence_level) / 2, sources - 1))
     return Estimate(
@@ -52,6 +52,6 @@ def rate_difference(hits: np.ndarray, reference: np.ndarray, trials: np.ndarray,
     )
 
 
-def _without_each(hits: np.ndarray, trials: np.ndarray) -> np.ndarray:
+def _leave_one_out(hits: np.ndarray, trials: np.ndarray) -> np.ndarray:
     """The rate without one source each, float64 [sources]."""
     return (hits.sum() - hits) / (trials.sum() - trials)

@@ -21,7 +21,7 @@ from tasks.findings.statistics.power import smallest_shown
 from tasks.stage.result import Result
 
 RESAMPLING_SEED = 0
-"""Resampling is part of the result, so its seed is fixed; the interval is a function of the records."""
+"""The seed is fixed, as resampling is part of the result: an interval is a function of the records."""
 
 NO_SPREAD = 1e-12
 """Leave-one-out values that are closer than this, on the scale of the value or of 1, differ by rounding only."""
@@ -84,7 +84,7 @@ def estimate(
         interval=bounds,
         smallest_shown=None
         if bounds is None or bounds[0] == bounds[1] or too_few
-        else smallest_shown([(standard_error(_left_out(statistic, columns)), sources - 1)], confidence_level),
+        else smallest_shown([(standard_error(_leave_one_out(statistic, columns)), sources - 1)], confidence_level),
     )
 
 
@@ -105,7 +105,7 @@ def interval(
     if sources < 2:
         return None
     value = float(statistic(*(column.sum() for column in columns)))
-    left_out = _left_out(statistic, columns)
+    left_out = _leave_one_out(statistic, columns)
     if np.ptp(left_out) <= NO_SPREAD * max(1.0, abs(value)):
         return [value, value]  # no resample differs either
     tails = np.array([1 - confidence_level, 1 + confidence_level]) / 2
@@ -124,10 +124,10 @@ def expanded_percentile(
     Student's t and the deviation of n - 1 are beyond the normal and that of n (Hesterberg 2015)."""
     sources = len(columns[0])
     further = norm.cdf((sources / (sources - 1)) ** 0.5 * t.ppf(tails, sources - 1))
-    return np.quantile(_resampled(statistic, columns, resamples), further)
+    return np.quantile(_resample(statistic, columns, resamples), further)
 
 
-def _left_out(statistic: Statistic, columns: Sequence[np.ndarray]) -> np.ndarray:
+def _leave_one_out(statistic: Statistic, columns: Sequence[np.ndarray]) -> np.ndarray:
     """The statistic without one source each, float64 [sources]."""
     return np.asarray(statistic(*(column.sum() - column for column in columns)))
 
@@ -152,16 +152,14 @@ def bootstrap_t(
     """
     error, sources = standard_error(left_out), len(columns[0])
     studentised = np.concatenate(
-        [_studentised(statistic, columns, value, counts) for counts in _resampled_counts(sources, resamples)]
+        [_studentise(statistic, columns, value, counts) for counts in _draw_counts(sources, resamples)]
     )
     if len(studentised) < (1 - MOST_WITHOUT_SPREAD) * resamples:
         return value + error * t.ppf(tails, sources - 1)
     return value - error * np.quantile(studentised, tails[::-1])
 
 
-def _studentised(
-    statistic: Statistic, columns: Sequence[np.ndarray], value: float, counts_RS: np.ndarray
-) -> np.ndarray:
+def _studentise(statistic: Statistic, columns: Sequence[np.ndarray], value: float, counts_RS: np.ndarray) -> np.ndarray:
     """(resampled value - value) / jackknife standard error of the resample, of those that have one."""
     totals, drawn_RS, sources = _totals(counts_RS, columns), counts_RS > 0, counts_RS.shape[1]
     left_out_RS = statistic(
@@ -174,9 +172,9 @@ def _studentised(
     return (statistic(*totals) - value)[spread] / errors[spread]
 
 
-def _resampled(statistic: Statistic, columns: Sequence[np.ndarray], resamples: int) -> np.ndarray:
+def _resample(statistic: Statistic, columns: Sequence[np.ndarray], resamples: int) -> np.ndarray:
     """The statistic of each resample."""
-    parts = _resampled_counts(len(columns[0]), resamples)
+    parts = _draw_counts(len(columns[0]), resamples)
     return np.concatenate([statistic(*_totals(counts, columns)) for counts in parts])
 
 
@@ -185,8 +183,8 @@ def _totals(counts_RS: np.ndarray, columns: Sequence[np.ndarray]) -> list[np.nda
     return [np.einsum("rs,s->r", counts_RS, column) for column in columns]
 
 
-def _resampled_counts(sources: int, resamples: int) -> Iterator[np.ndarray]:
-    """How often each source is drawn in each resample, float64 [resamples of a part, sources]."""
+def _draw_counts(sources: int, resamples: int) -> Iterator[np.ndarray]:
+    """The number of times that each resample draws each source, float64 [resamples of a part, sources]."""
     chance = np.random.default_rng(RESAMPLING_SEED)
     part = max(1, DRAWN_AT_ONCE // sources)
     for start in range(0, resamples, part):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ class OverSeeds(Estimate):
     confidence_level: float
 
 
-def mean_over_seeds(values: Sequence[float], confidence_level: float) -> MeanOverSeeds:
+def mean_over_seeds(values: Sequence[float] | np.ndarray, confidence_level: float) -> MeanOverSeeds:
     """Mean, sample standard deviation (n - 1) and Student's t interval of one value a seed.
 
     Raises ValueError for fewer than two seeds: a single value has no interval.
@@ -70,7 +70,7 @@ def over_seeds(statistic: Statistic, columns: Sequence[Sequence[np.ndarray]], co
     of_seeds = np.array([float(statistic(*of_seed)) for of_seed in totals])
     mean, sources = float(of_seeds.mean()), len(columns[0][0])
     of_seed_error = float(of_seeds.std(ddof=1)) / len(of_seeds) ** 0.5
-    known: dict[str, Any] = {
+    shared: dict[str, Any] = {
         "value": mean,
         "of_seeds": of_seeds.tolist(),
         "sources": sources,
@@ -78,7 +78,7 @@ def over_seeds(statistic: Statistic, columns: Sequence[Sequence[np.ndarray]], co
         "confidence_level": confidence_level,
     }
     if sources < 2:
-        return OverSeeds(**known, interval=None, standard_error_of_sources=None)
+        return OverSeeds(**shared, interval=None, standard_error_of_sources=None)
     left_out = [
         statistic(*(total - column for total, column in zip(totals_of, of_seed, strict=True)))
         for totals_of, of_seed in zip(totals, columns, strict=True)
@@ -86,10 +86,10 @@ def over_seeds(statistic: Statistic, columns: Sequence[Sequence[np.ndarray]], co
     source_error = standard_error(np.mean(left_out, axis=0))
     parts = [(of_seed_error, len(of_seeds) - 1), (source_error, sources - 1)]
     if np.hypot(of_seed_error, source_error) <= NO_SPREAD * max(1.0, abs(mean)):
-        return OverSeeds(**known, interval=[mean, mean], standard_error_of_sources=source_error)
+        return OverSeeds(**shared, interval=[mean, mean], standard_error_of_sources=source_error)
     half = half_width(parts, 1 - confidence_level)
     return OverSeeds(
-        **known,
+        **shared,
         interval=[mean - half, mean + half],
         p_value=_p_value(abs(mean), parts),
         smallest_shown=smallest_shown(parts, confidence_level),
@@ -108,13 +108,13 @@ def half_width(parts: Sequence[tuple[float, float]], alpha: float) -> float:
 
 
 def _p_value(size: float, parts: Sequence[tuple[float, float]]) -> float:
-    """At which alpha half the interval is as wide as the mean is far from 0."""
+    """The alpha at which half the interval is as wide as the mean is far from 0."""
     low = -200.0  # of the logarithm; far beyond it the quantiles of t are not finite
     if half_width(parts, np.exp(low)) <= size:
         return float(np.exp(low))
     return float(np.exp(brentq(lambda log: half_width(parts, np.exp(log)) - size, low, 0.0))) if size else 1.0
 
 
-def _require_two(values: Sequence[Any]) -> None:
+def _require_two(values: Sized) -> None:
     if len(values) < 2:
         raise ValueError(f"{len(values)} seed gives no interval: run two or more")

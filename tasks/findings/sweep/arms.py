@@ -9,18 +9,18 @@ from tasks.findings.statistics.comparison import Comparison, Pair, compare_toget
 from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
 
 MIN_SEEDS = 3
-"""Of fewer nothing is called higher or lower."""
+"""The fewest seeds of which anything is called higher or lower."""
 MOST_ARMS = 24
-"""A metric with more is no comparison of arms: it is shown, and its differences are not tested."""
+"""The most arms of a metric whose differences are tested; one with more is shown alone."""
 
 
-def named(keys: Sequence[str], values: Sequence[object]) -> str:
+def label_values(keys: Sequence[str], values: Sequence[object]) -> str:
     """Values with the last part of their keys: the whole keys head the tables."""
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in zip(keys, values, strict=True))
 
 
 def arm_name(results: SweepResults, metric: Metric, label: str, values: Sequence[object]) -> str:
-    parts = [label if len(metric.numbers) > 1 else "", named(results.other_keys, values)]
+    parts = [label if len(metric.numbers) > 1 else "", label_values(results.other_keys, values)]
     return ", ".join(filter(None, parts)) or "all seeds"
 
 
@@ -38,12 +38,12 @@ def every_arm(results: SweepResults, metric: Metric) -> dict[str, dict[str, floa
 
 
 def arms_of(results: SweepResults, metric: Metric) -> dict[str, dict[str, float]]:
-    """Those that are compared: of the seeds that all of them have; an arm with fewer is left out."""
+    """The arms that are compared, with the seeds that all of them have; an arm with fewer is left out."""
     every = every_arm(results, metric)
     most = max(map(len, every.values()), default=0)
-    there = {arm: of_arm for arm, of_arm in every.items() if len(of_arm) > most / 2}
-    common = set.intersection(*(set(of_arm) for of_arm in there.values())) if there else set()
-    return {arm: {seed: value for seed, value in of_arm.items() if seed in common} for arm, of_arm in there.items()}
+    arms = {arm: of_arm for arm, of_arm in every.items() if len(of_arm) > most / 2}
+    common = set.intersection(*map(set, arms.values())) if arms else set()
+    return {arm: {seed: value for seed, value in of_arm.items() if seed in common} for arm, of_arm in arms.items()}
 
 
 def pairs_of(results: SweepResults, metric: Metric) -> list[Pair]:
@@ -62,8 +62,8 @@ def pairs_of(results: SweepResults, metric: Metric) -> list[Pair]:
     return [*beside, *across]
 
 
-def left_out(results: SweepResults, metrics: Sequence[Metric]) -> list[str]:
-    """That numbers are there which are compared with nothing, because other arms have none of that seed."""
+def dropped_values(results: SweepResults, metrics: Sequence[Metric]) -> list[str]:
+    """The caution that numbers are compared with nothing, because other arms have none of that seed."""
     lost = dict.fromkeys(
         f"{arm} (seed {seed})"
         for metric in metrics
@@ -72,11 +72,11 @@ def left_out(results: SweepResults, metrics: Sequence[Metric]) -> list[str]:
         for seed in of_arm
         if seed not in arms.get(arm, {})
     )
-    said = cut("; ".join(lost), MESSAGE_SHOWN)
-    return [f"Not compared, and not in cells.csv, since not every arm has that seed: {said}."] if lost else []
+    listing = cut("; ".join(lost), MESSAGE_SHOWN)
+    return [f"Not compared, and not in cells.csv, since not every arm has that seed: {listing}."] if lost else []
 
 
-def compared(results: SweepResults, metrics: Sequence[Metric], level: float) -> dict[str, list[Comparison]]:
+def compare_metrics(results: SweepResults, metrics: Sequence[Metric], level: float) -> dict[str, list[Comparison]]:
     """Title of each metric -> its differences, paired by seed, all corrected together; empty where no seed varies."""
     if not results.has_seeds:
         return {}
@@ -86,6 +86,6 @@ def compared(results: SweepResults, metrics: Sequence[Metric], level: float) -> 
         arms = arms_of(results, metric)
         if len(arms) > MOST_ARMS or not any(arms.values()) or set(metric.numbers.values()) <= {*constant}:
             continue
-        if known := [pair for pair in pairs_of(results, metric) if set(pair) <= arms.keys()]:
-            tables[metric.title], pairs[metric.title] = arms, known
+        if present := [pair for pair in pairs_of(results, metric) if set(pair) <= arms.keys()]:
+            tables[metric.title], pairs[metric.title] = arms, present
     return compare_together(tables, pairs, level, MIN_SEEDS, allow_equal=True)

@@ -1,4 +1,4 @@
-"""What the stage over the cells of a sweep is given. Walking a page reads this, so it imports no numpy."""
+"""The configuration of the stage over the cells of a sweep. Walking a page reads this, so it imports no numpy."""
 
 from __future__ import annotations
 

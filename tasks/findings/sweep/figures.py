@@ -9,7 +9,7 @@ from tasks.findings.arms import answer_figure
 from tasks.findings.document import Figure
 from tasks.findings.figures import SERIES_STYLES, Dots, dots, over_values
 from tasks.findings.statistics.seeds import MeanOverSeeds
-from tasks.findings.sweep.arms import named
+from tasks.findings.sweep.arms import label_values
 from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
 
 MISSING = "missing"
@@ -29,19 +29,18 @@ def figures_of(results: SweepResults, metric: Metric) -> list[Figure]:
         for values, cells in results.groups()
         for label, name in varied.items()
     ]
-    caption, shown = _caption(metric.title, rows), _shown(rows)
-    return [dots(file_name(results, next(iter(varied.values()))), caption, shown, rows, metric.title)]
+    caption, listing = _caption(metric.title, rows), _listing(rows)
+    return [dots(file_name(results, next(iter(varied.values()))), caption, listing, rows, metric.title)]
 
 
 def answer(results: SweepResults, title: str) -> Figure | None:
     """The differences of the arms of the metric that answers; None where nothing was compared."""
-    found = results.comparisons.get(title, [])
-    if not found:
+    if not (comparisons := results.comparisons.get(title)):
         return None
     caption = (
         f"{title}: the mean of each arm less that of another, seed by seed. Each interval is of this difference alone."
     )
-    return answer_figure({title: found}, caption, f"difference in {title}")
+    return answer_figure({title: comparisons}, caption, f"difference in {title}")
 
 
 def file_name(results: SweepResults, number: str) -> str:
@@ -69,14 +68,16 @@ def _over(results: SweepResults, metric: Metric, label: str, axis: str) -> Figur
     lost: dict[float, int] = {}
     for values, cells, row in groups:
         others = [key for key in results.other_keys if key != axis]
-        rest = named(others, [value for key, value in zip(results.other_keys, values, strict=True) if key != axis])
+        rest = label_values(
+            others, [value for key, value in zip(results.other_keys, values, strict=True) if key != axis]
+        )
         series.setdefault(rest, []).append((values[place], row))
         lost[values[place]] = lost.get(values[place], 0) + sum(cell.run is None for cell in cells)
     for of_series in series.values():
         of_series.sort(key=lambda row: row[0])  # a line from left to right, however the values were given
     ticks = {value: f"{value}\n{count} {MISSING}" if count else str(value) for value, count in sorted(lost.items())}
     return over_values(
-        file_name(results, name), f"{caption} Over {axis}.", _shown(rows), series, ticks, axis, metric.title
+        file_name(results, name), f"{caption} Over {axis}.", _listing(rows), series, ticks, axis, metric.title
     )
 
 
@@ -86,12 +87,12 @@ def _caption(title: str, rows: list[Dots]) -> str:
     return f"{title}. Open dot: one cell{means}."
 
 
-def _shown(rows: list[Dots]) -> str:
+def _listing(rows: list[Dots]) -> str:
     return "; ".join(f"{row.label}: {', '.join(map(NUMBER, row.values)) or MISSING}" for row in rows)
 
 
 def _dots(results: SweepResults, values: list[Any], cells: list[CellNumbers], name: str, label: str = "") -> Dots:
-    label = ", ".join(filter(None, [label, named(results.other_keys, values)])) or "all seeds"
+    label = ", ".join(filter(None, [label, label_values(results.other_keys, values)])) or "all seeds"
     if lost := sum(cell.run is None for cell in cells):
         label += f" ({MISSING})" if lost == len(cells) else f" ({lost} {MISSING})"
     mean = mean_of(results, values, name)

@@ -1,4 +1,4 @@
-"""What a sweep found: the numbers of each cell, and their means over seeds."""
+"""The results of a sweep: the numbers of each cell by metric, and their means over seeds."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class SweepResults(Result):
     @property
     def equal_everywhere(self) -> list[str]:
         """The numbers that no key changes."""
-        there = [self.cells[name] for name in self.runs]
-        found = {name: {cell.numbers.get(name) for cell in there} for name in self.numbers}
-        return [name for name, values in found.items() if len(values) == 1 and len(there) > 1]
+        finished = [self.cells[name] for name in self.runs]
+        values = {name: {cell.numbers.get(name) for cell in finished} for name in self.numbers}
+        return [name for name, of_cells in values.items() if len(of_cells) == 1 and len(finished) > 1]
 
     @property
     def other_keys(self) -> list[str]:
@@ -79,49 +79,47 @@ class SweepResults(Result):
 
     @property
     def has_seeds(self) -> bool:
-        """Whether chance varies."""
+        """True where chance varies."""
         return len(self.other_keys) < len(self.keys)
 
     def seed_of(self, cell: CellNumbers) -> str:
-        """What chance was in a cell."""
+        """The values of a cell that vary chance."""
         return ", ".join(str(value) for key, value in zip(self.keys, cell.values, strict=True) if key in self.chance)
 
     def groups(self) -> list[tuple[list[Any], list[CellNumbers]]]:
         """The cells that differ in the seed only, with what they share: their values of the other keys."""
-        found: list[tuple[list[Any], list[CellNumbers]]] = []
+        groups: list[tuple[list[Any], list[CellNumbers]]] = []
         for cell in self.cells.values():
             others = [value for key, value in zip(self.keys, cell.values, strict=True) if key not in self.chance]
-            for values, cells in found:
-                if values == others:
-                    cells.append(cell)
-                    break
-            else:
-                found.append((others, [cell]))
-        return found
+            group = next((cells for values, cells in groups if values == others), None)
+            if group is None:
+                groups.append((others, group := []))
+            group.append(cell)
+        return groups
 
 
-def found(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, str]) -> SweepResults:
+def collect(config: SweepConfig, cells: dict[str, StageInput], runs: dict[str, str]) -> SweepResults:
     """The results of the finished `cells`; `runs` are their run directories. BadInput for a cell without numbers."""
-    numbers = {name: numbers_of(given, config.numbers) for name, given in cells.items()}
-    every = {
+    numbers = {name: numbers_of(stage, config.numbers) for name, stage in cells.items()}
+    rows = {
         name: CellNumbers(
             values=values, run=runs.get(name), numbers=numbers.get(name, {}), cause=config.causes.get(name, "")
         )
         for name, values in config.cells.items()
     }
-    results = SweepResults(study=config.study, keys=config.keys, chance=config.chance, cells=every)
+    results = SweepResults(study=config.study, keys=config.keys, chance=config.chance, cells=rows)
     if not results.has_seeds:
         return results
     return results.model_copy(update={"over_seeds": _over_seeds(results, config.confidence_level)})
 
 
-def numbers_of(given: StageInput, patterns: list[str]) -> dict[str, float]:
+def numbers_of(stage: StageInput, patterns: list[str]) -> dict[str, float]:
     """Every scalar number of a stage's final_results.json, else of its result.json, by dotted name.
 
     Raises BadInput where there is none that one of the patterns names.
     """
-    file = given.path / FINAL_RESULTS
-    values = durable.read_json(file if file.is_file() else given.run.result_file)
+    file = stage.path / FINAL_RESULTS
+    values = durable.read_json(file if file.is_file() else stage.run.result_file)
     if isinstance(values, dict):
         values = {name: value for name, value in values.items() if name not in NOTED_BY_THE_FRAME}
     numbers = {
@@ -130,10 +128,10 @@ def numbers_of(given: StageInput, patterns: list[str]) -> dict[str, float]:
         if any(fnmatchcase(name, pattern) for pattern in patterns)
     }
     if not numbers:
-        where = file.name if file.is_file() else given.run.result_file.name
+        where = file.name if file.is_file() else stage.run.result_file.name
         raise BadInput(
-            f"{given.path}: {where} has no number that a sweep could show ({', '.join(patterns)}): return numbers from "
-            f"the stage {given.run.stage}, or write them to {FINAL_RESULTS}"
+            f"{stage.path}: {where} has no number that a sweep could show ({', '.join(patterns)}): return numbers from "
+            f"the stage {stage.run.stage}, or write them to {FINAL_RESULTS}"
         )
     return numbers
 
@@ -142,14 +140,14 @@ def _over_seeds(results: SweepResults, level: float) -> list[OverSeeds]:
     """Means of what two or more seeds gave; the seeds that are missing are left out."""
     return [
         OverSeeds(
-            values=values,
+            values=others,
             numbers={
-                name: mean_over_seeds(given, level)
+                name: mean_over_seeds(values, level)
                 for name in results.numbers
-                if len(given := [cell.numbers[name] for cell in cells if name in cell.numbers]) > 1
+                if len(values := [cell.numbers[name] for cell in cells if name in cell.numbers]) > 1
             },
         )
-        for values, cells in results.groups()
+        for others, cells in results.groups()
     ]
 
 
@@ -166,21 +164,21 @@ class Metric:
 
     title: str
     form: str
-    """How their dotted names are made: NAME stands for the label."""
+    """The pattern of their dotted names, in which NAME stands for the label."""
     numbers: dict[str, str]
     """Dotted name of each number, by its label."""
 
 
 def metrics_of(results: SweepResults, patterns: Sequence[str]) -> list[Metric]:
     """The numbers that one pattern names, as one metric; those that `*` alone names, by the group that they are in."""
-    found: dict[str, dict[str, str]] = {}
+    by_form: dict[str, dict[str, str]] = {}
     for name in results.numbers:
         form, label = _form_and_label(name, patterns)
-        found.setdefault(form, {})[label] = name
-    titles = [_title(form) for form in found]
+        by_form.setdefault(form, {})[label] = name
+    titles = [_title(form) for form in by_form]
     return [
         Metric(title if titles.count(title) == 1 else form, form, numbers)
-        for title, (form, numbers) in zip(titles, found.items(), strict=True)
+        for title, (form, numbers) in zip(titles, by_form.items(), strict=True)
     ]
 
 
@@ -194,6 +192,6 @@ def _form_and_label(name: str, patterns: Sequence[str]) -> tuple[str, str]:
 
 
 def _title(form: str) -> str:
-    """What the numbers have in common: the end of their names, else the beginning."""
+    """The common part of the numbers' names: the end, else the beginning."""
     parts = [part.strip(".") for part in form.split("NAME")]
     return parts[-1] or parts[0]

@@ -9,10 +9,10 @@ from storage.lineage import Lineages
 from tasks.findings.document import Document
 from tasks.findings.provenance import run_directories
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.findings.sweep.arms import arms_of, compared, left_out
+from tasks.findings.sweep.arms import arms_of, compare_metrics, dropped_values
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.sweep.figures import answer
-from tasks.findings.sweep.results import SweepResults, found, metrics_of
+from tasks.findings.sweep.results import SweepResults, collect, metrics_of
 from tasks.findings.sweep.tables import compared_first, facts, numbers, question, sections, title, verdict
 from tasks.findings.table import no_formula
 from tasks.stage.run import StageInput, StageRun
@@ -28,21 +28,21 @@ def sweep(run: StageRun, config: SweepConfig, **cells: StageInput) -> Published:
 
 
 def read_cells(run: StageRun, config: SweepConfig, cells: dict[str, StageInput]) -> tuple[SweepResults, Document]:
-    """What the cells have, verified, and what a report says of them; a study may answer in words of its own instead."""
+    """The cells' numbers, verified, and a report of them; a study may answer in words of its own instead."""
     require_verified(cells)
-    results = found(config, cells, run_directories(cells, run.run.root))
+    results = collect(config, cells, run_directories(cells, run.run.root))
     metrics = metrics_of(results, config.numbers)
-    results = results.model_copy(update={"comparisons": compared(results, metrics, config.confidence_level)})
-    known, lineages = facts(results), Lineages()
-    known += left_out(results, metrics) if results.has_seeds else []
-    if nothing := unlearned(one for cell in cells.values() for one in lineages.of(cell.run).runs()):
-        known.append(f"**{nothing}.**")
+    results = results.model_copy(update={"comparisons": compare_metrics(results, metrics, config.confidence_level)})
+    cautions, lineages = facts(results), Lineages()
+    cautions += dropped_values(results, metrics) if results.has_seeds else []
+    if nothing := unlearned(ancestor for cell in cells.values() for ancestor in lineages.of(cell.run).runs()):
+        cautions.append(f"**{nothing}.**")
     return results, Document(
         title(results),
         verdict(results),
         numbers=numbers(results),
         answer=answer(results, compared_first(results)),
-        not_shown=known,
+        not_shown=cautions,
         question=question(results),
         sections=sections(results, metrics, config.confidence_level),
     )
@@ -51,7 +51,7 @@ def read_cells(run: StageRun, config: SweepConfig, cells: dict[str, StageInput])
 def cells_csv(results: SweepResults, config: SweepConfig) -> dict[str, str]:
     """A line for each arm and seed with a column for each metric, as `ratchet compare` takes it; nothing without seeds.
 
-    What a line does not have is empty.
+    A number that a line does not have is empty.
     """
     if not results.has_seeds:
         return {}
@@ -60,10 +60,10 @@ def cells_csv(results: SweepResults, config: SweepConfig) -> dict[str, str]:
     lines = dict.fromkeys(
         (arm, seed) for arms in of_metrics.values() for arm, of_arm in arms.items() for seed in of_arm
     )
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["arm", "seed", *map(no_formula, of_metrics)])
     for arm, seed in lines:
         values = [arms.get(arm, {}).get(seed, "") for arms in of_metrics.values()]
         writer.writerow([no_formula(arm), seed, *values])
-    return {CELLS: written.getvalue()}
+    return {CELLS: file.getvalue()}

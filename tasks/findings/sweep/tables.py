@@ -1,4 +1,4 @@
-"""What a sweep's table and report say: each number of every cell, and over seeds its mean with an interval."""
+"""The table and the report of a sweep: each number of every cell, and its mean over seeds with an interval."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ def question(results: SweepResults) -> str:
 
 
 def facts(results: SweepResults) -> list[str]:
-    """What a reader must know before the numbers."""
-    known = []
+    """The cautions that a reader must know before the numbers."""
+    cautions = []
     if results.missing:
         cells = [f"{name} ({cause})" if (cause := results.cells[name].cause) else name for name in results.missing]
-        known.append(f"Missing, because a stage stopped: {'; '.join(cells)}.")
+        cautions.append(f"Missing, because a stage stopped: {'; '.join(cells)}.")
     if results.has_seeds:
         level = next((mean.confidence_level for over in results.over_seeds for mean in over.numbers.values()), None)
         intervals = f", with {level:.0%} intervals of Student's t" if level else ""
-        known.append(f"Means are over the seeds that are finished{intervals}; one seed alone has no interval.")
+        cautions.append(f"Means are over the seeds that are finished{intervals}; one seed alone has no interval.")
     alike = [
-        f"{one} and {other}"
-        for one, other in itertools.combinations(results.runs, 2)
-        if results.cells[one].numbers == results.cells[other].numbers
+        f"{first} and {second}"
+        for first, second in itertools.combinations(results.runs, 2)
+        if results.cells[first].numbers == results.cells[second].numbers
     ]
     if alike:
-        known.append(f"Equal in every number: {'; '.join(alike)}.")
-    return known
+        cautions.append(f"Equal in every number: {'; '.join(alike)}.")
+    return cautions
 
 
 def verdict(results: SweepResults) -> str:
-    """What the seeds show of the first metric, in a line."""
+    """The answer of the seeds about the first metric, in a line."""
     if not results.has_seeds:
         return "Not compared: each cell is one run with one seed, and a difference may be chance."
     if not (title := compared_first(results)):
         return f"Not compared: there is one arm, more than {MOST_ARMS}, or a number that nothing changes."
-    found = results.comparisons[title]
-    shown = differences_in_words(found, LOWER)
-    return f"{title}: {shown}." if shown else why_not_shown(found, MIN_SEEDS, LOWER)
+    comparisons = results.comparisons[title]
+    differences = differences_in_words(comparisons, LOWER)
+    return f"{title}: {differences}." if differences else why_not_shown(comparisons, MIN_SEEDS, LOWER)
 
 
 def compared_first(results: SweepResults) -> str:
@@ -63,19 +63,19 @@ def compared_first(results: SweepResults) -> str:
 def numbers(results: SweepResults) -> list[str]:
     """Up to three differences of the first metric, those that are shown before the others."""
     title = compared_first(results)
-    found = sorted(results.comparisons.get(title, []), key=lambda one: not (one.better or one.worse))
-    return [f"{title}, {number_line(one)}" for one in found[:3]]
+    rows = sorted(results.comparisons.get(title, []), key=lambda row: not (row.better or row.worse))
+    return [f"{title}, {number_line(row)}" for row in rows[:3]]
 
 
 def sections(results: SweepResults, metrics: list[Metric], level: float) -> list[Section]:
     """A section for each metric of which a number differs between the cells, and one for all that are equal."""
-    found, constant = [], results.equal_everywhere
+    parts, constant = [], results.equal_everywhere
     for metric in metrics:
         varied = [name for name in metric.numbers.values() if name not in constant]
         if not varied:
             continue
         names = f"Full names of these numbers: {metric.form}, with the head of a column in the place of NAME."
-        found.append(
+        parts.append(
             Section(
                 metric.title,
                 texts=[names] if len(metric.numbers) > 1 else [],
@@ -90,21 +90,15 @@ def sections(results: SweepResults, metrics: list[Metric], level: float) -> list
     if constant:
         numbers = results.cells[next(iter(results.runs))].numbers
         rows = [[name, NUMBER(numbers[name])] for name in constant]
-        tables = [
-            Table(
-                "Numbers that every finished cell has alike, whatever run they are read from.",
-                ["number", "value"],
-                rows,
-            )
-        ]
-        found.append(Section("Equal in every cell", tables=tables))
-    return found
+        caption = "Numbers that every finished cell has alike, whatever run they are read from."
+        parts.append(Section("Equal in every cell", tables=[Table(caption, ["number", "value"], rows)]))
+    return parts
 
 
 def _difference_tables(results: SweepResults, metric: Metric, level: float) -> list[Table]:
-    """Which differences the seeds show; none where nothing was compared."""
-    found, together = results.comparisons.get(metric.title, []), sum(map(len, results.comparisons.values()))
-    return [comparison_table(found, level, MIN_SEEDS, together, words=LOWER)] if found else []
+    """The differences that the seeds show; none where nothing was compared."""
+    comparisons, together = results.comparisons.get(metric.title, []), sum(map(len, results.comparisons.values()))
+    return [comparison_table(comparisons, level, MIN_SEEDS, together, words=LOWER)] if comparisons else []
 
 
 def _mean_table(results: SweepResults, metric: Metric) -> list[Table]:
@@ -117,11 +111,11 @@ def _mean_table(results: SweepResults, metric: Metric) -> list[Table]:
         for label, name in metric.numbers.items():
             numbers, mean = numbers_of_cells(cells, name), mean_of(results, values, name)
             if mean:
-                shown = [NUMBER(mean.mean), span(mean.interval, NUMBER), NUMBER(mean.standard_deviation)]
+                row = [NUMBER(mean.mean), span(mean.interval, NUMBER), NUMBER(mean.standard_deviation)]
             else:
-                shown = [NUMBER(numbers[0]) if numbers else MISSING, "-", "-"]
+                row = [NUMBER(numbers[0]) if numbers else MISSING, "-", "-"]
             seeds = f"{len(numbers)} of {len(cells)}"
-            rows.append([*map(str, values), *([label] if several else []), *shown, seeds])
+            rows.append([*map(str, values), *([label] if several else []), *row, seeds])
     header = [*results.other_keys, *(["number"] if several else []), "mean", "interval", "standard deviation", "seeds"]
     return [Table(f"{metric.title}: mean over seeds with its interval.", header, rows)]
 
@@ -130,7 +124,7 @@ def _cell_table(results: SweepResults, metric: Metric) -> Table:
     """A row for each cell with all numbers of the metric, and the run directory that they are read from."""
     names = metric.numbers
     rows = [
-        [*map(str, cell.values), *(_shown(cell, name) for name in names.values()), run_name(cell.run or "-")]
+        [*map(str, cell.values), *(_value(cell, name) for name in names.values()), run_name(cell.run or "-")]
         for cell in results.cells.values()
     ]
     return Table(
@@ -138,7 +132,7 @@ def _cell_table(results: SweepResults, metric: Metric) -> Table:
     )
 
 
-def _shown(cell: CellNumbers, name: str) -> str:
+def _value(cell: CellNumbers, name: str) -> str:
     if cell.run is None:
         return MISSING
     return NUMBER(cell.numbers[name]) if name in cell.numbers else "-"

@@ -14,7 +14,7 @@ from flows import robustness
 from flows.command import settings
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.findings.again import made_again
+from tasks.findings.again import reproduction
 from tasks.findings.dag import Dag, Node
 from tasks.findings.document import Folded
 from tests.conftest import ROBUSTNESS
@@ -26,9 +26,9 @@ def folded(folder: Path, page: str, profile: dict[str, Any], dag: Dag, over: dic
     """What a report says of a run whose study was kept so."""
     run = RunDirectory(folder, "it", "report", "a" * 64)
     run.path.mkdir(parents=True)
-    assert made_again(run, dag) == []
+    assert reproduction(run, dag) == []
     durable.write_json(run.study_file, {"page": page, "study": profile, "over": over or {}})
-    (made,) = made_again(run, dag)
+    (made,) = reproduction(run, dag)
     return made
 
 

@@ -101,7 +101,7 @@ def test_no_two_boxes_overlap_and_no_line_runs_through_one(tmp_path: Path):
 
 
 def test_what_a_run_reads_by_way_of_another_has_no_line_of_its_own():
-    assert drawing._reduced({"a": [], "b": ["a"], "c": ["a", "b"], "d": ["a", "c"]}) == {
+    assert drawing._reduce({"a": [], "b": ["a"], "c": ["a", "b"], "d": ["a", "c"]}) == {
         "a": [], "b": ["a"], "c": ["b"], "d": ["c"]
     }  # fmt: skip
 

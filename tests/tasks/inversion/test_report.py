@@ -9,7 +9,7 @@ import pytest
 from flows import command
 from storage.errors import CheckFailed
 from tasks.findings.arms import compare_arms
-from tasks.findings.trainings import TrainedCell, about_steps, arm_tables, not_learned, verdict
+from tasks.findings.trainings import TrainedCell, arm_tables, learning_caution, step_cautions, verdict
 from tasks.inversion.final_results import FinalResults
 from tasks.inversion.report import descent_parts, early_stop, stopped
 from tasks.inversion.results import Trivial
@@ -119,7 +119,7 @@ def test_an_arm_that_has_not_learned_is_compared_with_nothing() -> None:
     assert "adversarial not compared, as adversarial and none is not shown to learn" in lead(results)
     table = arm_tables(results, "", results.arms, results.differences, {"zero": 3.0})[1].markdown()
     assert "not learned: adversarial and none" in table and "**worse**" not in table
-    assert not_learned(results) and not not_learned(of(VALUES))
+    assert learning_caution(results) and not learning_caution(of(VALUES))
 
 
 def test_the_table_on_disk_is_that_of_the_results() -> None:
@@ -153,7 +153,7 @@ def test_late_divergence_is_told_with_the_seed_and_both_steps() -> None:
     found = of(VALUES)
     cell = CELL.model_copy(update={"best_step": 50, "last_step": 60, "last": 9.0, "validations": POINTS})
     arm = found.arms["none"].model_copy(update={"values": {"0": 2.0}, "mean": 2.0, "cells": {"0": cell}})
-    said = about_steps(found.model_copy(update={"arms": {"none": arm}}), "{:g}".format)
+    said = step_cautions(found.model_copy(update={"arms": {"none": arm}}), "{:g}".format)
     assert said[-1] == (
         "**none diverges late**: with seed 0 the error is 2 at step 50, which was kept, and 9 at step 60."
     )
