@@ -33,9 +33,9 @@ ORDER = Stage("order", stages.OrderConfig, "tasks.robustness.order:order", versi
 UAT = Stage("uat", stages.UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")
 HOTFLIP = Stage("hotflip", stages.HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
 TRANSFER = Stage("transfer", stages.TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
-SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=9, needs="cpu")
+SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=10, needs="cpu")
 AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
-AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=13, needs="cpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=14, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 

@@ -17,7 +17,7 @@ from tasks.stage.validation import set_key, validated
 
 Over = dict[str, list[Any]]
 """What is varied: the values of each key. Their combinations are the cells."""
-SWEEP = Stage("sweep", SweepConfig, "tasks.findings.sweep.sweep:sweep", version=6, needs="cpu")
+SWEEP = Stage("sweep", SweepConfig, "tasks.findings.sweep.sweep:sweep", version=7, needs="cpu")
 """The stage over the cells of a study that names none of its own."""
 
 

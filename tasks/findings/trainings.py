@@ -42,7 +42,12 @@ class TrainedCell(Result):
             last_step=training["steps"],
             last=points[-1][1],
             validations=points,
-            clipped_share=float(np.mean([epoch["gradient_steps_clipped_share"] for epoch in epochs])),
+            clipped_share=float(
+                np.average(
+                    [epoch["gradient_steps_clipped_share"] for epoch in epochs],
+                    weights=np.diff([0.0, *(epoch["epoch"] for epoch in epochs)]),
+                )
+            ),
             largest_gradient_norm=max(float(epoch["gradient_norm_max"]) for epoch in epochs),
         )
 

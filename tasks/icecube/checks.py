@@ -20,7 +20,7 @@ from tasks.icecube.results import (
     TrainResult,
     TrialResult,
 )
-from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, RatesConfig, TrainConfig, TrialConfig
+from tasks.icecube.stages import AUDIT_TOLERANCE, OverfitConfig, PulsesConfig, TrainConfig, TrialConfig
 from tasks.stage.run import StageInput
 from tasks.training.logged import require_trained, rows_of
 from tasks.training.schedule import Schedule
@@ -113,9 +113,8 @@ def require_distinct_trials(trials: Mapping[str, Mapping[str, TrialResult]]) -> 
     )
 
 
-def require_rates(given: StageInput, told: RatesResult) -> None:
-    """There is a row for each rate that was asked for, and it follows from the records."""
-    rates = given.configuration(RatesConfig).table.rates
+def require_rates(given: StageInput, told: RatesResult, rates: list[float]) -> None:
+    """There is a row for each of the study's `rates`, and it follows from the records."""
     require_equal("the table has a row for each rate", [row.rate for row in told.rows], rates)
     for row, again in zip(told.rows, rate_rows(given.path / "records.parquet", rates), strict=True):
         require_equal(f"the row of the rate {row.rate:g} follows from the records", row, again)

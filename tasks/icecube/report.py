@@ -100,7 +100,7 @@ def final_results(config: ReportConfig, inputs: Mapping[str, StageInput], run: S
     rates: dict[Inputs, RatesResult] = {}
     for kind in get_args(Inputs):
         rates[kind] = RatesResult.read(inputs[f"rates-{kind}"])
-        require_rates(inputs[f"rates-{kind}"], rates[kind])
+        require_rates(inputs[f"rates-{kind}"], rates[kind], config.rates.rates)
     recommended = {kind: table.recommended(config.rates) for kind, table in rates.items()}
     if config.take_recommended_rate:
         rate = recommended["normalised"].rate

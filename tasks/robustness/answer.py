@@ -225,9 +225,12 @@ def _undecided(answer: Answer, sources: int) -> str:
 
 def _disagreement(answer: Answer) -> str:
     """That p and interval disagree: then there is no difference; empty where they agree."""
-    if answer.interval is None or holds_zero(answer.interval) or (answer.p_value or 0.0) <= answer.alpha:
+    if answer.interval is None or answer.p_value is None:
         return ""
-    return f"p is above {answer.alpha:g}, though the interval leaves out 0"
+    holds, small = holds_zero(answer.interval), answer.p_value <= answer.alpha
+    if holds and small:
+        return f"the interval holds 0, though p is at most {answer.alpha:g}: a difference needs both"
+    return "" if holds or small else f"p is above {answer.alpha:g}, though the interval leaves out 0"
 
 
 def _beside_margin(answer: Answer) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 from storage.errors import require, require_close, require_each_once, require_equal, require_limit
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES, FlipAttack, Search, TriggerAttack, steps_after
-from tasks.attacks.effects import succeeded
 from tasks.robustness.checks import ROUNDING, ROUNDING_OF, Document, require_losses
 from tasks.robustness.results import HotFlipResult, Transferred, TransferResult, Trigger, UatResult
 from tasks.robustness.stages import JUDGED, SEARCHED
@@ -131,7 +130,10 @@ def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
             written = row[kind.replace("positions", "replacements")]
             require_equal(f"{what} kept a token for each of its {kind}, {where}", len(written), len(row[kind]))
         require_equal(f"the flips of {what} are counted in {where}", row["flips"], len(row["positions"]))
-        success = succeeded(row, found.attack.success_relative_increase)
+        # the rule once more, in its own words: `succeeded` made what is checked
+        risen = (row["loss_sum_nats"] - row["clean_loss_sum_nats"]) / row["tokens_scored"]
+        clean = row["text_clean_loss_sum_nats"] / row["text_tokens"]
+        success = risen > found.attack.success_relative_increase * clean
         follows = f"successes of {what} follow from the losses in its records, {where}"
         require_equal(follows, row["success"], success)
     for column in ("forward_sequences", "backward_sequences", "blind_forward_sequences", "flips", "round_trips"):

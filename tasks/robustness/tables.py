@@ -72,7 +72,8 @@ def primary_table(results: FinalResults, given: Answered) -> Table:
     return Table(
         f"The primary comparison ({asked.attack}, {asked.measure.replace('_', ' ')}), nats per token; margin "
         f"{asked.margin_nats_per_token:g}. Below it the same against every placebo whose layers live, and in other "
-        f"ways. p {how}, for one comparison. Last, {COULD_SHOW}.",
+        f"ways. p {how}, for one comparison (adjusted: final_results.json); where there is none, nothing was tested, "
+        f"and the interval stands for itself alone. Last, {COULD_SHOW}.",
         [*COMPARISON, "run"],
         [[*row, run] for row in comparison_rows(given)],
     )
@@ -260,11 +261,14 @@ def _difference_table(name: str, results: FinalResults, findings: Findings) -> T
         could = smallest(row.increase_nats_per_token)
         rows.append([f"{row.model} - {row.reference}", *cells, could, results.run("transfer")])
     tested = ["interval", "p", "adjusted"]
+    by = "p by exchanges within sources" if rates else "p"
+    about_p = f" {by}, for one comparison, and {_adjusted(results)}; at the border an interval may disagree with p."
+    about_p = about_p if rates or findings.searches > 1 else ""
     return Table(
         "Differences between models of the increase under the strongest attack, in nats per token"
         + (", and of the success rate in percentage points" if rates else "")
-        + f"; paired by document, {sampled(findings)}, one seed. p for one comparison, and {_adjusted(results)}; at "
-        f"the border an interval may disagree with p. Last, {COULD_SHOW}, of the increase.",
+        + f"; paired by document, {sampled(findings)}, one seed.{about_p} Last, {COULD_SHOW}, of the "
+        "increase.",
         ["difference", "increase", *tested, *(["success", *tested] if rates else []), "could show", "run"],
         rows,
     )
@@ -289,10 +293,10 @@ def _equal_loss_table(results: FinalResults, findings: Findings) -> Table:
 
     return Table(
         "At equal clean loss: what the attack adds to each arm, less what it adds to the unconstrained model at the "
-        "same clean loss, read off the line between two moments of its training, in nats per token, by the searches "
-        "and sources of the differences above, not tested; last, with the search on each model alone. Where the two "
-        "disagree, the difference is one between searches. Every loss that this is made from stands in the run's "
-        "records.",
+        "same clean loss, read off the line between two moments of its training (snapshots, base, baseline), in nats "
+        f"per token, over {'searches and ' * findings.one_for_all}sources, not tested; last, with the search on each "
+        "model alone. Where the two disagree, the difference is one between searches. Every loss that this is made "
+        "from stands in the run's records.",
         ["arm", "clean", "increase", "between", "difference", "interval", "own search", "interval", "run"],
         [
             [

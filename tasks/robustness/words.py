@@ -9,7 +9,7 @@ from typing import Any
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
 from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
 from tasks.findings.numbers import NATS, estimate, holds_zero, percent, perplexity
-from tasks.findings.statistics.power import POWER
+from tasks.findings.statistics.power import POWER, chance_of
 from tasks.findings.statistics.resampling import Estimate
 from tasks.robustness.answer import ONE_SEED, Answered, shows_the_control
 from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
@@ -239,14 +239,19 @@ def could_be_seen(found: PrimaryAnswer, added: float) -> Iterable[str]:
     margin = found.primary.margin_nats_per_token
     if found.answer and found.answer.smallest_shown is not None and not found.answer.too_few_sources:
         least = found.answer.smallest_shown
+        chance = f"{chance_of(margin, least, found.answer.confidence_level):.0%}"
         shares = (
             f"{least / added:.1%} and {margin / added:.1%} of the {NATS(added)} that" if added > 0 else "beside what"
         )
         yield (
             f"What could be seen: a true difference of {least:.4f} nats per token is shown with a chance of "
             f"{percent(POWER)}, a smaller one more seldom. It and the margin of {margin:g}, which is "
-            f"{math.expm1(margin):.1%} of a perplexity, are {shares or 'beside what'} the attack adds to the baseline."
-            + (" So a difference of the margin's size would mostly be missed." if least > margin else "")
+            f"{math.expm1(margin):.1%} of a perplexity, are {shares} the attack adds to the baseline."
+            + (
+                f" A difference of the margin's size is shown with a chance of about {chance}."
+                if least > margin
+                else ""
+            )
         )
     row = f"{CONTROL} - baseline {estimate(found.control, NATS)}" if found.control else ""
     if not row:

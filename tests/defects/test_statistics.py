@@ -10,6 +10,7 @@ from tasks.attacks.configuration import Primary
 from tasks.attacks.effects import paired_effects
 from tasks.attacks.matched import matched_difference
 from tasks.findings.statistics.equivalence import answer
+from tasks.findings.statistics.power import chance_of
 from tasks.findings.statistics.resampling import Estimate
 from tasks.language.training import with_replaced
 from tasks.robustness.arm import CONTROL
@@ -85,8 +86,14 @@ def test_that_nothing_is_shown_stands_beside_what_could_have_been_and_a_positive
     could, of_control = could_be_seen(primary(control), 0.8)
     assert "a true difference of 0.0600 nats per token is shown with a chance of 80%" in could
     assert "the margin of 0.02, which is 2.0% of a perplexity, are 7.5% and 2.5% of the +0.8000" in could
-    assert could.endswith("So a difference of the margin's size would mostly be missed.")
+    assert could.endswith("A difference of the margin's size is shown with a chance of about 15%.")
     assert said in of_control
+
+
+def test_a_difference_that_is_mostly_shown_is_not_called_mostly_missed():
+    """Seen: "would mostly be missed" where 0.0204 is shown with 80%, and so the margin of 0.02 with 78%."""
+    assert chance_of(0.0204, 0.0204, 0.95) == pytest.approx(0.8)
+    assert 0.77 < chance_of(0.02, 0.0204, 0.95) < 0.8 and chance_of(0.02, 0.4, 0.95) < 0.05
 
 
 def test_the_positive_control_reads_replaced_tokens_the_same_whatever_the_micro_batch(tmp_path):

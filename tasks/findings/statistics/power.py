@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import gammaincinv, ndtr, stdtrit
+from scipy.special import gammaincinv, ndtr, ndtri, stdtrit
 
 POWER = 0.8
 """The chance with which a difference is to be found, as is usual (Cohen 1988)."""
@@ -27,3 +27,12 @@ def smallest_shown(parts: Sequence[tuple[float, float]], confidence_level: float
         squares = np.add.outer(squares, limit**2 * 2 * gammaincinv(freedom / 2, QUANTILES) / freedom)
     limits = np.sqrt(squares)
     return float(brentq(lambda effect: ndtr((effect - limits) / error).mean() - POWER, 0.0, limits.max() + 10 * error))
+
+
+def chance_of(effect: float, smallest: float, confidence_level: float) -> float:
+    """The chance with which a true difference of `effect` is found by a study that finds `smallest` with `POWER`.
+
+    By the normal distribution.
+    """
+    limit = ndtri((1 + confidence_level) / 2)
+    return float(ndtr(effect / smallest * (limit + ndtri(POWER)) - limit))

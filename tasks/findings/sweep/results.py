@@ -170,14 +170,18 @@ class Metric:
 
 
 def metrics_of(results: SweepResults, patterns: Sequence[str]) -> list[Metric]:
-    """The numbers that one pattern names, as one metric; those that `*` alone names, by the group that they are in."""
+    """The numbers that one pattern names, as one metric: what its last `*` stands for tells them apart.
+
+    Other values of an earlier `*`, such as another attack, are another metric. Numbers that `*` alone names are one by
+    the group that they are in.
+    """
     by_form: dict[str, dict[str, str]] = {}
     for name in results.numbers:
         form, label = _form_and_label(name, patterns)
         by_form.setdefault(form, {})[label] = name
     titles = [_title(form) for form in by_form]
     return [
-        Metric(title if titles.count(title) == 1 else form, form, numbers)
+        Metric(title if titles.count(title) == 1 else f"{title} of {form.partition('.NAME')[0]}", form, numbers)
         for title, (form, numbers) in zip(titles, by_form.items(), strict=True)
     ]
 
@@ -186,7 +190,8 @@ def _form_and_label(name: str, patterns: Sequence[str]) -> tuple[str, str]:
     pattern = next(pattern for pattern in patterns if fnmatchcase(name, pattern))
     stands = re.fullmatch("(.*)".join(map(re.escape, pattern.split("*"))), name)
     if pattern != "*" and stands and stands.groups():
-        return pattern.replace("*", "NAME"), ", ".join(stands.groups())
+        start, end = stands.span(stands.lastindex or 1)
+        return f"{name[:start]}NAME{name[end:]}", name[start:end]
     *group, label = re.split(r"(?<!\d)\.|\.(?!\d)", name)  # the point of "dropout 0.2" parts no names
     return (".".join([*group, "NAME"]), label) if group else (name, name)
 

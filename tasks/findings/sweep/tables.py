@@ -11,7 +11,7 @@ from tasks.findings.numbers import span
 from tasks.findings.provenance import run_name
 from tasks.findings.sweep.arms import MIN_SEEDS, MOST_ARMS
 from tasks.findings.sweep.figures import MISSING, NUMBER, figures_of, mean_of, numbers_of_cells
-from tasks.findings.sweep.results import CellNumbers, Metric, SweepResults
+from tasks.findings.sweep.results import CellNumbers, Metric, OverSeeds, SweepResults
 from tasks.findings.table import Table
 
 
@@ -49,10 +49,16 @@ def verdict(results: SweepResults) -> str:
     if not results.has_seeds:
         return "Not compared: each cell is one run with one seed, and a difference may be chance."
     if not (title := compared_first(results)):
-        return f"Not compared: there is one arm, more than {MOST_ARMS}, or a number that nothing changes."
+        return f"Not compared: {_why_not_compared(results)}."
     comparisons = results.comparisons[title]
     differences = differences_in_words(comparisons, LOWER)
     return f"{title}: {differences}." if differences else why_not_shown(comparisons, MIN_SEEDS, LOWER)
+
+
+def _why_not_compared(results: SweepResults) -> str:
+    if set(results.numbers) <= set(results.equal_everywhere):
+        return "no number differs between the cells"
+    return f"there is one arm, or more than {MOST_ARMS}, of each number"
 
 
 def compared_first(results: SweepResults) -> str:
@@ -61,8 +67,15 @@ def compared_first(results: SweepResults) -> str:
 
 
 def numbers(results: SweepResults) -> list[str]:
-    """Up to three differences of the first metric, those that are shown before the others."""
-    title = compared_first(results)
+    """Up to three differences of the first metric, those that are shown before the others; without any, means."""
+    if not (title := compared_first(results)):
+        means = (
+            next(iter(results.over_seeds), OverSeeds(values=[], numbers={})).numbers if not results.other_keys else {}
+        )
+        return [
+            f"{name}: {NUMBER(mean.mean)} (interval {span(mean.interval, NUMBER)}; {mean.seeds} seeds)"
+            for name, mean in [*means.items()][:3]
+        ]
     rows = sorted(results.comparisons.get(title, []), key=lambda row: not (row.better or row.worse))
     return [f"{title}, {number_line(row)}" for row in rows[:3]]
 

@@ -11,10 +11,14 @@ from tasks.stage.configuration import field_class
 
 
 def test_a_cell_knows_the_gradients_of_all_its_epochs_and_its_last_validation() -> None:
-    epochs = [{"gradient_steps_clipped_share": share, "gradient_norm_max": norm} for share, norm in ((0.5, 9), (1, 2))]
+    of_epochs = ((1.0, 0.5, 9), (1.5, 0.8, 2))  # the second is half as long
+    epochs = [
+        {"epoch": epoch, "gradient_steps_clipped_share": share, "gradient_norm_max": norm}
+        for epoch, share, norm in of_epochs
+    ]
     points = [{"step": 1, "mse": 0.5, "trivial": {}}, {"step": 2, "mse": 0.75, "trivial": {}}]
     cell = TrainedCell.of({"best_step": 1, "steps": 2, "validations": points, "gradients": epochs}, "mse")
-    assert (cell.clipped_share, cell.largest_gradient_norm, cell.last) == (0.75, 9.0, 0.75)
+    assert (cell.largest_gradient_norm, cell.last) == (9.0, 0.75) and cell.clipped_share == pytest.approx(0.6)
     assert cell.validations == [[1, 0.5], [2, 0.75]]
     arm = TrainedArm.of({"0": 0.5}, {"0": cell}, required=0.5, level=0.95)
     assert arm.learned and arm.late_divergence == (1.5, "0") and arm.interval is None

@@ -205,13 +205,16 @@ def test_the_report_asks_whether_trials_are_distinct_and_the_recommended_rate_wa
 def test_a_row_of_rates_that_does_not_follow_from_the_records_is_refused():
     given = finished().input("icecube-rates (raw)")
     found = RatesResult.read(given)
-    require_rates(given, found)
+    rates = finished().handles["icecube-report"].config.rates.rates
+    require_rates(given, found, rates)
+    with pytest.raises(CheckFailed, match="the table has a row for each rate"):
+        require_rates(given, found, [*rates, 0.5])
     for lost in (found.rows[:1], []):
         with pytest.raises(CheckFailed, match="the table has a row for each rate"):
-            require_rates(given, found.model_copy(update={"rows": lost}))
+            require_rates(given, found.model_copy(update={"rows": lost}), rates)
     better = found.rows[1].model_copy(update={"failed": 0, "mean": -40.0})
     with pytest.raises(CheckFailed, match=r"the row of the rate 0\.01 follows from the records"):
-        require_rates(given, found.model_copy(update={"rows": [found.rows[0], better]}))
+        require_rates(given, found.model_copy(update={"rows": [found.rows[0], better]}), rates)
 
 
 @pytest.mark.parametrize(

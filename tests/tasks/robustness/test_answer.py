@@ -70,7 +70,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "equal, one seed": (
         {"said": "equivalent", "interval": NOTHING, "trainings": "one seed"}, "Not shown, on one seed: as hard", "never"
     ),
-    "open": ({"said": "undecided", "interval": NOTHING}, "Not shown either way: the interval", "does not, "),
+    "open": (
+        {"said": "undecided", "interval": NOTHING, "p_value": 0.4}, "Not shown either way: the interval l", "does not, "
+    ),
+    "p alone": (
+        {"said": "undecided", "interval": NOTHING, "p_value": 0.045}, "Not shown either way: the interval holds 0",
+        "though p is at most 0.05"
+    ),
     "p and interval": ({"said": "undecided", "p_value": 0.125}, f"Not shown either way: {OPEN}", f"because {OPEN}."),
     "four sources": ({"said": "undecided", "sources": 4}, "Not shown either way: 4 sources ", FEW.format("0.125")),
     "one source": ({"said": "undecided", "sources": 1}, "Not shown either way: 1 source ", FEW.format("1.000")),

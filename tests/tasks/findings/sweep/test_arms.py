@@ -73,6 +73,17 @@ def test_keys_of_chance_are_seeds_whatever_they_are_called(tmp_path: Path) -> No
     assert "comparisons" not in found and result["answer"][0].startswith("Not compared: each cell is one run")
 
 
+def test_one_arm_over_seeds_answers_with_its_mean(tmp_path: Path) -> None:
+    """Seen: "there is one arm, more than 24, or a number that nothing changes", and the mean stood further below."""
+    inputs = {f"seed {seed}": finished(tmp_path / "runs", f"s{seed}", {"rate": seed / 10}) for seed in SEEDS}
+    run = stage_run(tmp_path / "out")
+    run.run = replace(run.run, root=tmp_path / "runs")
+    cells = {name: [int(name[-1])] for name in inputs}
+    result = sweep(run, SweepConfig(study="toy", keys=["seed"], cells=cells), **inputs)
+    assert "one arm" in result.answer[0] and "no number differs" not in result.answer[0]
+    assert result.answer[1].startswith("rate: 0.25 (interval ") and "4 seeds" in result.answer[1]
+
+
 def test_what_is_compared_with_nothing_is_said(tmp_path: Path) -> None:
     """A seed that one arm lacks is left out of pairs and of the file."""
     assert "Not compared" not in " ".join(swept(tmp_path / "whole")[2]["not_shown"])

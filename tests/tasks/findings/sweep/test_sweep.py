@@ -156,13 +156,14 @@ def test_a_line_goes_from_left_to_right_however_the_values_were_given() -> None:
 
 
 def test_numbers_that_one_pattern_names_are_one_metric() -> None:
-    names = ["models.a.loss", "models.b.loss", "attacks.x.effect.a", "steps", "limits.steps"]
+    names = ["models.a.loss", "models.b.loss", "attacks.x.effect.a", "steps", "limits.steps", "in.x.a.of", "in.y.a.of"]
     cell = {"values": [1], "run": "r", "numbers": dict.fromkeys(names, 1.0)}
     results = SweepResults(study="toy", keys=["seed"], cells={"seed 1": CellNumbers(**cell)})
-    found = metrics_of(results, ["models.*.loss", "attacks.*.effect.*", "*"])
+    found = metrics_of(results, ["models.*.loss", "attacks.*.effect.*", "in.*.*.of", "*"])
     assert [(metric.title, list(metric.numbers)) for metric in found] == [
-        ("loss", ["a", "b"]), ("attacks", ["x, a"]), ("steps", ["steps"]), ("limits", ["steps"])
-    ]  # fmt: skip
+        ("loss", ["a", "b"]), ("attacks.x.effect", ["a"]), ("steps", ["steps"]), ("limits", ["steps"]),
+        ("of of in.x", ["a"]), ("of of in.y", ["a"])
+    ], "of two attacks nothing is compared with the other's"  # fmt: skip
 
 
 def test_a_sweep_says_which_of_its_trainings_learned_nothing(tmp_path: Path) -> None:
