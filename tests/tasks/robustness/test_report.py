@@ -68,8 +68,8 @@ def test_provenance_names_runs_fingerprints_and_digests(html: str, numbers: Any)
 
 def test_many_files_are_shown_by_one_digest():
     files = {f"{number}.txt": f"{number:064x}" for number in range(21)}
-    assert provenance._named(files) == [["21 files", durable.sha256_json(files)[:12]]]
-    assert provenance._named({"a.txt": "b" * 64}) == [["a.txt", "b" * 12]]
+    assert provenance._entries(files) == [["21 files", durable.sha256_json(files)[:12]]]
+    assert provenance._entries({"a.txt": "b" * 64}) == [["a.txt", "b" * 12]]
 
 
 def test_numerics_that_differ_between_stages_are_shown_by_stage_and_between_arms_in_bold(tmp_path: Path):
