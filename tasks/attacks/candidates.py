@@ -100,12 +100,12 @@ def by_gradient(
 
 
 def blind_candidates(search: Search) -> int:
-    """What an iteration without a gradient tries: the forwards of the gradient are spent on candidates too."""
+    """Candidates of an iteration without a gradient: the gradient's forwards are spent on them too."""
     return search.candidates + 1 + BACKWARD_FORWARDS
 
 
 def rank_correlation(estimates: Sequence[float], effects: Sequence[float]) -> float | None:
-    """Spearman's, of what the gradient promised and what came; None where either is the same for all."""
+    """Spearman's correlation of estimates and exact effects; None where either is the same for all."""
     if len(set(estimates)) < 2 or len(set(effects)) < 2:
         return None
     return float(spearmanr(estimates, effects).statistic)

@@ -13,10 +13,10 @@ from tasks.stage.validation import require_at_most
 Precision = Literal["fp32", "tf32", "bf16"]
 
 BACKWARD_FORWARDS = 2
-"""So many forwards a backward counts as: the rule for training. Here it takes less, as no weight has a gradient."""
+"""Forwards that a backward counts as: the rule for training. Here it takes less, as no weight has a gradient."""
 
 BUDGET_SHARES = (0.1, 0.3, 1.0)
-"""What an attack had found after these shares of what it may spend is judged too: more must not help less."""
+"""Shares of an attack's budget after which what it had found is judged too: more must not help less."""
 
 
 def steps_after(share: float, steps: int) -> int:

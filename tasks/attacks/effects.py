@@ -1,4 +1,4 @@
-"""What an attack did: losses before and after, absolute and relative, beside random tokens and blind search.
+"""Effects of attacks: losses before and after, absolute and relative, beside random tokens and blind search.
 
 A record is a dictionary with `model`, `example_id`, `source`; `tokens_scored`, `loss_sum_nats` (attacked, by whichever
 attack) and `clean_loss_sum_nats`; on the same tokens `budget_losses_sum_nats` (of the gradient search on this model at
@@ -30,7 +30,7 @@ LISTS = ("control_losses_sum_nats", "budget_losses_sum_nats")
 
 
 class Effect(Result):
-    """What an attack did to one model, beside its controls; losses in nats per token, weighted by tokens.
+    """Effect of an attack on one model, beside its controls; losses in nats per token, weighted by tokens.
 
     `control` is the mean of the random draws, `search` the gradient search on this model, `blind` a blind search of
     equal cost; `budget_increases`, in nats per token, are those of `search` at shares of its cost. `attacked_loss` and
@@ -163,9 +163,9 @@ def paired_effects(
     """The effect on `model` minus that on `reference`, each estimate with its interval and p-value.
 
     `searches` are the records of each search. What one search found says nothing about another's: a difference under
-    one trigger holds for this trigger, however many texts are read. So of an attack that is one for all texts it is the
+    one trigger holds for this trigger, however many texts are read. So where an attack is one for all texts it is the
     mean over searches, a unit beside sources and crossed with them, as each is judged on the same texts: see
-    `over_seeds`. Of one search it is over sources, which `success_threshold` makes a sample of searches too: each text
+    `over_seeds`. For one search it is over sources, which `success_threshold` makes a sample of searches too: each text
     is attacked by itself. Else there is no p-value: none would say that another search finds the same. Raises
     ValueError, with the document's name, unless both were scored on the same tokens of the same documents.
     """
@@ -217,9 +217,9 @@ def difference_over_seeds(
 
 
 def succeeded(row: dict[str, Any], relative_threshold: float, loss_sum_nats: float | None = None) -> bool:
-    """Whether an attack raised the loss per scored token by more than this share of the whole text's clean loss.
+    """True where an attack raised the loss per scored token by more than this share of the whole text's clean loss.
 
-    Asked of the record's attacked loss, or of another on the same tokens, such as one of a random draw.
+    Judges the record's attacked loss, or another on the same tokens, such as one of a random draw.
     """
     attacked = row["loss_sum_nats"] if loss_sum_nats is None else loss_sum_nats
     risen = increase(row["tokens_scored"], attacked, row["clean_loss_sum_nats"])

@@ -21,12 +21,12 @@ from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, steps_after
 from tasks.attacks.scoring import Victim, replaced
 
 WRITABLE, CONTROL, DRAWS = 0, 1, 2
-"""What a random draw is for: one part of its seed."""
+"""Purpose of a random draw: one part of its seed."""
 
 
 @dataclass
 class Flipped:
-    """What a search made of a text.
+    """Result of a search in a text.
 
     `loss_sums` holds the summed loss of the scored tokens, in nats, before the first and after every round, as the
     search saw it; `after_shares` the text after each of BUDGET_SHARES.
@@ -38,7 +38,7 @@ class Flipped:
     rank_correlations: list[float] = field(default_factory=list)
 
     def positions(self, text: Sequence[int]) -> list[int]:
-        """Where it differs from `text`."""
+        """Positions that differ from `text`."""
         return [place for place, (old, new) in enumerate(zip(text, self.tokens, strict=True)) if old != new]
 
 
@@ -62,7 +62,7 @@ class FlipSearch:
         self.skip = 0
 
     def run(self) -> Flipped:
-        """All rounds; in each at most one token is replaced, if that raises the loss of the scored tokens."""
+        """Runs all rounds; each replaces one token at most, if that raises the loss of the scored tokens."""
         found = Flipped(list(self.text), [self._sums(self.text, [list(self.text)])[0]])
         rounds = self.attack.rounds_on_a_text
         for number in range(rounds + 1):
@@ -97,7 +97,7 @@ class FlipSearch:
         )
 
     def _open(self, found: Flipped) -> list[int]:
-        """Where a token may be replaced: once as many differ as may, those that do."""
+        """Positions that may be replaced: once as many differ as may, those that do."""
         written = found.positions(self.text)
         return written if len(written) == flips_of(self.text, self.attack) else self.writable
 
@@ -133,12 +133,12 @@ def writable_positions(text: Sequence[int], attack: FlipAttack, seed: int) -> li
 
 
 def flips_of(text: Sequence[int], attack: FlipAttack) -> int:
-    """Tokens of `text` that an attack may replace: of a short one at most half."""
+    """Tokens of `text` that an attack may replace: at most half of a short one."""
     return min(attack.flips, len(text) // 2)
 
 
 def forwards_after(attack: FlipAttack, rounds: int) -> int:
-    """What a search spent on a text after so many rounds, in forwards; the first tells it the clean loss."""
+    """Forwards that a search spent on a text after so many rounds; the first tells it the clean loss."""
     return 1 + rounds * blind_candidates(attack)
 
 

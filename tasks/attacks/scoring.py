@@ -38,7 +38,7 @@ class Count:
 
     @property
     def as_forwards(self) -> int:
-        """What a search without gradients may spend in its place."""
+        """Forwards that a search without gradients may spend in its place."""
         return self.forward_sequences + BACKWARD_FORWARDS * self.backward_sequences
 
 
@@ -91,7 +91,7 @@ class Victim:
     def variant_losses(
         self, text: Sequence[int], variants: Sequence[Sequence[int]], scored_L: torch.Tensor
     ) -> list[torch.Tensor]:
-        """As `losses` of `variants`, which are of the length of `text` and begin as it does: faster, and else the same.
+        """The same as `losses` of `variants`, which are of the length of `text` and begin as it does, but faster.
 
         Attention is causal: up to the first token that differs, a variant's hidden states, keys and values are those
         of `text`, which is read once. Every variant counts as a forward sequence all the same, however little of it
@@ -148,9 +148,9 @@ class Victim:
         return self._in_batches(of, _lengths(prefixes, texts))
 
     def _states(self, cache: DynamicCache | None = None, **read: torch.Tensor) -> torch.Tensor:
-        """What the head makes logits of, [B, L, D]: the last hidden states; of a network that is run whole, its logits.
+        """Input of the head, [B, L, D]: the last hidden states; of a network that is run whole, its logits.
 
-        What is read stands behind the tokens of `cache`, and is added to it.
+        `read` stands behind the tokens of `cache`, and is added to it.
         """
         if self.head is None:
             return self.model(**read).logits
@@ -184,7 +184,7 @@ class Victim:
     def _read(
         self, rows: Sequence[int], prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
     ) -> torch.Tensor:
-        """What the model reads of these sequences, filled up on the right."""
+        """Input of the model for these sequences, filled up on the right."""
         sequences = [[self.end_of_text, *prefixes[row], *texts[row]] for row in rows]
         longest = max(map(len, sequences))
         filled = [sequence + [self.end_of_text] * (longest - len(sequence)) for sequence in sequences]
@@ -236,7 +236,7 @@ def _lengths(prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) 
 
 
 def _common_tokens(text: Sequence[int], variant: Sequence[int]) -> int:
-    """So many tokens both begin with; at most all but the last."""
+    """Number of tokens that both begin with; at most all but the last."""
     pairs = zip(text[:-1], variant[:-1], strict=True)
     return next((place for place, (own, other) in enumerate(pairs) if own != other), len(text) - 1)
 

@@ -46,7 +46,7 @@ def text_of(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 
 def round_trips(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> bool:
-    """Whether encoding the text of `ids` gives the same ids: the attack could be sent as text."""
+    """True where encoding the text of `ids` gives the same ids: the attack could be sent as text."""
     return next(encode(tokenizer, [text_of(tokenizer, ids)])) == list(ids)
 
 

@@ -23,7 +23,7 @@ from tasks.attacks.scoring import Victim, replaced
 from tasks.training.order import example_at
 
 START, CONTROL, DRAWS = 0, 1, 2
-"""What a random draw is for: one part of its seed."""
+"""Purpose of a random draw: one part of its seed."""
 
 
 class TriggerSearch:
@@ -85,11 +85,11 @@ class TriggerSearch:
 
     @property
     def rank_correlation(self) -> float | None:
-        """Of estimate and exact effect, median over the iterations; None without gradient."""
+        """Rank correlation of estimate and exact effect, median over the iterations; None without gradient."""
         return statistics.median(self.state["rank_correlations"]) if self.state["rank_correlations"] else None
 
     def _found(self) -> list[int]:
-        """What the search would answer if it ended here: it knows the loss on all texts of ended restarts only."""
+        """Answer of the search if it ended here: it knows the loss on all texts of ended restarts only."""
         return self.best()["trigger_ids"] if self.state["restarts"] else self.state["trigger"]
 
     def _improve(self, done: int) -> None:

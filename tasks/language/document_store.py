@@ -33,7 +33,7 @@ class DocumentStore:
 
     def __init__(self, file: BinaryIO, folder: Path) -> None:
         self._file, self._folder = file, folder
-        self._ends = array("Q")  # of the source, then of the text, of one document after the other
+        self._ends = array("Q")  # the source's, then the text's, of one document after the other
 
     def __len__(self) -> int:
         return len(self._ends) // 2

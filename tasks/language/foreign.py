@@ -34,7 +34,7 @@ def model(place: str | Path, what: str, **options: Any) -> tuple[PreTrainedModel
         if report["unexpected_keys"]:
             raise _needs_code(what, code)
         log.warning("%s names code of its own (%s), which is not run: %s is used", what, code, type(loaded).__name__)
-        del loaded.config.auto_map  # what is saved from here on has no such code beside it
+        del loaded.config.auto_map  # anything saved from here on has no such code beside it
     return loaded, report
 
 

@@ -34,9 +34,9 @@ def reachable(what: str, advice: str) -> Iterator[None]:
 
 
 def connection_lost(error: BaseException) -> bool:
-    """Whether `error` comes from a lost connection or a time-out, and not from offline mode or an answer of the hub.
+    """True where `error` comes from a lost connection or a time-out, and not from offline mode or an answer of the hub.
 
-    Of the errors that led to it the last one that shows either decides: a client that is refused one file may lose the
+    The last of the errors that led to it that shows either decides: a client that is refused one file may lose the
     connection at the next, and one that lost it may be refused when it asks again.
     """
     from datasets.exceptions import DatasetNotFoundError

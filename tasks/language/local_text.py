@@ -1,6 +1,6 @@
 """The text of local files: each is read through the one open file whose bytes were found to be those that were hashed.
 
-Of a table the one column that holds text is read, row by row, and nothing else of it matters. What cannot be read is
+The one column of a table that holds text is read, row by row, and nothing else of it matters. What cannot be read is
 bad input with file, row and column; `text.skip_bad_rows` leaves it out and counts it.
 """
 
@@ -29,13 +29,13 @@ from tasks.language.documents import Document, document
 
 ROWS_AT_ONCE = 500
 BOM = "\ufeff"
-"""Of a file, or inside a text that was joined from files: no character of a text."""
+"""Begins a file, or stands in a text that was joined from files: no character of a text."""
 DECODER, SPACE = json.JSONDecoder(), f" \t\r\n{BOM}"
 WITHOUT_COLUMN = 10_000
 """Objects of a JSON file may lack the text, but not so many from the beginning: the column has another name then."""
 SHOWN = 5
 NOT_VALID = (ValueError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException)
-"""What the libraries raise for a file that is no such file, is cut off or damaged; beside OSError without a number."""
+"""Errors of the libraries for a file that is no such file, is cut off or damaged; beside OSError without a number."""
 
 Rows = Iterator[tuple[int, str | ValueError | None]]
 """Number of the row, from 1 (0: the whole file), and its text: None where it has none, ValueError why it is none."""
@@ -103,7 +103,7 @@ def _documents(
                 yield document(name if rows_of is _whole_text else None, value)
     except (*NOT_VALID, OSError) as error:
         if isinstance(error, OSError) and error.errno:
-            raise  # of the disk, not of the file
+            raise  # the disk's, not the file's
         reason = str(error).partition("\n")[0].rstrip(". ") or type(error).__name__
         raise BadInput(f"{where} is not valid {path.suffix}, or is cut off: {reason}. Copy it again") from error
     without = rows - read - skipped[name]
@@ -250,7 +250,7 @@ DECOMPRESSED: dict[str, Callable[[Any], Any]] = {
 
 
 def _reader_of(path: Path) -> tuple[Reader | None, Callable[[Any], Any]]:
-    """What reads a file, by its ending, and what decompresses it before; None where nothing reads it."""
+    """Reader of a file, by its ending, and what decompresses it before; None where nothing reads it."""
     *before, last = ["", *(suffix.lower() for suffix in path.suffixes)]
     if last in DECOMPRESSED and before and before[-1] != ".parquet":
         return READERS.get(before[-1]), DECOMPRESSED[last]

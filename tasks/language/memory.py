@@ -13,7 +13,7 @@ BYTES_PER_PARAMETER = 4  # fp32
 TENSORS_PER_CHECKPOINT = 3  # weights and two AdamW moments
 LOGITS_BYTES = 12  # a token and vocabulary entry: the logits, their softmax, its gradient, in fp32
 RESIDUAL_BYTES = 4  # a token and unit of width: a layer's input, which is all that checkpointing keeps of it
-# What a layer's backward pass keeps of a token, a unit of its width and of its feed-forward width: the least among the
+# Kept by a layer's backward pass of a token, a unit of its width and of its feed-forward width: the least among the
 # known architectures (GPT-NeoX under bf16 autocast); fp32 and gated layers keep up to three times that.
 LAYER_BYTES, FEED_FORWARD_BYTES = 14, 6
 

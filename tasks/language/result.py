@@ -25,7 +25,7 @@ class SharedBySplits(Result):
 
 
 class SplitsProof(Result):
-    """What the splits hold, what was dropped, and that they share nothing.
+    """Proof of what the splits hold, what was dropped, and that they share nothing.
 
     `largest_shared_shingles` is the largest share of a train document's word sequences that stands in an evaluation
     split.
@@ -67,13 +67,13 @@ class Validation(Result):
 
 
 class Training(Result):
-    """What the training of a language model spent, and what came of it; the kept weights are those of `best_step`.
+    """Cost and outcome of the training of a language model; the kept weights are those of `best_step`.
 
     With patience `ended_early_at_step` is the step after which the training ended early, or None; without it 0, which
     is not written. `trivial` and `ratio_to_trivial` are there where the budget asks for them.
     """
 
-    budget: dict[str, Any]  # as the training wrote it: a field that a budget has gained since stays away
+    budget: dict[str, Any]  # left as the training wrote it: a field that a budget has gained since stays away
     steps: int
     epochs: float
     ended_early_at_step: int | None = 0

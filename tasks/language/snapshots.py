@@ -77,7 +77,7 @@ def _publish(run: StageRun, text: StageInput, folder: str, step: int, model: nn.
 
 
 def _is_there(run: StageRun, folder: str) -> bool:
-    """Whether the snapshot was made from the inputs as they are now, like a checkpoint that may be continued."""
+    """True where the snapshot was made from the inputs as they are now, like a checkpoint that may be continued."""
     file: Path = run.directory / folder / DESCRIPTION
     if not file.is_file():
         return False

@@ -1,4 +1,4 @@
-"""Where the text comes from: installed packages, local files, or a data set of the Hugging Face hub.
+"""Sources of the text: installed packages, local files, or a data set of the Hugging Face hub.
 
 Every source gives `Document`s. Text that is missing, empty or unreachable is an error that says so, never an empty
 list and never another text instead.
@@ -29,7 +29,7 @@ def documents(
 ) -> Iterator[Document]:
     """Every document of the configured text; sizes are applied by `splits.cut`.
 
-    Those of a hub data set come in the order of its stream; of the others no order is promised. `cache` is the folder
+    Those of a hub data set come in the order of its stream; no order is promised for the others. `cache` is the folder
     for extracted text and downloads; `skipped` counts by file the rows that `skip_bad_rows` leaves out. Raises, while
     being read, BadInput for text that is missing, unreadable or empty, and ConnectionError when the connection to the
     hub is lost.

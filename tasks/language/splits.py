@@ -118,7 +118,7 @@ def _candidates(
 ) -> tuple[dict[str, StoredDocuments], int]:
     """All documents by split, ordered and without duplicates, and how many duplicates were dropped.
 
-    Of documents with the same content the one with the lowest precedence stays. By hash that is the one in the
+    The one with the lowest precedence of documents with the same content stays. By hash that is the one in the
     earliest of SPLITS, and within it the first of its order, whatever the order in which they came. In a stream it is
     the first that came: a later duplicate in an earlier split would take it from where a shorter stream left it. In
     both, evaluation wins over train.
@@ -147,7 +147,7 @@ def _keys(data: bytes | bytearray, width: int) -> np.ndarray:
 
 
 def _content(document: Document) -> bytes:
-    """What makes two documents duplicates: the text, whatever its white space."""
+    """Digest that duplicates share: that of the text, whatever its white space."""
     return hashlib.sha256(" ".join(document.text.split()).encode()).digest()
 
 
@@ -204,7 +204,7 @@ def _within(train: Iterable[Document], max_characters: int | None, used: int) ->
 def _proof(
     chosen: dict[str, Iterable[Document]], largest_shared_shingles: float, duplicates: int, contaminated: int
 ) -> SplitsProof:
-    """What the splits hold and share, computed again from the final documents; raises CheckFailed.
+    """Proof of what the splits hold and share, computed again from the final documents; raises CheckFailed.
 
     The three numbers alone are taken as they were found when train was chosen.
     """
@@ -232,7 +232,7 @@ def _proof(
 
 @dataclass(frozen=True)
 class _Held:
-    """What one split holds: digests of contents, of sources (each once) and of texts, as 32-byte keys."""
+    """Digests of one split: of contents, of sources (each once) and of texts, as 32-byte keys."""
 
     contents: np.ndarray
     sources: np.ndarray

@@ -32,7 +32,7 @@ def cached(cache_file: Path, version: int, get: Callable[[], Iterable[Document]]
     if cache_file.exists():
         try:
             _require_digest(cache_file, version)
-        except (OSError, ValueError, KeyError, pa.ArrowException) as error:  # what pyarrow raises for damaged files
+        except (OSError, ValueError, KeyError, pa.ArrowException) as error:  # raised by pyarrow for damaged files
             log.warning("%s is damaged or of another version, made again: %s", cache_file, error)
         else:
             yield from _read(cache_file)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 END_OF_TEXT = "<|endoftext|>"
 BATCH_DOCUMENTS = 256
-# What loading leaves in a tokenizer and `save_pretrained` would write: where it came from on this machine.
+# Places that loading leaves in a tokenizer and `save_pretrained` would write: where it came from on this machine.
 PLACES = ("name_or_path", "is_local", "local_files_only", "cache_dir", "_commit_hash", "revision")
 
 

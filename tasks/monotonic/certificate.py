@@ -1,4 +1,4 @@
-"""Whether a feed-forward sublayer is a monotone function: proved, refuted by a pair of inputs, or unknown.
+"""Monotonicity of a feed-forward sublayer as a function: proved, refuted by a pair of inputs, or unknown.
 
 The statement is about the sublayer alone, for arbitrary real inputs: x <= y in every coordinate implies f(x) <= f(y) in
 every coordinate. The LayerNorm in front of it, attention and the sum with the residual stream are outside: none of them
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 VERIFIED_AT_MOST = 64
-"""So many of the steepest falls are computed again, until one holds: rounding makes falls too, and small ones."""
+"""Number of the steepest falls that are computed again, until one holds: rounding makes falls too, and small ones."""
 
 
 def certify(
@@ -67,7 +67,7 @@ def certify(
 
 
 def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None) -> SublayerCertificate:
-    """As `certify`, of one sublayer. In two [D, D] matrices, and 2 * H * D^2 multiplications for the bound."""
+    """Certifies one sublayer, like `certify`. In two [D, D] matrices, and 2 * H * D^2 multiplications for the bound."""
     against = _against_a_proof(sublayer)
     lowest_DD = _lowest_entries(sublayer)
     bound = None if sublayer.gated else min(0.0, lowest_DD.min().item()) if against else 0.0
@@ -92,7 +92,7 @@ def certify_sublayer(sublayer: FeedForward, seen_ND: torch.Tensor | None = None)
 
 
 def _against_a_proof(sublayer: FeedForward) -> list[str]:
-    """What stands against sign times slope; nothing: it holds."""
+    """Reasons against sign times slope; none: it holds."""
     if sublayer.gated:
         return ["a gated sublayer multiplies two functions of its input, and no theorem covers that"]
     against = []

@@ -18,7 +18,7 @@ off: none, the weight is 0.
 """
 Start = Literal["positive-part", "absolute", "distilled", "shifted"]
 By = Literal["free", "projection", "softplus"]
-"""What keeps the signs in training; free: nothing."""
+"""Means of keeping the signs in training; free: none."""
 
 _PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
 

@@ -78,7 +78,7 @@ def constrained_modules(model: PreTrainedModel, variant: str) -> dict[str, nn.Mo
 def constrained_sublayers(model: PreTrainedModel, variant: str) -> dict[str, nn.Module]:
     """Dotted name -> what writes to the residual stream through a constrained layer; errors as above.
 
-    The feed-forward module as a whole, which maps tokens one by one; of attention its output layer alone.
+    The feed-forward module as a whole, which maps tokens one by one; in attention its output layer alone.
     """
     found: dict[str, nn.Module] = {}
     for name, (holder, attributes) in _holders(model, variant).items():
@@ -130,7 +130,7 @@ def _architecture(model: PreTrainedModel, variant: str) -> str:
 
 
 def _is(module: nn.Module, architecture: str, kind: str) -> bool:
-    """Whether the module is of exactly this class of transformers."""
+    """True where the module is of exactly this class of transformers."""
     home = f"transformers.models.{architecture}.modeling_{architecture}"
     return type(module).__name__ == kind and type(module).__module__ == home
 

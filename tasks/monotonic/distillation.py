@@ -98,7 +98,7 @@ class _Reached(Exception):
 
 
 def _at_layer(model: nn.Module, layer: nn.Module, tokens_BL: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What goes into the layer and comes out of it, [T, I] and [T, O]."""
+    """Inputs and outputs of the layer, [T, I] and [T, O]."""
     found: list[torch.Tensor] = []
 
     def stop(_: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What keeps constrained weights at their allowed signs while they are trained: a projection, or a parametrization.
+"""Keeps constrained weights at their allowed signs while they are trained: by a projection, or a parametrization.
 
 Projection is stateless: each step of AdamW is followed by W <- s max(s W, 0), and AdamW's own decay is right. Through
 softplus, W = s softplus(V), and V is what is trained, as in the earlier system: a step moves a weight W << 1 by its own
@@ -90,7 +90,7 @@ def bake(model: PreTrainedModel, variant: str) -> None:
 
 
 def trained_parameter(layer: nn.Module) -> torch.Tensor:
-    """What the optimizer steps of a constrained layer: V where it is parametrized, else W."""
+    """Tensor that the optimizer steps in a constrained layer: V where it is parametrized, else W."""
     return layer.parametrizations.weight.original if parametrize.is_parametrized(layer, "weight") else layer.weight
 
 

@@ -1,4 +1,4 @@
-"""Whether constrained sublayers do anything: what it costs to replace each by its mean output, and their rank."""
+"""Tests whether constrained sublayers do anything: the cost of replacing each by its mean output, and their rank."""
 
 from __future__ import annotations
 

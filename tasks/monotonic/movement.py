@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def measure_movement(model: PreTrainedModel, variant: str, start: PreTrainedModel) -> Movement:
     """How far the effective weights of `model` lie from those of `start`, the model that its training began with.
 
-    The yardstick of a parametrized layer is the free matrices, which AdamW steps directly. Held besides is one fp32
+    The yardstick of a parametrized layer is the free matrices, which AdamW steps directly. Memory: one fp32
     number for each weight of a matrix, on the CPU.
     """
     layers = constrained_modules(model, variant)

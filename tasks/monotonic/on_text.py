@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COLUMNS = 128
 """A wider sublayer's Jacobian is taken in so many directions, drawn once: a mean over entries needs no more."""
 HIDDEN_VALUES = 1 << 22
-"""So many values of hidden units are held at once."""
+"""Number of values of hidden units that are held at once."""
 SEED = 0
 ROUNDING = 1e-12
 """A change of an output that is smaller, as a share of the largest output, is none."""

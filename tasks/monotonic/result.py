@@ -1,4 +1,4 @@
-"""What was read from the constrained layers of a model, and how far its sublayers keep order."""
+"""Readings of the constrained layers of a model, and how far its sublayers keep order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class VerifiedWeights(Result):
 
 
 class Liveness(Result):
-    """Whether the constrained sublayers do anything: the loss when each is replaced by its mean output.
+    """Says whether the constrained sublayers do anything: the loss when each is replaced by its mean output.
 
     Losses on the validation split in nats per token; `rise` is what the replacement costs. `effective_rank` of each
     sublayer's centred outputs is exp(entropy of the shares of variance) (Roy and Vetterli 2007).
@@ -68,7 +68,7 @@ class Counterexample(Result):
 
 
 class SublayerCertificate(Result):
-    """What is known of one sublayer.
+    """Findings on one sublayer.
 
     Both violations are slopes, an output's change per unit of |y - x|_1: the bound holds for every pair (None: there
     is no bound), the other is the steepest that was found and verified. 0.0 is none.
@@ -86,7 +86,7 @@ class SublayerCertificate(Result):
 
 
 class Certificate(Result):
-    """What is known of the feed-forward sublayers of a model.
+    """Findings on the feed-forward sublayers of a model.
 
     `sublayers` has the worst first: `certified` is its answer, and it alone keeps its counterexample.
     """
@@ -101,7 +101,7 @@ class Certificate(Result):
 
 
 class Negatives(Result):
-    """Of so many numbers: the share below 0, their share in the sum of sizes (0.0 of no size at all), the lowest."""
+    """Share of so many numbers that is below 0, its share in the sum of sizes (0.0 of no size at all), the lowest."""
 
     numbers: int
     share: float

@@ -22,13 +22,13 @@ CHAINS, POINTS = 256, 29
 REACH = 8.0
 """A chain moves the hidden units' inputs by about -REACH to REACH from where they are (root mean square)."""
 STARTS, STEPS = 32, 30
-"""Of the descent: so many starts of either kind, and steps from each."""
+"""Number of starts of either kind in the descent, and of steps from each."""
 RATE, AIMING_RATE = 0.2, 0.5
-"""A step moves the inputs of the hidden units by about so much."""
+"""Approximate movement of the hidden units' inputs in a step."""
 AIMED_RISE = 0.1
-"""From x to y of a pair that is aimed at one entry, the inputs of the hidden units rise by so much."""
+"""Rise of the inputs of the hidden units from x to y of a pair that is aimed at one entry."""
 HIDDEN_VALUES = 1 << 22
-"""So many values of hidden units are held at once."""
+"""Number of values of hidden units that are held at once."""
 SEED = 0
 
 

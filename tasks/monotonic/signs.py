@@ -59,7 +59,7 @@ class AllowedSigns:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """What `save` wrote, on the CPU."""
+        """Reads what `save` wrote, on the CPU."""
         with safe_open(folder / FILE, framework="pt") as file:
             layers = {name: file.get_tensor(name) for name in sorted(file.keys())}
             return cls(cast(Signs, file.metadata()["signs"]), layers)
@@ -104,7 +104,7 @@ def _per_unit(layers: Mapping[str, nn.Module], variant: str) -> dict[str, torch.
     """One sign for each hidden unit, of its row of the input and its column of the output projection.
 
     A unit with the sign s computes s a act(s w x + b), a and w >= 0, which does not decrease in x if act does not: so
-    the sublayer is as monotone as with s = +1 everywhere. Chosen is the s whose side of 0 holds more of the squared
+    the sublayer is as monotone as with s = +1 everywhere. A unit takes the s whose side of 0 holds more of the squared
     weights of the unit in the base model, + where they are equal.
     """
     if variant != PER_UNIT_VARIANT:

@@ -1,4 +1,4 @@
-"""Where constrained weights start: the base model's own, brought to their allowed signs before any training.
+"""Starts of constrained weights: the base model's own, brought to their allowed signs before any training.
 
 One start costs nothing: every constrained weight made non-negative by a shift that the network undoes. A LayerNorm with
 scale g and bias b gives x with sum(x / g) = sum(b / g), whatever it reads. So adding c / g to a row of W_in adds the

@@ -56,7 +56,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_pytorch_tanh": _TANH_GELU,
     "silu": Activation(lambda z: z * expit(z), -0.0999, 1.0999),
 }
-"""By the name that a model's configuration has for it (transformers' ACT2FN, and ours)."""
+"""Activations by their name in a model's configuration (transformers' ACT2FN, and ours)."""
 
 
 PROBES = 64

@@ -66,7 +66,7 @@ def aggregate(
 
 @dataclass(frozen=True)
 class Read:
-    """What the stages returned, and the records of those that keep any, checked against each other and the text."""
+    """Results of the stages, and the records of those that keep any, checked against each other and the text."""
 
     text: SetupResult
     base: BaseResult
@@ -148,7 +148,7 @@ def _records(given: StageInput) -> Rows:
 
 
 def _arm(name: str, read: Read, config: AggregateConfig) -> ArmFacts:
-    """What one arm spent, and what became of its constrained layers, beside the baseline's."""
+    """Cost of one arm, and what became of its constrained layers, beside the baseline's."""
     arm, baseline = read.arms[name], read.arms[BASELINE]
     moved, reference = arm.movement.constrained, baseline.movement.constrained
     rise, whole = arm.sublayers.rise_nats_per_token, baseline.sublayers.rise_nats_per_token

@@ -3,7 +3,7 @@
 No sentence says more than its numbers.
 
 A difference counts for the constraint only as far as it is there against every placebo with living layers, in every
-other way to count it, and over more than one training; whatever of these is lacking, verdict and `not_shown` name.
+other way to count it, and over more than one training; verdict and `not_shown` name whatever of these is lacking.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AT = {"increase": "", "increase_at_equal_loss": " at equal clean loss"}
 
 @dataclass(frozen=True)
 class Answered:
-    """What the answer is made from: of one study, or over the cells of a sweep.
+    """Basis of the answer: of one study, or over the cells of a sweep.
 
     `ways` are the same comparison counted otherwise, None where one is not known; `trainings` says how many, and
     `one_training` what that lacks, empty where nothing. Over cells, `not_compared` are placebos whose layers live in
@@ -100,7 +100,7 @@ def told(given: Answered) -> Told:
 
 
 def _lacking(given: Answered, answer: Answer, difference: Estimate) -> dict[str, str]:
-    """What a claim for the constraint lacks, the gravest first: the verdict it leads to -> the reason, a clause."""
+    """Gaps in a claim for the constraint, the gravest first: the verdict each leads to -> the reason, a clause."""
     found, margin = given.primary, f"the margin of {answer.margin:g} nats per token"
     alike, without = not_there(found, found.from_placebos), not_there(found, given.ways)
     rows = {arm: found.from_placebos[arm] for arm in alike}
@@ -207,7 +207,7 @@ def _how_sure(found: PrimaryAnswer, answer: Answer, difference: Estimate) -> lis
 
 
 def _two_one_sided_tests(answer: Answer) -> str:
-    """What an equivalence is decided by: an interval narrower than the one of a difference."""
+    """Says what decides an equivalence: an interval narrower than the one of a difference."""
     level, alpha = percent(1 - 2 * answer.alpha), percent(answer.alpha)
     interval = " to ".join(map(NATS, answer.equivalence_interval or ()))
     return f"by two one-sided tests at {alpha}, the {level} interval {interval} lies within it"
@@ -224,7 +224,7 @@ def _undecided(answer: Answer, sources: int) -> str:
 
 
 def _disagreement(answer: Answer) -> str:
-    """That p and interval disagree: then there is no difference; empty where they agree."""
+    """Says that p and interval disagree: then there is no difference; empty where they agree."""
     if answer.interval is None or answer.p_value is None:
         return ""
     holds, small = holds_zero(answer.interval), answer.p_value <= answer.alpha
@@ -241,7 +241,7 @@ def _beside_margin(answer: Answer) -> str:
 
 
 def shows_the_control(found: PrimaryAnswer) -> bool:
-    """Whether the arm that is expected to be harder to attack is shown to be."""
+    """True where the arm that is expected to be harder to attack is shown to be."""
     row = found.control
     if row is None or row.interval is None or row.interval[1] >= 0:
         return False

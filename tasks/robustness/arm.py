@@ -39,7 +39,7 @@ class Arm:
     start: Start | None = None
     by: By | None = None
     placebo: bool = False
-    """Whether an effect on monotonic must exceed the one on it: it does the same damage without the constraint, or
+    """True where an effect on monotonic must exceed the one on it: it does the same damage without the constraint, or
     has the constraint without restricting anything."""
     replaced: float = 0.0
     """Share of the tokens that it reads in training that are drawn at random."""

@@ -131,7 +131,7 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
 
 
 def _liveness(run: StageRun, model: PreTrainedModel, text: StageInput, variant: str, execution: Execution) -> Liveness:
-    """Of the sublayers that the variant names, on the validation split."""
+    """Liveness of the sublayers that the variant names, on the validation split."""
     validation = Blocks(text.path / "text", "validation")
     loss = partial(
         language.validation_loss,

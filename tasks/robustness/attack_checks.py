@@ -1,7 +1,7 @@
-"""What must hold of attacks before any number of theirs is shown: recomputed from the records, and from the text.
+"""Checks of attacks before any number of theirs is shown: recomputed from the records, and from the text.
 
-What a search costs, and how many restarts and iterations it has, follows from the configuration and the text alone. By
-the records of transfer models are compared, so these must be those of the attacks where both say the same.
+A search's cost, and its number of restarts and iterations, follow from the configuration and the text alone. Models
+are compared by the records of transfer, so these must be those of the attacks where both say the same.
 """
 
 from __future__ import annotations
@@ -157,10 +157,10 @@ def _require_comparable(attack: str, found: Mapping[str, Any], records: Mapping[
 
 
 def _require_read(attack: str, rows: Rows) -> None:
-    """What was written in front of a text, or into it, was read by some model.
+    """Some model read what was written in front of a text, or into it.
 
     A loss that is the clean one in every bit, on every text of every model, is that of a text whose beginning was cut
-    off, or of one in which nothing was replaced. Of one model alone it may be true: one that no longer looks at what it
+    off, or of one in which nothing was replaced. It may be true of one model alone: one that no longer looks at what it
     reads, of which the tables say that the attack finds no more than blind search.
     """
     attacked = [(row, [row["loss_sum_nats"]]) for row in rows if row.get("positions", ["a trigger"])]
@@ -197,7 +197,7 @@ def _flip_cost(attack: FlipAttack, documents: int) -> tuple[int, int]:
 
 
 def _as_forwards(attack: Search) -> int:
-    """What an iteration spends on a text beside reading it as it is by then, in forwards."""
+    """Forwards that an iteration spends on a text beside reading it as it is by then."""
     return attack.candidates + 1 + BACKWARD_FORWARDS
 
 
@@ -219,7 +219,7 @@ def _require_curve(what: str, found: Trigger, attack: TriggerAttack, documents: 
     """
     read, points = min(attack.batch_documents, documents), [point.loss_nats_per_token for point in found.curve]
     for number, point in enumerate(found.curve):
-        restarts = number // attack.iterations  # that had ended before this iteration
+        restarts = number // attack.iterations  # ended before this iteration
         spent = documents * (1 + restarts) + (number + 1) * read * (_as_forwards(attack) + 1)
         at = f"the curve of the {what} after iteration {number + 1} stands at what was spent"
         require_equal(at, point.forward_sequences, spent)
@@ -230,7 +230,7 @@ def _require_curve(what: str, found: Trigger, attack: TriggerAttack, documents: 
 
 
 def _require_flips_searched(what: str, found: HotFlipResult, rows: Rows) -> None:
-    """What a search saw is what was judged, at the shares of its budget too, and the curve says the same."""
+    """The search saw what was judged, at the shares of its budget too, and the curve says the same."""
     rounding, rounds = ROUNDING_OF[found.attack.search_precision], found.attack.rounds_on_a_text
     shares = [steps_after(share, rounds) for share in BUDGET_SHARES]
     for row in rows:
@@ -309,7 +309,7 @@ def _require_restarts(
     own: Mapping[str, Rows],
     of_search: Scored,
 ) -> None:
-    """What was not kept was tried as what was; takes its rows out of `tried`."""
+    """Restarts that were not kept were tried like the kept one; takes their rows out of `tried`."""
     trigger: Trigger = getattr(found, search)
     for name, restart in zip(trigger.named(), trigger.restarts, strict=True):
         for model, split in product(own if name != "uat" else (), (SEARCHED, JUDGED)):
@@ -353,7 +353,7 @@ def _require_one_clean_loss(what: str, rows: Rows, known: dict[str, float]) -> N
 
 
 def _require_as_searched(search: str, model: str, found: UatResult, matrix: Transferred) -> None:
-    """A trigger does on attack-search to its own model what its search saw there: by this the strongest is chosen."""
+    """A trigger does on attack-search to its own model what its search saw there: the strongest is chosen by this."""
     trigger: Trigger = getattr(found, search)
     seen = trigger.search_loss_nats_per_token - trigger.search_loss_clean_nats_per_token
     rounding = ROUNDING_OF[found.attack.search_precision] * trigger.search_loss_nats_per_token
@@ -362,7 +362,7 @@ def _require_as_searched(search: str, model: str, found: UatResult, matrix: Tran
 
 
 def _require_read_by_others(what: str, found_for: str, of_models: Mapping[str, Rows]) -> None:
-    """What was written was read by some model that it was not found for."""
+    """Some model read what was found for another one."""
     others = [row for model, rows in of_models.items() if model != found_for for row in rows]
     require(
         any(row["loss_sum_nats"] != row["clean_loss_sum_nats"] for row in others),

@@ -25,7 +25,7 @@ from tasks.robustness.stages import JUDGED
 from tasks.stage.run import StageInput
 
 MOST_TOKENS = 60
-"""Of an excerpt."""
+"""Length of an excerpt in tokens, at most."""
 LEAST_AROUND = 2
 """Tokens on each side of one that was written: where there is no room for these the excerpt ends."""
 LEFT_OUT = " … "
@@ -73,7 +73,7 @@ def _chosen(rows: Sequence[Row]) -> list[tuple[str, Row]]:
 
 
 def _added(row: Row) -> float:
-    """What the attack adds, in nats per scored token."""
+    """Loss that the attack adds, in nats per scored token."""
     return (row["loss_sum_nats"] - row["clean_loss_sum_nats"]) / row["tokens_scored"]
 
 

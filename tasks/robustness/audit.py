@@ -35,7 +35,7 @@ from tasks.stage.run import StageInput, StageRun
 from tasks.training.weights import weights_digest
 
 SEARCHES = {"gradient": "", "blind": "blind_"}
-"""Search -> how the columns begin that tell its flips."""
+"""Search -> beginning of the columns that tell its flips."""
 Row = dict[str, Any]
 Stages = Mapping[str, StageInput]
 
@@ -124,7 +124,7 @@ class Drawn:
             found.uat[name] = UatResult.read(uat), _records(uat, judged)
             found.hotflip[name] = HotFlipResult.read(hotflip), rows
         for row in _records(given["transfer"], judged | searched | flipped):
-            if row["example_id"] in wanted[row["attack"].split(",")[0], row["split"]]:  # of every restart
+            if row["example_id"] in wanted[row["attack"].split(",")[0], row["split"]]:  # every restart's
                 found.transfer.append(row)
         return found
 
@@ -163,7 +163,7 @@ def _written(ids: Sequence[int], flips: Row, search: str) -> list[int]:
 
 
 def _compare_attacks(audited: Audited, drawn: Drawn, name: str, losses: Losses) -> None:
-    """What was found for a model, and what transfer tried on it, written down as recorded and read again."""
+    """Reads again what was found for a model and what transfer tried on it, written as recorded."""
     (uat, rows), (hotflip, flipped) = drawn.uat[name], drawn.hotflip[name]
     length = {"uat": uat.attack.text_tokens, "hotflip": hotflip.attack.text_tokens}
     read = cache(lambda prefix, ids: losses([drawn.end_of_text, *prefix, *ids])[len(prefix) :])
@@ -225,7 +225,7 @@ def _require_weights(config: AuditConfig, given: Stages) -> None:
 
 @torch.no_grad()
 def _require_signs(name: str, model: nn.Module, arm: ArmResult, start: StageInput | None) -> None:
-    """Of an arm that keeps signs: each constrained weight has its own, and they are as many as the result says."""
+    """Each constrained weight of an arm that keeps signs has its own, and they are as many as the result says."""
     said = arm.constraint
     if said is None:
         return
@@ -275,7 +275,7 @@ class OnValidation:
 
     @torch.no_grad()
     def loss(self, model: nn.Module, hooks: Mapping[nn.Module, Any] = {}) -> float:
-        """In nats per token, with these forward hooks."""
+        """Loss in nats per token, with these forward hooks."""
         handles, total = [module.register_forward_hook(hook) for module, hook in hooks.items()], 0.0
         where = next(model.parameters()).device
         for first in range(0, len(self.blocks), self.size):

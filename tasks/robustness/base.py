@@ -124,7 +124,7 @@ def _require_fit(model: Any, vocabulary_size: int, sequence_length: int) -> None
 
 
 def model_bytes(parameters: int, *, models: int, trainings: int, keep_checkpoints: int) -> int:
-    """What all other stages of a study write at most, roughly: its models, and the checkpoints of each training.
+    """Bytes that all other stages of a study write at most, roughly: its models, and the checkpoints of each training.
 
     A training holds the kept checkpoints, what was best at each of them, the last that was read, and the one being
     written. Records and logs are small beside these.

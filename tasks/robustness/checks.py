@@ -1,4 +1,4 @@
-"""What must hold of text, trainings, test losses and order before any number of the study is shown.
+"""Checks of text, trainings, test losses and order before any number of the study is shown.
 
 A result is what a stage says of itself. Whatever can be computed again from the rows and files that it kept is computed
 again, and what does not agree is refused by name: what was measured, and what is required.
@@ -144,7 +144,7 @@ def require_equal_budgets(arms: Arms) -> None:
 
 
 def _spent(arm: ArmResult) -> dict[str, Any]:
-    """Where learning rates were tried out, the trials count, and not which of them was kept."""
+    """Counts the trials where learning rates were tried out, and not which of them was kept."""
     training = arm.training
     budget = {key: value for key, value in training.budget.items() if key != "learning_rate" or not arm.trials}
     trials = sorted(arm.trials)

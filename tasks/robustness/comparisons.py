@@ -1,4 +1,4 @@
-"""What is compared with what: effects of the attacks, at equal clean loss too, the primary answer, and all the rest."""
+"""Comparisons: effects of the attacks, at equal clean loss too, the primary answer, and all the rest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def line_of_training(models: Mapping[str, Any]) -> list[str]:
 def attack_findings(
     found: Mapping[str, UatResult | HotFlipResult], tried: Tried, pairs: Pairs, how: Evaluation
 ) -> Findings:
-    """What an attack did to each model, the differences between models, and what it cost."""
+    """Effect of an attack on each model, the differences between models, and its cost."""
     first, settings = next(iter(found.values())), (how.bootstrap_resamples, how.confidence_level)
     threshold = first.attack.success_relative_increase if isinstance(first.attack, FlipAttack) else None
     records, searches, alone = tried.strongest(), tried.over_searches(Tried.strongest), tried.over_searches(Tried.alone)
@@ -80,7 +80,7 @@ def attack_findings(
 
 
 def _attacked_by(rows: Rows) -> dict[str, int]:
-    """For which model, and by which search where it was not by gradients, what counts was found -> documents."""
+    """Model that what counts was found for, and its search where that was not by gradients -> documents."""
     by = [row["attacked_by"] for row in rows]
     return dict(Counter(model if search == "gradient" else f"{model} ({search})" for search, model in by).most_common())
 

@@ -1,4 +1,4 @@
-"""What `final_results.json` holds, of one seed and of a sweep; fields stand in the order in which they are written.
+"""Contents of `final_results.json`, of one seed and of a sweep; fields stand in the order in which they are written.
 
 Names of models are keys, as in `tasks.robustness.results`.
 """
@@ -38,7 +38,7 @@ class FlipsMade(Result):
 
 
 class Findings(Result):
-    """What one attack did to each model, the differences between models, and what it cost.
+    """Effect of one attack on each model, the differences between models, and its cost.
 
     Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
     differences are means over the searches, by the strongest attack of each; `at_equal_loss_alone`: by the gradient
@@ -65,7 +65,7 @@ class Findings(Result):
 
     @property
     def one_for_all(self) -> bool:
-        """Whether one trigger attacks all texts, so that there are several searches; else each text has its own."""
+        """True where one trigger attacks all texts, so that there are several searches; else each text has its own."""
         return isinstance(self.attack, TriggerAttack)
 
     @property
@@ -82,7 +82,7 @@ class Findings(Result):
 
 
 class ArmFacts(Result):
-    """What one arm spent, and what its constrained layers became.
+    """Cost of one arm, and what its constrained layers became.
 
     `start` is the start of its constrained weights, None for the base model itself. `alive_share`: what the loss rises
     by when its constrained sublayers are replaced by their means, as a share of what the baseline's rises by.
@@ -136,7 +136,7 @@ class Tested(Result):
 
 
 class BaseFacts(Result):
-    """What the report says of the base model; `init_from` only where it began with the weights of another run."""
+    """Facts of the report on the base model; `init_from` only where it began with the weights of another run."""
 
     architecture: str
     parameters: int
@@ -146,7 +146,7 @@ class BaseFacts(Result):
 
 
 class TextProof(Result):
-    """What was left out of the text, and the most that a train document shares with an evaluation split."""
+    """Parts left out of the text, and the most that a train document shares with an evaluation split."""
 
     largest_shared_shingles: float
     duplicates_dropped_documents: int

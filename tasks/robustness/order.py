@@ -19,7 +19,7 @@ from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 
 DOCUMENTS, INPUTS_PER_DOCUMENT = 32, 2
-"""Of the test split, the first; places in each at which a sublayer's input is looked at."""
+"""First documents of the test split; places in each at which a sublayer's input is looked at."""
 
 
 def order(run: StageRun, config: OrderConfig, text: StageInput, **given: StageInput) -> OrderResult:

@@ -65,7 +65,7 @@ def report(results: FinalResults, drawn: Mapping[str, Figure], attacked: Mapping
 
 
 def _other_numbers(results: FinalResults) -> list[str]:
-    """What the constraint costs on clean text, and the same difference under the other attack."""
+    """Cost of the constraint on clean text, and the same difference under the other attack."""
     (clean,) = [row for row in results.differences if (row.model, row.reference) == (MONOTONIC, BASELINE)]
     value, interval = NATS(clean.difference_nats_per_token), span(clean.interval_nats_per_token, NATS)
     found = {

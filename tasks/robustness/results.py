@@ -1,4 +1,4 @@
-"""What each stage of the robustness study returns; fields stand in the order in which they are written.
+"""Results of each stage of the robustness study; fields stand in the order in which they are written.
 
 Names of models are keys: base and the arms; `base@0.5` is what base was after half of its training. For losses on the
 test split also unigram, untrained (of a model from scratch) and constrained-untrained (where monotonic starts).
@@ -136,7 +136,7 @@ class Trigger(Result):
 
 
 def of_restart(attack: str, number: int) -> str:
-    """What a restart found that was not kept, in the records of transfer; `number` from 1."""
+    """Name of a restart that was not kept, in the records of transfer; `number` from 1."""
     return f"{attack}, restart {number}"
 
 
@@ -221,7 +221,7 @@ class TransferResult(Result):
 
 
 class ModelOrder(Result):
-    """Whether one model's feed-forward sublayers are monotone functions, and how far they keep order on test text."""
+    """Monotonicity of one model's feed-forward sublayers, and how far they keep order on test text."""
 
     certificate: Certificate
     on_text: OrderOnText

@@ -1,4 +1,4 @@
-"""What each stage of the robustness study is given, and how that is composed from the study.
+"""Configuration of each stage of the robustness study, and how it is composed from the study.
 
 A stage can read nothing else: changing the evaluation cannot retrain a model.
 """
@@ -35,11 +35,11 @@ SEARCHED, JUDGED = "attack-search", "attack-evaluation"
 """The split that universal attacks learn from, and the one that attacks are judged on."""
 
 REQUIRED_MOVEMENT = 0.1
-"""Of the monotonic arm: how far its constrained weights must move, as a share of how far its free matrices do."""
+"""Least movement of the monotonic arm's constrained weights, as a share of how far its free matrices move."""
 
 
 TRAINING = Numerics(fields=("micro_batch_examples",), packages=("transformers",))
-"""Of the stages that train a model or measure its validation loss, which is done in micro-batches too."""
+"""Numerics of the stages that train a model or measure its validation loss, which is done in micro-batches too."""
 ATTACK = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
 
 

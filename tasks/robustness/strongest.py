@@ -1,4 +1,4 @@
-"""The strongest of all attacks that any search found for any model: by it models are compared.
+"""The strongest of all attacks that any search found for any model: models are compared by it.
 
 A search on one model may be luckier than on another: then what it found for the one does more to the other than what
 was found there, and a difference between the two models is one between searches. So each model faces everything that
@@ -17,7 +17,7 @@ from tasks.robustness.stages import JUDGED, SEARCHED
 
 Rows = list[dict[str, Any]]
 By = tuple[str, str]
-"""Whose an attack is: the search (gradient, blind), and the model that it was run on."""
+"""Origin of an attack: the search (gradient, blind), and the model that it was run on."""
 KEY_COLUMNS = ("attack", "split", "search", "found_for", "model", "example_id")
 """There is one record for each attack, split, search, model that it was run on, model that is tried, and document."""
 KEPT = (
@@ -32,12 +32,12 @@ KEPT = (
     "blind_loss_sum_nats",
     "budget_losses_sum_nats",
 )
-"""Of an attack's record: what is as true of any attack on the text."""
+"""Columns of an attack's record that are as true of any attack on the text."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What everything that was found does to every text of every model, for one attack.
+    """Effect of everything that was found on every text of every model, for one attack.
 
     `own` are the records of the attack, model by model; `losses`, by model and document, those of every attack;
     `on_search` what every trigger does on attack-search, None where each text is attacked by itself. `restarts`: the
@@ -138,7 +138,7 @@ def increases_of(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str], Transf
 
 
 def _judged(rows: Rows) -> dict[tuple[str, str], dict[By, float]]:
-    """By model and document, the loss under each attack."""
+    """Loss under each attack, by model and document."""
     losses: dict[tuple[str, str], dict[By, float]] = defaultdict(dict)
     for row in rows:
         if row["split"] == JUDGED:
@@ -147,7 +147,7 @@ def _judged(rows: Rows) -> dict[tuple[str, str], dict[By, float]]:
 
 
 def _most(losses: Mapping[By, float], model: str, among: Collection[str]) -> By:
-    """Whose attack does most; of equals the model's own."""
+    """The attack that does most; of equals the model's own."""
     of = [by for by in losses if by[1] in among]
     return max(of, key=lambda by: (losses[by], by[1] == model))
 

@@ -96,7 +96,7 @@ class Study(StudyBase):
             raise ValueError(
                 f"the arm {', '.join(equal)} is the monotonic arm with this constraint: leave it out of arms"
             )
-        known = VARIANTS.get(_architecture(self.model))  # of others asked by constrain, which loads the model
+        known = VARIANTS.get(_architecture(self.model))  # constrain, which loads the model, asks it of others
         if known and variant not in known:
             raise ValueError(
                 f"constraint.variant {variant} does not exist in a model of architecture {_architecture(self.model)}, "
@@ -112,7 +112,7 @@ class Study(StudyBase):
                 "budget.patience_validations: all arms must train for the same number of steps, and with patience "
                 "each ends when it gets no better: leave it out"
             )
-        named = [f"{share:g}" for share in self.snapshots]  # as their folders are
+        named = [f"{share:g}" for share in self.snapshots]  # like their folders
         if self.snapshots != sorted(self.snapshots) or len({*named}) < len(named):
             raise ValueError(f"snapshots {self.snapshots}: give each share once, the smallest first")
         if self.snapshots and self.from_scratch and self.from_scratch.pretraining.patience_validations is not None:
@@ -164,7 +164,7 @@ class Study(StudyBase):
 
     @property
     def kept_on_its_way(self) -> str:
-        """Whose training is looked at in between: one line, on which the clean loss falls from moment to moment."""
+        """Model that is looked at in its training: one line, on which the clean loss falls from moment to moment."""
         return BASE if self.from_scratch else BASELINE
 
     @property
@@ -177,15 +177,15 @@ class Study(StudyBase):
 
 
 def snapshot_folder(share: float) -> str:
-    """Where a training keeps the model that it was after this share of its steps."""
+    """Folder in which a training keeps the model that it was after this share of its steps."""
     return f"snapshots/{share:g}"
 
 
 def _architecture(model: Model) -> str:
-    """What is known of the model's architecture before it is loaded; empty for nothing."""
+    """Architecture of the model as known before it is loaded; empty for nothing."""
     if isinstance(model, FromScratch):
         return "gpt_neox"
     if isinstance(model, PretrainedDirectory):
-        with suppress(OSError, ValueError, AttributeError):  # what is wrong with the folder, the page says
+        with suppress(OSError, ValueError, AttributeError):  # the page says what is wrong with the folder
             return str(durable.read_json(Path(model.path).expanduser() / "config.json").get("model_type"))
     return ""

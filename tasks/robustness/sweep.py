@@ -75,7 +75,7 @@ def _combined(config: SweepConfig, cells: list[Cell], results: SweepResults) -> 
 def _answer(cells: Sequence[Cell], level: float) -> PrimaryAnswer:
     """The primary comparison over the cells; not answered where in one of them it could not be.
 
-    Over cells only the increase itself is compared: at equal clean loss each cell has a line of training of its own.
+    Only the increase itself is compared over cells: at equal clean loss each cell has a line of training of its own.
     """
     found = [cell.results.primary for cell in cells]
     asked = found[0].primary
@@ -115,13 +115,13 @@ def _in_other_ways(found: Sequence[FinalResults], level: float) -> dict[str, Est
 
 
 def _increase(cells: Sequence[Cell], attack: str, model: str, reference: str, level: float) -> OverSeeds:
-    """What the attack adds on `model` minus what it adds on `reference`, over cells and sources."""
+    """Increase by the attack on `model` minus that on `reference`, over cells and sources."""
     rows = [cell.records[attack] for cell in cells]
     return difference_over_seeds(rows, model, reference, "increase_nats_per_token", level)
 
 
 def _at_equal_loss(attack: str, cell: FinalResults, arm: str) -> float | None:
-    """What the attack adds, less what it adds to the unconstrained model at the arm's clean loss; None: not known."""
+    """Increase by the attack, less that of the unconstrained model at the arm's clean loss; None: not known."""
     (row,) = [row for row in cell.attacks[attack].at_equal_loss if row.model == arm]
     return row.increase_nats_per_token.value if row.increase_nats_per_token else None
 

@@ -1,4 +1,4 @@
-"""What a sweep over chance shows of the arms, before what every sweep shows of its cells."""
+"""Report of a sweep over chance on the arms, before what every sweep shows of its cells."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def report(results: RobustnessSweepResults, cells: Cells, of_cells: Document) ->
 
 
 def answered_over_cells(results: RobustnessSweepResults, cells: Cells) -> Answered:
-    """What the answer is made from; a way that a cell does not know lacks too, and so does a placebo that lives in some
+    """Basis of the answer; a way that a cell does not know lacks too, and so does a placebo that lives in some
     cells and not in all, which was not compared."""
     living = {arm for cell in cells.values() for arm, share in cell.alive_shares.items() if share >= ALIVE_SHARE}
     by_increase = results.primary.primary.measure == "increase"
@@ -75,7 +75,7 @@ def answered_over_cells(results: RobustnessSweepResults, cells: Cells) -> Answer
 
 
 def _other_numbers(results: RobustnessSweepResults) -> list[str]:
-    """What the constraint costs on clean text, and the same difference under the other attack."""
+    """Cost of the constraint on clean text, and the same difference under the other attack."""
     clean = results.loss_differences[MONOTONIC]
     interval = span(clean.interval, NATS)
     return [
@@ -136,7 +136,7 @@ def clean_difference(cell: FinalResults, arm: str) -> float:
 
 
 def _primary_tables(given: Answered) -> list[Table]:
-    """The comparison that answers, and those on which it rests that this is an answer; none without an answer."""
+    """The comparison that answers, and those on which this answer rests; none without an answer."""
     if given.primary.difference is None:
         return []
     return [

@@ -275,7 +275,7 @@ def _difference_table(name: str, results: FinalResults, findings: Findings) -> T
 
 
 def sampled(findings: Findings) -> str:
-    """What the intervals of differences know of."""
+    """Says what the intervals of differences know of."""
     if not findings.one_for_all:
         return "sources resampled"
     if findings.searches < 2:

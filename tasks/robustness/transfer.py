@@ -55,7 +55,7 @@ def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: S
 
 @dataclass(frozen=True)
 class _Found:
-    """What a search found for one model: for each text a prefix and the text's tokens, and which of these count."""
+    """Attack that a search found for one model: for each text its prefix and tokens, and which of these count."""
 
     attack: str
     split: str
@@ -103,7 +103,7 @@ def _flips(config: TransferConfig, text: StageInput, given: dict[str, StageInput
 
 
 class _Tries:
-    """What was found, tried on one model, which is loaded for the first that was not tried yet."""
+    """Tries on one model what was found; it is loaded for the first that was not tried yet."""
 
     def __init__(self, model: str, load: Callable[[], Victim]) -> None:
         self.model, self.judge = model, functools.cache(load)

@@ -65,7 +65,7 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
 
 
 def _trigger(search: TriggerSearch, tokenizer: PreTrainedTokenizerBase, clean: float) -> Trigger:
-    """What a search found, and what it cost."""
+    """Trigger that a search found, and its cost."""
     state, best = search.state, search.best()
     return Trigger(
         trigger_ids=best["trigger_ids"],

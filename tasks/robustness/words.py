@@ -1,4 +1,4 @@
-"""What the numbers say in words: generated from them, with intervals, and without ranking anything on one seed."""
+"""Words for the numbers: generated from them, with intervals, and without ranking anything on one seed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LIMITS = (
 
 
 def answered(results: FinalResults) -> Answered:
-    """What the study's answer is made from."""
+    """Basis of the study's answer."""
     return Answered(results.primary, in_other_ways(results), ONE_SEED, "one seed says nothing about another training")
 
 
@@ -93,7 +93,7 @@ def model_and_text(results: FinalResults) -> str:
 
 
 def the_text(results: FinalResults) -> str:
-    """What kind of text it is, what a source of it is, and whether the model may have seen it before.
+    """Kind of text, what a source of it is, and whether the model may have seen it before.
 
     A model that was pretrained elsewhere may know the text by heart, unless it is evaluated on another.
     """
@@ -124,7 +124,7 @@ def _kind_of_text(text: dict[str, Any]) -> str:
 
 
 def same_budget(results: FinalResults) -> str:
-    """What every arm spent, or the gate would have refused."""
+    """Budget that every arm spent, or the gate would have refused."""
     arm = results.arms[BASELINE]
     return f"All arms had the same budget: {arm.steps:,} steps on {arm.tokens_trained:,} tokens each."
 
@@ -185,7 +185,7 @@ def alive(shares: Mapping[str, float]) -> list[str]:
 
 
 def worse_than_frequencies(results: FinalResults) -> list[str]:
-    """That a model has forgotten the language: it cannot be shown to withstand anything."""
+    """Says that a model has forgotten the language: it cannot be shown to withstand anything."""
     losses = {name: model.loss_nats_per_token for name, model in results.models.items()}
     forgetful = [model for model in (BASE, *results.arms) if losses[model] >= losses["unigram"]]
     if not forgetful:
@@ -198,7 +198,7 @@ def worse_than_frequencies(results: FinalResults) -> list[str]:
 
 
 def masked(attacks: Mapping[str, Findings]) -> list[str]:
-    """That a gradient search found no more than blind search: its numbers then say nothing about the model."""
+    """Says that a gradient search found no more than blind search: its numbers then say nothing about the model."""
     return [
         f"**{name}: the gradient search does not beat blind search at equal cost on {', '.join(weak)}.** Its gradients "
         "mislead there (masking): a small effect is no sign that the model withstands attacks."
@@ -232,7 +232,7 @@ def _listed(of_models: Mapping[str, float], form: str) -> str:
 
 
 def could_be_seen(found: PrimaryAnswer, added: float) -> Iterable[str]:
-    """What the study could have shown, beside its margin and what the attack adds to the baseline; and its control.
+    """Power of the study, beside its margin and what the attack adds to the baseline; and its control.
 
     The margin is one of the loss: a factor e^margin of the perplexity under attack, whatever the attack adds.
     """
@@ -329,7 +329,7 @@ def attack_cautions(results: FinalResults) -> Iterable[str]:
 
 
 def verified(results: FinalResults) -> str:
-    """What was verified of the constrained layers."""
+    """Says what was verified of the constrained layers."""
     kept = {name: arm.constraint for name, arm in results.arms.items() if arm.constraint}
     return "After training, read from the effective weights of every layer that the variant names: " + "; ".join(
         f"{name}: {of.weights_checked:,} weights of {of.layers_checked} layers ({of.variant}), signs {of.signs}, none "
@@ -339,7 +339,7 @@ def verified(results: FinalResults) -> str:
 
 
 def trained(results: FinalResults) -> str:
-    """That the base model is a trained one, by what it is compared with."""
+    """Says that the base model is a trained one, by what it is compared with."""
     check = results.base.trained_check
     perplexities = check.validation_perplexity
     compared = [
@@ -354,7 +354,7 @@ def trained(results: FinalResults) -> str:
 
 
 def about_order(results: FinalResults) -> list[str]:
-    """What the table on order does not show: that the constraint restricts nothing where a LayerNorm stands before."""
+    """Adds to the table on order that the constraint restricts nothing where a LayerNorm stands before."""
     if not results.base.architecture.startswith(("GPTNeoX", "GPT2")):
         return []
     return [
