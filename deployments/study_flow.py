@@ -59,7 +59,7 @@ def study_flow(function: Callable[..., Any]) -> Flow[..., Any]:
 
 
 def made(flow: Any) -> Any:
-    """What a module names as its flow, as Prefect takes it."""
+    """Flow that a module names, as Prefect takes it."""
     return flow.made if isinstance(flow, LazyFlow) else flow
 
 

@@ -81,7 +81,7 @@ def keep_ui(profiles: Iterable[Profile], port: int | None, ready: Callable[[str]
 
 
 def _end_killed() -> None:
-    """Again and again: a run that is killed while the UI is open may have no next start."""
+    """Ends killed runs now and then: one that is killed while the UI is open may have no next start."""
     while True:
         best_effort(end_killed)
         time.sleep(END_KILLED_EVERY_SECONDS)

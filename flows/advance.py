@@ -64,7 +64,7 @@ def _advance(root: str) -> State:
 
 
 def _advance_each(files: Iterable[Path], site: Site, root: Path, log: Log) -> dict[str, Exception]:
-    """Starts what is ready of each study; by name, what those met of which this cannot be said."""
+    """Starts what is ready of each study; the errors of the others, by name."""
     left: dict[str, Exception] = {}
     for file in files:
         try:
@@ -80,7 +80,7 @@ def _advance_each(files: Iterable[Path], site: Site, root: Path, log: Log) -> di
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """As the flow, without a run of it; the exit code is that of something unfinished where time may help."""
+    """Does the flow's work without a run of it; the exit code is that of something unfinished where time may help."""
     options = argparse.ArgumentParser(prog="python -m flows.advance", allow_abbrev=False)
     options.add_argument("--root", required=True)
     options.add_argument("--study", default="", help="all studies below the root where it is not given")

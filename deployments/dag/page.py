@@ -41,9 +41,9 @@ class Page:
     """The name of its module, or the path of its file when that lies outside the repository."""
     function: Callable[..., Any]
     model: type[StudyBase]
-    """What a person configures."""
+    """Class of the configuration that a person writes."""
     over: sweep.Over = field(default_factory=dict)
-    """What a sweep varies, the values of each key; empty: one study."""
+    """Values of each key that a sweep varies; empty: one study."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Page:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a file outside the repository."""
+        """True where it is a file outside the repository."""
         return self.place.endswith(".py")
 
     @property
@@ -66,7 +66,7 @@ class Page:
 
     @property
     def entrypoint(self) -> str:
-        """Where Prefect finds its flow. Never `path.py:function`, which loads the page's classes twice."""
+        """Import path of its flow for Prefect. Never `path.py:function`, which loads the page's classes twice."""
         return f"{self.function.__module__}.{self.name}"
 
     @property
@@ -174,7 +174,7 @@ def stages_of(page: Page) -> list[Stage]:
 
 
 def own_files(page: Page, handles: Iterable[Handle] = ()) -> dict[str, Path]:
-    """What a page outside the repository, whose stage calls are `handles`, is made of: name below its folder, file."""
+    """Source files of a page outside the repository, whose stage calls are `handles`, by name below its folder."""
     if not page.is_own:
         return {}
     folder = page.file.parent
@@ -245,7 +245,7 @@ def _require_defaults(model: type[StudyBase]) -> None:
 
 
 def _line_of_field(model: type[StudyBase], name: str) -> str:
-    """Where the field of a configuration was declared last; only the file of a class that no source declares."""
+    """Line where the field of a configuration was declared last; only the file of a class that no source declares."""
     declaring = next((one for one in model.__mro__ if name in vars(one).get("__annotations__", {})), model)
     try:
         lines, first = inspect.getsourcelines(declaring)
@@ -270,7 +270,7 @@ def _import_file(file: Path) -> ModuleType:
 _AWAY: dict[Path, dict[str, ModuleType]] = {}
 """Modules of the folders that own pages were imported from, but for the one that was entered last."""
 _ENTERED: list[Path] = []
-"""That folder."""
+"""Folder that was entered last."""
 
 
 def _enter(folder: Path) -> None:
@@ -292,7 +292,7 @@ def _enter(folder: Path) -> None:
 
 
 def _lies_in(folder: Path, name: str, module: ModuleType) -> bool:
-    """Whether a module was imported from this folder; an environment below it is another one."""
+    """True where a module was imported from this folder; an environment below it is another one."""
     file, top = vars(module).get("__file__") or "", name.partition(".")[0]
     return top not in ROOMS and file.startswith((f"{folder / top}.py", f"{folder / top}/"))
 

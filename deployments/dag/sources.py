@@ -1,4 +1,4 @@
-"""Which pages come with Ratchet, and what a page of one's own is made of: its file, and the modules of its folder that
+"""Pages that come with Ratchet, and what a page of one's own is made of: its file, and the modules of its folder that
 it and its stages import.
 
 The files are read and not imported: work modules take torch. What is imported under `if TYPE_CHECKING` or in a `try`
@@ -38,7 +38,7 @@ def page_names() -> list[str]:
 
 
 def is_house_page(place: object) -> bool:
-    """Whether it is a page that comes with Ratchet: only such a one is imported because some data name it."""
+    """True for a page that comes with Ratchet: only such a page is imported because some data name it."""
     return place in {f"{FLOWS}.{name}" for name in page_names()}
 
 
@@ -108,7 +108,7 @@ def _collect(module: str, folder: Path, seen: set[Path]) -> None:
 
 
 def _imports(file: Path, folder: Path) -> Iterator[_Import]:
-    """What a file imports, wherever in it; of `from a import b`, a and a.b, which may be no module."""
+    """Modules that a file imports, anywhere in it; for `from a import b`, a and a.b, which may be no module."""
     try:
         tree = parsed(file.read_text(), str(file))
     except SyntaxError as error:
@@ -128,7 +128,7 @@ def _imports(file: Path, folder: Path) -> Iterator[_Import]:
 
 
 def _guards(node: ast.AST) -> bool:
-    """Whether imports in this statement may fail."""
+    """True where imports in this statement may fail."""
     if isinstance(node, ast.If):
         return any(getattr(part, "id", getattr(part, "attr", "")) == "TYPE_CHECKING" for part in ast.walk(node.test))
     if isinstance(node, ast.Try):
@@ -141,7 +141,7 @@ def _guards(node: ast.AST) -> bool:
 
 
 def _is_there(name: str, folder: Path) -> bool:
-    """Whether a module can be found. Nothing is imported for it but the parents of our own modules."""
+    """True where a module can be found. Imports nothing for it but the parents of our own modules."""
     top = name.partition(".")[0]
     if top in ROOMS:
         return _spec(name) is not None

@@ -16,7 +16,7 @@ from tasks.stage.study import StudyBase
 from tasks.stage.validation import set_key, validated
 
 Over = dict[str, list[Any]]
-"""What is varied: the values of each key. Their combinations are the cells."""
+"""Values of each key that is varied. Their combinations are the cells."""
 SWEEP = Stage("sweep", SweepConfig, "tasks.findings.sweep.sweep:sweep", version=7, needs="cpu")
 """The stage over the cells of a study that names none of its own."""
 
@@ -67,7 +67,7 @@ def waiting_cells(over: Over, walk: Walk) -> str:
 
 
 def configuration(study: StudyBase, over: Over, missing: dict[Cell, str]) -> SweepConfig:
-    """What the stage over the cells is given; `missing`: why each cell that it does without stopped."""
+    """Configuration of the stage over the cells; `missing`: why each cell that it does without stopped."""
     return SweepConfig(
         cell=f"without {' and '.join(map(name_of, missing))}" if missing else "",
         study=study.name,

@@ -1,4 +1,4 @@
-"""What a stage call on a study's page does: the part that all ways of running share.
+"""Work of a stage call on a study's page: the part that all ways of running share.
 
 A walk computes handles and checks markers, and starts neither a server nor torch. What is done with the handles, in
 page order, is another room's: shown, run here (`local`), or as SLURM jobs (`slurm`).
@@ -23,7 +23,7 @@ from tasks.stage.run import Stage, StageInput
 from tasks.stage.study import StageConfiguration
 
 Cell = tuple[str, ...]
-"""What tells a cell of a sweep from the others, for people: ("seed 1337", "variant mlp_in")."""
+"""Parts that tell a cell of a sweep from the others, for people: ("seed 1337", "variant mlp_in")."""
 
 
 @dataclass
@@ -41,9 +41,9 @@ class Handle:
     outcome: Outcome | None = None
     cells: list[Cell] = field(default_factory=list)
     origin: dict[str, Any] = field(default_factory=dict)
-    """What its run directory keeps as study.json: `page`, `study` (every value), `over` (a sweep's): set by a page."""
+    """Content of study.json in its run directory: `page`, `study` (every value), `over` (a sweep's): set by a page."""
     own_source: dict[str, str] = field(default_factory=dict)
-    """Where its work comes from, where it is a person's own (`AttemptRecord`): set by the page."""
+    """Source of its work, where that is a person's own (`AttemptRecord`): set by the page."""
 
     @property
     def finished(self) -> bool:
@@ -56,7 +56,7 @@ class Handle:
 
     @property
     def cell(self) -> Cell:
-        """What tells this call from others of its stage: its configuration's `cell`, and what all its cells share."""
+        """Difference from other calls of its stage: its configuration's `cell`, and what all its cells share."""
         first, *others = self.cells or [()]
         shared = (part for part in first if all(part in other for other in others))
         return tuple(part for part in (self.config.cell, *shared) if part)
@@ -85,7 +85,7 @@ class Handle:
 
 
 class Dispatcher(Protocol):
-    """What a page is called with."""
+    """Interface that a page is called with."""
 
     def __call__(self, stage: Stage, config: StageConfiguration, **inputs: Handle) -> Handle: ...
 

@@ -1,4 +1,4 @@
-"""What a study and its stages show in the Prefect UI: made from run directories alone, wherever they ran."""
+"""Artifacts of a study and its stages in the Prefect UI: made from run directories alone, wherever they ran."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Artifacts:
         self._shown: dict[str, Any] = {}
 
     def shows(self, what: str) -> bool:
-        """Whether `what` was shown by this object."""
+        """True where this object has shown `what`."""
         return what in self._shown
 
     def clear(self) -> None:
@@ -72,7 +72,7 @@ class Artifacts:
         self._shown[what] = (data, description)
 
     def _tables_and_figures(self, run: RunDirectory, result: dict[str, Any]) -> None:
-        """What a stage made for people to look at: outputs that its marker lists, since others may read them here."""
+        """Shows a stage's tables and figures: only outputs that its marker lists, since others may read them here."""
         for table in result.get("tables", []):
             file = markers.output(run, table)
             self._keep("markdown", file.stem, without_links(reading.read_bytes(file).decode()), f"`{file}`")
@@ -81,7 +81,7 @@ class Artifacts:
 
 
 class StageArtifacts(Artifacts):
-    """Of one stage, from its run directory alone."""
+    """Artifacts of one stage, from its run directory alone."""
 
     def __init__(
         self, client: SyncPrefectClient, run: RunDirectory, flow_run: UUID | str, task_run: UUID | str | None = None
@@ -91,7 +91,7 @@ class StageArtifacts(Artifacts):
         self._measured, self._drawn_at = 0, -math.inf
 
     def _of(self) -> str:
-        """With the stage's cell, which it writes down when it begins: two arms are not one artifact's versions."""
+        """Name with the stage's cell, which it writes down when it begins: two arms are not one artifact's versions."""
         cell = read(self._run.stage_file).get("configuration", {}).get("cell", "")
         return f"{self._name}-{cell}" if cell else self._name
 
@@ -125,7 +125,7 @@ class StageArtifacts(Artifacts):
 
 
 class StudyArtifacts(Artifacts):
-    """Of a study, on its own flow run's page."""
+    """Artifacts of a study, on its own flow run's page."""
 
     def __init__(self, client: SyncPrefectClient, study: str, flow_run: UUID | str) -> None:
         super().__init__(client, study, flow_run)
@@ -135,7 +135,7 @@ class StudyArtifacts(Artifacts):
         self._keep("progress", "study", now.share, f"the whole study: {now.words}")
 
     def results(self, last: RunDirectory) -> None:
-        """What the study's last stage made: where its report is, its figures, its tables."""
+        """Shows what the study's last stage made: where its report is, its figures, its tables."""
         result = durable.read_json(markers.output(last, last.result_file.name))
         if report := result.get("report"):
             verdict, *numbers = result.get("answer") or [result.get("headline", "")]

@@ -58,14 +58,14 @@ class Server:
 
     @property
     def settings(self) -> dict[Any, str | None]:
-        """What its clients need."""
+        """Settings that its clients need."""
         from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
         return {PREFECT_API_URL: self.address, PREFECT_API_AUTH_STRING: self.password}
 
     @property
     def page(self) -> str:
-        """Where a person finds its UI, and is let in."""
+        """Address of its UI, which lets a person in."""
         return self.address.removesuffix("api") + (f"{ENTER}#{self.password}" if self.password else "")
 
 
@@ -168,7 +168,7 @@ def _has_open(process: int, wanted: os.stat_result) -> bool:
 
 
 def _own_address(listens: str) -> str:
-    """Where this machine reaches what listens at an address, or at all of them."""
+    """Address at which this machine reaches what listens at an address, or at all of them."""
     return "127.0.0.1" if listens in ("0.0.0.0", "::") else f"[{listens}]" if ":" in listens else listens
 
 
@@ -178,7 +178,7 @@ def started_server(log: Path, port: int = 0) -> Iterator[Server]:
     password = f"ratchet:{secrets.token_hex(16)}"
     settings = {
         PASSWORD: password,
-        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",  # of no other page: its own needs no permission
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "",  # no other page: its own needs no permission
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     }
     if port:
@@ -214,7 +214,7 @@ def started_server(log: Path, port: int = 0) -> Iterator[Server]:
 def private_log(file: Path) -> BinaryIO:
     """A new log that its user alone can read."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.unlink(missing_ok=True)  # of another mode
+    file.unlink(missing_ok=True)  # it may have another mode
     return open(file, "wb", opener=lambda path, flags: os.open(path, flags, 0o600))
 
 
@@ -276,7 +276,7 @@ def _outlive(pipe: int, name: Path) -> None:
     os.set_blocking(pipe, True)
     os.read(pipe, 1)
     name.unlink()
-    os.read(pipe, 1)  # of who came between the two
+    os.read(pipe, 1)  # ends with those who came between the two
 
 
 def serve(port: int) -> None:
@@ -290,7 +290,7 @@ def serve(port: int) -> None:
     os.umask(0o077)  # the database holds parameters and logs of studies, private ones too
     if there := _database_file():
         for file in there.parent.glob(f"{there.name}*"):
-            with suppress(PermissionError, FileNotFoundError):  # of another user, who shares it; of a server that ended
+            with suppress(PermissionError, FileNotFoundError):  # another user's, who shares it; an ended server's
                 file.chmod(0o600)
     app = create_app()
     app.router.routes.insert(0, Route(f"/{ENTER}", lambda _: HTMLResponse(ENTER_PAGE)))

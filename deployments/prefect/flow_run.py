@@ -37,7 +37,7 @@ LOG = logging.getLogger("ratchet.study")
 FOLDER = ".flow-runs"
 """In a root: a lock folder for each flow run that works there, named by the run and how often it was started."""
 LABEL = "ratchet.lock"
-"""Of a flow run: where its lock is."""
+"""Label of a flow run: where its lock is."""
 AT_ONCE = 200
 LOOK_SECONDS, ASK_SECONDS = 1.0, 5.0
 OUTPUT = (1, 2)
@@ -76,7 +76,7 @@ def of_type(*types: StateType) -> dict[str, Any]:
 
 
 def best_effort(show: Callable[[], None]) -> None:
-    """What cannot be shown is only logged: the work must not care."""
+    """Shows something, or only logs that it cannot: the work must not care."""
     try:
         show()
     except Exception as error:
@@ -91,7 +91,7 @@ def beside(work: Callable[[], None]) -> threading.Thread:
 
 
 def hold(root: Path) -> None:
-    """From now until this process ends others see that the present flow run is alive."""
+    """Lets others see that the present flow run is alive, from now until this process ends."""
     try:
         with get_client(sync_client=True) as client:
             started = client.read_flow_run(flow_run.id).run_count
@@ -140,7 +140,7 @@ def _end(client: SyncPrefectClient, run: FlowRun, folder: Path) -> None:
 
 
 def outlive_worker(cancelled: Callable[[], None]) -> None:
-    """From now on the present flow run goes on without the worker that started it.
+    """Lets the present flow run go on from now on without the worker that started it.
 
     A worker of type process reads what its flow runs print, and ends them when a person cancels. Without it the next
     line printed would end the run (Crashed, by a broken pipe), and nobody would tell it of a cancel: after five minutes
@@ -153,7 +153,7 @@ def outlive_worker(cancelled: Callable[[], None]) -> None:
 
 
 def _readers() -> dict[int, int]:
-    """By number of each output that is a pipe, a reader of our own: no line that is printed breaks it then."""
+    """A reader of our own by number of each output that is a pipe: no line that is printed breaks it then."""
     found = {}
     for number in OUTPUT:
         if stat.S_ISFIFO(os.fstat(number).st_mode):

@@ -1,4 +1,4 @@
-"""What `ratchet deploy` deploys, and `prefect.yaml` holds: made from the pages and their profiles."""
+"""Deployments of `ratchet deploy` and of `prefect.yaml`: made from the pages and their profiles."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "gpu": {"time_limit_minutes": 480, **GPU},
     "cpu": {"time_limit_minutes": 60, "cpus": 8, "memory_gb": 32},
 }
-"""What the jobs of stages ask for, by what the stages need."""
+"""Resources that the jobs of stages ask for, by what the stages need."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def prefect_yaml(profiles: Iterable[Profile], with_stages: bool = True) -> str:
 
 
 def description_of(profile: Path) -> str:
-    """What the comment at the head of a profile says: what it is, and what it needs."""
+    """Text of the comment at the head of a profile: what it is, and what it needs."""
     lines: list[str] = []
     for line in profile.read_text().splitlines():
         if not line.startswith("#"):
@@ -111,7 +111,7 @@ def study_deployment(profile: Profile, dispatch: str, form: dict[str, Any] | Non
 
 
 def _of_form(values: dict[str, Any]) -> dict[str, Any]:
-    """What a form shows of a profile: the seeds of a sweep belong to the command line."""
+    """Values of a profile that a form shows: the seeds of a sweep belong to the command line."""
     return {key: value for key, value in values.items() if key != "sweep_seeds"}
 
 

@@ -89,7 +89,7 @@ def _final_state(handles: list[Handle], cancelled: bool = False) -> State[Any]:
 
 
 def _being_cancelled() -> bool:
-    """Whether a person cancelled the present flow run: Prefect's worker makes a SIGTERM of that. No, if nobody says."""
+    """Tells if a person cancelled the present flow run: Prefect's worker makes a SIGTERM of that. No if nobody says."""
     try:
         with get_client(sync_client=True) as client:
             state = client.read_flow_run(flow_run.id).state
@@ -120,7 +120,7 @@ class _Tasks:
         self._walk, self._show_study = walk, show_study
         self._ended: dict[str, State[Any]] = {}
         self.cancelled = False
-        """Whether a person cancelled the study when no worker was there any more to end it."""
+        """True where a person cancelled the study when no worker was there any more to end it."""
 
     def cancel(self) -> None:
         """Ends the stage at work as a worker does, by SIGTERM, and begins no other."""

@@ -45,12 +45,12 @@ def _points(rows: list[dict[str, Any]], name: str) -> list[Point]:
 
 
 def _trivial(rows: list[dict[str, Any]], name: str) -> dict[str, float]:
-    """What methods without learning get, where the training named them for this metric."""
+    """Results of methods without learning, where the training named them for this metric."""
     return next(filter(None, (trivial_of(row, name) for row in rows)), {})
 
 
 def trivial_of(row: dict[str, Any], name: str) -> dict[str, float]:
-    """What methods without learning get on the metric `name` of a row; empty where the row's are those of another."""
+    """Results of methods without learning on the metric `name` of a row; empty where the row's are those of another."""
     trivial: dict[str, float] = row.get("trivial") or {}
     if trivial and name.startswith(VALIDATION) and name in row:
         return trivial if row[name] / min(trivial.values()) == row["ratio_to_trivial"] else {}
@@ -58,7 +58,7 @@ def trivial_of(row: dict[str, Any], name: str) -> dict[str, float]:
 
 
 def rows_of(file: Path) -> list[dict[str, Any]]:
-    """What stands in a file of rows so far; what cannot be read is left out."""
+    """Rows of a file so far; what cannot be read is left out."""
     return read_rows(file)[0]
 
 

@@ -1,4 +1,4 @@
-"""What a finished study leaves for people, wherever it ran: its answer, the link `latest` to it, and the index page of
+"""Output of a finished study for people, wherever it ran: its answer, the link `latest` to it, and the index page of
 the root, with links to what came out of every study below it."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TITLE = "Ratchet studies"
 
 
 def completed(handles: Sequence[Handle]) -> str:
-    """What the state of a finished study says: its answer, where its results are, which trainings learned nothing."""
+    """Message of a finished study's state: its answer, where its results are, which trainings learned nothing."""
     run = handles[-1].run
     where = f"all {len(handles)} stages are finished; results in {run.path}"
     answer = cut(str(read(run.result_file).get("headline") or ""), MESSAGE_SHOWN)
@@ -105,7 +105,7 @@ def _table(results: Sequence[ListedResult], root: Path) -> Table:
 
 
 def _below(root: Path, path: Path) -> str:
-    """Where the page leads for `path`; the name of no folder is taken for a scheme or an anchor."""
+    """Link of the page to `path`; the name of no folder is taken for a scheme or an anchor."""
     return quote(path.relative_to(root).as_posix())
 
 

@@ -1,4 +1,4 @@
-"""What lies below a root: its studies, what came out of each, what is not finished; from the run directories alone.
+"""Studies below a root: what came out of each, what is not finished; from the run directories alone.
 
 Names, sizes and times are read, and small outputs whose times have changed: `ratchet verify` reads every byte.
 """
@@ -24,7 +24,7 @@ from tasks.stage.progress import described
 from tasks.training.unlearned import unlearned
 
 SHOWN_KEYS = 4
-"""Of those in which a result differs from the others of its study."""
+"""Number shown of the keys in which a result differs from the others of its study."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class ListedResult:
     shown: Path
     """The file to read first."""
     cells: tuple[str, ...]
-    """Of a sweep."""
+    """Cells of a sweep."""
     configured: tuple[str, ...] = ()
     """`seed 42`, and what else tells it from the other results of its stage in its study."""
 
     @property
     def of(self) -> list[str]:
-        """What tells it from other results, as far as a line of a list has room."""
+        """Differences from other results, as far as a line of a list has room."""
         if self.cells:
             return [f"{len(self.cells)} cells: {cut('; '.join(self.cells), MESSAGE_SHOWN)}"]
         return [*self.configured[:SHOWN_KEYS], *(["..."] if self.configured[SHOWN_KEYS:] else [])]
@@ -74,7 +74,7 @@ class ListedStudy:
     results: list[ListedResult]
     work: list[ListedWork]
     unlearned: str = ""
-    """Which of its finished trainings are no better than what needs no learning."""
+    """Its finished trainings that are no better than what needs no learning."""
 
 
 def read_root(root: Path) -> Iterator[ListedStudy]:

@@ -1,4 +1,4 @@
-"""What a person should know of a page's stages before they run: what begins anew, and whose work is not as it was.
+"""Notes for a person on a page's stages before they run: what begins anew, and whose work is not as it was.
 
 Read from the run directories alone.
 """
@@ -21,7 +21,7 @@ from storage.run_directory import RunDirectory, read, run_in
 
 SHOWN_NEIGHBOURS = 3
 SHOWN_KEYS = 4
-"""Of those in which a finished neighbour differs from what is asked for."""
+"""Number shown of the keys in which a finished neighbour differs from what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ def finished_neighbours(handles: list[Handle]) -> list[str]:
 
 
 def _unfinished(folder: Path, own: set[Path]) -> list[_Unfinished]:
-    """What is saved and not finished in a stage's folder, but for the calls of the page itself."""
+    """Runs that are saved and not finished in a stage's folder, but for the calls of the page itself."""
     runs = (path for path in sorted(folder.glob("*")) if path not in own and not (path / "COMPLETE.json").exists())
     return [_Unfinished(run, step, read(run / "stage.json")) for run in runs if (step := furthest(run / "checkpoints"))]
 
 
 def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
-    """Beside which unfinished work of its name, that a person may have meant to continue; the one most like it."""
+    """Names the unfinished work beside it that a person may have meant to continue; the one most like it."""
     if not beside:
         return ""
     ours = {"version": handle.stage.version, **handle.config.scientific()}
@@ -87,7 +87,7 @@ def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
 
 
 def _lineage(handle: Handle, known: dict[RunDirectory, Lineage]) -> Lineage:
-    """What a stage call would be made of; `known` keeps those of the calls that others read too."""
+    """Lineage that a stage call would have; `known` keeps those of the calls that others read too."""
     if handle.run not in known:
         inputs = {role: _lineage(given, known) for role, given in handle.inputs.items()}
         described = (handle.stage.version, handle.config.scientific(), handle.config.external_inputs())
@@ -134,7 +134,7 @@ def _changed_work(handles: list[Handle]) -> list[str]:
 
 
 def _made_by_other_sources(handle: Handle) -> bool:
-    """Whether an attempt that made what is finished or saved came from other sources."""
+    """True where an attempt that made what is finished or saved came from other sources."""
     if not handle.own_source:
         return False
     digest = handle.own_source["own_digest"]

@@ -1,4 +1,4 @@
-"""What trainings measure, as TensorBoard event files: a TensorBoard run for each run directory, named as its folder.
+"""Measurements of trainings as TensorBoard event files: a TensorBoard run for each run directory, named as its folder.
 
 They are made from `metrics.jsonl` and `timing.jsonl` alone: a training, its records and its job know nothing of them.
 """
@@ -16,7 +16,7 @@ from storage.inside import inside
 from storage.run_directory import find_runs
 
 FOLDER = ".tensorboard"
-"""Below the root, where no study can have this name."""
+"""Folder below the root, where no study can have this name."""
 Row = dict[str, Any]
 
 

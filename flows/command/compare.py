@@ -121,7 +121,7 @@ def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_place(value: Any) -> bool:
-    """Whether a value names other bytes or places, and is no finding of its own."""
+    """True where a value names other bytes or places, and is no finding of its own."""
     return isinstance(value, str) and re.search(r"\b[0-9a-f]{12,}\b", value) is not None
 
 
@@ -136,7 +136,7 @@ def _line(name: str, there: Any, here: Any) -> str:
 
 
 def _outputs(one: RunDirectory, other: RunDirectory) -> str:
-    """Which outputs are byte-equal, by the digests in the markers, as far as these hold."""
+    """Says which outputs are byte-equal, by the digests in the markers, as far as these hold."""
     if doubted := [name for name, run in (("A", one), ("B", other)) if standing(run)[0] != "finished"]:
         return f"outputs: not compared, since {' and '.join(doubted)} {'are' if doubted[1:] else 'is'} not finished"
     listed = [read(run.marker_file).get("outputs", {}) for run in (one, other)]

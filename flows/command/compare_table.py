@@ -29,7 +29,7 @@ from tasks.findings.table import no_formula
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of a table; the columns `by` and `pair` name arm and seed of a row."""
+    """Question to a table; the columns `by` and `pair` name arm and seed of a row."""
 
     by: str = "arm"
     pair: str = "seed"
@@ -42,12 +42,12 @@ class Asked:
     higher_is_better: bool = False
     allow_equal: bool = False
     test: str = ""
-    """Which test decides: paired, unpaired, or (empty) pairs where Welch's t agrees."""
+    """Test that decides: paired, unpaired, or (empty) pairs where Welch's t agrees."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came out; `undecided` are those on which the two tests disagree and nobody said which is meant."""
+    """Results; `undecided` are those on which the two tests disagree and nobody said which is meant."""
 
     asked: Asked
     value: str
@@ -187,7 +187,7 @@ def _in_words(found: Found, place: int) -> str:
 
 
 def _values(file: Path, asked: Asked) -> tuple[str, dict[str, dict[str, float]]]:
-    """Which column is compared, and its value of each seed of each arm."""
+    """Column that is compared, and its value of each seed of each arm."""
     header, rows = _rows(file)
     by, pair, value = asked.by, asked.pair, asked.value
     others = [name for name in header if name not in (by, pair)]

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: one line a stage, read from the run directories.
+"""View of a study while it runs: one line a stage, read from the run directories.
 
 The display knows only the files that every stage writes, so it shows a stage in the same way wherever it runs.
 """
@@ -131,7 +131,7 @@ class _Lines(logging.Handler):
 
 
 def _labels(handles: list[Handle]) -> dict[Path, str]:
-    """What each run is called: its label, and where that recurs, its run directory too."""
+    """Name of each run: its label, and where that recurs, its run directory too."""
     names = [handle.label for handle in handles]
     return {
         handle.run.path: name if names.count(name) == 1 else f"{name} {handle.run.path.name}"

@@ -50,7 +50,7 @@ class WholeTables(Markdown):
 
 
 def _widths(columns: Sequence[Sequence[str]], available: int) -> list[int] | None:
-    """Of each column, so that no word is broken; None where that does not fit. What is left is shared."""
+    """Width of each column, so that no word is broken; None where that does not fit. What is left is shared."""
     least = [max(cell_len(word) for cell in cells for word in cell.split() or [""]) for cells in columns]
     wanted = [max(map(cell_len, cells)) for cells in columns]
     left = available - sum(least) - GAP * (len(columns) - 1)

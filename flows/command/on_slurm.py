@@ -1,4 +1,4 @@
-"""What has to do with a cluster alone: a study's jobs there, how they stand, what they used, and their end.
+"""Commands for a cluster alone: a study's jobs there, how they stand, what they used, and their end.
 
 It takes Prefect's client.
 """

@@ -1,4 +1,4 @@
-"""What each command takes. `work` of what is parsed names the function that does it, as `module:function`."""
+"""Arguments of each command. `work` of what is parsed names the function that does it, as `module:function`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _add_views(options: argparse.ArgumentParser) -> None:
 
 
 def _add_runs(add: Add) -> None:
-    """What shows runs that are there."""
+    """Adds the commands that show runs that are there."""
     listed = add(
         "list",
         "runs:list_studies",
@@ -232,7 +232,7 @@ def _seeds(text: str) -> int:
 
 
 def _add_deployments(add: Add) -> None:
-    """What makes deployments: on a server of this command, on a running one, and as a file."""
+    """Adds the commands that make deployments: on a server of this command, on a running one, and as a file."""
     ui = add(
         "ui",
         "servers:ui",

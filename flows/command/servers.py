@@ -87,7 +87,7 @@ def _deploy(deployments: list[dict[str, Any]]) -> int:
 
 
 def _profiles(place: str | None, files: list[str]) -> list[Profile]:
-    """Of all studies, or of one and of files that do not lie in its folder. BadInput for one that cannot be started."""
+    """Profiles of all studies, or of one and of files outside its folder. BadInput for one that cannot be started."""
     if place is None and files:
         raise BadInput("--profile is a profile of one study: name the study too")
     found = []

@@ -88,7 +88,7 @@ def profile_file(page: Page, profile: str) -> Path:
 
 
 def profile_values(page: Page, profile: str) -> dict[str, Any]:
-    """What a profile (a name, or a .yaml file) says, not yet validated. BadInput when it cannot be read."""
+    """Values of a profile (a name, or a .yaml file), not yet validated. BadInput when it cannot be read."""
     file = profile_file(page, profile)
     values = reading.given_yaml(file, f"there is no file {file}", _Loader)
     if not isinstance(values, dict):
@@ -97,7 +97,7 @@ def profile_values(page: Page, profile: str) -> dict[str, Any]:
 
 
 def read_over(given: list[str]) -> dict[str, list[Any]]:
-    """What each `key.path=value,value` varies. Each value is read as YAML. BadInput for what cannot be read."""
+    """Values by key of each `key.path=value,value`. Each value is read as YAML. BadInput for what cannot be read."""
     over: dict[str, list[Any]] = {}
     for one in given:
         key, equals, text = one.partition("=")

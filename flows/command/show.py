@@ -37,7 +37,7 @@ from tasks.stage.progress import duration
 from tasks.stage.validation import validated
 
 LAST_LINES = 10
-"""Of the log of an attempt that did not finish."""
+"""Lines shown of the log of an attempt that did not finish."""
 SHOWN_SIZES = 6
 NOWHERE = "/nonexistent"
 """A root without runs: a walk there computes fingerprints and has no markers to check."""
@@ -96,7 +96,7 @@ def _when(run: RunDirectory, number: int) -> str:
 
 
 def _found(run: RunDirectory) -> Iterator[str]:
-    """What came out, and where it lies."""
+    """Lines on what came out, and where it lies."""
     result = read(run.result_file)
     if headline := result.get("headline"):
         yield _line("result", headline)
@@ -140,7 +140,7 @@ def _logs(run: RunDirectory, of_attempt: Path | None) -> Iterator[str]:
 
 
 def _sizes(folder: Path) -> str:
-    """Of the largest things in a run directory, and of all."""
+    """Sizes of the largest things in a run directory, and of all."""
     sizes = {path.name: _size(path) for path in folder.iterdir()}
     largest = sorted(sizes.items(), key=lambda one: -one[1])[:SHOWN_SIZES]
     rest = sum(sizes.values()) - sum(size for _, size in largest)
@@ -193,12 +193,12 @@ def again(run: RunDirectory, named: str = "") -> Iterator[str]:
 
 
 def _names_files(study: Any) -> bool:
-    """Whether a walk would read local files: their places are absolute, once a configuration is valid."""
+    """True where a walk would read local files: their places are absolute, once a configuration is valid."""
     return '"/' in json.dumps(study.model_dump(mode="json", exclude={"execution"}))
 
 
 def _command(page: Page, study: Any, root: Path) -> str:
-    """With the profile that needs the fewest changes."""
+    """Command with the profile that needs the fewest changes."""
     proposed: list[tuple[list[str], str | None]] = []
     profiles: list[str | None] = [*settings.profile_names(page)]
     for profile in profiles or [None]:
@@ -220,7 +220,7 @@ def _words(place: str, profile: str | None, over: Mapping[str, Any], changes: It
 
 
 def _changes(base: Mapping[str, Any], kept: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """What `--set` says of the fields that differ; a group as a whole where some of its fields must go."""
+    """Arguments of `--set` for the fields that differ; a group as a whole where some of its fields must go."""
     for key, value in kept.items():
         there = base.get(key, ABSENT)
         if isinstance(value, dict) and isinstance(there, dict) and there.keys() <= value.keys():
@@ -230,7 +230,7 @@ def _changes(base: Mapping[str, Any], kept: Mapping[str, Any], above: str = "") 
 
 
 def _made_otherwise(run: RunDirectory, walk: Walk) -> Iterator[str]:
-    """Of the run and what it reads, those whose bytes the command does not make, since their numerics were others."""
+    """Lines on this run and those it reads whose bytes the command does not make, since their numerics were others."""
     known = {one.fingerprint: read(one.stage_file) for one in Lineages().of(run).runs()}
     for handle in walk.handles:
         about, now = known.get(handle.run.fingerprint, {}), handle.config.execution.model_dump(mode="json")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from deployments.slurm.study.study import SlurmStudy
 
 FEW_NUMBERS = 6
-"""Of the result of a stage that has no table."""
+"""Numbers shown of the result of a stage that has no table."""
 NOT_SHOWN = 130
 """Characters of what was not shown: an answer ends a terminal of 80 columns in at most 15 lines."""
 
@@ -68,7 +68,7 @@ def run_study(options: argparse.Namespace) -> int:
 
 
 def _over(options: argparse.Namespace, study: Any) -> dict[str, list[Any]]:
-    """What the command varies; nothing where it runs one study. BadInput for a sweep of one seed."""
+    """Keys that the command varies; empty where it runs one study. BadInput for a sweep of one seed."""
     over = settings.read_over(options.over)
     if not over and options.command == "sweep":
         if len(set(study.sweep_seeds)) < max(2, len(study.sweep_seeds)):
@@ -246,7 +246,7 @@ def _at_site(page: Page, study: Any, root: str) -> SlurmStudy:
 
 
 def _show_result(walk: Walk) -> int:
-    """What the last stage answered, every byte of it verified, and where the rest is."""
+    """Shows what the last stage answered, every byte of it verified, and where the rest is."""
     last = walk.handles[-1]
     last.check_marker(full=True)
     for handle in walk.handles:
@@ -262,7 +262,7 @@ def _show_result(walk: Walk) -> int:
 
 
 def _show_answer(handle: Handle, end: str) -> None:
-    """What the stage answered, and where the rest is; `end` says of what. A stage without an answer shows numbers."""
+    """Shows the stage's answer, and where the rest is; `end` says of what. A stage without an answer shows numbers."""
     result = handle.as_input().result
     verdict, *numbers = result.get("answer") or [""]
     if not verdict and not (tables := result.get("tables", [])):

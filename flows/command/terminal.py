@@ -1,4 +1,4 @@
-"""Where all is printed. In a terminal lines wrap between words, and no word, number or path is broken or cut off."""
+"""Prints all output. In a terminal lines wrap between words, and no word, number or path is broken or cut off."""
 
 from __future__ import annotations
 

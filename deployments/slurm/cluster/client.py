@@ -1,4 +1,4 @@
-"""What Ratchet asks of SLURM, and the commands that ask it: sbatch, squeue, sacct, scancel, scontrol.
+"""Requests of Ratchet to SLURM, and the commands that make them: sbatch, squeue, sacct, scancel, scontrol.
 
 The tests' fake and this one pass one shared contract test. One call of `jobs`
 answers for every job of this user: nothing here is asked per job.
@@ -25,18 +25,18 @@ UNCLEAR = re.compile(
     r"shut ?down|broken pipe|i/o error|configuration (source|file)|unspecified error",
     re.I,
 )
-"""What sbatch prints when the controller did not hear it, or it did not hear the answer. Else it was refused."""
+"""Output of sbatch when the controller did not hear it, or it did not hear the answer. Else it was refused."""
 NOT_NOW = re.compile(r"(Max|Grp)Submit|inactive or drain")
-"""What sbatch prints when it refuses a job that it takes later: one more than a person may have, a closed partition."""
+"""Output of sbatch when it refuses a job that it takes later: one more than a person may have, a closed partition."""
 NO_ARRAY = re.compile(r"job array")
-"""What sbatch prints when it takes no array, or none so large."""
+"""Output of sbatch when it takes no array, or none so large."""
 CLUSTERS = "SLURM_CLUSTERS"
 """Names the clusters that all of SLURM's commands speak to, in place of the one of this host."""
 OVERRIDING = ("SBATCH_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", CLUSTERS)
 
 
 def other_clusters() -> list[str]:
-    """What stands against every job where a person's environment sends SLURM's commands to other clusters."""
+    """Objection to every job where a person's environment sends SLURM's commands to other clusters."""
     if not (named := os.environ.get(CLUSTERS)):
         return []
     return [
@@ -86,12 +86,12 @@ class NotInstalled(Unreachable):
 
 @dataclass(frozen=True)
 class Job:
-    """What SLURM reports of one job."""
+    """Report of SLURM on one job."""
 
     id: str
     """`7`, or `7_3`: task 3 of the array 7."""
     name: str
-    """Of a task: the name of its array, and its number in brackets."""
+    """For a task, the name of its array, and its number in brackets."""
     state: str
     reason: str = ""
     exit_code: int = 0
@@ -105,12 +105,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Used:
-    """What a job used, as the accounting measured it."""
+    """Resources that a job used, as the accounting measured them."""
 
     name: str
     cpu_seconds: float
     peak_memory_bytes: float
-    """Of the greediest of its steps."""
+    """Maximum over the job's steps."""
 
 
 class SlurmCommands:
@@ -158,7 +158,7 @@ class SlurmCommands:
         return _read(self._sacct(ids, "-X", ACCOUNTED))
 
     def used(self, ids: Iterable[str]) -> dict[str, Used]:
-        """What those of `ids` used that the accounting measured, by id; empty where there is none."""
+        """Resources used by those of `ids` that the accounting measured, by id; empty where there is none."""
         return _read_used(self._sacct(ids, "--noconvert", USED))
 
     def _sacct(self, ids: Iterable[str], option: str, fields: Sequence[str]) -> str:
@@ -202,7 +202,7 @@ class SlurmCommands:
 
 
 def call(command: list[str], given: str | None = None, seconds: float | None = None) -> Done:
-    """What one of SLURM's commands prints, and its exit code; nothing of a person's environment changes it. Raises
+    """Output of one of SLURM's commands, and its exit code; nothing of a person's environment changes it. Raises
     Unreachable."""
     try:
         return subprocess.run(
@@ -285,7 +285,7 @@ def _exit(text: str) -> tuple[int, int]:
 
 
 def _read_used(text: str) -> dict[str, Used]:
-    """By job: the CPU time of its own line, the most memory of those of its steps (`7.batch`), which follow it."""
+    """CPU time, by job, of its own line, and the most memory of those of its steps (`7.batch`), which follow it."""
     found: dict[str, Used] = {}
     for line in text.splitlines():
         parts = line.split("|", len(USED) - 1)
@@ -301,7 +301,7 @@ def _read_used(text: str) -> dict[str, Used]:
 
 
 def _cpu_seconds(text: str) -> float:
-    """Of `1-02:03:04` or `03:04.567`; zero of anything else."""
+    """Seconds in `1-02:03:04` or `03:04.567`; zero for anything else."""
     days, _, clock = text.rpartition("-")
     try:
         parts = [float(part) for part in clock.split(":")]
@@ -311,7 +311,7 @@ def _cpu_seconds(text: str) -> float:
 
 
 def _bytes(text: str) -> float:
-    """Of `123456K`, or of plain bytes; zero of anything else."""
+    """Number of bytes in `123456K`, or in plain bytes; zero for anything else."""
     unit = "KMGT".find(text[-1:]) + 1 if text[-1:] else 0
     try:
         return float(text[:-1] if unit else text) * 1024**unit

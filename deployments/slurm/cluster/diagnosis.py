@@ -1,4 +1,4 @@
-"""What a SLURM state means: whether a job has ended, its diagnosis, and why a job waits.
+"""Meaning of a SLURM state: whether a job has ended, its diagnosis, and why a job waits.
 
 An entry for each end state and pending reason of SLURM (slurm(1): squeue, JOB STATE CODES and JOB REASON CODES). A
 state that is not listed as an end means: wait.
@@ -66,11 +66,11 @@ ON_THE_NODE = frozenset({"NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FA
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do about a job that waits; nothing where the text is empty."""
+    """Advice on a job that waits; nothing to do where the text is empty."""
 
     text: str = ""
     needs_person: bool = False
-    """Whether the job waits until a person does it."""
+    """True where the job waits until a person does it."""
 
 
 _NOTHING = Advice()
@@ -149,7 +149,7 @@ FAMILIES: tuple[tuple[re.Pattern[str], tuple[str, Advice]], ...] = (
     (re.compile(r"^(QOS|Assoc)|Per(User|Account)"), ("a limit of the QOS or of your account is reached", _LIMIT)),
     (re.compile(r"^Nodes required for job are|NotAvail"), REASONS["ReqNodeNotAvail"]),
 )
-"""What the reasons that `REASONS` does not list, some hundred, have in common."""
+"""Common ground of the reasons that `REASONS` does not list, some hundred."""
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,11 @@ class Waiting:
     text: str
     """In plain English, with SLURM's own reason and what to do."""
     needs_person: bool = False
-    """Whether it waits until a person acts."""
+    """True where it waits until a person acts."""
 
 
 def waiting(reason: str) -> Waiting:
-    """What a pending reason of SLURM means."""
+    """Meaning of a pending reason of SLURM."""
     name = reason.split(",")[0]
     known = REASONS.get(name) or next((meaning for family, meaning in FAMILIES if family.search(name)), None)
     if known is None:
@@ -173,7 +173,7 @@ def waiting(reason: str) -> Waiting:
 
 
 def accounted_end(job: Job) -> bool:
-    """Whether the accounting tells how a job ended. One that the controller lost never ends there; or it is CANCELLED
+    """Tells if the accounting says how a job ended. One that the controller lost never ends there; or it is CANCELLED
     there, by nobody, when the controller started without its state: the cluster lost its queue."""
     return job.state in ENDS and (job.state != "CANCELLED" or bool(job.cancelled_by))
 

@@ -1,4 +1,4 @@
-"""Whether only this user can have written what is about to run as this user: by owner and mode, up to `/`."""
+"""Check that only this user can have written what is about to run as this user: by owner and mode, up to `/`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _add_way(path: Path, places: dict[Path, None]) -> None:
 
 
 def _is_trusted(place: Path, found: os.stat_result, group: str) -> bool:
-    """Whether a group that may write is the named one, or nobody but the owner."""
+    """True where a group that may write is the named one, or nobody but the owner."""
     if group and _group(found.st_gid) == group:
         return True
     try:

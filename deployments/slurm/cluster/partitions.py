@@ -1,4 +1,4 @@
-"""What the cluster offers one job: its partitions, its nodes, and SLURM's own word. None: not known, which passes."""
+"""Offers of the cluster to one job: its partitions, its nodes, and SLURM's own word. None: not known, which passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IN_SERVICE = re.compile(r"(idle|mixed|allocated|completing|planned|reserved)[~#+
 """Node states in which jobs start sooner or later; in any other somebody must see to the node first."""
 
 Run = Callable[..., Done]
-"""As `client.call`."""
+"""Calls a command, as `client.call` does."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Partition:
 
     @property
     def node_limits(self) -> str:
-        """What one job may have of a node, in SLURM's words; empty where nothing limits it."""
+        """Limits of one job on a node, in SLURM's words; empty where nothing limits it."""
         named = ("MaxCPUsPerNode", "MaxMemPerNode", "MaxMemPerCPU")
         shown = {name: self.fields.get(name, "UNLIMITED") for name in named}
         return ", ".join(f"{name}={value}" for name, value in shown.items() if value != "UNLIMITED")
@@ -68,7 +68,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class Node:
-    """What a node of a partition has."""
+    """Node of a partition, and what it has."""
 
     name: str
     partition: str
@@ -126,7 +126,7 @@ class Cluster:
 
     @property
     def several_hosts(self) -> bool:
-        """Whether the nodes are several machines; a test cluster's many nodes share one name or one address."""
+        """True where the nodes are several machines; a test cluster's many nodes share one name or one address."""
         return min(len({node.host for node in self.nodes}), len({node.address for node in self.nodes})) > 1
 
 
@@ -155,7 +155,7 @@ def listed(text: str) -> list[str]:
 
 
 def _lines(run: Run, *command: str) -> list[str]:
-    """What a command prints; nothing when it fails, which is logged."""
+    """Lines that a command prints; none when it fails, which is logged."""
     try:
         done = run([*command])
         problem = done.stderr.strip() or "it failed" if done.returncode else ""

@@ -58,7 +58,7 @@ def _one_line(value: str) -> str:
 def _not_ours(value: str) -> str:
     _one_line(value)
     try:
-        words = shlex.split(value)  # as sbatch does it: a space outside of quotes begins another option
+        words = shlex.split(value)  # same as sbatch: a space outside of quotes begins another option
     except ValueError as error:
         raise ValueError(f"{value!r}: {error}") from None
     option = re.fullmatch(r"--([A-Za-z][A-Za-z-]*)(=.*)?", words[0]) if len(words) == 1 else None
@@ -228,7 +228,7 @@ class Site(BaseModel):
 
 
 def has_site() -> bool:
-    """Whether this is set up for a cluster: a site is named, or the file that a person makes is there."""
+    """True where this is set up for a cluster: a site is named, or the file that a person makes is there."""
     return bool(os.environ.get(VARIABLE)) or _file(OWN).exists()
 
 
@@ -270,7 +270,7 @@ def overrides(groups: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
 
 
 def folder_of_pool(site: Site, pool: str) -> Path:
-    """Where a pool's worker keeps what is of no study."""
+    """Folder where a pool's worker keeps what belongs to no study."""
     return Path(site.root) / ".slurm" / pool
 
 

@@ -39,15 +39,15 @@ class End:
     diagnosis: Diagnosis | None = None
     delay_seconds: float = 0.0
     memory_gb: float | None = None
-    """What the next job asks for at least, after one that ran out of memory."""
+    """Memory that the next job asks for at least, after one that ran out of it."""
     exclude: list[str] = field(default_factory=list)
     """Nodes that the next job must not run on."""
     over_state: str = ""
     """The flow run's state that this end was decided over: a later state is somebody's newer wish."""
     again: bool = False
-    """Whether a person retried the run before this end was seen: then the run goes on, whatever the end was."""
+    """True where a person retried the run before this end was seen: then the run goes on, whatever the end was."""
     before_stage: bool = False
-    """Whether the job ended before its stage began, for no cause that is known: some in a row stop the run."""
+    """True where the job ended before its stage began, for no cause that is known: some in a row stop the run."""
 
     def as_dict(self) -> dict[str, Any]:
         return vars(self) | {"diagnosis": self.diagnosis.as_dict() if self.diagnosis else None}
@@ -67,7 +67,7 @@ class Submission:
     flow_run: str
     submitted_at: float
     automatic: bool
-    """Whether it was started by Ratchet itself and not by a person."""
+    """True where Ratchet itself started it, and not a person."""
     memory_gb: float
     memory_cap_gb: float | None = None
     cpus: int = 1
@@ -79,14 +79,14 @@ class Submission:
     """The flow run's Pending state that this job was last asked for by; empty when it is not known."""
     job_id: str | None = None
     cancelled: bool = False
-    """Whether we asked SLURM to end it: a later wish of a person for this run is not about this job."""
+    """True where we asked SLURM to end it: a later wish of a person for this run is not about this job."""
     end: End | None = None
     ended_at: float = 0.0
     """When the end was seen, seconds since 1970."""
 
     @property
     def live(self) -> bool:
-        """Whether its job may still be queued or running."""
+        """True while its job may still be queued or running."""
         return self.end is None
 
 
@@ -120,7 +120,7 @@ class Journal:
 
     def write(self, entry: Submission) -> Submission:
         """Keeps the entry durably; the same entry as it was given."""
-        known, self._known = self._known, None  # what a write leaves that fails, only the disk knows
+        known, self._known = self._known, None  # only the disk knows what a failed write leaves
         self.folder.mkdir(parents=True, exist_ok=True)
         values = vars(entry) | {"end": entry.end.as_dict() if entry.end else None}
         durable.write_json(self.folder / f"{entry.number:04d}.json", values)
@@ -139,7 +139,7 @@ class Journal:
         return self.folder / f"{entry.number:04d}.sbatch"
 
     def log(self, entry: Submission) -> Path:
-        """What the job prints: output and errors."""
+        """File of what the job prints: output and errors."""
         return self.folder / f"{entry.number:04d}.log"
 
     def _names(self) -> list[tuple[int, str]]:
@@ -161,7 +161,7 @@ class Journal:
 
 
 def jobs_folder(run: RunDirectory) -> Path:
-    """Where scripts, logs and the journal of a stage's jobs are kept."""
+    """Folder of the scripts, the logs and the journal of a stage's jobs."""
     return run.path / "jobs"
 
 
@@ -219,10 +219,10 @@ class Heartbeats:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._seen: dict[Path, tuple[Path, float, float]] = {}
-        """By folder of locks: the newest holder's file, when it was written, and since when it stands so."""
+        """The newest holder's file by folder of locks, when it was written, and since when it stands so."""
 
     def lately(self, folder: Path) -> bool:
-        """Whether the run directory's lock is held and its heartbeat moved within the time after which it is dead."""
+        """True if the run directory's lock is held and its heartbeat moved within the time after which it is dead."""
         number = locks.highest(folder)
         alive = folder / f"{number}.alive"
         if not number or (folder / f"{number}.released").exists():

@@ -42,7 +42,7 @@ def marked(origin: Origin) -> StateDetails:
 
 
 def origin_of(state: State[Any]) -> Origin:
-    """Who asked for a job by this state; `put off` for one by which nobody did.
+    """Tells who asked for a job by this state; `put off` for a state by which nobody did.
 
     A state that an earlier version set has no mark and counts as a person's: once a run, since the next one has it.
     """
@@ -53,7 +53,7 @@ def origin_of(state: State[Any]) -> Origin:
 
 
 def asked_automatically(states: Iterable[State[Any]]) -> bool:
-    """Whether Ratchet itself asked for the job that comes next, by all states of its flow run."""
+    """True where Ratchet itself asked for the job that comes next, by all states of its flow run."""
     asked = [state for state in states if state.is_scheduled() and origin_of(state) != "put off"]
     newest = max(asked, key=lambda state: state.timestamp, default=None)
     return newest is not None and origin_of(newest) == "automatic"
@@ -61,11 +61,11 @@ def asked_automatically(states: Iterable[State[Any]]) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the next job of a run is made of."""
+    """Parts of which the next job of a run is made."""
 
     flow_run: str
     folder: Path
-    """Where the journal, scripts and logs of the run's jobs are kept; on a disk that all nodes share."""
+    """Folder of the journal, scripts and logs of the run's jobs; on a disk that all nodes share."""
     label: str
     """The beginning of the job's name."""
     command: list[str]
@@ -73,7 +73,7 @@ class Plan:
     resources: Resources
     environment: dict[str, str] = field(default_factory=dict)
     automatic: bool = False
-    """Whether Ratchet itself asked for this job, and not a person (see `Origin`)."""
+    """True where Ratchet itself asked for this job, and not a person (see `Origin`)."""
     state_id: str = ""
     """The flow run's present state, Pending: the one that asks for this job. Empty: retries of a run whose job still
     lives cannot be distinguished from its first start."""
@@ -83,7 +83,7 @@ class Plan:
     stage: str = ""
     """Study and stage: all tasks of an array are of the same."""
     comment: str = ""
-    """What the job is, in words: study, stage and cell."""
+    """Description of the job, in words: study, stage and cell."""
 
 
 def preview(plan: Plan) -> str:
@@ -149,7 +149,7 @@ def next_job(plan: Plan, journal: Journal, last: Submission | None, after: list[
 
 
 def asked_now(plan: Plan) -> Resources:
-    """What the run's next job will ask for: after one that ran out of memory, more of it."""
+    """Resources that the run's next job will ask for: after one that ran out of memory, more of it."""
     last = last_of(plan, Journal(plan.folder).all())
     return _asked_after(plan, last.end if last else None)
 
@@ -165,7 +165,7 @@ def _asked_after(plan: Plan, end: End | None) -> Resources:
 
 
 def continues(plan: Plan) -> bool:
-    """Whether Ratchet itself asked for this job after another one of the run ended."""
+    """True where Ratchet itself asked for this job after another one of the run ended."""
     last = last_of(plan, Journal(plan.folder).all())
     return plan.automatic and last is not None and last.end is not None
 

@@ -1,4 +1,4 @@
-"""Whether a job can run at all, asked before it is submitted: of SLURM, and of the folder of the run.
+"""Tells if a job can run at all, before it is submitted: asks SLURM, and looks at the folder of the run.
 
 `sbatch --test-only` says what SLURM refuses, and little more; which keys of the site file or the study are meant, and
 what the cluster has instead, is added here. It also refuses a job whose only nodes are down or drained now, which SLURM
@@ -38,12 +38,12 @@ KEY_OF = {
     "node name": "exclude",
     "reservation": "reservation",
 }
-"""Which key SLURM's words are about, where they say so."""
+"""Keys that SLURM's words are about, where they say so."""
 IN_MEMORY = ("tmpfs", "ramfs")
 OWN_DISK = ("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs")
 NODE_LOCAL = ("/tmp", "/var/tmp", "/dev/shm", "/local", "$TMPDIR")
 LEAST_FREE_BYTES = 1 << 30
-"""For records, logs and small checkpoints; what a stage needs it estimates itself, in its job, before it works."""
+"""For records, logs and small checkpoints; a stage itself estimates what it needs, in its job, before it works."""
 
 
 def require(resources: Resources, cluster: Cluster, folder: Path, where: str, *, strict_lead: bool = True) -> None:
@@ -103,7 +103,7 @@ def problems(
 
 
 def notes(resources: Resources, cluster: Cluster) -> list[str]:
-    """What a person should know of a job that is submitted all the same."""
+    """Notes for a person on a job that is submitted all the same."""
     if cluster.refusal(request_text(resources)) is None or not (waits := _out_of_service(resources, cluster)):
         return []
     states = _some(f"{node.name} {node.state}" for node in waits)
@@ -114,7 +114,7 @@ def notes(resources: Resources, cluster: Cluster) -> list[str]:
 
 
 def _denials(resources: Resources, partition: Partition, may_wait: bool) -> list[str]:
-    """What a partition forbids of jobs that SLURM queues there all the same."""
+    """Reasons why a partition denies jobs that SLURM queues there all the same."""
     found, name = [], partition.name
     if not may_wait and partition.state in (*NO_NEW_JOBS, "DOWN"):
         found.append(
@@ -135,7 +135,7 @@ def _denials(resources: Resources, partition: Partition, may_wait: bool) -> list
 
 
 def _refusals(resources: Resources, cluster: Cluster) -> list[str]:
-    """What SLURM itself refuses, with its words; nothing when it takes the job, or will take it later."""
+    """Refusals of SLURM itself, in its words; none when it takes the job, or will take it later."""
     refusal = cluster.refusal(request_text(resources))
     if refusal is None or isinstance(refusal, NotNow):
         return []
@@ -154,14 +154,14 @@ def _refusals(resources: Resources, cluster: Cluster) -> list[str]:
     if known and unknown:
         nearest = _nearest_first(unknown[0], known)
         advice = f"it knows no {_some(unknown)}: name one of {_some(nearest)}"
-        if key == "partition":  # what else is wrong is told too, as of the one that is meant
+        if key == "partition":  # the rest that is wrong is told too, of the partition that is meant
             others = _refusals(resources.model_copy(update={key: nearest[0]}), cluster)
     keys = [key] if key else [key for key in Resources.model_fields if key in resources.model_fields_set]
     return [f"{_asked(resources, keys)}: {said}: {advice}", *others]
 
 
 def _shortages(resources: Resources, cluster: Cluster, said: str) -> list[str]:
-    """What no node of the partition has; nothing where one that is out of service may have it."""
+    """Requests that no node of the partition meets; none where one that is out of service may meet them."""
     partitions, wants = cluster.asked(resources.partition), _wants(resources)
     nodes = cluster.nodes_of(*partitions)
     if not nodes or _out_of_service(resources, cluster):
@@ -195,8 +195,8 @@ def _asked(resources: Resources, keys: Iterable[str]) -> str:
 
 
 def _wants(resources: Resources) -> dict[str, Callable[[Node], bool]]:
-    """By key, whether a node has what the job asks for; what is not known of a node, it may have."""
-    memory_mb = math.ceil(resources.memory_gb * 1024)  # as the job's text has it
+    """Tests by key whether a node has what the job asks for; it may have what is not known of it."""
+    memory_mb = math.ceil(resources.memory_gb * 1024)  # same as in the job's text
     wants: dict[str, Callable[[Node], bool]] = {
         "cpus": lambda node: node.cpus is None or node.cpus >= resources.cpus,
         "memory_gb": lambda node: node.memory_mb is None or node.memory_mb >= memory_mb,
@@ -212,7 +212,7 @@ def _wants(resources: Resources) -> dict[str, Callable[[Node], bool]]:
 
 
 def _is_listed(name: str, hosts: str) -> bool:
-    """Whether SLURM's list of hosts, such as `n1,gpu[01-12,15]`, has this name."""
+    """True where SLURM's list of hosts, such as `n1,gpu[01-12,15]`, has this name."""
     for head, ranges in re.findall(r"([^,\[]+)(?:\[([^]]*)\])?", hosts):
         number = name.removeprefix(head)
         ends = [(first, last or first) for first, _, last in (span.partition("-") for span in ranges.split(","))]
@@ -290,7 +290,7 @@ def _write(there: Path, as_folder: bool) -> None:
 
 
 def _only_here(path: Path) -> str:
-    """What makes a real path this machine's own; empty when it may be shared. A $TMPDIR may lie on a shared disk."""
+    """Reason why a real path is this machine's own; empty when it may be shared. A $TMPDIR may lie on a shared disk."""
     kind = _file_system(path)
     if kind in IN_MEMORY:
         return f"in this machine's memory ({kind})"
@@ -323,5 +323,5 @@ def _some(texts: Iterable[str], between: str = ", ") -> str:
 
 
 def _nearest_first(name: str, known: Iterable[str]) -> list[str]:
-    """The likeliest meant first."""
+    """Sorts by likeness, the nearest name first."""
     return sorted(known, key=lambda one: -difflib.SequenceMatcher(None, name.lower(), one.lower()).ratio())

@@ -53,7 +53,7 @@ class JobText:
     automatic: bool = True
     lead_seconds: float = 90.0
     comment: str = ""
-    """What it is, in words: `squeue -o '%i %k'` shows it, of a task of an array once that runs."""
+    """Description in words: `squeue -o '%i %k'` shows it, of a task of an array once that runs."""
 
 
 def sbatch_text(job: JobText) -> str:

@@ -33,8 +33,8 @@ OPEN = re.compile(
     "_[A-Z0-9_]+|PYTHON[A-Z]+|HF_(HOME|HUB_CACHE|HUB_OFFLINE|DATASETS_CACHE|DATASETS_OFFLINE)|TRANSFORMERS_OFFLINE|"
     "TOKENIZERS_PARALLELISM|MPLCONFIGDIR|XDG_CACHE_HOME|TMPDIR|LANG|TZ|PATH|LD_LIBRARY_PATH|LD_PRELOAD"
 )
-"""What may stand in a job's script, which others may read: what results and speed depend on. A list of what hides a
-secret would never be whole."""
+"""Variables that may stand in a job's script, which others may read: results and speed depend on them. A list of what
+hides a secret would never be whole."""
 PASSWORD = re.compile(r"://[^/\s@]*:[^/\s@]*@")
 
 OF_SITE = ("setup_lines", "pass_environment", "extra_sbatch_lines")
@@ -42,11 +42,11 @@ OF_SITE = ("setup_lines", "pass_environment", "extra_sbatch_lines")
 sbatch, such as a container."""
 
 NO_WORD = re.compile(r"[^\w.=-]+")
-"""What the name of a job should not hold."""
+"""Characters that the name of a job should not hold."""
 
 
 class _Where(Resources):
-    """What a run's job is, beside its resources; the dispatch fills it in."""
+    """Facts of a run's job beside its resources; the dispatch fills them in."""
 
     folder: str = Field(
         "",
@@ -72,7 +72,7 @@ class SlurmJobConfiguration(BaseJobConfiguration, _Where):
 
 @dataclass(frozen=True)
 class Layers:
-    """Where the variables of a job come from, the later over the earlier. All are read as they stand now: who corrects
+    """Sources of the variables of a job, the later over the earlier. All are read as they stand now: who corrects
     one of them and retries the run, or starts the study again, expects the next job to have it."""
 
     configuration: SlurmJobConfiguration
@@ -132,7 +132,7 @@ def plan_of(
 
 
 def own_resources(study: Any) -> dict[str, dict[str, Any]]:
-    """What the study itself asks for, by stage name or `all`.
+    """Requests of the study itself, by stage name or `all`.
 
     BadInput when it is nothing that a job can ask for, and for OF_SITE: a profile may be another person's.
     """
@@ -140,7 +140,7 @@ def own_resources(study: Any) -> dict[str, dict[str, Any]]:
 
 
 def kept_resources(study_file: str, group: str = "") -> dict[str, dict[str, Any]]:
-    """As `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that.
+    """Same as `own_resources`, of a study as it is kept beside its runs; none when it is missing: its job reports that.
 
     BadInput also when others than `group` may have written it: what it asks for stands in the job's script.
     """
@@ -231,7 +231,7 @@ def run_name(handle: Handle) -> str:
 
 
 def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
-    """What the flow `stage` is called with."""
+    """Parameters of the flow `stage`."""
     return {
         "study_file": str(study_file),
         "stage": handle.stage.name,
@@ -241,7 +241,7 @@ def stage_parameters(handle: Handle, study_file: Path) -> dict[str, Any]:
 
 
 def job_variables(site: Site, handle: Handle, source: Path) -> dict[str, Any]:
-    """What the run of this stage is given: where it works. Resources are put together for each job (`plan_of`)."""
+    """Job variables of this stage's run: where it works. Resources are put together for each job (`plan_of`)."""
     name = handle.stage.name
     seed: int | str = next(iter(handle.seeds)) if len(handle.seeds) == 1 else "all"
     label = site.job_name if seed != "all" else site.job_name.replace("-s{seed}", "")

@@ -30,10 +30,10 @@ from tasks.findings.table import without_links
 
 LOG = logging.getLogger("ratchet.slurm")
 SHOW_EVERY_SECONDS = 20.0
-"""Of a run that goes on. Each log and each bar is a write, and SQLite refuses those of two at once."""
+"""Interval for a run that goes on. Each log and each bar is a write, and SQLite refuses those of two at once."""
 AT_ONCE_BYTES = 60_000
 LAST_BYTES = 1_000_000
-"""When a job has ended, at most so much of what it wrote since the last poll is shown; the file has it all."""
+"""Most that is shown of what an ended job wrote since the last poll; the file has it all."""
 TAIL_LINES = 30
 LINE = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d) (?P<level>[A-Z]+) (?P<name>\S+): (?P<message>.*)"
@@ -42,7 +42,7 @@ LINE = re.compile(
 
 
 class Mirror:
-    """What was shown so far of each watched run."""
+    """Record of what was shown so far of each watched run."""
 
     def __init__(self, client: SyncPrefectClient) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class Mirror:
             shown.curves()
 
     def _show_log(self, seen: Seen, ended: bool = False) -> None:
-        """The log's new lines, of a job that ended all that are left (of very many, the last ones)."""
+        """The log's new lines; all that are left where the job ended (the last ones of very many)."""
         file = Journal(Path(seen.run.folder)).log(seen.submissions[-1])
         if ended and (last := file.stat().st_size - LAST_BYTES) > _shown(file):
             durable.replace_quickly(_mark(file), last)

@@ -32,7 +32,7 @@ ASKED_EVERY_SECONDS = 300.0
 CALL_SECONDS = 15.0
 """For SLURM's accounting: the worker watches no job meanwhile."""
 TOLD_AT_ONCE = 20
-"""So many are told in one poll, some requests each; it must not hold up the jobs."""
+"""Number told in one poll, some requests each; it must not hold up the jobs."""
 
 
 class NoAnswer(Exception):
@@ -48,7 +48,7 @@ class SubmitLimit:
     name: str
 
     def counts(self, job: Job) -> bool:
-        """Whether SLURM counts the job towards this limit."""
+        """True where SLURM counts the job towards this limit."""
         return (job.qos if self.of == "QOS" else job.account).lower() == self.name.lower()
 
 
@@ -59,7 +59,7 @@ def submit_limit(account: str = "", qos: str = "", ask: Callable[..., Done] = ca
     As SLURM does, a QOS's limit is taken before that of the user's association (slurm.schedmd.com/resource_limits).
     Of several associations the widest counts: a job too many is only refused, and tried again.
     """
-    user = pwd.getpwuid(os.geteuid()).pw_name  # as SLURM knows who submits: LOGNAME may name somebody else
+    user = pwd.getpwuid(os.geteuid()).pw_name  # SLURM's name of who submits: LOGNAME may name somebody else
     fields = "format=account,defaultqos,maxsubmitjobs"
     found = _rows(ask, 3, "sacctmgr", "-nP", "show", "associations", f"user={user}", fields)
     mine = [row for row in found if row[0] == account] or found
@@ -90,11 +90,11 @@ class Alive:
     """The user's jobs that are queued or running."""
 
     counted: list[Job] = field(default_factory=list)
-    """Of the pool's runs that are Pending or Running: Prefect counts them itself."""
+    """Jobs of the pool's runs that are Pending or Running: Prefect counts them itself."""
     uncounted: list[Job] = field(default_factory=list)
-    """Of the pool's other runs: a job that is being cancelled has its place until it has ended."""
+    """Jobs of the pool's other runs: a job that is being cancelled has its place until it has ended."""
     others: list[Job] = field(default_factory=list)
-    """Of no run of this pool."""
+    """Jobs of no run of this pool."""
 
 
 class Places:
@@ -113,10 +113,10 @@ class Places:
         self._asked: tuple[float, tuple[str, str], SubmitLimit | None] | None = None
         self._allowed: int | None = None
         self._unknown = False
-        """Whether SLURM's accounting has not answered yet."""
+        """True where SLURM's accounting has not answered yet."""
         self._words = self._said = ""
         self.are_kept = False
-        """Whether Prefect knows the limit: before, it would give out all runs."""
+        """True where Prefect knows the limit: before, it would give out all runs."""
 
     def keep(self, site: Site, alive: Alive) -> None:
         """Tells Prefect how many may be under way, unless it knows.
@@ -173,7 +173,7 @@ class Places:
             self._runs.set_state(SetState(run, "SCHEDULED", WAITS, message, origin="put off"))
 
     def _set_before(self) -> int | None:
-        """What Ratchet set last; None when that is not known."""
+        """Limit that Ratchet set last; None when that is not known."""
         try:
             return int(durable.read_json(self._file))
         except FileNotFoundError:

@@ -35,9 +35,9 @@ from deployments.slurm.pool.submissions import Submissions
 LOG = logging.getLogger("ratchet.slurm")
 CANCEL_AGAIN_SECONDS = 20.0
 GATHER_SECONDS = 60.0
-"""At most so long a first job waits for others of its array: less than a run may be Pending without a submission."""
+"""Longest wait of a first job for others of its array: less than a run may be Pending without a submission."""
 POLLS_APART_SECONDS = 45.0
-"""At most so much of the time between two polls counts as absence of a job that neither found."""
+"""Most of the time between two polls that counts as absence of a job that neither found."""
 
 
 class Pool:
@@ -59,22 +59,22 @@ class Pool:
         self.slurm, self.runs, self.limits, self._clock = slurm, runs, limits or Limits(), clock
         self._ours, self._more_come = ours, more_come
         self._gathering: float | None = None
-        """Since when first jobs wait for others of their array; None when none does."""
+        """Time since which first jobs wait for others of their array; None when none does."""
         self.submissions = Submissions(slurm, self.limits, clock, ours, arrays)
         self.live = self.submissions.live
         """The newest submission of each run whose job may still live, by run id; for counting and showing."""
         self.seen: list[Seen] = []
-        """What the last poll found, for showing it."""
+        """Findings of the last poll, for showing them."""
         self.alive: Alive | None = None
         """The user's queued and running jobs; None when SLURM did not answer."""
         self.done: list[Action] = []
-        """What the last poll did; when an error of Prefect ended it, what it did before."""
+        """Actions of the last poll; when an error of Prefect ended it, those done before."""
         self._unsettled: set[str] = set()
         """Runs whose state was to be set, and perhaps was not: they are read whatever their state is."""
         self._in_state: dict[str, float] = {}
         """When each state of a run was first seen, by its id."""
         self._absent: dict[str, float] = {}
-        """For how long polls did not find a job, by its name."""
+        """Time for which polls did not find a job, by its name."""
         self._polled: float | None = None
         """When SLURM last answered; None when the last poll had no answer."""
         self._beats = Heartbeats(clock)
@@ -82,7 +82,7 @@ class Pool:
         """When a job was last cancelled, or was to be and not found, by its name."""
 
     def submit(self, plan: Plan) -> str | None:
-        """As `Submissions.submit`; may be called from several threads."""
+        """Same as `Submissions.submit`; may be called from several threads."""
         return self.submissions.submit(plan)
 
     def poll(self) -> list[Action]:
@@ -161,7 +161,7 @@ class Pool:
                 self._cancelled[entry.name] = self._clock()
 
     def _seen(self, run: Run, jobs: dict[str, Job], since: float) -> Seen | None:
-        """What is known of a run, `since` seconds after the last poll; None when it cannot be read now."""
+        """Facts known of a run, `since` seconds after the last poll; None when it cannot be read now."""
         now, folder = self._clock(), Path(run.folder)
         if self.submissions.is_busy(folder):
             return None
@@ -174,7 +174,7 @@ class Pool:
             return None
 
     def _on_disk(self, run: Run, folder: Path, jobs: dict[str, Job], since: float, in_state_for: float) -> Seen:
-        """What journal, records and logs say of a run, as far as SLURM's answer leaves it open."""
+        """Facts that journal, records and logs tell of a run, as far as SLURM's answer leaves them open."""
         submissions = self.submissions.journal(folder).of(run.id) if run.folder else []
         last = submissions[-1] if submissions else None
         if last is None or not last.live:
@@ -249,7 +249,7 @@ class Pool:
             self._cancel(run, action.submission)
 
     def _may_cancel(self, entry: Submission) -> bool:
-        """Whether its job is known and was not cancelled a moment ago."""
+        """True where its job is known and was not cancelled a moment ago."""
         last = self._cancelled.get(entry.name)
         return entry.job_id is not None and (last is None or self._clock() - last >= CANCEL_AGAIN_SECONDS)
 

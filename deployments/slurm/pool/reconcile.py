@@ -1,4 +1,4 @@
-"""What to do about each flow run, given all that is known of it: a pure function.
+"""Decides what to do about each flow run, given all that is known of it: a pure function.
 
 Disk is read first (the attempt's record), then SLURM. Only a state on the list of ends ends a run; unknown, vanished
 and unreachable mean: wait. Whatever is decided twice is decided alike, so a worker may die between any two lines of
@@ -38,16 +38,16 @@ OPEN = ("PENDING", "RUNNING", "CANCELLING", "CRASHED")
 
 @dataclass(frozen=True)
 class Limits:
-    """How long is waited. Seconds."""
+    """Waiting times in seconds."""
 
     submit_grace: float = 60.0
     """After a submit without an answer, before its name is taken for not queued."""
     vanished: float = 300.0
     """After a job was last seen, before it is taken for lost (only when its heartbeat stands still too)."""
     lost_queue: float = 60.0
-    """As `vanished`, where the accounting says too that the cluster lost its queue."""
+    """Same as `vanished`, where the accounting says too that the cluster lost its queue."""
     unsubmitted: float = 120.0
-    """A flow run may be Pending without any submission for so long: its worker died before it wrote one."""
+    """Longest time of a flow run Pending without any submission: its worker died before it wrote one."""
     crash_delay: float = 30.0
     held_delay: float = 300.0
     not_now_delay: float = 300.0
@@ -64,7 +64,7 @@ class Run:
     name: str
     message: str = ""
     folder: str = ""
-    """Where the journal of its jobs is kept."""
+    """Folder of its jobs' journal."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,16 @@ class Seen:
     attempt: Mapping[str, Any] | None = None
     """The attempt's record that the newest submission's job wrote, if any."""
     memory_exceeded: bool = False
-    """Whether the end of the job's log shows a kill for memory (clusters without cgroups)."""
+    """True where the end of the job's log shows a kill for memory (clusters without cgroups)."""
     cancel_logged: bool = False
-    """Whether the end of the job's log shows a scancel (all that is left of it when SLURM forgot the job)."""
+    """True where the end of the job's log shows a scancel (all that is left of it when SLURM forgot the job)."""
     heartbeat: bool = False
-    """Whether the run directory's lock is held and its heartbeat moved lately; read when SLURM knows no such job."""
+    """True where the run directory's lock is held and its heartbeat moved lately; read when SLURM knows no such job."""
     in_state_for: float = 0.0
     absent_for: float = 0.0
     """How long SLURM answered without knowing the newest submission's job."""
     marker: bool = False
-    """Whether the stage's marker is there."""
+    """True where the stage's marker is there."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ class SetState:
     message: str
     delay_seconds: float = 0.0
     origin: Origin = "automatic"
-    """Of a scheduled state: who asks by it for the run's next job."""
+    """For a scheduled state: who asks by it for the run's next job."""
     needs_person: bool = False
-    """Whether the run waits until a person acts, so that one must be notified."""
+    """True where the run waits until a person acts, so that one must be notified."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _of_run(
 
 
 def _asked_again(run: Run, last: Submission) -> bool:
-    """Whether a person retried the run, and this job, which still lived, is not what that wish asked for.
+    """True where a person retried the run, and this job, which still lived, is not what that wish asked for.
 
     It is older than the run's present Pending state (one of our own name was set over one that asked for this job), or
     it was cancelled for a wish that no longer stands.
@@ -243,7 +243,7 @@ def _vanished(seen: Seen, last: Submission, limits: Limits, patience: float) -> 
 
 
 def _goes_on(run: Run) -> Follows:
-    """What follows when the work could go on: unless the run was cancelled, it does."""
+    """State that follows when the work could go on: it does, unless the run was cancelled."""
     return "Cancelled" if run.type in ("CANCELLING", "CANCELLED") else "AwaitingRetry"
 
 
@@ -299,7 +299,7 @@ def _finish(seen: Seen, last: Submission, job: Job, limits: Limits) -> Action | 
 
 
 def _without_record_of_end(job: Job, where: str) -> Diagnosis:
-    """What its exit code says of a job that left no record of its end; else what SLURM says."""
+    """Diagnosis of a job that left no record of its end, by its exit code; else what SLURM says."""
     if (job.state, job.exit_code) != ("FAILED", DISK_FULL):
         return diagnosis.of_end(job)
     advice = "Free space or raise the quota where the run directory lies: the next job goes on from what is saved."

@@ -34,7 +34,7 @@ ENDED_BY_OTHERS = of_type(StateType.CANCELLED, StateType.CRASHED)
 
 
 def passes(error: httpx.HTTPError) -> bool:
-    """Whether the server may answer otherwise later: it was away or busy, or failed itself."""
+    """True where the server may answer otherwise later: it was away or busy, or failed itself."""
     busy = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS)
     return not isinstance(error, httpx.HTTPStatusError) or (
         error.response.status_code >= 500 or error.response.status_code in busy
@@ -42,7 +42,7 @@ def passes(error: httpx.HTTPError) -> bool:
 
 
 def patiently(ask: Callable[[], Answer]) -> Answer:
-    """What it answers; a server that is busy or away is asked again, for some 20 s. Raises the last httpx.HTTPError."""
+    """Answer of the server; one that is busy or away is asked again, for some 20 s. Raises the last httpx.HTTPError."""
     for wait in AGAIN_AFTER_SECONDS:
         try:
             return ask()
@@ -90,7 +90,7 @@ class PrefectRuns:
         return self._client.read_work_pool(self._pool).concurrency_limit
 
     def allow(self, at_once: int | None) -> None:
-        """From now on the server gives out a run of the pool only while fewer than this are Pending or Running."""
+        """Lets the server give out a run of the pool from now on only while fewer than this are Pending or Running."""
         self._client.update_work_pool(self._pool, WorkPoolUpdate(concurrency_limit=at_once))
 
     def set_state(self, wish: SetState) -> bool:

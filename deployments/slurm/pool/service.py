@@ -64,7 +64,7 @@ class Walks:
         """`start` walks the study of this name below a root, without a name all that are there."""
         self._start, self._clock = start or _process, clock
         self._due: dict[tuple[Path, str], float] = {}
-        """From when on each study is to be walked."""
+        """Time from which each study is to be walked."""
         self._walked: tuple[Path, str] = Path(), ""
         self._process: subprocess.Popen[bytes] | None = None
         self._began = 0.0
@@ -75,8 +75,8 @@ class Walks:
         self._due[root, study] = min(due, self._due.get((root, study), due))
 
     def look(self) -> bool:
-        """Sees to the walk under way and begins the next one; whether one has ended, after which there may be stages
-        to submit."""
+        """Sees to the walk under way and begins the next one; True where one has ended, after which there may be
+        stages to submit."""
         ended = self._process is not None and self._has_ended(self._process)
         if ended:
             self._process = None
@@ -148,7 +148,7 @@ class Service:
             self.lock.release()
 
     def still_serves(self) -> bool:
-        """Whether no other worker took the pool: asked before whatever could not be taken back."""
+        """True where no other worker took the pool: asked before anything that could not be taken back."""
         try:
             self.lock.check()
         except locks.LockLost:
@@ -200,7 +200,7 @@ class Service:
         return None
 
     def set_state(self, flow_run: FlowRun, type_: str, name: str, message: str, delay: float = 0.0) -> bool:
-        """Whether the run was still open, and is set to this state: else a poll set its end before."""
+        """True where the run was still open, and is set to this state: else a poll set its end before."""
         now = self._client.read_flow_run(flow_run.id)
         if now.state is None or now.state.is_final():
             return False
@@ -208,7 +208,7 @@ class Service:
         return self.runs.set_state(SetState(run, type_, name, message, delay, "put off"))
 
     def asked_for_by(self, flow_run: FlowRun) -> tuple[bool, str, str]:
-        """Whether Ratchet itself asked for the job; the message of the newest scheduled state, which may only put it
+        """True where Ratchet itself asked for the job; the message of the newest scheduled state, which may only put it
         off; and the id of the present state, which is later than the one that `flow_run` has."""
         states = self._client.read_flow_run_states(flow_run.id)
         ours = [state for state in states if state.is_scheduled() and state.name not in PREFECTS_OWN]
@@ -252,7 +252,7 @@ class Service:
         """One poll: reconcile first, then show, then set how many may come."""
         try:
             self.pool.poll()
-        finally:  # what was done before the server went away is shown all the same
+        finally:  # shows also what was done before the server went away
             self.show(self.pool.done)
             self._ask_for_walks(self.pool.done)
         if self.pool.alive is not None:
@@ -265,7 +265,7 @@ class Service:
         self.places.tell(sum(one.run.type in UNDER_WAY for one in self.pool.seen))
 
     def _ask_for_walks(self, actions: Iterable[Action]) -> None:
-        """What waited for a stage that ended, or for the last one under way, may start now."""
+        """Asks for walks: what waited for a stage that ended, or for the last one under way, may start now."""
         for action in actions:
             if isinstance(action, Finish) and action.end.follows != "AwaitingRetry" and not action.end.again:
                 with suppress(ValueError):  # a folder that a person gave is of no study

@@ -1,4 +1,4 @@
-"""What is submitted for the pool's runs: written into the journal first, one job of a run at a time.
+"""Submissions for the pool's runs: written into the journal first, one job of a run at a time.
 
 The first jobs of a study's stage that ask SLURM for the same are one job array, where the site wants that: they are
 gathered, and submitted together at a later poll. A task is a job like any other from then on: its journal has it
@@ -27,7 +27,7 @@ from tasks.stage.outcome import Follows
 
 LOG = logging.getLogger("ratchet.slurm")
 TASKS_AT_MOST = 200
-"""Of one array, where the cluster's MaxArraySize does not say less."""
+"""Maximum for one array, where the cluster's MaxArraySize does not say less."""
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,15 @@ class Submissions:
     def __init__(
         self, slurm: SlurmCommands, limits: Limits, clock: Callable[[], float], ours: Callable[[], bool], arrays: Path
     ) -> None:
-        """As for `Pool`."""
+        """Takes what `Pool` takes."""
         self._slurm, self._limits, self._clock, self._ours, self._arrays = slurm, limits, clock, ours, arrays
         self.live: dict[str, Submission] = {}
         """The newest submission of each run whose job may still live, by run id."""
         self._journals: dict[Path, Journal] = {}
         self._gathered: dict[str, Plan] = {}
-        """Whose first jobs are submitted as arrays at the next poll, by run id."""
+        """Plans whose first jobs are submitted as arrays at the next poll, by run id."""
         self._tasks_at_most: int | None = None
-        """Of one array, asked once; 1 where this cluster takes no array of ours."""
+        """Maximum for one array, asked once; 1 where this cluster takes no array of ours."""
         self._sought: dict[str, float] = {}
         self._busy: dict[Path, threading.Lock] = {}
         self._guard = threading.Lock()
@@ -173,7 +173,7 @@ class Submissions:
 
     @property
     def gathered(self) -> list[Plan]:
-        """Whose first jobs wait for each other."""
+        """Plans whose first jobs wait for each other."""
         return list(self._gathered.values())
 
     def submit_gathered(self, plans: list[Plan]) -> dict[str, str]:
@@ -239,7 +239,7 @@ class Submissions:
         return those
 
     def _refused(self, error: Refused, script: Path, before: End | None) -> End:
-        """What follows a refusal: one that time or other nodes mend does not fail the run."""
+        """End that follows a refusal: one that time or other nodes mend does not fail the run."""
         found = Diagnosis(
             "error",
             "refused",
@@ -293,7 +293,7 @@ class Submissions:
         return self._journals.setdefault(folder, Journal(folder))
 
     def is_busy(self, folder: Path) -> bool:
-        """Whether a job is being submitted there: nothing follows from what is there now."""
+        """True while a job is being submitted there: nothing follows from what is there now."""
         return folder in self._busy and self._busy[folder].locked()
 
     def forget(self, but: set[Path]) -> list[Path]:

@@ -39,7 +39,7 @@ LOG = logging.getLogger("ratchet.slurm")
 CANCEL_POLL_SECONDS = 2.0
 STAND_BY_SECONDS = 10.0
 SUBMITTED_AT_ONCE = 4
-"""So many runs are on their way to a job. With some hundreds a server on SQLite stands still: its connections wait for
+"""Number of runs on their way to a job. With some hundreds a server on SQLite stands still: its connections wait for
 each other until they time out."""
 FEW_JOBS, MANY_JOBS = 20, 1000
 FEW_SECONDS, MANY_SECONDS = 5.0, 30.0

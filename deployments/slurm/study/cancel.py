@@ -40,11 +40,11 @@ from tasks.stage.validation import validated
 
 LOG = logging.getLogger("ratchet.slurm")
 HOOK_SECONDS = 120.0
-"""For so long a cancelled flow run's own process is given to end its study."""
+"""Time that a cancelled flow run's own process is given to end its study."""
 
 
 def address_of(slurm: SlurmStudy) -> str:
-    """Where the study's flow run is seen: the one under way, else a new one."""
+    """Address of the study's flow run: the one under way, else a new one."""
     best_effort(lambda: end_killed(study_file.tag(slurm.file)))
     with get_client(sync_client=True) as client:
         tagged = flow_runs(client, tags={"all_": [study_file.tag(slurm.file)]}, state=NOT_ENDED)
@@ -54,7 +54,7 @@ def address_of(slurm: SlurmStudy) -> str:
 
 
 def is_of(run: FlowRun, slurm: SlurmStudy) -> bool:
-    """Whether a flow run with the study's tag is of its root: a server may have the same study below another one."""
+    """True where a flow run with the study's tag is of its root: a server may have the same study below another one."""
     return "study" in run.parameters and root_of(slurm.site, run.parameters.get("root", "")) == slurm.root
 
 
@@ -97,7 +97,7 @@ def stop(slurm: SlurmStudy) -> None:
 
 
 def mark_stopped(slurm: SlurmStudy) -> list[Path]:
-    """From now on nothing of the study is started by itself; its files, none where it was never started."""
+    """Lets nothing of the study start by itself from now on; its files, none where it was never started."""
     files = _files_of(slurm)
     for file in files:
         study_file.stopped(file).touch()
@@ -162,7 +162,7 @@ def finish_cancels(root: Path) -> None:
                 for page in _pages_of(client.read_flow(run.flow_id).name, root, site):
                     study = validated(page.model, given["study"], f"flow run {run.name}")
                     stop(SlurmStudy.at_site(replace(page, over=given.get("over") or {}), study, str(root)))
-            except BadInput as error:  # of a study as it was once, say; the others are ended all the same
+            except BadInput as error:  # an outdated study's, say; the others are ended all the same
                 LOG.warning("%s was cancelled, but not its stages: cancel them by hand. %s", run.name, error)
             except httpx.HTTPError as error:
                 LOG.warning("%s was cancelled, but not yet all its stages: it is tried again. %s", run.name, error)
@@ -174,7 +174,7 @@ def finish_cancels(root: Path) -> None:
 
 
 def _cancelled_unheard(client: SyncPrefectClient, file: Path, site: Site, root: Path) -> bool:
-    """Whether a flow run of the study was cancelled since the study was started, and no process ended the study: none
+    """True if a flow run of the study was cancelled since the study was started, and no process ended the study: none
     had the run yet, or it was gone with its worker, and Prefect called the run Cancelled after five minutes."""
     return any(
         root_of(site, run.parameters.get("root", "")) == root

@@ -1,4 +1,4 @@
-"""What a study's jobs cost and what of it was used: from the journals and the attempts' records.
+"""Cost of a study's jobs, and what of it was used: from the journals and the attempts' records.
 
 A job that was killed could not write down what it had used; the accounting knows it, where there is one.
 """
@@ -19,7 +19,7 @@ from tasks.findings.table import markdown_table
 from tasks.stage.progress import duration
 
 Accounting = Callable[[Sequence[str]], Mapping[str, Used]]
-"""What jobs used, by id, as far as SLURM knows."""
+"""Resources that jobs used, by id, as far as SLURM knows."""
 LITTLE = 0.5
 """A share of what was asked, below which asking for less is suggested."""
 MUCH_LOST = 0.05
@@ -46,7 +46,7 @@ class Use:
 
     @property
     def suggestion(self) -> str:
-        """What to ask for next time; empty when nothing stands out."""
+        """Advice on what to ask for next time; empty when nothing stands out."""
         asked, less = self.asked, []
         if asked.gpus and not self.on_gpu:
             less.append("gpus: 0")
@@ -62,7 +62,7 @@ class Use:
 
 
 def use_of(run: RunDirectory, accounting: Accounting = lambda ids: {}) -> Use | None:
-    """What the stage's jobs used; None when it had none."""
+    """Resources that the stage's jobs used; None when it had none."""
     entries = Journal(jobs_folder(run)).all()
     if not entries:
         return None
@@ -130,7 +130,7 @@ def _costs(uses: Sequence[Use], of_steps: str = "") -> list[str]:
 
 
 def _shares(use: Use) -> list[str]:
-    """What was used of the processors and of the memory that were asked for."""
+    """Shares used of the processors and of the memory that were asked for."""
     of_asked = f" of {use.asked.memory_gb:g}" if use.asked.memory_gb else ""
     return [
         "" if use.cpu_share is None else f"{use.cpu_share:.0%} of {use.asked.cpus}",

@@ -29,7 +29,7 @@ from tasks.stage.outcome import AWAITING_RETRY, COMPLETED, state_of_study
 LOG = logging.getLogger("ratchet.slurm")
 POLL_SECONDS = 5.0
 BUSY_SECONDS = 900.0
-"""So long a start that comes no further goes on trying with a server that is busy or away, beside what Prefect's
+"""Time that a start that comes no further goes on trying with a server that is busy or away, beside what Prefect's
 client does itself."""
 MOST_SECONDS = 60.0
 """Between two such tries; the first comes after POLL_SECONDS."""
@@ -50,7 +50,7 @@ class Follower:
         off, it goes on with the others."""
 
     def start(self, told: Told = nobody) -> Standings:
-        """As a person does: what failed or was cancelled begins again.
+        """Starts as a person does: what failed or was cancelled begins again.
 
         The study is kept below the root, where `advance` and the jobs read it; before that, BadInput says what stands
         against it, and nothing of what is under way has changed.
@@ -70,7 +70,7 @@ class Follower:
         return _advanced(self._slurm, person=True, told=begun, begun=frozenset(self._begun))
 
     def advance(self, told: Told = nobody) -> Standings:
-        """Starts what became ready since; what failed stays so, and of a study that was cancelled nothing is started.
+        """Starts what became ready since; what failed stays so, and nothing is started of a study that was cancelled.
 
         BadInput when the study's file is gone.
         """

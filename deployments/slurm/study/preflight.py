@@ -1,4 +1,4 @@
-"""What is checked before a study's first job: whether the cluster could run each of its stages."""
+"""Checks before a study's first job: whether the cluster could run each of its stages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tasks.stage.run import Needs
 
 LOG = logging.getLogger("ratchet.slurm")
 MANY_STAGES = 100
-"""From so many on, a start takes minutes on SQLite (tests/benchmarks/README.md)."""
+"""Number from which a start takes minutes on SQLite (tests/benchmarks/README.md)."""
 
 
 def require_runnable(slurm: SlurmStudy) -> None:
@@ -48,7 +48,7 @@ class Checked:
     """The next jobs of a study's unfinished stages, and what stands against them."""
 
     plans: list[tuple[Handle, Plan]]
-    """Of those stages whose job can be put together."""
+    """Stages whose job can be put together, and their plans."""
     problems: dict[str, list[str]]
     """Each once, with the labels of the stages that it stops; none of them: it stops all."""
 
@@ -115,7 +115,7 @@ def warn_of_idle_pools(client: SyncPrefectClient) -> None:
 
 
 def _unowned(slurm: SlurmStudy) -> list[str]:
-    """What others may write, for which `advance` would start nothing more."""
+    """Objections to files that others may write, for which `advance` would start nothing more."""
     try:
         slurm.require_own()
     except BadInput as error:

@@ -23,11 +23,11 @@ NOTHING: Mapping[str, Path] = {}
 LEFT_OUT = {"__pycache__", "sites"}
 """Folders that no job reads: a corrected site file makes no other source."""
 NAME = re.compile(r"[0-9a-f]{16}")
-"""Of a copy."""
+"""Name of a copy."""
 
 
 def staged(folder: Path, own: Mapping[str, Path] = NOTHING, repository: Path = REPOSITORY) -> Path:
-    """Where the present source is, or would be, kept below `folder`."""
+    """Place below `folder` where the present source is, or would be, kept."""
     return folder / _digest(_contents(repository, own))
 
 
@@ -75,7 +75,7 @@ def require_as_staged(copy: Path) -> None:
 
 
 def in_copy() -> bool:
-    """Whether this process runs a copy, as a job does."""
+    """True where this process runs a copy, as a job does."""
     return (REPOSITORY / attempts.SOURCE_FILE).is_file()
 
 

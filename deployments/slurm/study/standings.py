@@ -34,7 +34,7 @@ from tasks.stage.outcome import AWAITING_RETRY, BAD_INPUT, CANCELLED, COMPLETED,
 
 Stand = Literal["finished", "waits", "ready", "under way", "failed", "cancelled"]
 UNSEEN_SECONDS = 90.0
-"""For so long an NFS client may know nothing of a marker that another host wrote (its own limit is a minute)."""
+"""Time that an NFS client may know nothing of a marker that another host wrote (its own limit is a minute)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Standing:
     message: str
     flow_run: str | None = None
     bad_input: bool = False
-    """Whether it failed for what it was given, which a person must correct."""
+    """True where it failed for what it was given, which a person must correct."""
 
     @property
     def state(self) -> PrefectState:
@@ -64,7 +64,7 @@ Told = Callable[[Handle, Standing], None]
 
 
 def nobody(handle: Handle, standing: Standing) -> None:
-    """Where nobody wants to be told."""
+    """Does nothing: nobody wants to be told."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Standings:
 
     @property
     def under_way(self) -> bool:
-        """Whether any stage is worked on or queued."""
+        """True where any stage is worked on or queued."""
         return any(standing.stand == "under way" for standing in self.standings.values())
 
     def standing(self, handle: Handle) -> Standing:
@@ -85,7 +85,7 @@ class Standings:
 
 
 class KnownRuns:
-    """What Prefect knows of the stages of a study: flow runs by id and by the key that they were made with, read for
+    """Flow runs of a study's stages that Prefect knows, by id and by the key that they were made with, read for
     many at once. One that had ended when it was read is asked for again: a person may have retried it since."""
 
     def __init__(self, client: SyncPrefectClient) -> None:
@@ -119,7 +119,7 @@ class KnownRuns:
             return None
 
     def made_by_now(self, key: str) -> FlowRun | None:
-        """As `made_with`, asked again: somebody may have made it since all were read."""
+        """Same as `made_with`, asked again: somebody may have made it since all were read."""
         self.read([], [key])
         return self._by_key.get(key)
 
@@ -132,7 +132,7 @@ class KnownRuns:
 
 
 def is_over(run: FlowRun) -> bool:
-    """Whether it has ended."""
+    """True where it has ended."""
     return run.state is not None and run.state.is_final()
 
 
@@ -225,7 +225,7 @@ class Look:
         self._ask_for([handle for handle in given if not handle.finished])
         for handle in given:
             if not handle.finished:
-                handle.check_marker()  # what it reads may have become finished on the way
+                handle.check_marker()  # its inputs may have become finished on the way
             self._found.handles.append(handle)
             person = self._person and handle.run.fingerprint not in self._begun
             standing = self._found.standings[handle.run.fingerprint] = self._stand(handle, person)
@@ -294,7 +294,7 @@ class Look:
 
 
 def held_by(run: RunDirectory) -> str:
-    """Who works on a stage without any flow run that we know of. Takes its lock for a moment."""
+    """Names who works on a stage without any flow run that we know of. Takes its lock for a moment."""
     folder = run.path / "locks"
     if locks.holder(folder) is None:
         return ""
@@ -312,7 +312,7 @@ def _finished_lately(last: Submission | None) -> TypeGuard[Submission]:
 
 
 def key_of(handle: Handle, generation: int) -> str:
-    """Of the flow run of a stage in a generation: Prefect makes one for each key."""
+    """Key of a stage's flow run in a generation: Prefect makes one run for each key."""
     return f"{handle.run.path.absolute()}:{handle.run.fingerprint}:{generation}"
 
 

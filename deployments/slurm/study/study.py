@@ -98,7 +98,7 @@ class SlurmStudy:
 
     @property
     def present_source(self) -> Path:
-        """Where a copy of the present source would be; nothing is written."""
+        """Place where a copy of the present source would be; nothing is written."""
         return staged(self.root / SOURCES, own_files(self.page, self.handles))
 
     def table_without_stopped(self) -> Handle | None:
@@ -118,14 +118,14 @@ class SlurmStudy:
 
 
 def path_of(root: Path, page: Page, study: Any, handles: Sequence[Handle]) -> Path:
-    """Where a walked study is kept."""
+    """File in which a walked study is kept."""
     which = "sweep" if page.over else f"s{study.seed}"
     name = f"{page.name}-{which}-{handles[-1].run.fingerprint[:12]}.yaml"
     return root / study.name / FOLDER / name
 
 
 def tag(file: Path) -> str:
-    """What tells the study's own flow runs from others."""
+    """Tag that tells the study's own flow runs from others."""
     return file.stem
 
 
@@ -187,9 +187,9 @@ def active(root: Path, study: str = "") -> list[Path]:
     """The studies below `root`, of this name if one is given, that were started and neither stopped nor finished since,
     oldest first."""
     found = [file for file in root.glob(f"{glob.escape(study) or '*'}/{FOLDER}/*.yaml") if not stopped(file).exists()]
-    return sorted(found, key=lambda file: file.lstat().st_mtime)  # of a link that leads nowhere, too
+    return sorted(found, key=lambda file: file.lstat().st_mtime)  # a link may lead nowhere, so lstat
 
 
 def stopped(file: Path) -> Path:
-    """Where it stands that the study is finished, or was stopped by a person: nothing is started by itself then."""
+    """File that says that the study is finished, or was stopped by a person: nothing is started by itself then."""
     return file.with_suffix(STOPPED)
