@@ -261,14 +261,15 @@ def _difference_table(name: str, results: FinalResults, findings: Findings) -> T
         could = smallest(row.increase_nats_per_token)
         rows.append([f"{row.model} - {row.reference}", *cells, could, results.run("transfer")])
     tested = ["interval", "p", "adjusted"]
-    by = "p by exchanges within sources" if rates else "p"
-    about_p = f" {by}, for one comparison, and {_adjusted(results)}; at the border an interval may disagree with p."
-    about_p = about_p if rates or findings.searches > 1 else ""
+    about_p = ""
+    if rates or findings.searches > 1:
+        by = "p by exchanges within sources" if rates else "p"
+        about_p = f" {by}, for one comparison, and {_adjusted(results)}; at the border an interval may disagree with p."
     return Table(
         "Differences between models of the increase under the strongest attack, in nats per token"
         + (", and of the success rate in percentage points" if rates else "")
-        + f"; paired by document, {sampled(findings)}, one seed.{about_p} Last, {COULD_SHOW}, of the "
-        "increase.",
+        + f"; paired by document, {sampled(findings)}, one seed.{about_p} Last, {COULD_SHOW}, of "
+        "the increase.",
         ["difference", "increase", *tested, *(["success", *tested] if rates else []), "could show", "run"],
         rows,
     )

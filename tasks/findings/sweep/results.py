@@ -179,11 +179,17 @@ def metrics_of(results: SweepResults, patterns: Sequence[str]) -> list[Metric]:
     for name in results.numbers:
         form, label = _form_and_label(name, patterns)
         by_form.setdefault(form, {})[label] = name
-    titles = [_title(form) for form in by_form]
-    return [
-        Metric(title if titles.count(title) == 1 else f"{title} of {form.partition('.NAME')[0]}", form, numbers)
-        for title, (form, numbers) in zip(titles, by_form.items(), strict=True)
-    ]
+    return [Metric(title, form, by_form[form]) for form, title in _titles([*by_form]).items()]
+
+
+def _titles(forms: Sequence[str]) -> dict[str, str]:
+    """Title of each form: the common part of its numbers' names, behind the words that tell it from another's."""
+    titles = {}
+    for form in forms:
+        alike = [set(other.split(".")) for other in forms if _title(other) == _title(form)]
+        words = [word for word in form.split(".") if not all(word in other for other in alike)]
+        titles[form] = ", ".join([*words, _title(form)])
+    return titles if len({*titles.values()}) == len(forms) else dict(zip(forms, forms, strict=True))
 
 
 def _form_and_label(name: str, patterns: Sequence[str]) -> tuple[str, str]:
