@@ -44,12 +44,17 @@ def main(place: str, arguments: Sequence[str] | None = None) -> int:
 
 def ratchet(arguments: Sequence[str] | None = None) -> int:
     """The command `ratchet`; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options, commands = ratchet_parser()
-    if given and not given[0].startswith("-") and given[0] not in commands:
-        known = ", ".join(commands)
-        return refuse(f"there is no command {given[0]!r}; {did_you_mean(given[0], commands)}the commands are {known}")
-    return _answer(options.parse_args(given or ["--help"]))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser, commands = ratchet_parser()
+    if words and not words[0].startswith("-") and words[0] not in commands:
+        names = ", ".join(commands)
+        return refuse(f"there is no command {words[0]!r}; {did_you_mean(words[0], commands)}the commands are {names}")
+    options, unknown = parser.parse_known_args(words or ["--help"])
+    if unknown:
+        command = f"ratchet {options.command}"
+        close = did_you_mean(unknown[0].partition("=")[0], commands[options.command]._option_string_actions)
+        return refuse(f"{command} takes no {unknown[0]!r}; {close}{command} --help says what it takes")
+    return _answer(options)
 
 
 def _answer(options: argparse.Namespace) -> int:

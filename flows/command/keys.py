@@ -24,14 +24,15 @@ HEADER = ("key", "type", "unit", "default", "limits", "new run", "meaning")
 
 
 def show_keys(page: Page, group: str) -> int:
-    """Prints every key of a study, or of one group of them. BadInput for a group that does not exist."""
-    found = keys_of(page.model, group)
-    if not found:
-        groups = sorted({key.path.split(".")[0] for key in keys_of(page.model)})
-        close = did_you_mean(group, [*groups, *(key.path for key in keys_of(page.model))])
+    """Prints every key of a study, or of one group of them, or those in whose name the word is. BadInput for others."""
+    keys = keys_of(page.model)
+    asked = keys_of(page.model, group) or [key for key in keys if group in key.path]
+    if not asked:
+        groups = sorted({key.path.split(".")[0] for key in keys})
+        close = did_you_mean(group, [*groups, *(key.path for key in keys)])
         raise BadInput(f"--keys {group}: {page.name} has no such key or group; {close}it has {', '.join(groups)}")
     only_with = ""
-    for key in found:
+    for key in asked:
         if key.only_with != only_with and key.only_with:
             show(f"\nwith {key.only_with}:", style="bold")
         only_with = key.only_with

@@ -77,7 +77,8 @@ def _add_studies(add: Add) -> None:
 
 def _add_study_options(options: argparse.ArgumentParser, with_views: bool = True, with_dispatch: bool = True) -> None:
     options.add_argument(
-        "--profile", help="a profile of the study, or a .yaml file (default: quick, where the study has it)"
+        "--profile",
+        help="a profile of the study, a .yaml file, or a run's study.json (default: quick, where the study has it)",
     )
     options.add_argument("--root", help="folder of the run directories (default: runs; on SLURM the site's)")
     options.add_argument(
@@ -124,7 +125,8 @@ def _add_views(options: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="GROUP",
-        help="print every key with type, unit, default, limits and description (of one group: budget), and stop",
+        help="print every key with type, unit, default, limits and description (of one group: budget; with a word in "
+        "its name: flips), and stop",
     )
 
 

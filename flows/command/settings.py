@@ -13,9 +13,12 @@ import yaml
 from deployments.dag.page import Page
 from storage import reading
 from storage.errors import BadInput, cut, did_you_mean
+from storage.run_directory import read
 from tasks.stage.validation import set_key, validated
 
 DEFAULT_PROFILE = "quick"
+KEPT = "study.json"
+"""The file beside each run that has the study which began it: it is a profile too."""
 
 
 def root_of(options: argparse.Namespace) -> str:
@@ -77,7 +80,7 @@ def profile_names(page: Page) -> list[str]:
 def profile_file(page: Page, profile: str) -> Path:
     """The file of a profile. BadInput when there is none of this name."""
     file = Path(profile)
-    if file.suffix in (".yaml", ".yml"):
+    if file.suffix in (".yaml", ".yml") or file.name == KEPT:
         return file
     file = page.profiles / f"{profile}.yaml"
     if not file.is_file():
@@ -88,11 +91,13 @@ def profile_file(page: Page, profile: str) -> Path:
 
 
 def profile_values(page: Page, profile: str) -> dict[str, Any]:
-    """Values of a profile (a name, or a .yaml file), not yet validated. BadInput when it cannot be read."""
+    """Values of a profile (a name, a .yaml file, a run's study.json), not yet validated. BadInput when it cannot be
+    read."""
     file = profile_file(page, profile)
-    values = reading.given_yaml(file, f"there is no file {file}", _Loader)
+    kept = file.name == KEPT
+    values = read(file).get("study") if kept else reading.given_yaml(file, f"there is no file {file}", _Loader)
     if not isinstance(values, dict):
-        raise BadInput(f"{file} must hold keys and values, such as `name: my-study`")
+        raise BadInput(f"{file} {'holds no study' if kept else 'must hold keys and values, such as `name: my-study`'}")
     return {"name": file.stem} | values
 
 

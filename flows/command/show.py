@@ -11,21 +11,18 @@ import math
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
 
-from deployments.dag.page import Page, load_page
+from deployments.dag.page import load_page
 from deployments.dag.sources import is_house_page
 from deployments.dag.walk import Walk
 from deployments.views.listing import date, ended_at, shown_first, standing
-from flows.command import settings
 from storage import attempts, locks
-from storage.differences import ABSENT
 from storage.errors import BadInput
 from storage.inside import inside
 from storage.lineage import Lineages
@@ -158,24 +155,23 @@ def again(run: RunDirectory, named: str = "") -> Iterator[str]:
     names."""
     kept = read(run.study_file)
     try:
-        place, values = str(kept["page"]), dict(kept["study"])
+        place, values = named or str(kept["page"]), dict(kept["study"])
         over = {key: [*varied] for key, varied in kept["over"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         yield NOT_KEPT
         return
-    to_try = f"to try it: {_ratchet()} show {shlex.quote(str(run.path))} --page {shlex.quote(place)}"
-    if not named and not is_house_page(place):
-        yield _words(place, None, over, _changes({}, values), run.root)
-        yield "as it was written down: whether that gives this run was not tried, since it takes code of that file."
-        yield to_try
-        return
+    command = _command(run, place, over)
+    why_untried = "" if named or is_house_page(place) else "it takes code of that file"
     try:
-        page = replace(load_page(named or place), over=over)
-        study = validated(page.model, values, str(run.study_file))
-        if not named and (_names_files(study) or math.prod(map(len, over.values())) > MOST_CELLS):
-            yield _command(page, study, run.root)
-            yield "as it was written down: whether that gives this run was not tried, as it reads what the run names."
-            yield to_try
+        if not why_untried:
+            page = replace(load_page(place), over=over)
+            study = validated(page.model, values, str(run.study_file))
+            if not named and (_names_files(study) or math.prod(map(len, over.values())) > MOST_CELLS):
+                why_untried = "it reads what the run names"
+        if why_untried:
+            yield command
+            yield f"as it was written down: whether that gives this run was not tried, as {why_untried}."
+            yield f"to try it: {_ratchet()} show {shlex.quote(str(run.path))} --page {shlex.quote(place)}"
             return
         walk = Walk(NOWHERE, study.name, study.execution)
         page.walk(study, walk)
@@ -188,7 +184,7 @@ def again(run: RunDirectory, named: str = "") -> Iterator[str]:
             f"({run.study_file}) gives other fingerprints"
         )
         return
-    yield _command(page, study, run.root)
+    yield command
     yield from _made_otherwise(run, walk)
 
 
@@ -197,36 +193,11 @@ def _names_files(study: Any) -> bool:
     return '"/' in json.dumps(study.model_dump(mode="json", exclude={"execution"}))
 
 
-def _command(page: Page, study: Any, root: Path) -> str:
-    """Command with the profile that needs the fewest changes."""
-    proposed: list[tuple[list[str], str | None]] = []
-    profiles: list[str | None] = [*settings.profile_names(page)]
-    for profile in profiles or [None]:
-        with suppress(BadInput):
-            base = settings.read_study(page, profile, [], None).model_dump(mode="json")
-            proposed.append((list(_changes(base, study.model_dump(mode="json"))), profile))
-    changes, profile = min(proposed, key=lambda one: len(one[0]))
-    return _words(page.place, profile, page.over, changes, root)
-
-
-def _words(place: str, profile: str | None, over: Mapping[str, Any], changes: Iterable[str], root: Path) -> str:
-    words = [_ratchet(), "sweep" if over else "run", place.removeprefix("flows.")]
-    words += ["--profile", profile] if profile else []
+def _command(run: RunDirectory, place: str, over: Mapping[str, Sequence[object]]) -> str:
+    words = [_ratchet(), "sweep" if over else "run", place.removeprefix("flows."), "--profile", str(run.study_file)]
     for key, values in over.items():
         words += ["--over", f"{key}={as_argument(values)}"]
-    for change in changes:
-        words += ["--set", change]
-    return shlex.join([*words, *(["--root", str(root)] if root.resolve() != Path("runs").resolve() else [])])
-
-
-def _changes(base: Mapping[str, Any], kept: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Arguments of `--set` for the fields that differ; a group as a whole where some of its fields must go."""
-    for key, value in kept.items():
-        there = base.get(key, ABSENT)
-        if isinstance(value, dict) and isinstance(there, dict) and there.keys() <= value.keys():
-            yield from _changes(there, value, f"{above}{key}.")
-        elif there != value:
-            yield f"{above}{key}={as_argument([value])}"
+    return shlex.join([*words, *(["--root", str(run.root)] if run.root.resolve() != Path("runs").resolve() else [])])
 
 
 def _made_otherwise(run: RunDirectory, walk: Walk) -> Iterator[str]:

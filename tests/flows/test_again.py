@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from deployments.dag.page import Page, load_page
+from deployments.dag.page import Page
 from deployments.dag.walk import Handle, Walk
 from flows import command
 from flows.command import settings
@@ -19,7 +18,6 @@ from flows.command.show import NOT_KEPT, again
 from storage import durable
 from storage.run_directory import RunDirectory, run_in
 from tests.conftest import ROBUSTNESS
-from tests.slurm.harness import toy_study
 
 
 def begun(root: Path, study: Any, page: Page = ROBUSTNESS) -> list[Handle]:
@@ -70,9 +68,9 @@ def test_the_command_of_every_stage_of_a_changed_profile_is_found_and_gives_its_
 ) -> None:
     for handle in begun(tmp_path, smoke(*CHANGED))[::4]:
         words = command_for(handle.run)
+        assert words == f"ratchet run robustness --profile {handle.run.study_file} --root {tmp_path}"
         assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
         assert handle.run.path.name in capsys.readouterr().out, words
-    assert "--set name=mine" in words and f"--root {tmp_path}" in words
 
 
 def test_a_run_of_an_earlier_version_says_that_its_command_is_not_known(tmp_path: Path) -> None:
@@ -93,7 +91,6 @@ def test_the_command_keeps_the_numerics_and_whatever_else_the_study_was_told(tmp
     words = command_for(begun(tmp_path, study)[-1].run, "flows.robustness")  # of itself `show` reads no such file
     options = command.ratchet_parser()[0].parse_args(shlex.split(words)[1:])
     assert settings.read_study(ROBUSTNESS, options.profile, options.changes, options.seed) == study
-    assert "--set execution.micro_batch_examples=64" in words and "--set execution.cpu_threads=1" in words
 
 
 def test_a_run_that_reads_one_with_other_numerics_says_whose_bytes_would_be_others(tmp_path: Path) -> None:
@@ -116,21 +113,20 @@ def test_the_command_of_a_sweep_and_of_its_cells_is_found(tmp_path: Path, capsys
     *cells, table = begun(tmp_path, smoke("budget.epochs=0.5"), page)
     words = command_for(table.run)
     assert words == (
-        "ratchet sweep robustness --profile smoke --over seed=1,2 --over constraint.variant=mlp_in,mlp_both "
-        f"--set budget.epochs=0.5 --root {tmp_path}"
+        f"ratchet sweep robustness --profile {table.run.study_file} --over seed=1,2 "
+        f"--over constraint.variant=mlp_in,mlp_both --root {tmp_path}"
     )
     assert command.ratchet([*shlex.split(words)[1:], "--dry-run"]) == 0
     assert table.run.path.name in capsys.readouterr().out
-    of_cell = command_for(next(one for one in cells if one.stage.name == "aggregate").run)
-    assert re.match("ratchet run robustness --profile smoke .*--set seed=1 ", of_cell)
+    cell = next(one for one in cells if one.stage.name == "aggregate")
+    assert command.ratchet([*shlex.split(command_for(cell.run))[1:], "--dry-run"]) == 0
+    assert cell.run.path.name in capsys.readouterr().out
 
 
-def test_the_command_of_a_page_without_profiles_names_what_differs_from_its_defaults(tmp_path: Path) -> None:
-    page, study = load_page("tests.slurm.toy"), toy_study("own", steps=18)
-    handles = begun(tmp_path, study, page)
-    words = command_for(handles[0].run, page.place)
-    assert words.startswith("ratchet run tests.slurm.toy --set ") and "training.budget.epochs=3.0" in words
-    assert command_for(handles[1].run, page.place) == words
+def test_a_kept_study_that_is_none_is_no_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file := tmp_path / "study.json").write_text('{"study": []}')
+    assert command.ratchet(["run", "robustness", "--profile", str(file), "--dry-run"]) == 2
+    assert f"{file} holds no study" in capsys.readouterr().err
 
 
 SMALL = (
@@ -154,7 +150,7 @@ def test_a_study_of_one_s_own_is_known_by_the_file_that_its_attempt_came_from(
     run = run_in(path)
     capsys.readouterr()
     words = command_for(run, str(own))
-    assert words == f"ratchet run {own} --set words=7 --root {root}"
+    assert words == f"ratchet run {own} --profile {path}/study.json --root {root}", "no line of all defaults"
     assert command.ratchet(["status", *shlex.split(words)[2:]]) == 0 and path.name in capsys.readouterr().out
     as_kept, *notes = again(run)
     assert command.ratchet(["status", *shlex.split(as_kept)[2:]]) == 0 and path.name in capsys.readouterr().out

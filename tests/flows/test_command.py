@@ -54,6 +54,8 @@ def test_without_a_command_its_help_is_shown_and_a_version_is_there(capsys: pyte
         (["run", "robustness", "--profile", "smoke", "--set", "budget.epoch=1"], "epochs"),
         (["run", "robustness", "--profile", "smoke", "--root", "{root}", "--fresh", "trainsfer"], "transfer"),
         (["run", "robustness", "--keys", "bugdet"], "budget"),
+        (["run", "robustness", "--dry-runn"], "--dry-run"),
+        (["list", "--rot=runs"], "--root"),
         (["deploy", "inversion/quik"], "inversion/quick"),
     ],
     ids=lambda given: given[-1] if isinstance(given, list) else "",
@@ -83,6 +85,14 @@ def test_every_key_is_shown_with_type_unit_default_limits_and_description(capsys
         "hotflip.writable_tokens\n    int or null (tokens), default null, >= 1\n",
     ):  # fmt: skip
         assert part in shown, part
+
+
+def test_a_word_in_the_names_of_several_keys_shows_each_with_its_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was told the one group whose name is most like it."""
+    for word, keys in (("flips", ["hotflip.flips"]), ("text_tokens", ["uat.text_tokens", "hotflip.text_tokens"])):
+        assert command.ratchet(["run", "robustness", "--keys", word]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if not line.startswith(" ")] == keys and len(lines) == 3 * len(keys)
 
 
 def test_keys_of_a_group_that_does_not_exist_name_those_that_do(capsys: pytest.CaptureFixture[str]) -> None:
