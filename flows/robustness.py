@@ -15,24 +15,27 @@ from __future__ import annotations
 from deployments.dag.sweep import SWEEP
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
+from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
 from tasks.findings.sweep.configuration import SweepConfig
+from tasks.language.stages import BaseConfig, SetupConfig
+from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.monotonic.stages import ChooseConfig, ConstrainConfig, OrderConfig, TrainConfig
 from tasks.robustness import stages
-from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 
-SETUP = Stage("setup", stages.SetupConfig, "tasks.robustness.setup:setup", version=1, needs="gpu")
-BASE_MODEL = Stage("base", stages.BaseConfig, "tasks.robustness.base:base", version=3)
-CONSTRAIN = Stage("constrain", stages.ConstrainConfig, "tasks.robustness.arms:constrain", version=2, needs="gpu")
-TRAIN_BASELINE = Stage("train-baseline", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=3)
-TRAIN_MONOTONIC = Stage("train-monotonic", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=3)
-TRAIN_PLACEBO = Stage("train-placebo", stages.TrainConfig, "tasks.robustness.arms:train_arm", version=1)
-CHOOSE = Stage("choose", stages.ChooseConfig, "tasks.robustness.arms:choose", version=1, needs="cpu")
+SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", version=1, needs="gpu")
+BASE_MODEL = Stage("base", BaseConfig, "tasks.language.base:base", version=3)
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.arms:constrain", version=2, needs="gpu")
+TRAIN_BASELINE = Stage("train-baseline", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
+TRAIN_MONOTONIC = Stage("train-monotonic", TrainConfig, "tasks.monotonic.arms:train_arm", version=3)
+TRAIN_PLACEBO = Stage("train-placebo", TrainConfig, "tasks.monotonic.arms:train_arm", version=1)
+CHOOSE = Stage("choose", ChooseConfig, "tasks.monotonic.arms:choose", version=1, needs="cpu")
 EVALUATE = Stage("evaluate", stages.EvaluateConfig, "tasks.robustness.evaluate:evaluate", version=2, needs="gpu")
-ORDER = Stage("order", stages.OrderConfig, "tasks.robustness.order:order", version=2, needs="gpu")
-UAT = Stage("uat", stages.UatConfig, "tasks.robustness.uat:uat", version=3, needs="gpu")
-HOTFLIP = Stage("hotflip", stages.HotFlipConfig, "tasks.robustness.hotflip:hotflip", version=2, needs="gpu")
-TRANSFER = Stage("transfer", stages.TransferConfig, "tasks.robustness.transfer:transfer", version=2, needs="gpu")
+ORDER = Stage("order", OrderConfig, "tasks.monotonic.order:order", version=2, needs="gpu")
+UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", version=3, needs="gpu")
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", version=2, needs="gpu")
+TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=2, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=10, needs="cpu")
 AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
 AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=14, needs="cpu")
@@ -54,7 +57,7 @@ def page(study: Study, stage: Dispatcher) -> Handle:
             for number, config in enumerate(stages.for_trainings(study, arm), 1)
         }
         models[arm] = (
-            stage(CHOOSE, stages.ChooseConfig.of(study, cell=arm), **trials) if len(trials) > 1 else trials["trial-1"]
+            stage(CHOOSE, ChooseConfig.of(study, cell=arm), **trials) if len(trials) > 1 else trials["trial-1"]
         )
 
     constrained = starts[study.start_of(MONOTONIC)]

@@ -25,6 +25,8 @@ from storage import durable
 from storage.errors import CheckFailed
 from storage.locks import Lock
 
+Rows = list[dict[str, Any]]
+"""Records: a column's name -> its value, of each row."""
 ROW_GROUP_ROWS = 32_768
 """The most rows of a row group, and the most held as Python objects; a part begins a new group."""
 

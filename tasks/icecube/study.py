@@ -8,16 +8,7 @@ from pydantic import Field, model_validator
 
 from tasks.data.limits import InputLimits
 from tasks.findings.configuration import Audit
-from tasks.icecube.configuration import (
-    Events,
-    Generated,
-    Network,
-    RateTable,
-    Scaling,
-    SingleBatch,
-    Split,
-    Trial,
-)
+from tasks.icecube.configuration import Events, Generated, Network, RateTable, Scaling, SingleBatch, Split, Trial
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase

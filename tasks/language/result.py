@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
+from tasks.language.losses import ModelLoss
 from tasks.stage.result import Result
+from tasks.training.initial import InitialWeights
 
 
 class SplitSummary(Result):
@@ -86,3 +90,39 @@ class Training(Result):
     gradients: list[dict[str, float]]
     gradient_advice: str
     validations: list[Validation]
+
+
+class SetupResult(Result):
+    """setup: what the text holds, and how it was packed; `skipped_rows` by file, of text.skip_bad_rows."""
+
+    splits: dict[str, SplitSummary]
+    largest_shared_shingles: float
+    duplicates_dropped_documents: int
+    contaminated_dropped_documents: int
+    vocabulary_tokens: int
+    end_of_text_id: int
+    tokenizer_digest: str
+    packed: dict[str, PackedSplit]
+    skipped_rows: dict[str, int] = Field(default_factory=dict)
+
+
+class BaseResult(Result):
+    """base: the model that both arms start from; a model that was loaded has no training."""
+
+    parameters: int
+    architecture: str
+    source: str
+    init_from: InitialWeights | None = None
+    training: Training | None
+    trained_check: TrainedCheck
+    snapshots: dict[str, float]
+    weights_digest: str
+
+
+class EvaluateResult(Result):
+    """evaluate: the loss of every model on the test split."""
+
+    split: str
+    documents: int
+    models: dict[str, ModelLoss]
+    records_digest: str

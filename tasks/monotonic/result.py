@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import Field
+
+from tasks.language.result import Training
+from tasks.monotonic.configuration import By, Signs, Start
 from tasks.stage.result import Result
 
 
@@ -124,3 +128,78 @@ class OrderOnText(Result):
     jacobian: Negatives
     rises: Negatives
     sublayers: list[SublayerOnText]
+
+
+class ConstrainResult(Result):
+    """constrain: the base model with constrained weights, untrained; `signs/` holds the sign that each may have.
+
+    `share_of_weights_changed` is the share of them that the start does not leave at the base model's value.
+    """
+
+    variant: str
+    signs: Signs
+    start: Start
+    constraint: VerifiedWeights
+    share_of_weights_changed: float
+    validation_perplexity_before: float
+    validation_perplexity_after: float
+    weights_digest: str
+
+
+class ArmResult(Result):
+    """train-baseline, train-monotonic, train-placebo: what one arm spent, and what its constrained layers became.
+
+    `constraint` is None for an arm that was trained without. `snapshots`: share of the training -> validation loss.
+    `trials`, where learning rates were tried out: each rate -> the lowest validation loss with it; then `numerics` are
+    those of the trials.
+    """
+
+    by: By
+    training: Training
+    constraint: VerifiedWeights | None
+    sublayers: Liveness
+    movement: Movement
+    snapshots: dict[str, float]
+    weights_digest: str
+    trials: dict[str, float] = Field(default_factory=dict)
+    numerics: dict[str, Any] = Field(default_factory=dict)
+
+
+class ModelOrder(Result):
+    """Monotonicity of one model's feed-forward sublayers, and how far they keep order on test text."""
+
+    certificate: Certificate
+    on_text: OrderOnText
+
+
+class OrderResult(Result):
+    """order: the same questions to every model, at inputs that the first tokens of so many test documents give."""
+
+    split: str
+    documents: int
+    variant: str
+    models: dict[str, ModelOrder]
+    records_digest: str
+
+
+class ArmFacts(Result):
+    """Cost of one arm, and what its constrained layers became.
+
+    `start` is the start of its constrained weights, None for the base model itself. `alive_share`: what the loss rises
+    by when its constrained sublayers are replaced by their means, as a share of what the baseline's rises by.
+    `movement_ratio`: how far its constrained weights moved, as a multiple of the baseline's; None where they all
+    started at 0.
+    """
+
+    start: str | None
+    by: By
+    budget: dict[str, Any]
+    steps: int
+    tokens_trained: int
+    best_step: int
+    constraint: VerifiedWeights | None
+    sublayers: Liveness
+    alive_share: float
+    movement: Movement
+    movement_ratio: float | None
+    weights_digest: str

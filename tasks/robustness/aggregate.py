@@ -5,29 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.records import read_records
+from storage.records import Rows, read_records
+from tasks.attacks import checks as attack_checks
+from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
+from tasks.attacks.results import ATTACKS, HotFlipResult, TransferResult, UatResult
+from tasks.attacks.stages import JUDGED, SEARCHED
+from tasks.attacks.strongest import Tried
 from tasks.findings.audit import require_audited
 from tasks.findings.provenance import provenance, run_directories
 from tasks.findings.publish import Published, publish_report, require_verified
-from tasks.robustness import attack_checks, checks
-from tasks.robustness.arm import ARMS, BASE, BASELINE
+from tasks.language import checks as text_checks
+from tasks.language.result import BaseResult, EvaluateResult, SetupResult
+from tasks.monotonic import checks
+from tasks.monotonic.arm import ARMS, BASE, BASELINE
+from tasks.monotonic.result import ArmFacts, ArmResult, OrderResult
 from tasks.robustness.attacked_texts import attacked_texts
-from tasks.robustness.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
 from tasks.robustness.figures import figures
-from tasks.robustness.final_results import ATTACKS, ArmFacts, BaseFacts, FinalResults, TextProof
+from tasks.robustness.final_results import BaseFacts, FinalResults, TextProof
 from tasks.robustness.report import report
-from tasks.robustness.results import (
-    ArmResult,
-    BaseResult,
-    EvaluateResult,
-    HotFlipResult,
-    OrderResult,
-    SetupResult,
-    TransferResult,
-    UatResult,
-)
-from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, JUDGED, SEARCHED, AggregateConfig
-from tasks.robustness.strongest import Rows, Tried
+from tasks.robustness.stages import AUDIT_TOLERANCE, AUDITED, AggregateConfig
 from tasks.stage.run import StageInput, StageRun
 
 ORDER = ("setup", "base", "start", "train", "evaluate", "order", "uat", "hotflip", "transfer", "audit")
@@ -85,14 +81,14 @@ class Read:
     @classmethod
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
         text = SetupResult.read(stages["setup"])
-        checks.require_text(text, stages["setup"])
+        text_checks.require_text(text, stages["setup"])
         arms = {arm: ArmResult.read(stages[f"train-{arm}"]) for arm in config.arms}
         base, order = BaseResult.read(stages["base"]), OrderResult.read(stages["order"])
         checks.require_trainings(config.configuration, stages, text, base, arms)
         checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
         evaluation, evaluated = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
-        test, judged, searched = (checks.documents(stages["setup"], of) for of in ("test", JUDGED, SEARCHED))
-        checks.require_evaluation(evaluation, evaluated, test, ["unigram", *config.attacked])
+        test, judged, searched = (text_checks.documents(stages["setup"], of) for of in ("test", JUDGED, SEARCHED))
+        text_checks.require_evaluation(evaluation, evaluated, test, ["unigram", *config.attacked])
 
         uat = {model: UatResult.read(stages[f"uat-{model}"]) for model in config.attacked}
         hotflip = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in config.attacked}

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tasks.attacks.results import PrimaryAnswer
 from tasks.findings.document import Figure
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.numbers import NATS, holds_zero, p_value, percent, span, texts_of
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.power import POWER
 from tasks.findings.statistics.resampling import Estimate
-from tasks.robustness.arm import CONTROL
-from tasks.robustness.final_results import PrimaryAnswer
+from tasks.monotonic.arm import CONTROL
 
 ARM = "the model whose feed-forward weights are kept non-negative (monotonic)"
 CLAIM = "That the constraint makes the model harder to attack"

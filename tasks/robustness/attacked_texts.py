@@ -14,14 +14,14 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from storage.records import read_records
+from tasks.attacks.stages import JUDGED
 from tasks.findings.document import Excerpt, Folded, Piece
 from tasks.findings.numbers import NATS
 from tasks.findings.table import visible
 from tasks.language import foreign
 from tasks.language.tokenizer import encode
-from tasks.robustness.arm import BASELINE, MONOTONIC
+from tasks.monotonic.arm import BASELINE, MONOTONIC
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.stages import JUDGED
 from tasks.stage.run import StageInput
 
 MOST_TOKENS = 60

@@ -21,15 +21,18 @@ from transformers import PreTrainedTokenizerBase
 from storage.errors import CheckFailed, require_equal
 from storage.records import read_records
 from tasks.attacks.configuration import BUDGET_SHARES
+from tasks.attacks.results import HotFlipResult, UatResult
+from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.texts import round_trips, text_of, tokenizer_of
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
+from tasks.language.result import BaseResult, SetupResult
 from tasks.language.tokenizer import encode
+from tasks.monotonic.arm import BASE, MONOTONIC
+from tasks.monotonic.result import ArmResult, ConstrainResult
 from tasks.monotonic.signs import AllowedSigns
-from tasks.robustness.arm import BASE, MONOTONIC
-from tasks.robustness.results import ArmResult, BaseResult, ConstrainResult, HotFlipResult, SetupResult, UatResult
-from tasks.robustness.stages import AUDIT_TOLERANCE, JUDGED, SEARCHED, AuditConfig
+from tasks.robustness.stages import AUDIT_TOLERANCE, AuditConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.training.weights import weights_digest

@@ -12,15 +12,16 @@ import torch
 from torch import nn
 
 from storage.records import read_records
-from tasks.attacks.losses import summary
+from tasks.attacks.stages import KEY_COLUMNS
 from tasks.language import foreign
 from tasks.language import model as language
+from tasks.language.losses import summary
+from tasks.language.result import EvaluateResult, SetupResult
+from tasks.language.snapshots import snapshot_folder
 from tasks.language.tokenizer import encode
 from tasks.language.windows import Window, rolling_windows
-from tasks.robustness.arm import BASE, BASELINE
-from tasks.robustness.results import EvaluateResult, SetupResult
-from tasks.robustness.stages import KEY_COLUMNS, EvaluateConfig
-from tasks.robustness.study import snapshot_folder
+from tasks.monotonic.arm import BASE, BASELINE
+from tasks.robustness.stages import EvaluateConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 

@@ -7,20 +7,12 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from tasks.attacks.comparisons import line_of_training
+from tasks.attacks.results import Findings
 from tasks.findings.document import Figure
-from tasks.findings.figures import (
-    FAINT,
-    SERIES_STYLES,
-    Curve,
-    Panel,
-    SeriesStyle,
-    against,
-    curves,
-    distributions,
-)
-from tasks.robustness.arm import BASE, BASELINE, MONOTONIC
-from tasks.robustness.comparisons import line_of_training
-from tasks.robustness.final_results import FinalResults, Findings
+from tasks.findings.figures import FAINT, SERIES_STYLES, Curve, Panel, SeriesStyle, against, curves, distributions
+from tasks.monotonic.arm import BASE, BASELINE, MONOTONIC
+from tasks.robustness.final_results import FinalResults
 from tasks.stage.run import StageInput
 
 MAIN_STYLES = dict(zip((BASE, BASELINE, MONOTONIC), SERIES_STYLES, strict=True))

@@ -9,130 +9,18 @@ from typing import Any
 
 from pydantic import Field
 
-from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
-from tasks.attacks.effects import Effect, EffectDifference
-from tasks.attacks.losses import LossDifference, ModelLoss
-from tasks.attacks.matched import MatchedDifference
+from tasks.attacks.results import Findings, PrimaryAnswer, Tested, TransferResult
 from tasks.findings.audit import AuditResult
 from tasks.findings.provenance import Provenance, run_name
-from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.resampling import Estimate
 from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds
 from tasks.findings.sweep.results import SweepResults
+from tasks.language.losses import LossDifference, ModelLoss
 from tasks.language.result import SplitSummary, TrainedCheck
-from tasks.monotonic.configuration import By
-from tasks.monotonic.result import Liveness, Movement, VerifiedWeights
-from tasks.robustness.arm import ALIVE_SHARE
-from tasks.robustness.results import Cost, OrderResult, SearchPoint, TransferResult, Trigger
+from tasks.monotonic.arm import ALIVE_SHARE
+from tasks.monotonic.result import ArmFacts, OrderResult
 from tasks.stage.result import Result
 from tasks.training.initial import InitialWeights
-
-ATTACKS = ("uat", "hotflip")
-
-
-class FlipsMade(Result):
-    """Tokens replaced in a text of one model on average, and texts in which none was."""
-
-    mean: float
-    unchanged_documents: int
-
-
-class Findings(Result):
-    """Effect of one attack on each model, the differences between models, and its cost.
-
-    Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
-    differences are means over the searches, by the strongest attack of each; `at_equal_loss_alone`: by the gradient
-    search on each model alone. Triggers are those of uat; flips, and texts that come back as the same tokens, of
-    hotflip.
-    """
-
-    split: str
-    documents: int
-    attack: TriggerAttack | FlipAttack
-    attacked_by: dict[str, dict[str, int]]
-    effects: dict[str, Effect]
-    differences: list[EffectDifference]
-    at_equal_loss: list[MatchedDifference]
-    at_equal_loss_alone: list[MatchedDifference]
-    rank_correlation: dict[str, float | None]
-    costs: dict[str, Cost]
-    curves: dict[str, list[SearchPoint]]
-    records_digests: dict[str, str]
-    triggers: dict[str, Trigger] = Field(default_factory=dict)
-    blind_triggers: dict[str, Trigger] = Field(default_factory=dict)
-    flips: dict[str, FlipsMade] = Field(default_factory=dict)
-    round_trips_documents: dict[str, int] = Field(default_factory=dict)
-
-    @property
-    def one_for_all(self) -> bool:
-        """True where one trigger attacks all texts, so that there are several searches; else each text has its own."""
-        return isinstance(self.attack, TriggerAttack)
-
-    @property
-    def searches(self) -> int:
-        return self.attack.restarts if isinstance(self.attack, TriggerAttack) else 1
-
-    def difference(self, model: str, reference: str) -> EffectDifference:
-        return next(row for row in self.differences if (row.model, row.reference) == (model, reference))
-
-    @property
-    def beaten_by_blind_search(self) -> list[str]:
-        """Models on which the gradient search found no more than blind search at equal cost."""
-        return [model for model, effect in self.effects.items() if effect.search_minus_blind_nats_per_token.value <= 0]
-
-
-class ArmFacts(Result):
-    """Cost of one arm, and what its constrained layers became.
-
-    `start` is the start of its constrained weights, None for the base model itself. `alive_share`: what the loss rises
-    by when its constrained sublayers are replaced by their means, as a share of what the baseline's rises by.
-    `movement_ratio`: how far its constrained weights moved, as a multiple of the baseline's; None where they all
-    started at 0.
-    """
-
-    start: str | None
-    by: By
-    budget: dict[str, Any]
-    steps: int
-    tokens_trained: int
-    best_step: int
-    constraint: VerifiedWeights | None
-    sublayers: Liveness
-    alive_share: float
-    movement: Movement
-    movement_ratio: float | None
-    weights_digest: str
-
-
-class PrimaryAnswer(Result):
-    """The answer to the study's question, or why there is none: of one study, or over the cells of a sweep.
-
-    `difference` is that of the primary measure, monotonic - baseline; `from_placebos` against each placebo whose
-    constrained layers live, `control` of the positive control from baseline (None: no arm is one, or it is not known);
-    `by_fewer_attacks`, of one study, the same difference under less than all that was found, which shows how far it
-    hangs on what the other arms found. It is judged on `documents` of `sources`. Over cells, the interval and the
-    p-value know of seeds and sources together.
-    """
-
-    primary: Primary
-    documents: int
-    sources: int
-    difference: OverSeeds | Estimate | None
-    answer: Answer | None
-    unanswered: str | None
-    from_placebos: dict[str, OverSeeds | Estimate]
-    control: OverSeeds | Estimate | None = None
-    by_fewer_attacks: dict[str, OverSeeds | Estimate | None] = Field(default_factory=dict)
-
-
-class Tested(Result):
-    """A secondary comparison of two models: its p-value, and the same adjusted for their number (Holm 1979)."""
-
-    measure: str
-    model: str
-    reference: str
-    p_value: float
-    adjusted_p_value: float
 
 
 class BaseFacts(Result):

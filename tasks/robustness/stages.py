@@ -5,42 +5,24 @@ A stage can read nothing else: changing the evaluation cannot retrain a model.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
+from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
 from tasks.findings.configuration import Audit, Evaluation
-from tasks.language.configuration import (
-    BaseChecks,
-    Model,
-    PretrainedDirectory,
-    PretrainedHub,
-    Splits,
-    Text,
-    TrainedTokenizer,
-)
-from tasks.monotonic.configuration import By, Constraint, Signs, Start, Variant
-from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC
-from tasks.robustness.study import RobustnessExecution, Study
+from tasks.language.configuration import TrainedTokenizer
+from tasks.language.stages import TRAINING, BaseConfig, SetupConfig
+from tasks.language.study import LanguageExecution
+from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC
+from tasks.monotonic.configuration import Constraint
+from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
+from tasks.robustness.study import Study
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.numerics import Numerics
 from tasks.stage.study import StageConfiguration
-from tasks.training.budget import Budget
-
-KEY_COLUMNS = ("model", "example_id")
-"""The columns that identify a record: there is one for each model and document."""
-
-SEARCHED, JUDGED = "attack-search", "attack-evaluation"
-"""The split that universal attacks learn from, and the one that attacks are judged on."""
 
 REQUIRED_MOVEMENT = 0.1
 """Least movement of the monotonic arm's constrained weights, as a share of how far its free matrices move."""
-
-
-TRAINING = Numerics(fields=("micro_batch_examples",), packages=("transformers",))
-"""Numerics of the stages that train a model or measure its validation loss, which is done in micro-batches too."""
-ATTACK = Numerics(fields=("attack_batch_examples",), packages=("transformers",))
 
 
 class OfStudy(StageConfiguration):
@@ -49,117 +31,13 @@ class OfStudy(StageConfiguration):
     STUDY: ClassVar = Study
 
 
-class SetupConfig(OfStudy):
-    """setup: text, splits, tokenizer, packed blocks."""
-
-    numerics: ClassVar = Numerics(packages=("transformers",), torch=False)
-
-    text: Text
-    splits: Splits
-    sequence_length: int
-    tokenizer: Annotated[TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")] = (
-        scientific(description="Where the tokenizer comes from.")
-    )
-
-
-class BaseConfig(OfStudy):
-    """base: the model that all arms start from."""
-
-    numerics: ClassVar = TRAINING
-
-    model: Model
-    checks: BaseChecks = scientific(description="When it counts as trained.")
-    snapshots: list[float]
-    models_of_study: int = execution(description="Models that all stages of the study keep, for the room on the disk.")
-    trainings_of_study: int = execution(description="Trainings of the study, each with checkpoints of its own.")
-
-
-class ConstrainConfig(OfStudy):
-    """constrain: the base model with constrained weights, untrained."""
-
-    numerics: ClassVar = TRAINING
-
-    variant: Variant = scientific(description="Which weights are constrained.")
-    signs: Signs = scientific(description="Which sign each of them may have.")
-    start: Start = scientific(description="Where they start.")
-    seeds: list[int] = scientific([], description="Seeds of random signs, of the study and of its base model.")
-
-
-class TrainConfig(OfStudy):
-    """train-baseline, train-monotonic, train-placebo: the same function and budget for every arm."""
-
-    numerics: ClassVar = TRAINING
-
-    budget: Budget
-    seed: int
-    variant: Variant = scientific(description="The weights that the study constrains; here their movement is measured.")
-    by: By = scientific(description="What keeps the signs of these weights; free: nothing.")
-    required_movement: float = scientific(
-        description="How far the constrained weights must move, as a share of how far the free matrices do."
-    )
-    snapshots: list[float]
-    replaced: float = scientific(
-        0.0, added_later=True, description="Share of the tokens read in training that are drawn at random."
-    )
-
-
-class ChooseConfig(OfStudy):
-    """choose: of one arm's trainings with different learning rates, the best by validation loss."""
-
-    numerics: ClassVar = Numerics(torch=False)
-
-
 class EvaluateConfig(OfStudy):
     """evaluate: per-document losses of every model on the test split."""
 
     numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers",))
 
     snapshots: list[float]
-    execution: RobustnessExecution
-
-
-class AttackConfig(OfStudy):
-    """What both attacks are given beside their own settings: one model."""
-
-    numerics: ClassVar = ATTACK
-
-    model: str = scientific(description="Name of the attacked model, as records and tables call it.")
-    folder: str = scientific("model", description="Where the stage that made it keeps it.")
-    seed: int
-    execution: RobustnessExecution
-
-
-class UatConfig(AttackConfig):
-    """uat: a universal trigger for one model, learned on attack-search and judged on attack-evaluation."""
-
-    attack: TriggerAttack = scientific(description="What the attack may spend, the same for every model.")
-
-
-class HotFlipConfig(AttackConfig):
-    """hotflip: token flips in each document of attack-evaluation, on one model."""
-
-    attack: FlipAttack = scientific(description="What the attack may spend, the same for every model.")
-
-
-class TransferConfig(OfStudy):
-    """transfer: what was found for each model, tried on every model."""
-
-    numerics: ClassVar = ATTACK
-
-    models: dict[str, str] = scientific(description="Name of each model, and the folder of its stage that holds it.")
-    uat: TriggerAttack
-    hotflip: FlipAttack
-    execution: RobustnessExecution
-
-
-class OrderConfig(OfStudy):
-    """order: whether the constrained sublayers are monotone functions, and what that does to ordered texts."""
-
-    numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers",))
-
-    models: list[str] = scientific(description="Names of the models.")
-    variant: Variant = scientific(description="Which sublayers are looked at.")
-    execution: RobustnessExecution
+    execution: LanguageExecution
 
 
 AUDITED = (

@@ -9,34 +9,20 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from storage import durable
-from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
-from tasks.findings.configuration import Audit, Evaluation
-from tasks.language.configuration import BaseChecks, FromScratch, Model, PretrainedDirectory, Splits, Text
+from tasks.attacks.study import AttackStudy
+from tasks.language.configuration import FromScratch, Model, PretrainedDirectory
+from tasks.language.snapshots import snapshot_folder
+from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
 from tasks.monotonic.configuration import VARIANTS, Constraint
-from tasks.robustness.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
-from tasks.stage.configuration import execution, scientific
-from tasks.stage.execution import Execution
-from tasks.stage.study import StudyBase
+from tasks.stage.configuration import scientific
 from tasks.stage.validation import require_at_most, require_once
-from tasks.training.budget import Budget
 
 
-class RobustnessExecution(Execution):
-    """How the work is done on this machine; none of it is part of a fingerprint."""
-
-    evaluation_batch_examples: int = execution(16, ge=1, description="Examples in one forward pass of evaluation.")
-    attack_batch_examples: int = execution(64, ge=1, description="Attacked texts in one forward pass of an attack.")
-
-
-class Study(StudyBase):
+class Study(AttackStudy):
     """One configured experiment: model, text, arms, budgets, seed."""
 
-    seed: int = scientific(42, ge=0, description="Order of the training examples in all arms, and the attacks' draws.")
-    text: Text = scientific(description="Where the text comes from.")
-    splits: Splits = scientific(Splits(), description="How the text is cut into splits.")
     sequence_length: int = scientific(128, ge=8, description="Tokens in a training block and a test window.")
     model: Model = scientific(description="Where the model comes from.")
-    base_checks: BaseChecks = scientific(BaseChecks(), description="When the base model counts as trained.")
     arms: list[ArmName] = scientific(
         [BASELINE, MONOTONIC, "random-signs", "earlier-system"],
         description="The trainings that are compared, baseline and monotonic among them; beside them placebos "
@@ -45,26 +31,11 @@ class Study(StudyBase):
         "(random-replacements).",
     )
     constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
-    budget: Budget = scientific(description="Training budget, shared by all arms.")
     learning_rates: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = scientific(
         [],
         description="Peak learning rates that every arm is trained with in place of the budget's; of each arm the "
         "training with the lowest validation loss is kept. Empty: the budget's alone.",
     )
-    snapshots: list[Annotated[float, Field(gt=0, lt=1)]] = scientific(
-        [],
-        description="Shares (between 0 and 1) of the base model's pretraining, or, where it was loaded, of the "
-        "baseline's training, after which the model is kept and attacked too: arms are compared at equal clean loss.",
-    )
-    uat: TriggerAttack = scientific(TriggerAttack(), description="The universal trigger attack.")
-    hotflip: FlipAttack = scientific(FlipAttack(), description="The token flip attack.")
-    primary: Primary = scientific(Primary(), description="The one comparison that answers the study's question.")
-    evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
-    audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
-    execution: RobustnessExecution = execution(
-        RobustnessExecution(), description="How the work is done on this machine."
-    )
-
     REMOVED: ClassVar = {"unequal_budgets": (None, "all arms train on budget: leave it out")}
     CHANGED_FIRST: ClassVar[tuple[str, ...]] = (
         "name", "seed", "arms", "budget.epochs", "budget.learning_rate", "uat.iterations", "hotflip.documents",
@@ -174,11 +145,6 @@ class Study(StudyBase):
     def start_of(self, arm: str) -> str:
         """The name of the start of an arm with constrained weights, such as `non-negative-positive-part`."""
         return f"{ARMS[arm].signs}-{ARMS[arm].started(self.constraint)}"
-
-
-def snapshot_folder(share: float) -> str:
-    """Folder in which a training keeps the model that it was after this share of its steps."""
-    return f"snapshots/{share:g}"
 
 
 def _architecture(model: Model) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from storage.errors import require_distinct
+from storage.records import Rows
 from tasks.attacks.effects import difference_over_seeds
+from tasks.attacks.results import ATTACKS, PrimaryAnswer
 from tasks.findings.publish import Published, publish_report
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.resampling import Estimate
@@ -18,9 +20,8 @@ from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds, mean_over_
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.findings.sweep.results import SweepResults
 from tasks.findings.sweep.sweep import cells_csv, read_cells
-from tasks.robustness.arm import BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.final_results import ATTACKS, FinalResults, PrimaryAnswer, RobustnessSweepResults
-from tasks.robustness.strongest import Rows
+from tasks.monotonic.arm import BASELINE, CONTROL, MONOTONIC
+from tasks.robustness.final_results import FinalResults, RobustnessSweepResults
 from tasks.robustness.sweep_report import clean_difference, report
 from tasks.robustness.words import in_other_ways
 from tasks.stage.run import StageInput, StageRun

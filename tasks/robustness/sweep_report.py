@@ -10,9 +10,9 @@ from tasks.findings.figures import Dots, dots
 from tasks.findings.numbers import NATS, estimate, span, value_and_span
 from tasks.findings.statistics.seeds import MeanOverSeeds
 from tasks.findings.table import Table
+from tasks.monotonic.arm import ALIVE_SHARE, BASELINE, MONOTONIC, placebos
 from tasks.robustness import tables, words
 from tasks.robustness.answer import Answered, answer_figure, numbers, told
-from tasks.robustness.arm import ALIVE_SHARE, BASELINE, MONOTONIC, placebos
 from tasks.robustness.final_results import FinalResults, RobustnessSweepResults
 
 Cells = Mapping[str, FinalResults]

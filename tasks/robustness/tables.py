@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.matched import MatchedDifference
+from tasks.attacks.results import Findings, Trigger
 from tasks.findings.document import Section
 from tasks.findings.numbers import (
     NATS,
@@ -23,10 +24,9 @@ from tasks.findings.numbers import (
 )
 from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Quoted, Table
+from tasks.monotonic.arm import BASELINE, MONOTONIC
 from tasks.robustness.answer import AT, CONTROLS, QUESTION, WAYS, Answered, comparisons
-from tasks.robustness.arm import BASELINE, MONOTONIC
-from tasks.robustness.final_results import FinalResults, Findings
-from tasks.robustness.results import Trigger
+from tasks.robustness.final_results import FinalResults
 
 LOSS, COUNT, TIMES = "{:.4f}".format, "{:,}".format, "{:.2f}".format
 COULD_SHOW = f"the smallest true difference that is shown with a chance of {percent(POWER)}"

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
+from tasks.attacks.results import Findings, PrimaryAnswer
 from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
 from tasks.findings.numbers import NATS, estimate, holds_zero, percent, perplexity
 from tasks.findings.statistics.power import POWER, chance_of
 from tasks.findings.statistics.resampling import Estimate
+from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
 from tasks.robustness.answer import ONE_SEED, Answered, shows_the_control
-from tasks.robustness.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.final_results import FinalResults, Findings, PrimaryAnswer
+from tasks.robustness.final_results import FinalResults
 
 TOY_PARAMETERS = 50_000_000
 """Below this a model is called a toy in every table: it shows that the method runs, not what it does."""

@@ -24,11 +24,11 @@ import torch
 
 from tasks.attacks.configuration import TriggerAttack
 from tasks.attacks.scoring import Victim
+from tasks.attacks.stages import JUDGED, SEARCHED
 from tasks.attacks.texts import attacked_texts, tokenizer_of, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, mean_loss, random_tokens
 from tasks.language.model import load
-from tasks.robustness.arm import BASE
-from tasks.robustness.stages import JUDGED, SEARCHED
+from tasks.monotonic.arm import BASE
 from tasks.training.order import example_at
 from tests.benchmarks import attack_peers, language
 

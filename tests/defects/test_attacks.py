@@ -13,8 +13,9 @@ from tasks.attacks.scoring import Victim
 from tasks.attacks.texts import attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, mean_loss
 from tasks.language.model import token_losses
+from tasks.language.stages import SetupConfig
 from tasks.language.tokenizer import train_tokenizer
-from tasks.robustness.stages import SetupConfig, for_setup
+from tasks.robustness.stages import for_setup
 from tasks.stage.run import Stage
 from tests.tasks.attacks.planted import END, POISON, planted, texts, usable
 from tests.tasks.tiny import Here, sentences, tiny_model, tiny_study
@@ -38,7 +39,7 @@ def loss_of_all(victim: Victim, tokens: list[int]) -> float:
 def test_d09_attacks_that_are_learned_judged_and_reported_on_the_same_texts(tmp_path):
     """All texts of the earlier system began at the same offset of one stream."""
     study = tiny_study(tmp_path)
-    setup = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", needs="gpu")
+    setup = Stage("setup", SetupConfig, "tasks.language.setup:setup", needs="gpu")
     text = Here(tmp_path / "runs", study.name)(setup, for_setup(study)).as_input()
     tokenizer = tokenizer_of(text)
     ours = {

@@ -12,9 +12,10 @@ import torch
 import tasks
 from flows.command.settings import read_study
 from storage.errors import BadInput
+from tasks.language.study import LanguageExecution
 from tasks.monotonic.configuration import Constraint
 from tasks.robustness.stages import for_aggregate, for_setup, for_starts, for_trainings
-from tasks.robustness.study import RobustnessExecution, Study
+from tasks.robustness.study import Study
 from tasks.stage import numerics
 from tasks.stage.configuration import Configuration, field_class
 from tasks.stage.preflight import preflight
@@ -145,7 +146,7 @@ def test_d30_setup_and_aggregate_that_need_a_gpu(tmp_path, monkeypatch):
 
     def ours() -> bool:
         study = tiny_study(tmp_path)
-        wanted = study.model_copy(update={"execution": RobustnessExecution(device="cuda")})
+        wanted = study.model_copy(update={"execution": LanguageExecution(device="cuda")})
         preflight(tmp_path, need_bytes=0)
         for config in (for_setup(wanted), for_aggregate(wanted)):
             assert config.execution.device == "cuda" and not config.numerics.torch

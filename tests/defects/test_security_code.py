@@ -134,7 +134,7 @@ def foreign(folder: Path, **named: str) -> Path:
     described = {
         "stage": "train", "study": "study", "version": 1, "fingerprint": "ab" * 32, "inputs": {},
         "configuration_type": "tasks.robustness.stages:SetupConfig", "configuration": {},
-        "work": "tasks.robustness.setup:setup",
+        "work": "tasks.language.setup:setup",
     }  # fmt: skip
     durable.write_json(path / "stage.json", described | named)
     return path

@@ -9,12 +9,12 @@ import torch
 from tasks.attacks.configuration import Primary
 from tasks.attacks.effects import paired_effects
 from tasks.attacks.matched import matched_difference
+from tasks.attacks.results import PrimaryAnswer
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.power import chance_of
 from tasks.findings.statistics.resampling import Estimate
 from tasks.language.training import with_replaced
-from tasks.robustness.arm import CONTROL
-from tasks.robustness.final_results import PrimaryAnswer
+from tasks.monotonic.arm import CONTROL
 from tasks.robustness.stages import for_trainings
 from tasks.robustness.words import could_be_seen
 from tests.tasks.findings.statistics.records import row

@@ -15,7 +15,7 @@ from deployments.dag.page import load_page
 from deployments.dag.sources import page_names
 from deployments.slurm.cluster.site import Site, overrides
 from tasks.language.configuration import Model, Text
-from tasks.robustness.arm import ARMS
+from tasks.monotonic.arm import ARMS
 from tasks.stage.keys import keys_of
 from tests.conftest import REPOSITORY
 from tests.docs.pages import PAGES, anchors, blocks, links, spans

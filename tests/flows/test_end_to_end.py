@@ -18,8 +18,8 @@ from flows import robustness
 from flows.command import settings
 from storage import __main__ as storage_command
 from storage import durable, markers
-from tasks.robustness import transfer
-from tasks.robustness.stages import KEY_COLUMNS
+from tasks.attacks import transfer
+from tasks.attacks.stages import KEY_COLUMNS
 from tasks.training.weights import weights_digest
 from tests.conftest import REPOSITORY, ROBUSTNESS, RunHere
 from tests.records import plain_digest

@@ -23,9 +23,9 @@ from tasks.findings import configuration as of_findings
 from tasks.language import configuration as of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
 from tasks.monotonic import configuration as of_monotonic
+from tasks.monotonic.arm import ArmName
 from tasks.robustness import stages
 from tasks.robustness import study as of_study
-from tasks.robustness.arm import ArmName
 from tasks.robustness.stages import for_aggregate, for_base, for_setup, for_starts, for_trainings
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific

@@ -19,7 +19,8 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.robustness.study import RobustnessExecution, snapshot_folder
+from tasks.language.snapshots import snapshot_folder
+from tasks.language.study import LanguageExecution
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
 from tests.kill.killing import KilledRun, Strike, Victims, begin
@@ -185,7 +186,7 @@ def test_a_language_model_whose_training_is_killed_again_and_again_ends_with_the
     handle = study.handles["train-monotonic"]
     chance = random.Random(f"{SEED} language model {by}")
     budget = Budget(epochs=1.0, effective_batch_examples=16, learning_rate=1e-2, validations_per_epoch=4, ema_decay=0.8)
-    execution = RobustnessExecution(
+    execution = LanguageExecution(
         micro_batch_examples=8, cpu_threads=1, checkpoint_every_steps=7, loader_workers=2, gradient_checkpointing=True
     )
     changed = {"budget": budget, "execution": execution, "snapshots": [0.25, 0.75], "by": by, "required_movement": 0.0}

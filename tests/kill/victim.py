@@ -26,7 +26,7 @@ from tasks.training.__main__ import main
 
 IMPORTED_BY_WORK = (
     "tests.kill.toy",
-    "tasks.robustness.arms",
+    "tasks.monotonic.arms",
     "tasks.inversion.train",
     "tasks.icecube.train",
 )

@@ -27,7 +27,8 @@ from storage import durable
 from storage.locks import acquire
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.language.configuration import FromScratch, LocalFiles, Splits
-from tasks.robustness.study import RobustnessExecution, Study
+from tasks.language.study import LanguageExecution
+from tasks.robustness.study import Study
 from tasks.stage.attempt import attempt
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
@@ -310,7 +311,7 @@ def tiny_study(folder: Path, **changed: Any) -> Study:
         },
         "hotflip": {"documents": 4, "flips": 2, "candidates": 6, "text_tokens": 14, "control_draws": 2},
         "evaluation": {"bootstrap_resamples": 100},
-        "execution": RobustnessExecution(micro_batch_examples=16, cpu_threads=1),
+        "execution": LanguageExecution(micro_batch_examples=16, cpu_threads=1),
     }
     return Study.model_validate(fields | changed)
 

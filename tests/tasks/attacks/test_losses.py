@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from tasks.attacks.losses import LossDifference, paired_difference, summary
+from tasks.language.losses import LossDifference, paired_difference, summary
 
 
 def rows(model: str, losses: list[float], tokens: list[int]) -> list[dict]:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from storage.errors import BadInput, CheckFailed
+from tasks.language import setup as stage
 from tasks.language import splits as module
 from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs, Splits, TrainedTokenizer
 from tasks.language.document_store import document_store
 from tasks.language.documents import Document, document
 from tasks.language.result import SplitsProof
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, split_of
-from tasks.robustness import setup as stage
-from tasks.robustness.stages import SetupConfig
+from tasks.language.stages import SetupConfig
 from tasks.stage.execution import Execution
 from tests.tasks.robustness.test_setup import fake_run
 

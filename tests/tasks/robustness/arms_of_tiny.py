@@ -9,17 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from deployments.dag.walk import Handle, Walk
-from tasks.robustness.arm import ARMS as every_arm
-from tasks.robustness.stages import (
-    BaseConfig,
-    ConstrainConfig,
-    SetupConfig,
-    TrainConfig,
-    for_base,
-    for_setup,
-    for_starts,
-    for_trainings,
-)
+from tasks.language.stages import BaseConfig, SetupConfig
+from tasks.monotonic.arm import ARMS as every_arm
+from tasks.monotonic.stages import ConstrainConfig, TrainConfig
+from tasks.robustness.stages import for_base, for_setup, for_starts, for_trainings
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 from tests.tasks.tiny import Here, tiny_study
@@ -28,10 +21,10 @@ KEPT = ["monotonic", "own-signs", "random-signs", "per-unit-signs", "feed-forwar
 """The arms whose signs are kept."""
 ARMS = ["baseline", *KEPT, "unconstrained-start"]
 
-SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup")
-BASE = Stage("base", BaseConfig, "tasks.robustness.base:base")
-CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.robustness.arms:constrain")
-TRAIN = Stage("train-arm", TrainConfig, "tasks.robustness.arms:train_arm")
+SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup")
+BASE = Stage("base", BaseConfig, "tasks.language.base:base")
+CONSTRAIN = Stage("constrain", ConstrainConfig, "tasks.monotonic.arms:constrain")
+TRAIN = Stage("train-arm", TrainConfig, "tasks.monotonic.arms:train_arm")
 
 
 def arms_study(folder: Path, **changed: object) -> Study:

@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tasks.attacks.stages import JUDGED
+from tasks.attacks.strongest import increases_of
 from tasks.findings.audit import AuditResult
 from tasks.findings.publish import Published
 from tasks.robustness.aggregate import aggregate
 from tasks.robustness.audit import audit
 from tasks.robustness.final_results import FinalResults
-from tasks.robustness.stages import JUDGED, for_aggregate, for_audit
-from tasks.robustness.strongest import increases_of
+from tasks.robustness.stages import for_aggregate, for_audit
 from tasks.robustness.study import Study
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget

@@ -11,8 +11,8 @@ import pytest
 
 from storage import durable
 from tasks.attacks.effects import attack_effect
+from tasks.attacks.strongest import increases_of
 from tasks.findings.statistics.comparison import holm
-from tasks.robustness.strongest import increases_of
 from tests.docs.quotes import document
 from tests.tasks.robustness.edited import (
     Stages,

@@ -10,9 +10,10 @@ from storage import durable
 from storage.run_directory import RunDirectory, fingerprint
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
+from tasks.language.result import BaseResult
 from tasks.monotonic.constraint import verify
+from tasks.monotonic.result import ArmResult
 from tasks.monotonic.signs import AllowedSigns
-from tasks.robustness.results import ArmResult, BaseResult
 from tasks.stage.attempt import attempt
 from tasks.training.weights import weights_digest
 from tests.tasks.robustness.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms, training_of

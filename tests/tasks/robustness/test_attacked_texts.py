@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from storage.records import read_records
+from tasks.attacks.stages import JUDGED
+from tasks.attacks.strongest import increases_of
 from tasks.attacks.texts import attacked_texts as texts_of
 from tasks.attacks.texts import text_of, tokenizer_of
 from tasks.findings.table import visible
 from tasks.robustness import attacked_texts
 from tasks.robustness.attacked_texts import MOST_TOKENS, _chosen, _kept, _Read
-from tasks.robustness.stages import JUDGED
-from tasks.robustness.strongest import increases_of
 from tests.tasks.robustness.edited import aggregated, contents, set_rise, written
 from tests.tasks.tiny import finished_study
 

@@ -20,17 +20,19 @@ from transformers import AutoTokenizer
 from deployments.dag.walk import Handle
 from storage import durable
 from storage.errors import BadInput, CheckFailed
+from tasks.attacks import transfer
 from tasks.attacks.candidates import blind_candidates
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.flips import FlipSearch, random_flips, writable_positions
+from tasks.attacks.results import HotFlipResult, TransferResult, UatResult
 from tasks.attacks.scoring import Victim
+from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
+from tasks.attacks.strongest import KEY_COLUMNS, Tried, increases_of
 from tasks.attacks.texts import attacked_texts, round_trips, text_of, usable_tokens
 from tasks.attacks.trigger import TriggerSearch, control_triggers
 from tasks.language.model import load, save
-from tasks.robustness import transfer
-from tasks.robustness.results import HotFlipResult, TransferResult, UatResult
-from tasks.robustness.stages import HotFlipConfig, SetupConfig, TransferConfig, UatConfig, for_setup
-from tasks.robustness.strongest import KEY_COLUMNS, Tried, increases_of
+from tasks.language.stages import SetupConfig
+from tasks.robustness.stages import for_setup
 from tasks.robustness.study import Study
 from tasks.stage.configuration import scientific
 from tasks.stage.run import Stage, StageInput, StageRun
@@ -60,11 +62,11 @@ def untrained(run: StageRun, config: UntrainedConfig, text: StageInput) -> dict[
     return {}
 
 
-SETUP = Stage("setup", SetupConfig, "tasks.robustness.setup:setup", needs="gpu")
+SETUP = Stage("setup", SetupConfig, "tasks.language.setup:setup", needs="gpu")
 MODEL = Stage("untrained", UntrainedConfig, f"{__name__}:untrained")
-UAT = Stage("uat", UatConfig, "tasks.robustness.uat:uat", needs="gpu")
-HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.robustness.hotflip:hotflip", needs="gpu")
-TRANSFER = Stage("transfer", TransferConfig, "tasks.robustness.transfer:transfer", needs="gpu")
+UAT = Stage("uat", UatConfig, "tasks.attacks.uat:uat", needs="gpu")
+HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", needs="gpu")
+TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", needs="gpu")
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ import pytest
 from flows.robustness import CHOOSE
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.robustness.arms import choose
-from tasks.robustness.checks import require_equal_budgets
-from tasks.robustness.results import ArmResult
-from tasks.robustness.stages import ChooseConfig
+from tasks.monotonic.arms import choose
+from tasks.monotonic.checks import require_equal_budgets
+from tasks.monotonic.result import ArmResult
+from tasks.monotonic.stages import ChooseConfig
 from tests.tasks.tiny import FinishedStudy, Here, files_of, finished_study, handles_of, stage_run, tiny_study
 
 RATES = [1e-3, 1e-2]

@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from storage import durable
 from storage.errors import CheckFailed
-from tasks.attacks.losses import summary
-from tasks.robustness.strongest import increases_of
+from tasks.attacks.strongest import increases_of
+from tasks.language.losses import summary
 from tasks.training.weights import weights_digest
 from tests.tasks.resealed import audited_nothing, differs_too_much, unchanged
 from tests.tasks.robustness.edited import (

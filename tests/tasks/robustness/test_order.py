@@ -11,12 +11,13 @@ import torch
 from storage import durable
 from storage.errors import Stop
 from tasks.language import model as language
+from tasks.language.setup import setup
+from tasks.monotonic import order as module
 from tasks.monotonic.constraint import constrained_modules
-from tasks.robustness import order as module
-from tasks.robustness.order import order
-from tasks.robustness.results import OrderResult
-from tasks.robustness.setup import setup
-from tasks.robustness.stages import OrderConfig, for_setup
+from tasks.monotonic.order import order
+from tasks.monotonic.result import OrderResult
+from tasks.monotonic.stages import OrderConfig
+from tasks.robustness.stages import for_setup
 from tasks.stage.run import StageInput, StageRun
 from tests.tasks.tiny import save_model, stage_run, tiny_model, tiny_study
 

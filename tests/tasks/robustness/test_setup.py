@@ -18,9 +18,9 @@ from storage.errors import BadInput, Stop
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import HubDataset, HubStream, LocalFiles, Splits, TrainedTokenizer
 from tasks.language.documents import document
+from tasks.language.setup import setup
 from tasks.language.splits import EVALUATION_SPLITS, split_of
-from tasks.robustness.setup import setup
-from tasks.robustness.stages import SetupConfig
+from tasks.language.stages import SetupConfig
 from tasks.stage import preflight as preflight_module
 from tasks.stage.execution import Execution
 from tasks.stage.preflight import preflight

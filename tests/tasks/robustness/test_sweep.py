@@ -25,9 +25,9 @@ from storage import durable, markers
 from storage.errors import CheckFailed
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
+from tasks.attacks.results import ATTACKS
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.robustness import sweep
-from tasks.robustness.final_results import ATTACKS
 from tasks.robustness.words import MODELS
 from tasks.stage.run import StageInput
 from tests.conftest import REPOSITORY

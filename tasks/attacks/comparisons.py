@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from storage.records import Rows
 from tasks.attacks.configuration import FlipAttack, Primary
 from tasks.attacks.effects import attack_effect, paired_effects
-from tasks.attacks.losses import LossDifference, paired_difference
 from tasks.attacks.matched import matched_difference
+from tasks.attacks.results import Findings, FlipsMade, HotFlipResult, PrimaryAnswer, Tested, UatResult
+from tasks.attacks.strongest import Tried
 from tasks.findings.configuration import Evaluation
 from tasks.findings.statistics.comparison import holm
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.permutation import least_p_value
 from tasks.findings.statistics.resampling import Estimate
-from tasks.robustness.arm import ALIVE_SHARE, BASE, BASELINE, CONTROL, MONOTONIC, placebos
-from tasks.robustness.final_results import ArmFacts, Findings, FlipsMade, PrimaryAnswer, Tested
-from tasks.robustness.results import HotFlipResult, UatResult
-from tasks.robustness.strongest import Rows, Tried
+from tasks.language.losses import LossDifference, paired_difference
+from tasks.monotonic.arm import ALIVE_SHARE, BASE, BASELINE, CONTROL, MONOTONIC, placebos
+from tasks.monotonic.result import ArmFacts
 
 Pairs = Sequence[tuple[str, str]]
 LEAST_RISE = 0.01

@@ -1,4 +1,4 @@
-"""Checks of text, trainings, test losses and order before any number of the study is shown.
+"""Checks of trainings and of order before any number of a study is shown.
 
 A result is what a stage says of itself. Whatever can be computed again from the rows and files that it kept is computed
 again, and what does not agree is refused by name: what was measured, and what is required.
@@ -6,104 +6,23 @@ again, and what does not agree is refused by name: what was measured, and what i
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow.parquet as pq
-
-from storage import durable
-from storage.errors import (
-    CheckFailed,
-    require,
-    require_close,
-    require_distinct,
-    require_each_once,
-    require_equal,
-    require_limit,
-)
-from tasks.attacks.losses import summary
-from tasks.language import foreign
-from tasks.language.blocks import Blocks
-from tasks.language.result import PackedSplit, SplitsProof, SplitSummary, Training
-from tasks.language.splits import EVALUATION_SPLITS
-from tasks.language.tokenizer import encode
+from storage.errors import require, require_close, require_distinct, require_equal, require_limit
+from storage.records import Rows
+from tasks.language.checks import ROUNDING_OF
+from tasks.language.result import BaseResult, PackedSplit, SetupResult, Training
+from tasks.monotonic.arm import ARMS, BASE, BASELINE
 from tasks.monotonic.configuration import Constraint
-from tasks.robustness.arm import ARMS, BASE, BASELINE
-from tasks.robustness.results import ArmResult, BaseResult, EvaluateResult, ModelOrder, OrderResult, SetupResult
-from tasks.robustness.strongest import Rows
+from tasks.monotonic.result import ArmResult, ModelOrder, OrderResult
 from tasks.stage.run import StageInput
 from tasks.training.budget import Budget
 from tasks.training.logged import require_trained as require_logged
 from tasks.training.schedule import Schedule
 
-ROUNDING = 1e-4
-"""Relative: a loss in another batch differs by less."""
-ROUNDING_OF = {"fp32": ROUNDING, "tf32": 0.02, "bf16": 0.02}
-"""The same of a loss that was seen in this precision, beside its value in fp32."""
 Arms = Mapping[str, ArmResult]
-
-
-@dataclass(frozen=True)
-class Document:
-    """A document of the text as setup left it."""
-
-    example_id: str
-    source: str
-    tokens: int
-
-
-def documents(text: StageInput, split: str) -> dict[str, Document]:
-    """The documents of a split by example id, in its order, with their lengths in tokens."""
-    tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
-    rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()
-    lengths = map(len, encode(tokenizer, (row["text"] for row in rows)))
-    return {
-        row["example_id"]: Document(row["example_id"], row["source"], length)
-        for row, length in zip(rows, lengths, strict=True)
-    }
-
-
-# ---------------------------------------------------------------------------------------------------- the text
-
-
-def require_text(result: SetupResult, given: StageInput) -> None:
-    """Documents, digests and packed tokens are those that setup left.
-
-    Only the tokens of train documents are kept: the rest is what the proof says that was written with them.
-    """
-    folder = given.path / "text"
-    proof = SplitsProof.read_file(folder / "proof.json")
-    for field in filter(SetupResult.model_fields.__contains__, SplitsProof.model_fields):
-        what = f"{field} in the result of setup is that in {folder / 'proof.json'}"
-        require_equal(what, getattr(result, field), getattr(proof, field))
-    for split in EVALUATION_SPLITS:
-        file = folder / f"{split}.parquet"
-        require_equal(f"the {split} split of setup is that in {file}", result.splits[split], _summary(file))
-    for split, packed in result.packed.items():
-        written = durable.read_json(folder / f"{split}.json")
-        require_equal(f"the packed {split} split of setup is that in {folder}", packed.as_json(), written)
-        blocks = Blocks(folder, split)  # BadInput where the file has another size than this
-        held = len(blocks) * blocks.sequence_length
-        require_equal(f"the packed {split} split has the tokens of {folder / split}.bin", packed.tokens, held)
-    counts = np.load(folder / "unigram.npy")
-    counted, required = (len(counts), int(counts.sum())), (result.vocabulary_tokens, result.packed["train"].tokens)
-    require_equal("the counts of setup are of its tokens", counted, required)
-
-
-def _summary(file: Path) -> SplitSummary:
-    rows = pq.read_table(file).to_pylist()
-    listed = "\n".join(sorted(row["example_id"] for row in rows))
-    return SplitSummary(
-        documents=len(rows),
-        characters=sum(len(row["text"]) for row in rows),
-        sources=len({row["source"] for row in rows}),
-        digest=hashlib.sha256(listed.encode()).hexdigest(),
-    )
 
 
 # ----------------------------------------------------------------------------------------------- the trainings
@@ -237,43 +156,7 @@ def _require_same_layers(arms: Arms) -> None:
             require_equal(f"all arms have the same {what}, {name} as {first}", names, found[first])
 
 
-# ---------------------------------------------------------------------------------------- test losses and order
-
-
-def require_evaluation(
-    found: EvaluateResult, rows: Rows, test: Mapping[str, Document], models: Collection[str]
-) -> None:
-    """Every model was scored on every token of every test document, and the result says what its records say.
-
-    `models` are those that must be there; what was not trained may stand beside them.
-    """
-    missing = sorted(set(models) - found.models.keys())
-    require(not missing, "evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
-    require_equal("evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test")
-    require_losses("evaluate", rows)
-    required = [(document.example_id, document.source, document.tokens) for document in test.values()]
-    for name, stated in found.models.items():
-        scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in rows if row["model"] == name]
-        require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)
-        require_equal(f"what evaluate says of {name} follows from its records", stated, summary(rows, name))
-    unknown = sorted({row["model"] for row in rows} - found.models.keys())
-    require(not unknown, "evaluate's records are of its models", unknown, sorted(found.models))
-
-
-def require_losses(what: str, rows: Rows) -> None:
-    """Every loss is a finite number and not below 0; that of some tokens of a text is not above that of all."""
-    for row in rows:
-        of = f"of {row['model']}, document {row['example_id']}"
-        for column, value in row.items():
-            numbers = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, float)]
-            if not all(math.isfinite(number) for number in numbers):
-                raise CheckFailed(f"every loss of {what} is a finite number", f"{column} {of}: {value}", "finite")
-            if "loss" in column and any(number < 0 for number in numbers):
-                raise CheckFailed(f"no loss of {what} is below 0", f"{column} {of}: {value}", "0 or more")
-        require(row["tokens_scored"] > 0, f"{what} scored something of every document", f"0 tokens {of}", "1 or more")
-        part, whole = (row.get(f"{name}clean_loss_sum_nats", 0.0) for name in ("", "text_"))
-        no_more = f"in {what} the scored part of a text costs no more than the whole, {of}"
-        require_limit(no_more, part, whole * (1 + ROUNDING))
+# -------------------------------------------------------------------------------------------------- the order
 
 
 def require_order(found: OrderResult, rows: Rows, models: list[str], variant: str) -> None:

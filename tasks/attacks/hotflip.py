@@ -11,10 +11,11 @@ from transformers import PreTrainedTokenizerBase
 from storage.records import read_records
 from tasks.attacks.effects import succeeded
 from tasks.attacks.flips import Flipped, FlipSearch, forwards_after, random_flips
+from tasks.attacks.results import HotFlipResult, SearchPoint
 from tasks.attacks.scoring import Count, Victim
+from tasks.attacks.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
 from tasks.attacks.texts import Text, attacked_texts, round_trips, tokenizer_of, usable_tokens, victim
-from tasks.robustness.results import HotFlipResult, SearchPoint, SetupResult
-from tasks.robustness.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
+from tasks.language.result import SetupResult
 from tasks.stage.run import StageInput, StageRun
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from tasks.robustness.results import Transferred, TransferResult, UatResult
-from tasks.robustness.stages import JUDGED, SEARCHED
+from storage.records import Rows
+from tasks.attacks.results import Transferred, TransferResult, UatResult
+from tasks.attacks.stages import JUDGED, SEARCHED
 
-Rows = list[dict[str, Any]]
 By = tuple[str, str]
 """Origin of an attack: the search (gradient, blind), and the model that it was run on."""
 KEY_COLUMNS = ("attack", "split", "search", "found_for", "model", "example_id")

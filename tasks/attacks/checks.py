@@ -14,11 +14,11 @@ from itertools import product
 from typing import Any
 
 from storage.errors import require, require_close, require_each_once, require_equal, require_limit
+from storage.records import Rows
 from tasks.attacks.configuration import BACKWARD_FORWARDS, BUDGET_SHARES, FlipAttack, Search, TriggerAttack, steps_after
-from tasks.robustness.checks import ROUNDING, ROUNDING_OF, Document, require_losses
-from tasks.robustness.results import HotFlipResult, Transferred, TransferResult, Trigger, UatResult
-from tasks.robustness.stages import JUDGED, SEARCHED
-from tasks.robustness.strongest import Rows
+from tasks.attacks.results import HotFlipResult, Transferred, TransferResult, Trigger, UatResult
+from tasks.attacks.stages import JUDGED, SEARCHED
+from tasks.language.checks import ROUNDING, ROUNDING_OF, Document, require_losses
 
 LOSS_OF = {"gradient": "loss_sum_nats", "blind": "blind_loss_sum_nats"}
 """Search -> where a record of an attack keeps the loss that it led to."""

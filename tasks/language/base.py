@@ -15,12 +15,10 @@ from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch
 from tasks.language.memory import BYTES_PER_PARAMETER, TENSORS_PER_CHECKPOINT, require_memory
-from tasks.language.result import Training
-from tasks.language.snapshots import snapshot_checks, snapshot_losses
+from tasks.language.result import BaseResult, SetupResult, Training
+from tasks.language.snapshots import snapshot_checks, snapshot_folder, snapshot_losses
+from tasks.language.stages import BaseConfig
 from tasks.language.training import train_language_model
-from tasks.robustness.results import BaseResult, SetupResult
-from tasks.robustness.stages import BaseConfig
-from tasks.robustness.study import snapshot_folder
 from tasks.stage.numerics import device
 from tasks.stage.preflight import require_disk
 from tasks.stage.run import StageInput, StageRun

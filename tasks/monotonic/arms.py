@@ -19,18 +19,16 @@ from storage import durable
 from storage.errors import require_equal
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
-from tasks.language.snapshots import snapshot_checks, snapshot_losses
+from tasks.language.snapshots import snapshot_checks, snapshot_folder, snapshot_losses
 from tasks.language.training import Checks, train_language_model
 from tasks.monotonic import keep
 from tasks.monotonic.constraint import constrained_modules, verify
 from tasks.monotonic.liveness import measure_liveness
 from tasks.monotonic.movement import measure_movement, movement_checks
-from tasks.monotonic.result import Liveness
+from tasks.monotonic.result import ArmResult, ConstrainResult, Liveness
 from tasks.monotonic.signs import AllowedSigns, signs_of
+from tasks.monotonic.stages import ChooseConfig, ConstrainConfig, TrainConfig
 from tasks.monotonic.start import set_start
-from tasks.robustness.results import ArmResult, ConstrainResult
-from tasks.robustness.stages import ChooseConfig, ConstrainConfig, TrainConfig
-from tasks.robustness.study import snapshot_folder
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun

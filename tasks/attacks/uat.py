@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from tasks.attacks.results import Restart, SearchPoint, Trigger, UatResult
 from tasks.attacks.scoring import Victim
+from tasks.attacks.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
 from tasks.attacks.texts import Text, attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
-from tasks.robustness.results import Restart, SearchPoint, SetupResult, Trigger, UatResult
-from tasks.robustness.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
+from tasks.language.result import SetupResult
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
 

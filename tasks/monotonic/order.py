@@ -9,12 +9,13 @@ import pyarrow.parquet as pq
 from storage.records import read_records
 from tasks.language import foreign
 from tasks.language import model as language
+from tasks.language.result import SetupResult
 from tasks.language.tokenizer import encode
 from tasks.monotonic.certificate import certify
 from tasks.monotonic.on_text import order_on_text, seen_inputs
+from tasks.monotonic.result import ModelOrder, OrderResult
+from tasks.monotonic.stages import OrderConfig
 from tasks.monotonic.sublayer import feed_forward_sublayers
-from tasks.robustness.results import ModelOrder, OrderResult, SetupResult
-from tasks.robustness.stages import OrderConfig
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 

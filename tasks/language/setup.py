@@ -24,10 +24,9 @@ from tasks.language import blocks, sources, tokenizer
 from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
 from tasks.language.document_store import DocumentStore, document_store
 from tasks.language.documents import Document
-from tasks.language.result import PackedSplit
+from tasks.language.result import PackedSplit, SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
-from tasks.robustness.results import SetupResult
-from tasks.robustness.stages import SetupConfig
+from tasks.language.stages import SetupConfig
 from tasks.stage.preflight import preflight
 
 if TYPE_CHECKING:

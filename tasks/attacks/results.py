@@ -1,93 +1,21 @@
-"""Results of each stage of the robustness study; fields stand in the order in which they are written.
+"""Results of the attacks on each model, and what they say of all of them.
 
-Names of models are keys: base and the arms; `base@0.5` is what base was after half of its training. For losses on the
-test split also unigram, untrained (of a model from scratch) and constrained-untrained (where monotonic starts).
+Names of models are keys: base and the arms; `base@0.5` is what base was after half of its training.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
-from tasks.attacks.configuration import FlipAttack, TriggerAttack
-from tasks.attacks.losses import ModelLoss
-from tasks.language.result import PackedSplit, SplitSummary, TrainedCheck, Training
-from tasks.monotonic.configuration import By, Signs, Start
-from tasks.monotonic.result import Certificate, Liveness, Movement, OrderOnText, VerifiedWeights
+from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
+from tasks.attacks.effects import Effect, EffectDifference
+from tasks.attacks.matched import MatchedDifference
+from tasks.findings.statistics.equivalence import Answer
+from tasks.findings.statistics.resampling import Estimate
+from tasks.findings.statistics.seeds import OverSeeds
 from tasks.stage.result import Result
-from tasks.training.initial import InitialWeights
 
-
-class SetupResult(Result):
-    """setup: what the text holds, and how it was packed; `skipped_rows` by file, of text.skip_bad_rows."""
-
-    splits: dict[str, SplitSummary]
-    largest_shared_shingles: float
-    duplicates_dropped_documents: int
-    contaminated_dropped_documents: int
-    vocabulary_tokens: int
-    end_of_text_id: int
-    tokenizer_digest: str
-    packed: dict[str, PackedSplit]
-    skipped_rows: dict[str, int] = Field(default_factory=dict)
-
-
-class BaseResult(Result):
-    """base: the model that both arms start from; a model that was loaded has no training."""
-
-    parameters: int
-    architecture: str
-    source: str
-    init_from: InitialWeights | None = None
-    training: Training | None
-    trained_check: TrainedCheck
-    snapshots: dict[str, float]
-    weights_digest: str
-
-
-class ConstrainResult(Result):
-    """constrain: the base model with constrained weights, untrained; `signs/` holds the sign that each may have.
-
-    `share_of_weights_changed` is the share of them that the start does not leave at the base model's value.
-    """
-
-    variant: str
-    signs: Signs
-    start: Start
-    constraint: VerifiedWeights
-    share_of_weights_changed: float
-    validation_perplexity_before: float
-    validation_perplexity_after: float
-    weights_digest: str
-
-
-class ArmResult(Result):
-    """train-baseline, train-monotonic, train-placebo: what one arm spent, and what its constrained layers became.
-
-    `constraint` is None for an arm that was trained without. `snapshots`: share of the training -> validation loss.
-    `trials`, where learning rates were tried out: each rate -> the lowest validation loss with it; then `numerics` are
-    those of the trials.
-    """
-
-    by: By
-    training: Training
-    constraint: VerifiedWeights | None
-    sublayers: Liveness
-    movement: Movement
-    snapshots: dict[str, float]
-    weights_digest: str
-    trials: dict[str, float] = Field(default_factory=dict)
-    numerics: dict[str, Any] = Field(default_factory=dict)
-
-
-class EvaluateResult(Result):
-    """evaluate: the loss of every model on the test split."""
-
-    split: str
-    documents: int
-    models: dict[str, ModelLoss]
-    records_digest: str
+ATTACKS = ("uat", "hotflip")
 
 
 class SearchPoint(Result):
@@ -220,18 +148,83 @@ class TransferResult(Result):
     records_digest: str
 
 
-class ModelOrder(Result):
-    """Monotonicity of one model's feed-forward sublayers, and how far they keep order on test text."""
+class FlipsMade(Result):
+    """Tokens replaced in a text of one model on average, and texts in which none was."""
 
-    certificate: Certificate
-    on_text: OrderOnText
+    mean: float
+    unchanged_documents: int
 
 
-class OrderResult(Result):
-    """order: the same questions to every model, at inputs that the first tokens of so many test documents give."""
+class Findings(Result):
+    """Effect of one attack on each model, the differences between models, and its cost.
+
+    Effects are those of the strongest attack on the model; `attacked_by`: for whom it was found -> documents;
+    differences are means over the searches, by the strongest attack of each; `at_equal_loss_alone`: by the gradient
+    search on each model alone. Triggers are those of uat; flips, and texts that come back as the same tokens, of
+    hotflip.
+    """
 
     split: str
     documents: int
-    variant: str
-    models: dict[str, ModelOrder]
-    records_digest: str
+    attack: TriggerAttack | FlipAttack
+    attacked_by: dict[str, dict[str, int]]
+    effects: dict[str, Effect]
+    differences: list[EffectDifference]
+    at_equal_loss: list[MatchedDifference]
+    at_equal_loss_alone: list[MatchedDifference]
+    rank_correlation: dict[str, float | None]
+    costs: dict[str, Cost]
+    curves: dict[str, list[SearchPoint]]
+    records_digests: dict[str, str]
+    triggers: dict[str, Trigger] = Field(default_factory=dict)
+    blind_triggers: dict[str, Trigger] = Field(default_factory=dict)
+    flips: dict[str, FlipsMade] = Field(default_factory=dict)
+    round_trips_documents: dict[str, int] = Field(default_factory=dict)
+
+    @property
+    def one_for_all(self) -> bool:
+        """True where one trigger attacks all texts, so that there are several searches; else each text has its own."""
+        return isinstance(self.attack, TriggerAttack)
+
+    @property
+    def searches(self) -> int:
+        return self.attack.restarts if isinstance(self.attack, TriggerAttack) else 1
+
+    def difference(self, model: str, reference: str) -> EffectDifference:
+        return next(row for row in self.differences if (row.model, row.reference) == (model, reference))
+
+    @property
+    def beaten_by_blind_search(self) -> list[str]:
+        """Models on which the gradient search found no more than blind search at equal cost."""
+        return [model for model, effect in self.effects.items() if effect.search_minus_blind_nats_per_token.value <= 0]
+
+
+class PrimaryAnswer(Result):
+    """The answer to the study's question, or why there is none: of one study, or over the cells of a sweep.
+
+    `difference` is that of the primary measure, monotonic - baseline; `from_placebos` against each placebo whose
+    constrained layers live, `control` of the positive control from baseline (None: no arm is one, or it is not known);
+    `by_fewer_attacks`, of one study, the same difference under less than all that was found, which shows how far it
+    hangs on what the other arms found. It is judged on `documents` of `sources`. Over cells, the interval and the
+    p-value know of seeds and sources together.
+    """
+
+    primary: Primary
+    documents: int
+    sources: int
+    difference: OverSeeds | Estimate | None
+    answer: Answer | None
+    unanswered: str | None
+    from_placebos: dict[str, OverSeeds | Estimate]
+    control: OverSeeds | Estimate | None = None
+    by_fewer_attacks: dict[str, OverSeeds | Estimate | None] = Field(default_factory=dict)
+
+
+class Tested(Result):
+    """A secondary comparison of two models: its p-value, and the same adjusted for their number (Holm 1979)."""
+
+    measure: str
+    model: str
+    reference: str
+    p_value: float
+    adjusted_p_value: float

@@ -12,11 +12,12 @@ import torch
 from storage.errors import CheckFailed
 from storage.records import read_records
 from tasks.attacks.flips import scored_tokens
+from tasks.attacks.results import TransferResult, UatResult
 from tasks.attacks.scoring import Victim
+from tasks.attacks.stages import JUDGED, SEARCHED, TransferConfig
+from tasks.attacks.strongest import KEY_COLUMNS, increases_of
 from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
-from tasks.robustness.results import SetupResult, TransferResult, UatResult
-from tasks.robustness.stages import JUDGED, SEARCHED, TransferConfig
-from tasks.robustness.strongest import KEY_COLUMNS, increases_of
+from tasks.language.result import SetupResult
 from tasks.stage.run import StageInput, StageRun
 
 SEARCHES = ("gradient", "blind")

@@ -1,0 +1,56 @@
+"""Configuration of the stages that make a text and a base model."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from tasks.language.configuration import (
+    BaseChecks,
+    Model,
+    PretrainedDirectory,
+    PretrainedHub,
+    Splits,
+    Text,
+    TrainedTokenizer,
+)
+from tasks.language.study import LanguageStudy
+from tasks.stage.configuration import execution, scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.study import StageConfiguration
+
+
+class OfLanguageStudy(StageConfiguration):
+    """What every stage of a study of a language model is given."""
+
+    STUDY: ClassVar = LanguageStudy
+
+
+TRAINING = Numerics(fields=("micro_batch_examples",), packages=("transformers",))
+"""Numerics of the stages that train a model or measure its validation loss, which is done in micro-batches too."""
+
+
+class SetupConfig(OfLanguageStudy):
+    """setup: text, splits, tokenizer, packed blocks."""
+
+    numerics: ClassVar = Numerics(packages=("transformers",), torch=False)
+
+    text: Text
+    splits: Splits
+    sequence_length: int = scientific(description="Tokens in a training block and a test window.")
+    tokenizer: Annotated[TrainedTokenizer | PretrainedDirectory | PretrainedHub, Field(discriminator="source")] = (
+        scientific(description="Where the tokenizer comes from.")
+    )
+
+
+class BaseConfig(OfLanguageStudy):
+    """base: the model that all arms start from."""
+
+    numerics: ClassVar = TRAINING
+
+    model: Model = scientific(description="Where the model comes from.")
+    checks: BaseChecks = scientific(description="When it counts as trained.")
+    snapshots: list[float]
+    models_of_study: int = execution(description="Models that all stages of the study keep, for the room on the disk.")
+    trainings_of_study: int = execution(description="Trainings of the study, each with checkpoints of its own.")

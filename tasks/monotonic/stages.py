@@ -1,0 +1,57 @@
+"""Configuration of the stages that constrain a model, train the arms and look at their order."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tasks.language.stages import TRAINING, OfLanguageStudy
+from tasks.language.study import LanguageExecution
+from tasks.monotonic.configuration import By, Signs, Start, Variant
+from tasks.stage.configuration import scientific
+from tasks.stage.numerics import Numerics
+from tasks.training.budget import Budget
+
+
+class ConstrainConfig(OfLanguageStudy):
+    """constrain: the base model with constrained weights, untrained."""
+
+    numerics: ClassVar = TRAINING
+
+    variant: Variant = scientific(description="Which weights are constrained.")
+    signs: Signs = scientific(description="Which sign each of them may have.")
+    start: Start = scientific(description="Where they start.")
+    seeds: list[int] = scientific([], description="Seeds of random signs, of the study and of its base model.")
+
+
+class TrainConfig(OfLanguageStudy):
+    """train-baseline, train-monotonic, train-placebo: the same function and budget for every arm."""
+
+    numerics: ClassVar = TRAINING
+
+    budget: Budget
+    seed: int
+    variant: Variant = scientific(description="The weights that the study constrains; here their movement is measured.")
+    by: By = scientific(description="What keeps the signs of these weights; free: nothing.")
+    required_movement: float = scientific(
+        description="How far the constrained weights must move, as a share of how far the free matrices do."
+    )
+    snapshots: list[float]
+    replaced: float = scientific(
+        0.0, added_later=True, description="Share of the tokens read in training that are drawn at random."
+    )
+
+
+class ChooseConfig(OfLanguageStudy):
+    """choose: of one arm's trainings with different learning rates, the best by validation loss."""
+
+    numerics: ClassVar = Numerics(torch=False)
+
+
+class OrderConfig(OfLanguageStudy):
+    """order: whether the constrained sublayers are monotone functions, and what that does to ordered texts."""
+
+    numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers",))
+
+    models: list[str] = scientific(description="Names of the models.")
+    variant: Variant = scientific(description="Which sublayers are looked at.")
+    execution: LanguageExecution
