@@ -16,8 +16,9 @@ from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch
 from tasks.language.memory import BYTES_PER_PARAMETER, TENSORS_PER_CHECKPOINT, require_memory
 from tasks.language.result import BaseResult, SetupResult, Training
-from tasks.language.snapshots import snapshot_checks, snapshot_folder, snapshot_losses
+from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.stages import BaseConfig
+from tasks.language.study import snapshot_folder
 from tasks.language.training import train_language_model
 from tasks.stage.numerics import device
 from tasks.stage.preflight import require_disk

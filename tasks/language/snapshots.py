@@ -94,8 +94,3 @@ def effective_state(model: nn.Module) -> dict[str, torch.Tensor]:
             del state[f"{name}.parametrizations.weight.original"]
             state[f"{name}.weight"] = module.weight.detach()
     return state
-
-
-def snapshot_folder(share: float) -> str:
-    """Folder in which a training keeps the model that it was after this share of its steps."""
-    return f"snapshots/{share:g}"

@@ -37,3 +37,8 @@ class LanguageStudy(StudyBase):
     evaluation: Evaluation = scientific(Evaluation(), description="How results are summarised.")
     audit: Audit = scientific(Audit(), description="What is computed again, by a plain path, before the report.")
     execution: LanguageExecution = execution(LanguageExecution(), description="How the work is done on this machine.")
+
+
+def snapshot_folder(share: float) -> str:
+    """Folder in which a training keeps the model that it was after this share of its steps."""
+    return f"snapshots/{share:g}"

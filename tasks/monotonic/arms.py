@@ -19,7 +19,8 @@ from storage import durable
 from storage.errors import require_equal
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
-from tasks.language.snapshots import snapshot_checks, snapshot_folder, snapshot_losses
+from tasks.language.snapshots import snapshot_checks, snapshot_losses
+from tasks.language.study import snapshot_folder
 from tasks.language.training import Checks, train_language_model
 from tasks.monotonic import keep
 from tasks.monotonic.constraint import constrained_modules, verify

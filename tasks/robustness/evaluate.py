@@ -17,7 +17,7 @@ from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.losses import summary
 from tasks.language.result import EvaluateResult, SetupResult
-from tasks.language.snapshots import snapshot_folder
+from tasks.language.study import snapshot_folder
 from tasks.language.tokenizer import encode
 from tasks.language.windows import Window, rolling_windows
 from tasks.monotonic.arm import BASE, BASELINE

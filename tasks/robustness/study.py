@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from storage import durable
 from tasks.attacks.study import AttackStudy
 from tasks.language.configuration import FromScratch, Model, PretrainedDirectory
-from tasks.language.snapshots import snapshot_folder
+from tasks.language.study import snapshot_folder
 from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
 from tasks.monotonic.configuration import VARIANTS, Constraint
 from tasks.stage.configuration import scientific

@@ -19,10 +19,13 @@ from flows.command import settings
 from storage import external
 from storage.errors import BadInput
 from tasks.attacks import configuration as of_attacks
+from tasks.attacks import stages as stages_of_attacks
 from tasks.findings import configuration as of_findings
 from tasks.language import configuration as of_language
+from tasks.language import stages as stages_of_language
 from tasks.language.configuration import LocalFiles, PretrainedDirectory
 from tasks.monotonic import configuration as of_monotonic
+from tasks.monotonic import stages as stages_of_monotonic
 from tasks.monotonic.arm import ArmName
 from tasks.robustness import stages
 from tasks.robustness import study as of_study
@@ -32,7 +35,10 @@ from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
 from tests.conftest import ROBUSTNESS
 
-VOCABULARY = (of_study, stages, of_attacks, of_language, of_monotonic, of_findings)
+VOCABULARY = (
+    of_study, stages, of_attacks, of_language, of_monotonic, of_findings,
+    stages_of_attacks, stages_of_language, stages_of_monotonic,
+)  # fmt: skip
 PROFILES = settings.profile_names(ROBUSTNESS)
 
 # Every field of every configuration with its class: a new field stands here before it can reach a fingerprint.
@@ -40,6 +46,10 @@ EXECUTION_FIELDS = {
     "StudyBase": "name sweep_seeds execution",
     "StageConfiguration": "cell execution",
     "OfStudy": "cell execution",
+    "OfLanguageStudy": "cell execution",
+    "OfAttackStudy": "cell execution",
+    "LanguageStudy": "name sweep_seeds execution",
+    "AttackStudy": "name sweep_seeds execution",
     "Study": "name sweep_seeds execution",
     "LocalFiles": "paths",
     "FromScratch": "init_from",
@@ -60,6 +70,8 @@ EXECUTION_FIELDS = {
 }
 SCIENTIFIC_FIELDS = {
     "StudyBase": "seed",
+    "LanguageStudy": "seed text splits base_checks budget snapshots evaluation audit",
+    "AttackStudy": "seed text splits base_checks budget snapshots uat hotflip primary evaluation audit",
     "Study": "seed text splits sequence_length model base_checks arms constraint budget learning_rates snapshots "
     "uat hotflip primary evaluation audit",
     "Audit": "examples",

@@ -19,8 +19,7 @@ import pytest
 
 from storage import durable
 from storage.run_directory import RunDirectory
-from tasks.language.snapshots import snapshot_folder
-from tasks.language.study import LanguageExecution
+from tasks.language.study import LanguageExecution, snapshot_folder
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget
 from tests.kill.killing import KilledRun, Strike, Victims, begin
