@@ -23,6 +23,7 @@ from deployments.slurm.study import snapshot
 from deployments.slurm.study import study as study_file
 from deployments.study_flow import lazily
 from storage import durable
+from storage.attempts import SOURCE_FILE
 from storage.errors import BadInput
 from storage.visible import log_visibly
 from tasks.stage.attempt import attempt
@@ -39,7 +40,7 @@ INPUTS_POLL_SECONDS = 5.0
 
 def work(file: str, name: str, root: str, fingerprint: str | None) -> Outcome:
     """Does one attempt at the stage; waits for a run directory that is held. Raises BadInput when it cannot begin."""
-    if snapshot.in_copy():
+    if (snapshot.REPOSITORY / SOURCE_FILE).is_file():  # a copy, as a job runs it
         snapshot.require_as_staged(snapshot.REPOSITORY)
     page, study = study_file.read(Path(file), None)
     walk = Walk(root, study.name, study.execution)

@@ -94,6 +94,20 @@ def differing(there: Lineage, here: Lineage) -> list[Difference]:
     return by_field(_differing(there, here))
 
 
+def asked(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a kept study (study.json) as `--set` takes them, and `over.KEY` of a sweep; not how it is worked."""
+    study = {key: value for key, value in kept.get("study", {}).items() if key not in ("name", "execution")}
+    return dict(leaves(study | {"over": kept.get("over", {})}))
+
+
+def asked_otherwise(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[Difference]:
+    """The keys in which two kept studies differ, which a person can set; none where one of both was not kept."""
+    before, now = asked(there), asked(here)
+    names = dict.fromkeys([*now, *before] if now and before else [])
+    rows = ((name, before.get(name, ABSENT), now.get(name, ABSENT)) for name in names)
+    return [Difference(name, was, is_, ()) for name, was, is_ in rows if was != is_]
+
+
 def by_field(rows: Iterable[tuple[str, str, Any, Any]]) -> list[Difference]:
     """Merges equal differences (stage, name, value there, value here) of several stages."""
     fields: dict[str, Difference] = {}

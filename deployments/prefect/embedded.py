@@ -110,7 +110,8 @@ def server_here() -> Server | None:
             if EPHEMERAL not in environment:
                 for one in process.net_connections("tcp"):
                     if one.status == psutil.CONN_LISTEN:
-                        address = f"http://{_own_address(one.laddr.ip)}:{one.laddr.port}/api"
+                        here = "127.0.0.1" if one.laddr.ip in ("0.0.0.0", "::") else one.laddr.ip
+                        address = f"http://{f'[{here}]' if ':' in here else here}:{one.laddr.port}/api"
                         return Server(address, environment.get(PASSWORD, PREFECT_API_AUTH_STRING.value()))
     return None
 
@@ -165,11 +166,6 @@ def _has_open(process: int, wanted: os.stat_result) -> bool:
             if os.path.samestat(number.stat(), wanted):
                 return (folder / "ns/net").samefile("/proc/self/ns/net")
     return False
-
-
-def _own_address(listens: str) -> str:
-    """Address at which this machine reaches what listens at an address, or at all of them."""
-    return "127.0.0.1" if listens in ("0.0.0.0", "::") else f"[{listens}]" if ":" in listens else listens
 
 
 @contextmanager

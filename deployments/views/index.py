@@ -58,13 +58,16 @@ def write_index(root: Path) -> Path:
 
     BadInput where there are no runs, where a page of somebody else has the name, and where nothing can be written.
     """
-    studies = sorted(read_root(root), key=_newest, reverse=True)
+    studies = sorted(
+        read_root(root), key=lambda study: max((0.0, *(one.ended_at for one in study.results))), reverse=True
+    )
     results = sum(len(study.results) for study in studies)
     document = Document(
         TITLE,
         question=f"below {root.absolute()}",
         facts=[
-            f"{_number(len(studies), 'study', 'studies')}, {_number(results, 'result', 'results')}, newest first.",
+            f"{len(studies)} {'studies' if studies[1:] else 'study'}, {results} result{'s' * (results != 1)}, newest "
+            "first.",
             f"As it stood on {date(time.time())}: written when a study finishes, and by the command ratchet index.",
         ],
         sections=[_section(study, root) for study in studies],
@@ -84,7 +87,7 @@ def write_index(root: Path) -> Path:
 def _section(study: ListedStudy, root: Path) -> Section:
     text = f"{study.finished} of {study.begun} begun stages are finished."
     points = [f"**{work.state}**: {work.line}" for work in study.work]
-    points += [f"**{study.unlearned}**"] if study.unlearned else []
+    points += filter(None, [study.unlearned and f"**{study.unlearned}**", study.older])
     return Section(study.name, [text], points, tables=[_table(study.results, root)] if study.results else [])
 
 
@@ -107,11 +110,3 @@ def _table(results: Sequence[ListedResult], root: Path) -> Table:
 def _below(root: Path, path: Path) -> str:
     """Link of the page to `path`; the name of no folder is taken for a scheme or an anchor."""
     return quote(path.relative_to(root).as_posix())
-
-
-def _newest(study: ListedStudy) -> float:
-    return max((result.ended_at for result in study.results), default=0.0)
-
-
-def _number(number: int, one: str, several: str) -> str:
-    return f"{number} {one if number == 1 else several}"

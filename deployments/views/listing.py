@@ -8,16 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any
 
 from storage import attempts, durable, locks, markers
 from storage.__main__ import MANIFEST
 from storage.checkpoints import furthest
+from storage.differences import ABSENT
 from storage.errors import MESSAGE_SHOWN, BadInput, cut
 from storage.inside import inside
-from storage.lineage import Lineages
+from storage.lineage import Lineages, asked, differing
 from storage.run_directory import LATEST, RunDirectory, find_runs, read, run_in
 from tasks.stage.outcome import in_words
 from tasks.stage.progress import described
@@ -66,7 +67,7 @@ class ListedWork:
 
 @dataclass(frozen=True)
 class ListedStudy:
-    """A study below a root; `begun` and `finished` count its stages, `results` stand oldest first."""
+    """A study below a root; `begun` and `finished` count its stages, results stand oldest first."""
 
     name: str
     begun: int
@@ -75,6 +76,13 @@ class ListedStudy:
     work: list[ListedWork]
     unlearned: str = ""
     """Its finished trainings that are no better than what needs no learning."""
+    superseded: Sequence[ListedResult] = ()
+    """Results that newer ones stand in place of: made by another version of a stage, or of another input."""
+
+    @property
+    def older(self) -> str:
+        number = len(self.superseded)
+        return f"{number} superseded, of another version or input: ratchet list --all" if number else ""
 
 
 def read_root(root: Path) -> Iterator[ListedStudy]:
@@ -103,8 +111,12 @@ def read_root(root: Path) -> Iterator[ListedStudy]:
         work += _gone(root / study, finished)
         if not results and not work:
             results += _last(finished)
-        results = [_told_apart(one, results, lineages) for one in sorted(results, key=lambda one: one.ended_at)]
-        yield ListedStudy(study, len(of_study), len(finished), results, work, unlearned(finished))
+        results.sort(key=lambda result: result.ended_at)
+        older = _superseded(results, lineages)
+        present = [result for result in results if result.run not in older]
+        superseded = [_told_apart(result, results, lineages) for result in results if result.run in older]
+        results = [_told_apart(result, present, lineages) for result in present]
+        yield ListedStudy(study, len(of_study), len(finished), results, work, unlearned(finished), superseded)
 
 
 def standing(run: RunDirectory, verdict: markers.Verdict | None = None) -> tuple[str, str]:
@@ -193,6 +205,27 @@ def _last(finished: Sequence[RunDirectory]) -> Iterator[ListedResult]:
     for run in finished:
         if run not in read_by_others:
             yield ListedResult(run, ended_at(run.path), "", run.result_file, ())
+
+
+def _superseded(results: Sequence[ListedResult], lineages: Lineages) -> set[RunDirectory]:
+    """Runs whose question a newer result answers too, of results that stand oldest first: the keys of both studies have
+    the same values, and only versions of stages differ, fields and inputs that came with these, and inputs from
+    outside."""
+
+    def agree(older: RunDirectory, newer: RunDirectory) -> bool:
+        if older.stage != newer.stage or any(
+            studies[older].get(key, now) != now for key, now in studies[newer].items()
+        ):
+            return False
+        different = differing(lineages.of(older), lineages.of(newer))
+        raised = any(one.name == "version" for one in different)
+        return all(
+            one.name == "version" or one.name.startswith("external.") or (raised and ABSENT in (one.there, one.here))
+            for one in different
+        )
+
+    studies = {result.run: asked(read(result.run.study_file)) for result in results}
+    return {older.run for older, newer in combinations(results, 2) if agree(older.run, newer.run)}
 
 
 def _told_apart(result: ListedResult, results: Sequence[ListedResult], lineages: Lineages) -> ListedResult:

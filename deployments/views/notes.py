@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from storage import markers
 from storage.checkpoints import furthest
 from storage.differences import differences
 from storage.errors import BadInput
-from storage.lineage import Difference, Lineage, Lineages, differing
+from storage.lineage import Difference, Lineage, Lineages, asked_otherwise, differing
 from storage.run_directory import RunDirectory, read, run_in
 
 SHOWN_NEIGHBOURS = 3
@@ -24,13 +23,8 @@ SHOWN_KEYS = 4
 """Number shown of the keys in which a finished neighbour differs from what is asked for."""
 
 
-@dataclass(frozen=True)
-class _Unfinished:
-    """A run directory with work that is saved and not finished."""
-
-    path: Path
-    step: int
-    described: dict[str, Any]
+_Unfinished = tuple[Path, int, dict[str, Any]]
+"""A run directory with work that is saved and not finished, the step, and its version and scientific fields."""
 
 
 def notes(handles: list[Handle]) -> list[str]:
@@ -61,8 +55,10 @@ def finished_neighbours(handles: list[Handle]) -> list[str]:
     ]
     found.sort(key=lambda one: len(one[0]))
     said = [
-        f"{path} is a finished {last.stage.name} of this study, and differs in {_keys(different)}"
+        f"{path} is a finished {last.stage.name} of this study, and differs in "
+        + _keys(keys + [one for one in different if not keys or one.name == "version"])
         for different, path in found[:SHOWN_NEIGHBOURS]
+        for keys in [asked_otherwise(read(path / "study.json"), last.origin)]
     ]
     left = len(found) - len(said)
     return said + ([f"and {left} more: `ratchet list {last.run.root}` shows them"] if left else [])
@@ -71,7 +67,12 @@ def finished_neighbours(handles: list[Handle]) -> list[str]:
 def _unfinished(folder: Path, own: set[Path]) -> list[_Unfinished]:
     """Runs that are saved and not finished in a stage's folder, but for the calls of the page itself."""
     runs = (path for path in sorted(folder.glob("*")) if path not in own and not (path / "COMPLETE.json").exists())
-    return [_Unfinished(run, step, read(run / "stage.json")) for run in runs if (step := furthest(run / "checkpoints"))]
+    return [
+        (run, step, {"version": stage.get("version"), **stage.get("scientific", {})})
+        for run in runs
+        if (step := furthest(run / "checkpoints"))
+        for stage in [read(run / "stage.json")]
+    ]
 
 
 def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
@@ -79,11 +80,12 @@ def _begins_anew(handle: Handle, beside: list[_Unfinished]) -> str:
     if not beside:
         return ""
     ours = {"version": handle.stage.version, **handle.config.scientific()}
-    differing, other = min(
-        ((differences(_comparable(one), ours), one) for one in beside), key=lambda found: len(found[0])
+    differing, path, step = min(
+        ((differences(fields, ours), path, step) for path, step, fields in beside), key=lambda one: len(one[0])
     )
-    what = "; ".join(differing) or "its inputs differ"
-    return f"{handle.label} begins anew: {other.path}, which stands at step {other.step:,}, is another stage: {what}"
+    keys = asked_otherwise(read(path / "study.json"), handle.origin)
+    what = ("; ".join(differing) or "its inputs differ") + (f" (of the study's keys: {_keys(keys)})" if keys else "")
+    return f"{handle.label} begins anew: {path}, which stands at step {step:,}, is another stage: {what}"
 
 
 def _lineage(handle: Handle, known: dict[RunDirectory, Lineage]) -> Lineage:
@@ -111,10 +113,6 @@ def _keys(different: list[Difference]) -> str:
     shown = [f"{one.name}: {one.there!r} there, {one.here!r} here" for one in different[:SHOWN_KEYS]]
     more = len(different) - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more else "") if shown else "what it read"
-
-
-def _comparable(other: _Unfinished) -> dict[str, Any]:
-    return {"version": other.described.get("version"), **other.described.get("scientific", {})}
 
 
 def _changed_work(handles: list[Handle]) -> list[str]:

@@ -99,7 +99,7 @@ class _Run:
 
 def scalars(row: Row) -> dict[str, float]:
     """The numbers of a row by TensorBoard's tags: what is of one metric has one beginning, and so stands together."""
-    found = {_tag(name): value for name, value in row.items() if name != "step" and _is_number(value)}
+    found = {_tag(name): value for name, value in row.items() if name != "step" and type(value) in (int, float)}
     for name in row:
         for what, value in trivial_of(row, name).items():
             found[f"{name.removeprefix(VALIDATION)}/without learning, {what}"] = value
@@ -113,7 +113,3 @@ def _tag(name: str) -> str:
     if name.startswith(VALIDATION):
         return f"{name.removeprefix(VALIDATION)}/validation"
     return f"training/{name}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

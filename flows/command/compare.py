@@ -11,7 +11,7 @@ from storage import attempts
 from storage.differences import ABSENT, leaves
 from storage.errors import BadInput
 from storage.inside import inside
-from storage.lineage import Difference, Lineage, Lineages, by_field, differing, pairs
+from storage.lineage import Difference, Lineage, Lineages, asked_otherwise, by_field, differing, pairs
 from storage.run_directory import RunDirectory, read
 
 SHOWN = 20
@@ -37,6 +37,8 @@ def compared(one: RunDirectory, other: RunDirectory, everything: bool = False) -
         yield f"{name}  {run.path}  ({state}{f' {date(ended_at(run.path))}' if state == 'finished' else f': {stands}'})"
     lineages = Lineages()
     there, here = lineages.of(one), lineages.of(other)
+    if keys := asked_otherwise(read(one.study_file), read(other.study_file)):
+        yield from _part("keys of the study, as --set takes them", keys, everything)
     yield from _part("configuration, of all that they read too", differing(there, here), everything)
     changed = by_field(_worked_otherwise(there, here))
     yield from _part("numerics and versions", changed, everything)
@@ -49,13 +51,13 @@ def _part(title: str, differences: Sequence[Difference], everything: bool) -> It
         yield f"{title}: equal"
         return
     yield f"{title}: {len(differences)} differ"
-    lines = [f"  {one.name}: {one.there} -> {one.here}  {_stages(one.stages)}" for one in differences]
+    lines = [f"  {one.name}: {one.there} -> {one.here}{_stages(one.stages)}" for one in differences]
     yield from _cut(lines, everything)
 
 
 def _stages(stages: Sequence[str]) -> str:
     more = [f"and {len(stages) - SHOWN_STAGES} more"] if stages[SHOWN_STAGES:] else []
-    return f"({', '.join([*stages[:SHOWN_STAGES], *more])})"
+    return f"  ({', '.join([*stages[:SHOWN_STAGES], *more])})" if stages else ""
 
 
 def _cut(lines: Sequence[str], everything: bool) -> Iterator[str]:

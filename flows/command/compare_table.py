@@ -69,7 +69,8 @@ def compared_table(file: Path, asked: Asked) -> Found:
     if len(values) < 2:
         raise BadInput(f"{file}: {len(values)} {asked.by}: two or more are compared")
     pairs = [(arm, asked.reference) for arm in values if arm != asked.reference]
-    pairs = pairs if asked.reference else _each_two(list(values))
+    if not asked.reference:  # each with each one before it
+        pairs = [(later, earlier) for earlier, later in combinations(values, 2)]
     level = (asked.confidence_level, asked.min_seeds)
     try:
         paired = compare_together(
@@ -232,8 +233,3 @@ def _rows(file: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     if twice := sorted({name for name in header if header.count(name) > 1}):
         raise BadInput(f"{file} has the column {twice[0]!r} twice")
     return header, rows
-
-
-def _each_two(arms: Sequence[str]) -> list[tuple[str, str]]:
-    """Each arm with each one before it, which is the reference."""
-    return [(later, earlier) for earlier, later in combinations(arms, 2)]

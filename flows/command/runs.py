@@ -20,7 +20,7 @@ FOLLOW_SECONDS = 5.0
 
 def list_studies(options: argparse.Namespace) -> int:
     """`ratchet list`: each study below a root with its results, newest last, and what is not finished."""
-    return show_lines(_listing(options.root))
+    return show_lines(_listing(options.root, options.all))
 
 
 def show_run(options: argparse.Namespace) -> int:
@@ -112,10 +112,13 @@ def tensorboard(options: argparse.Namespace) -> int:
     return 0
 
 
-def _listing(root: Path) -> Iterator[str]:
+def _listing(root: Path, everything: bool) -> Iterator[str]:
     """The lines for a person. BadInput where there are no runs."""
     for study in read_root(root):
         yield f"{study.name} ({study.finished} of {study.begun} begun stages are finished)"
+        yield from [f"  {study.older}"] if study.older else []
+        for result in study.superseded if everything else []:
+            yield from _result(result, ", superseded")
         for result in study.results:
             yield from _result(result)
         if study.unlearned:
@@ -124,8 +127,8 @@ def _listing(root: Path) -> Iterator[str]:
             yield f"  {work.state:<12} {work.line}"
 
 
-def _result(result: ListedResult) -> Iterator[str]:
-    yield f"  {date(result.ended_at)}  {', '.join([result.run.stage, *result.of])}"
+def _result(result: ListedResult, stands: str = "") -> Iterator[str]:
+    yield f"  {date(result.ended_at)}  {', '.join([result.run.stage, *result.of])}{stands}"
     if result.headline:
         yield f"    {result.headline}"
     yield f"    {result.shown}"

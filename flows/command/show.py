@@ -166,7 +166,9 @@ def again(run: RunDirectory, named: str = "") -> Iterator[str]:
         if not why_untried:
             page = replace(load_page(place), over=over)
             study = validated(page.model, values, str(run.study_file))
-            if not named and (_names_files(study) or math.prod(map(len, over.values())) > MOST_CELLS):
+            # places of local files are absolute, once a configuration is valid
+            reads_files = '"/' in json.dumps(study.model_dump(mode="json", exclude={"execution"}))
+            if not named and (reads_files or math.prod(map(len, over.values())) > MOST_CELLS):
                 why_untried = "it reads what the run names"
         if why_untried:
             yield command
@@ -186,11 +188,6 @@ def again(run: RunDirectory, named: str = "") -> Iterator[str]:
         return
     yield command
     yield from _made_otherwise(run, walk)
-
-
-def _names_files(study: Any) -> bool:
-    """True where a walk would read local files: their places are absolute, once a configuration is valid."""
-    return '"/' in json.dumps(study.model_dump(mode="json", exclude={"execution"}))
 
 
 def _command(run: RunDirectory, place: str, over: Mapping[str, Sequence[object]]) -> str:

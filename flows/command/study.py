@@ -59,7 +59,9 @@ def run_study(options: argparse.Namespace) -> int:
 
         assert slurm
         return cancel(slurm)
-    walk = slurm.walk if slurm else _walked(page, study, root)
+    walk = slurm.walk if slurm else Walk(root, study.name, study.execution)
+    if not slurm:
+        page.walk(study, walk)
     if options.dry_run:
         return _dry_run(study, walk, slurm)
     if options.status:
@@ -231,12 +233,6 @@ def _run_here(page: Page, study: Any, walk: Walk) -> int:
         goes_on = f"{ended.condition} the same command goes on".strip()
         show(f"exit code {ended.exit_code}; what is finished is kept, and {goes_on}", style="dim")
     return ended.exit_code
-
-
-def _walked(page: Page, study: Any, root: str) -> Walk:
-    walk = Walk(root, study.name, study.execution)
-    page.walk(study, walk)
-    return walk
 
 
 def _at_site(page: Page, study: Any, root: str) -> SlurmStudy:

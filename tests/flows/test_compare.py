@@ -10,6 +10,7 @@ from deployments.dag.walk import Handle
 from flows import command
 from storage import durable
 from tests.flows.answers import Study, finished
+from tests.flows.test_again import begun, smoke
 
 
 def last(root: Path, **fields: object) -> Handle:
@@ -128,3 +129,11 @@ def test_bytes_of_a_run_whose_marker_does_not_hold_are_never_called_equal(
     lines = compared(capsys, one, edited)
     assert "its marker does not hold: final_results.json was edited after the stage finished" in lines[1]
     assert lines[-1] == "outputs: not compared, since B is not finished"
+
+
+def test_a_difference_names_the_key_that_a_person_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The field of a stage alone was named, such as `attack.flips`, which `--set` does not take."""
+    one, other = (begun(tmp_path / str(flips), smoke(f"hotflip.flips={flips}"))[-1] for flips in (2, 3))
+    lines = compared(capsys, one, other)
+    assert lines[2:4] == ["keys of the study, as --set takes them: 1 differ", "  hotflip.flips: 2 -> 3"]
+    assert lines[4] == "configuration, of all that they read too: 2 differ", "beside the fields of both stages"

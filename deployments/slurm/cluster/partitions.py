@@ -35,10 +35,6 @@ class Partition:
         return self.fields.get("State", "")
 
     @property
-    def is_default(self) -> bool:
-        return self.fields.get("Default") == "YES"
-
-    @property
     def hidden(self) -> bool:
         return self.fields.get("Hidden") == "YES"
 
@@ -116,7 +112,7 @@ class Cluster:
     def asked(self, partition: str) -> list[Partition]:
         """The partitions that a job may start in: those named that exist, else the default one; or their alternates."""
         known = self.partitions
-        names = listed(partition) or [other.name for other in known.values() if other.is_default]
+        names = listed(partition) or [other.name for other in known.values() if other.fields.get("Default") == "YES"]
         named = [known[name] for name in names if name in known]
         return [known.get(one.fields.get("Alternate", ""), one) if one.state in NO_NEW_JOBS else one for one in named]
 

@@ -112,7 +112,7 @@ def _advanced(slurm: SlurmStudy, person: bool, told: Told = nobody, begun: froze
 def _all(slurm: SlurmStudy, look: Look) -> Standings:
     """Every stage, and the table of a sweep without the cells that stopped, when nothing else is left to do."""
     found = look.at(slurm.handles)
-    if not found.under_way and (table := slurm.table_without_stopped()):
+    if not found.under_way and (table := slurm.page.sweep_without_stopped(slurm.study, slurm.walk)):
         look.at([table])
     return found
 

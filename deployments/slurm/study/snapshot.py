@@ -74,11 +74,6 @@ def require_as_staged(copy: Path) -> None:
         )
 
 
-def in_copy() -> bool:
-    """True where this process runs a copy, as a job does."""
-    return (REPOSITORY / attempts.SOURCE_FILE).is_file()
-
-
 def _contents(repository: Path, own: Mapping[str, Path]) -> list[tuple[Path, bytes]]:
     found = [(file.relative_to(repository), file.read_bytes()) for file in _of_rooms(repository)]
     return found + [(Path(name), file.read_bytes()) for name, file in sorted(own.items())]

@@ -101,10 +101,6 @@ class SlurmStudy:
         """Place where a copy of the present source would be; nothing is written."""
         return staged(self.root / SOURCES, own_files(self.page, self.handles))
 
-    def table_without_stopped(self) -> Handle | None:
-        """The stage over those cells of a sweep that can finish; None where all can, or none."""
-        return self.page.sweep_without_stopped(self.study, self.walk)
-
     def _stage_source(self) -> Path:
         return self._unchanged(stage_source(self.root / SOURCES, own_files(self.page, self.handles)))
 

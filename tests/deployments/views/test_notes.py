@@ -136,6 +136,16 @@ def test_finished_neighbours_of_what_is_asked_for_are_named_with_what_differs_al
     assert finished_neighbours(asked(tmp_path, name="two")) == [], "another study is no neighbour"
 
 
+def test_what_a_neighbour_differs_in_is_named_by_the_keys_that_a_person_sets(tmp_path: Path) -> None:
+    """A stage's own field was named, which `--set` does not take."""
+    other, handles = finished(tmp_path, words=20), asked(tmp_path)
+    durable.write_json(other / "study.json", {"page": "p", "study": {"text": {"length": 20}, "seed": 42}, "over": {}})
+    handles[-1].origin = {"page": "p", "study": {"text": {"length": 10}, "seed": 42}, "over": {}}
+    assert finished_neighbours(handles) == [
+        f"{other} is a finished answer of this study, and differs in text.length: 20 there, 10 here"
+    ]
+
+
 def test_what_is_not_finished_or_not_there_is_no_neighbour(tmp_path: Path) -> None:
     assert finished_neighbours(asked(tmp_path)) == []
     cut, damaged = finished(tmp_path, words=20), finished(tmp_path, words=30)
