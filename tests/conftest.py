@@ -19,6 +19,7 @@ from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MOD
 from deployments.dag.page import load_page
 from deployments.prefect.embedded import send_what_waits
 from flows import command
+from tests.once import made_once
 
 pytest_plugins = ["tests.side_by_side", "tests.share", "tests.kill.summary", "tests.slurm.order"]
 REPOSITORY = Path(__file__).parent.parent
@@ -103,12 +104,14 @@ def run_study(prefect_server: str) -> Command:
 
 
 @pytest.fixture(scope="session")
-def smoke_root(run_study: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smoke_root(run_study: Command) -> Path:
     """The root of a finished smoke study. Read only: a test that changes something works on a copy."""
-    root = tmp_path_factory.mktemp("smoke")
-    done = run_study("--profile", "smoke", "--root", root)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return root
+
+    def run(root: Path) -> None:
+        done = run_study("--profile", "smoke", "--root", root)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return made_once("smoke", run)
 
 
 @pytest.fixture
@@ -134,8 +137,12 @@ def new_root(smoke_root: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_prefect_home(prefect_server: str, tmp_path: Path) -> Path:
-    """A PREFECT_HOME for one test, whose database has its tables and nothing in them: making them takes ten seconds."""
-    home = tmp_path / "prefect-home"
+    """A PREFECT_HOME for one test."""
+    return make_prefect_home(tmp_path / "prefect-home")
+
+
+def make_prefect_home(home: Path) -> Path:
+    """A PREFECT_HOME whose database has its tables and nothing in them: making them takes ten seconds."""
     home.mkdir()
     _copy_database(_empty_database(), home / "prefect.db")
     return home

@@ -16,7 +16,7 @@ from uuid import uuid4
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests import leftovers
+from tests import leftovers, once
 
 COUNTED: Counter[str] = Counter()
 """What the tests of this run counted, by name; at the end that of all workers is added up."""
@@ -78,6 +78,8 @@ class AtOnce:
 def pytest_configure(config: pytest.Config) -> None:
     if is_worker(config):
         return
+    once.place()  # which the workers inherit, as what follows: threads that wait take the cores of those that work
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     guard = Guard()
     config.add_cleanup(guard.end)
     if config.getoption("numprocesses"):

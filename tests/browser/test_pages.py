@@ -9,7 +9,6 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
@@ -17,9 +16,8 @@ import pytest
 from tests.browser.conftest import NARROW, WIDE, OpenPage
 from tests.conftest import REPOSITORY
 from tests.tasks.findings.test_figures import contrast
-
-if TYPE_CHECKING:
-    pass
+from tests.tasks.icecube import tiny as icecube
+from tests.tasks.inversion import tiny as inversion
 
 PAGES = [
     "index.html",
@@ -45,12 +43,12 @@ TEXTS = """() => [...document.querySelectorAll("body *")]
 
 @pytest.fixture(scope="module")
 def pages(smoke_root: Path, prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Name -> file of every page below a root that holds a study, and a sweep over two seeds."""
-    root = Path(shutil.copytree(smoke_root, tmp_path_factory.mktemp("pages") / "runs", symlinks=True))
+    """Name -> file of every page below a root that holds the studies, and a sweep over two seeds."""
+    root = tmp_path_factory.mktemp("pages") / "runs"
+    for finished in (smoke_root, icecube.finished().root, inversion.finished().root):
+        shutil.copytree(finished, root, symlinks=True, dirs_exist_ok=True)
     for command in (
         ["sweep", "robustness", "--profile", "smoke", "--over", "seed=42,43", "--root"],
-        ["run", "icecube", "--profile", "smoke", "--root"],
-        ["run", "inversion", "--profile", "smoke", "--root"],
         ["index"],
     ):
         done = subprocess.run(

@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 from deployments.prefect import embedded
 from flows import command
-from tests.conftest import _copy_database, _empty_database
+from tests.conftest import make_prefect_home
 from tests.deployments.prefect.test_embedded import database_in
 from tests.flows.test_again import SMALL
 
@@ -41,8 +41,7 @@ if os.getuid() == 0:
 @pytest.fixture(scope="module")
 def home(prefect_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A PREFECT_HOME where no server is configured; what the user once set for another one stands in no way."""
-    home = tmp_path_factory.mktemp("home")
-    _copy_database(_empty_database(), home / "prefect.db")
+    home = make_prefect_home(tmp_path_factory.mktemp("server") / "home")
     with pytest.MonkeyPatch.context() as patch, database_in(home):
         patch.setenv("PREFECT_HOME", str(home))
         patch.setenv(embedded.PASSWORD, "me:known")

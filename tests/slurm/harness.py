@@ -29,7 +29,6 @@ import yaml
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from deployments.dag.page import Page, load_page
-from deployments.dag.sources import page_names
 from deployments.dag.walk import Handle
 from deployments.slurm.cluster.site import Site
 from deployments.slurm.job.journal import Journal, Submission, jobs_folder
@@ -47,7 +46,7 @@ from tests.slurm.order import SUBMITTED
 
 SCRIPT = Path(__file__).parent / "cluster.sh"
 PREFECT = [Path(sys.executable).parent / "prefect", "--no-prompt"]
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.5
 READING, ASKED_AGAIN_SECONDS = ("squeue", "sinfo", "sstat", "sacct"), 120.0
 """Commands that change nothing, beside `scontrol show`."""
 PATIENT_SECONDS = 600.0
@@ -450,6 +449,8 @@ class Bench:
     resources: dict[str, Any] = field(default_factory=dict)
     workers: dict[str, Worker] = field(default_factory=dict)
     dispatched: list[Dispatched] = field(default_factory=list)
+    _client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=120))
+    """One for all that is asked: to make it takes as long as a hundred questions."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -498,10 +499,10 @@ class Bench:
         assert done.returncode == 0, f"prefect {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def deploy(self) -> None:
-        """The pools and the deployments, those of docs/cluster.md and the toy's."""
+    def deploy(self, *names: str) -> None:
+        """The pools and the deployments that `ratchet deploy` makes of these names; without any, those of the toy."""
         with temporary_settings({PREFECT_API_URL: self.address}):
-            assert command.ratchet(["deploy", *page_names(), "tests.slurm.toy"]) == 0
+            assert command.ratchet(["deploy", *(names or ["tests.slurm.toy"])]) == 0
 
     def run_deployment(self, name: str, **parameters: Any) -> Run:
         """`prefect deployment run`; the flow run that it made."""
@@ -516,7 +517,7 @@ class Bench:
         return Run(self, found[0])
 
     def api(self, method: str, path: str, given: Any = None) -> Any:
-        answer = httpx.request(method, f"{self.address}{path}", json=given, timeout=120)
+        answer = self._client.request(method, f"{self.address}{path}", json=given)
         answer.raise_for_status()
         return answer.json() if answer.content else None
 

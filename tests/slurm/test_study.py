@@ -16,7 +16,7 @@ import pytest
 from deployments.slurm.job.journal import Journal
 from storage import attempts, durable
 from tests.slurm import toy
-from tests.slurm.harness import Bench, toy_study
+from tests.slurm.harness import Bench, Run, toy_study
 from tests.tasks.icecube import tiny as icecube
 from tests.tasks.inversion import tiny as inversion
 from tests.tasks.tiny import Here
@@ -37,7 +37,7 @@ def test_the_smoke_study_runs_through_the_pools_to_the_digests_of_a_run_here(
     root = tmp_path / "runs"
     shutil.copytree(smoke_root / ".cache", root / ".cache")
     bench.ensure_worker("ratchet")
-    bench.run_deployment("robustness/smoke", root=str(root)).wait("Completed", seconds=900)
+    deployed(bench, "robustness/smoke", root).wait("Completed", seconds=900)
     _require_jobs_of_equal_digests(bench, smoke_root / "smoke", root / "smoke", stages=16)
 
 
@@ -46,7 +46,7 @@ def test_the_direction_study_runs_through_the_pools_to_the_digests_of_a_run_here
     """A trial that ends in numbers that are no numbers is a job that finished."""
     here, root = icecube.finished(), tmp_path / "runs"
     bench.ensure_worker("ratchet")
-    bench.run_deployment("icecube/smoke", root=str(root)).wait("Completed", seconds=900)
+    deployed(bench, "icecube/smoke", root).wait("Completed", seconds=900)
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
 
 
@@ -65,7 +65,7 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
 
     bench.ensure_worker("ratchet")
     with bench.site_with({"array_tasks": 3}):
-        study = bench.run_deployment("inversion/smoke", root=str(root))
+        study = deployed(bench, "inversion/smoke", root)
         killed, record = bench.until("a cell is at work", at_work)
         os.kill(record["pid"], signal.SIGKILL)  # it is frozen, so that it is not over before
         stranded, record = bench.until("another one is", partial(at_work, but=killed))
@@ -85,6 +85,12 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
     for label, categories in why.items():
         assert categories[-1] == "finished" and {*categories[:-1]} <= {"node failure", "killed", "crash"}, why
         assert label == killed or {*categories} <= {"node failure", "finished"}, why
+
+
+def deployed(bench: Bench, name: str, root: Path) -> Run:
+    """A run of a deployment that was just made."""
+    bench.deploy(name)
+    return bench.run_deployment(name, root=str(root))
 
 
 def frozen(folder: Path) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ import pytest
 from storage import attempts, durable, generations, locks
 from tests.storage import runs
 
+WEIGHTS = "model/weights.safetensors"
+
 
 def begin(run, inputs=None):
     """What an attempt does first: lock, check the marker, record itself. Returns the present generation."""
@@ -99,18 +101,19 @@ def test_a_refused_marker_is_removed_and_raises_it_once_with_the_reason(run):
     assert len(reasons(run)) == 1
 
 
-def test_the_reason_is_what_is_wrong_and_not_that_a_new_attempt_began(run):
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda run: durable.write_json(run.result_file, {"loss": 0.0}), "result.json"),
+        (lambda run: runs.edit_unnoticed(run.path / WEIGHTS), f"{WEIGHTS} was edited"),
+    ],
+    ids=["seen at once", "that only the full check finds"],
+)
+def test_the_reason_is_the_edit_and_not_that_a_new_attempt_began(run, edit, said):
     runs.finish(run)
-    durable.write_json(run.result_file, {"loss": 0.0})
+    edit(run)
     end(begin(run), "crashed")
-    assert "result.json" in reasons(run)[0]
-
-
-def test_the_reason_names_an_edit_that_only_the_full_check_finds(run):
-    runs.finish(run)
-    runs.edit_unnoticed(run.path / "model" / "weights.safetensors")
-    end(begin(run), "crashed")
-    assert "model/weights.safetensors was edited" in reasons(run)[0]
+    assert said in reasons(run)[0]
 
 
 def test_the_reason_names_an_input_that_changed(run):

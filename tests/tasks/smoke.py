@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,8 @@ from typing import Any
 from deployments.dag.page import load_page
 from deployments.dag.walk import Handle, Walk
 from flows.command import settings
-from tests.tasks.tiny import FinishedStudy, Here
+from tests.once import made_once
+from tests.tasks.tiny import FinishedStudy, Here, all_finished
 
 
 class Until(Here):
@@ -50,10 +48,6 @@ class Smoke:
 
     def _finished(self) -> FinishedStudy:
         """The whole study, made once in a test run. Read only."""
-        folder = Path(tempfile.mkdtemp(prefix=f"ratchet-{self.page.name}-smoke-"))
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         study = self.study()
-        handles = self.run(folder / "runs", study)
-        unfinished = {name: handle.outcome for name, handle in handles.items() if not handle.finished}
-        assert not unfinished, unfinished
-        return FinishedStudy(folder / "runs", study, handles)
+        root = made_once(f"{self.page.name}-smoke", lambda root: all_finished(self.run(root, study)))
+        return FinishedStudy(root, study, self.run(root, study, Walk))

@@ -6,11 +6,9 @@ study runs the real page with the real stages, without Prefect, once in a test r
 
 from __future__ import annotations
 
-import atexit
 import json
 import random
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -30,8 +28,6 @@ from tasks.language.configuration import FromScratch, LocalFiles, Splits
 from tasks.language.study import LanguageExecution
 from tasks.robustness.study import Study
 from tasks.stage.attempt import attempt
-from tasks.stage.configuration import execution, scientific
-from tasks.stage.execution import Execution
 from tasks.stage.outcome import Outcome
 from tasks.stage.run import Stage, StageInput, StageRun
 from tasks.stage.study import StageConfiguration
@@ -43,6 +39,9 @@ from tasks.training.order import FileOrder, example_at
 from tasks.training.problem import Problem
 from tasks.training.result import described
 from tasks.training.schedule import Schedule
+from tests.once import made_once
+from tests.tasks.toy_config import TOY as TOY
+from tests.tasks.toy_config import ToyConfig
 
 torch.set_num_threads(1)  # two threads on cores that others use wait for each other: tiny models become 25 times slower
 
@@ -53,28 +52,6 @@ SEEN: list[list[int]] = []
 
 HOOKS: dict[str, Callable[[], None]] = {}
 """`batch` and `evaluate` are called there, if set: to send a signal, or to die."""
-
-
-class ToyConfig(StageConfiguration):
-    """A regression that trains in milliseconds."""
-
-    budget: Budget = scientific(
-        Budget(epochs=2.0, effective_batch_examples=8, learning_rate=0.05), description="What it may spend."
-    )
-    seed: int = scientific(3, description="Order of the examples.")
-    examples: int = scientific(45, description="Training examples; the default leaves a last window of 5.")
-    dropout: float = scientific(0.3, description="Dropout, which draws from the generator in every step.")
-    noise: float = scientific(0.0, description="Noise on the inputs, another one in each epoch.")
-    weighted: bool = scientific(False, description="An example weighs as much as it has tokens: one to three.")
-    metrics: list[str] = scientific([], description="The metrics by name, of which the first decides; empty: a loss.")
-    files: list[int] = scientific([], description="How many examples each file holds; two are read at a time.")
-    trivial: float = scientific(0.0, description="What a method without learning gets; 0: nobody says.")
-    poisoned_loss: int | None = scientific(None, description="The example whose loss is not finite.")
-    poisoned_gradient: int | None = scientific(None, description="The example whose gradient is not finite.")
-    execution: Execution = execution(Execution(micro_batch_examples=4, cpu_threads=1), description="How.")
-
-
-TOY = Stage("toy", ToyConfig, "tests.tasks.tiny:train_toy")
 
 
 class ToyNetwork(nn.Module):
@@ -339,13 +316,15 @@ def handles_of(root: Path, study: Study, runner: type[Walk] = Walk) -> dict[str,
 @cache
 def finished_study() -> FinishedStudy:
     """The tiny study, run through every real stage once. Read only."""
-    folder = Path(tempfile.mkdtemp(prefix="ratchet-tiny-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = made_once("tiny", lambda folder: all_finished(handles_of(folder / "runs", tiny_study(folder), Here)))
     study = tiny_study(folder)
-    handles = handles_of(folder / "runs", study, Here)
+    return FinishedStudy(folder / "runs", study, handles_of(folder / "runs", study))
+
+
+def all_finished(handles: dict[str, Handle]) -> dict[str, Handle]:
     unfinished = {name: handle.outcome for name, handle in handles.items() if not handle.finished}
     assert not unfinished, unfinished
-    return FinishedStudy(folder / "runs", study, handles)
+    return handles
 
 
 def bytes_are_equal(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.icecube.generator import write_events
+from tests.once import made_once
 
 EVENTS, PER_BATCH, SEED = 50, 20, 3
 
@@ -20,10 +18,7 @@ EVENTS, PER_BATCH, SEED = 50, 20, 3
 @cache
 def written() -> Path:
     """Three batches of 20, 20 and 10 events. Read only."""
-    folder = Path(tempfile.mkdtemp(prefix="ratchet-icecube-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    assert list(write_events(folder, EVENTS, PER_BATCH, SEED)) == [20, 40, 50]
-    return folder
+    return made_once("events", lambda folder: list(write_events(folder, EVENTS, PER_BATCH, SEED)))
 
 
 def edit(file: Path, change: Callable[[pa.Table], pa.Table]) -> None:

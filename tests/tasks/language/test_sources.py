@@ -123,15 +123,16 @@ def test_tables_give_a_document_a_row_which_is_its_own_source(tmp_path):
         assert [document.source for document in found] == [document.example_id for document in found]
 
 
-def test_missing_column_names_the_file_the_column_and_what_is_there(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"body": "x", "id": 1}\n')
-    with pytest.raises(BadInput, match=r"rows\.jsonl has no column 'text'; its columns are body, id"):
-        read(local(tmp_path / "rows.jsonl"), tmp_path / "cache")
-
-
-def test_column_of_numbers_is_bad_input(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"text": 5}\n')
-    with pytest.raises(BadInput, match=r"rows\.jsonl, row 1: column 'text' holds int \(5\).*set text\.text_column"):
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"body": "x", "id": 1}', r" has no column 'text'; its columns are body, id"),
+        ('{"text": 5}', r", row 1: column 'text' holds int \(5\).*set text\.text_column"),
+    ],
+)
+def test_a_column_that_is_not_there_or_no_text_is_named_with_its_file(tmp_path, row, said):
+    (tmp_path / "rows.jsonl").write_text(f"{row}\n")
+    with pytest.raises(BadInput, match=rf"rows\.jsonl{said}"):
         read(local(tmp_path / "rows.jsonl"), tmp_path / "cache")
 
 

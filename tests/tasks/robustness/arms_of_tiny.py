@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +12,8 @@ from tasks.monotonic.stages import ConstrainConfig, TrainConfig
 from tasks.robustness.stages import for_base, for_setup, for_starts, for_trainings
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
-from tests.tasks.tiny import Here, tiny_study
+from tests.once import made_once
+from tests.tasks.tiny import Here, all_finished, tiny_study
 
 KEPT = ["monotonic", "own-signs", "random-signs", "per-unit-signs", "feed-forward-off", "earlier-system"]
 """The arms whose signs are kept."""
@@ -54,10 +52,10 @@ def arms_page(study: Study, stage: Walk) -> dict[str, Handle]:
 @cache
 def finished_arms() -> tuple[Study, Path, dict[str, Handle]]:
     """The study, the root of its run directories, and its handles. Read only."""
-    folder = Path(tempfile.mkdtemp(prefix="ratchet-arms-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = made_once("arms", lambda folder: all_finished(_arms(folder, Here)))
+    return arms_study(folder), folder / "runs", _arms(folder, Walk)
+
+
+def _arms(folder: Path, runner: type[Walk]) -> dict[str, Handle]:
     study = arms_study(folder)
-    handles = arms_page(study, Here(folder / "runs", study.name))
-    unfinished = {name: handle.outcome for name, handle in handles.items() if not handle.finished}
-    assert not unfinished, unfinished
-    return study, folder / "runs", handles
+    return arms_page(study, runner(folder / "runs", study.name))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from tasks.monotonic.arms import choose
 from tasks.monotonic.checks import require_equal_budgets
 from tasks.monotonic.result import ArmResult
 from tasks.monotonic.stages import ChooseConfig
+from tests.once import made_once
 from tests.tasks.tiny import FinishedStudy, Here, files_of, finished_study, handles_of, stage_run, tiny_study
 
 RATES = [1e-3, 1e-2]
@@ -35,12 +34,15 @@ class UpToTheArms(Here):
 @cache
 def tried() -> FinishedStudy:
     """The tiny study with two learning rates and two arms, up to the choices. Read only."""
-    folder = Path(tempfile.mkdtemp(prefix="ratchet-choose-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = made_once("choose", _tried)
+    study = tiny_study(folder, arms=list(ARMS), learning_rates=RATES)
+    return FinishedStudy(folder / "runs", study, handles_of(folder / "runs", study))
+
+
+def _tried(folder: Path) -> None:
     shutil.copytree(finished_study().root, folder / "runs")  # text, base and starts are the same
     shutil.copy(Path(finished_study().study.text.paths[0]), folder / "text.jsonl")
-    study = tiny_study(folder, arms=list(ARMS), learning_rates=RATES)
-    return FinishedStudy(folder / "runs", study, handles_of(folder / "runs", study, UpToTheArms))
+    handles_of(folder / "runs", tiny_study(folder, arms=list(ARMS), learning_rates=RATES), UpToTheArms)
 
 
 def trials_of(arm: str) -> dict[str, ArmResult]:
