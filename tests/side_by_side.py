@@ -78,8 +78,7 @@ class AtOnce:
 def pytest_configure(config: pytest.Config) -> None:
     if is_worker(config):
         return
-    once.place()  # which the workers inherit, as what follows: threads that wait take the cores of those that work
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    once.place()  # which the workers inherit
     guard = Guard()
     config.add_cleanup(guard.end)
     if config.getoption("numprocesses"):
