@@ -30,14 +30,14 @@ _Unfinished = tuple[Path, int, dict[str, Any]]
 def notes(handles: list[Handle]) -> list[str]:
     """One sentence for each stage that a person may take for another one, in page order."""
     own, beside = {handle.run.path for handle in handles}, dict[Path, list[_Unfinished]]()
-    found = []
+    sentences = []
     for handle in handles:
         if not handle.finished and not handle.run.stage_file.exists():
             folder = handle.run.path.parent
             if folder not in beside:  # a sweep has hundreds of calls of one stage
                 beside[folder] = _unfinished(folder, own)
-            found.append(_begins_anew(handle, beside[folder]))
-    return [*_changed_work(handles), *filter(None, found)]
+            sentences.append(_begins_anew(handle, beside[folder]))
+    return [*_changed_work(handles), *filter(None, sentences)]
 
 
 def finished_neighbours(handles: list[Handle]) -> list[str]:
@@ -50,18 +50,18 @@ def finished_neighbours(handles: list[Handle]) -> list[str]:
         return []
     own, known, lineages = {handle.run for handle in handles}, dict[RunDirectory, Lineage](), Lineages()
     asked = _lineage(last, known)
-    found = [
+    neighbours = [
         (differing(lineages.of(run), asked), run.path) for run in _finished(last.run.path.parent) if run not in own
     ]
-    found.sort(key=lambda one: len(one[0]))
-    said = [
+    neighbours.sort(key=lambda one: len(one[0]))
+    sentences = [
         f"{path} is a finished {last.stage.name} of this study, and differs in "
         + _keys(keys + [one for one in different if not keys or one.name == "version"])
-        for different, path in found[:SHOWN_NEIGHBOURS]
+        for different, path in neighbours[:SHOWN_NEIGHBOURS]
         for keys in [asked_otherwise(read(path / "study.json"), last.origin)]
     ]
-    left = len(found) - len(said)
-    return said + ([f"and {left} more: `ratchet list {last.run.root}` shows them"] if left else [])
+    left = len(neighbours) - len(sentences)
+    return sentences + ([f"and {left} more: `ratchet list {last.run.root}` shows them"] if left else [])
 
 
 def _unfinished(folder: Path, own: set[Path]) -> list[_Unfinished]:

@@ -99,11 +99,11 @@ class _Run:
 
 def scalars(row: Row) -> dict[str, float]:
     """The numbers of a row by TensorBoard's tags: what is of one metric has one beginning, and so stands together."""
-    found = {_tag(name): value for name, value in row.items() if name != "step" and type(value) in (int, float)}
+    numbers = {_tag(name): value for name, value in row.items() if name != "step" and type(value) in (int, float)}
     for name in row:
         for what, value in trivial_of(row, name).items():
-            found[f"{name.removeprefix(VALIDATION)}/without learning, {what}"] = value
-    return found
+            numbers[f"{name.removeprefix(VALIDATION)}/without learning, {what}"] = value
+    return numbers
 
 
 def _tag(name: str) -> str:

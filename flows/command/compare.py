@@ -78,13 +78,13 @@ def _worked_otherwise(there: Lineage, here: Lineage) -> Iterator[tuple[str, str,
 def _work(run: RunDirectory) -> dict[str, Any]:
     """Numerics, versions and commit of a run, by name; what cannot be read is not there."""
     about, attempt = read(run.stage_file), attempts.newest(run.attempts) or {}
-    found = {**(attempt.get("versions") or {}), **(about.get("numerics") or {})}
+    facts = {**(attempt.get("versions") or {}), **(about.get("numerics") or {})}
     if changes := about.get("numerics_changes"):
-        found["changes of numerics between attempts"] = len(changes)
+        facts["changes of numerics between attempts"] = len(changes)
     source = attempt.get("source") or {}
     if commit := source.get("commit"):
-        found["commit"] = commit[:12] + (" with changes" if source.get("dirty_digest") else "")
-    return found
+        facts["commit"] = commit[:12] + (" with changes" if source.get("dirty_digest") else "")
+    return facts
 
 
 def _results(one: RunDirectory, other: RunDirectory, everything: bool) -> Iterator[str]:
@@ -116,8 +116,8 @@ def _values(result: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _items(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list):
         for number, item in enumerate(value):
-            for inner, found in leaves(item, f"{name}[{number}]"):
-                yield from _items(inner, found)
+            for inner, below in leaves(item, f"{name}[{number}]"):
+                yield from _items(inner, below)
     else:
         yield name, value
 

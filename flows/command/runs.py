@@ -42,12 +42,12 @@ def compare(options: argparse.Namespace) -> int:
         from flows.command import compare_table  # takes scipy
 
         asked = [field.name for field in fields(compare_table.Asked)]
-        found = compare_table.compared_table(
+        results = compare_table.compared_table(
             Path(options.a), compare_table.Asked(**{name: getattr(options, name) for name in asked})
         )
         if options.format != "table":
-            return show({"csv": compare_table.as_csv, "json": compare_table.as_json}[options.format](found))
-        show_markdown(OUT, compare_table.as_markdown(found))
+            return show({"csv": compare_table.as_csv, "json": compare_table.as_json}[options.format](results))
+        show_markdown(OUT, compare_table.as_markdown(results))
         return 0
     from flows.command.compare import compared
 
@@ -64,8 +64,8 @@ def audit(options: argparse.Namespace) -> int:
     from tasks.findings.audit import repeat_audit  # takes torch
 
     try:
-        found, own = _work_of(options)
-        return show(repeat_audit(found, options.seed, own).in_words)
+        run, folder = _work_of(options)
+        return show(repeat_audit(run, options.seed, folder).in_words)
     except CheckFailed as error:
         show(str(error))
         return outcome.FAILED.exit_code
@@ -77,9 +77,9 @@ def replay(options: argparse.Namespace) -> int:
     """`ratchet replay`: the step again at which a training's numbers were not finite."""
     from tasks.training import replay  # takes torch
 
-    found, own = _work_of(options)
-    for one in replay.replay(found.path, own):  # each when it is known
-        show_lines([one])
+    run, folder = _work_of(options)
+    for line in replay.replay(run.path, folder):  # each when it is known
+        show_lines([line])
     return 0
 
 

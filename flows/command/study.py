@@ -111,14 +111,14 @@ def _begin_anew(walk: Walk, named: Sequence[str]) -> None:
     """Has the named stages begin with nothing. BadInput for a name that the page does not have, or work under way."""
     for name in named:
         of_name = [handle for handle in walk.handles if handle.stage.name == name]
-        found = of_name or [handle for handle in walk.handles if handle.run.fingerprint.startswith(name)]
-        if not found or (len(found) > 1 and not of_name):
+        chosen = of_name or [handle for handle in walk.handles if handle.run.fingerprint.startswith(name)]
+        if not chosen or (len(chosen) > 1 and not of_name):
             known = ", ".join(dict.fromkeys(handle.stage.name for handle in walk.handles))
             close = did_you_mean(name, {handle.stage.name for handle in walk.handles})
             raise BadInput(
                 f"--fresh {name} names no stage of this study; {close}they are {known}; or give a fingerprint"
             )
-        for handle in found:
+        for handle in chosen:
             try:
                 aside = generations.begin_anew(handle.run)
             except Held as error:
@@ -262,9 +262,9 @@ def _show_answer(handle: Handle, end: str) -> None:
     result = handle.as_input().result
     verdict, *numbers = result.get("answer") or [""]
     if not verdict and not (tables := result.get("tables", [])):
-        known = [(name, value) for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
-        numbers = [f"{name} {value}" for name, value in known[:FEW_NUMBERS]]
-        numbers += [f"and {len(known) - FEW_NUMBERS} more"] if known[FEW_NUMBERS:] else []
+        values = [(name, value) for name, value in leaves(result) if name not in NOTED_BY_THE_FRAME]
+        numbers = [f"{name} {value}" for name, value in values[:FEW_NUMBERS]]
+        numbers += [f"and {len(values) - FEW_NUMBERS} more"] if values[FEW_NUMBERS:] else []
     elif not verdict:
         for name in tables:
             show_markdown(OUT, markers.output(handle.run, name).read_text())
