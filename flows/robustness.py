@@ -15,6 +15,7 @@ from __future__ import annotations
 from deployments.dag.sweep import SWEEP
 from deployments.dag.walk import Dispatcher, Handle
 from deployments.study_flow import study_flow
+from tasks.attacks import stages as attacks
 from tasks.attacks.stages import HotFlipConfig, TransferConfig, UatConfig
 from tasks.findings.sweep.configuration import SweepConfig
 from tasks.language.stages import BaseConfig, SetupConfig
@@ -38,7 +39,7 @@ HOTFLIP = Stage("hotflip", HotFlipConfig, "tasks.attacks.hotflip:hotflip", versi
 TRANSFER = Stage("transfer", TransferConfig, "tasks.attacks.transfer:transfer", version=2, needs="gpu")
 SWEEP_SEEDS = Stage("sweep", SweepConfig, "tasks.robustness.sweep:sweep_seeds", version=10, needs="cpu")
 AUDIT = Stage("audit", stages.AuditConfig, "tasks.robustness.audit:audit", version=2, needs="gpu")
-AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=14, needs="cpu")
+AGGREGATE = Stage("aggregate", stages.AggregateConfig, "tasks.robustness.aggregate:aggregate", version=15, needs="cpu")
 
 TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 
@@ -46,15 +47,17 @@ TRAIN = {BASELINE: TRAIN_BASELINE, MONOTONIC: TRAIN_MONOTONIC}
 def page(study: Study, stage: Dispatcher) -> Handle:
     """The study, top to bottom; returns the handle of its last stage."""
     text = stage(SETUP, stages.for_setup(study))
-    base = stage(BASE_MODEL, stages.for_base(study), text=text)
+    base = stage(BASE_MODEL, attacks.for_base(study), text=text)
 
-    starts = {name: stage(CONSTRAIN, config, text=text, base=base) for name, config in stages.for_starts(study).items()}
+    starts = {
+        name: stage(CONSTRAIN, config, text=text, base=base) for name, config in attacks.for_starts(study).items()
+    }
     models = {BASE: base}
     for arm in study.arms:
         start = starts[study.start_of(arm)] if ARMS[arm].signs else base
         trials = {
             f"trial-{number}": stage(TRAIN.get(arm, TRAIN_PLACEBO), config, text=text, start=start)
-            for number, config in enumerate(stages.for_trainings(study, arm), 1)
+            for number, config in enumerate(attacks.for_trainings(study, arm), 1)
         }
         models[arm] = (
             stage(CHOOSE, ChooseConfig.of(study, cell=arm), **trials) if len(trials) > 1 else trials["trial-1"]
@@ -62,19 +65,19 @@ def page(study: Study, stage: Dispatcher) -> Handle:
 
     constrained = starts[study.start_of(MONOTONIC)]
     evaluation = stage(EVALUATE, stages.EvaluateConfig.of(study), text=text, constrained=constrained, **models)
-    order = stage(ORDER, stages.for_order(study), text=text, **models)
+    order = stage(ORDER, attacks.for_order(study), text=text, **models)
 
     attacked = study.attacked()
     uat = {
-        f"uat-{name}": stage(UAT, stages.for_uat(study, name), text=text, model=models[trained])
+        f"uat-{name}": stage(UAT, attacks.for_uat(study, name), text=text, model=models[trained])
         for name, (trained, _) in attacked.items()
     }
     hotflip = {
-        f"hotflip-{name}": stage(HOTFLIP, stages.for_hotflip(study, name), text=text, model=models[trained])
+        f"hotflip-{name}": stage(HOTFLIP, attacks.for_hotflip(study, name), text=text, model=models[trained])
         for name, (trained, _) in attacked.items()
     }
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
-    transfer = stage(TRANSFER, stages.for_transfer(study), text=text, **victims, **uat, **hotflip)
+    transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **uat, **hotflip)
 
     began = {f"start-{name}": start for name, start in starts.items()}
     read = {"text": text, **began, **models, "evaluation": evaluation, **uat, **hotflip, "transfer": transfer}

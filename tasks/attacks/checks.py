@@ -77,11 +77,11 @@ def _require_attack(
     require_equal(f"the documents that {what} counted are its records", found.documents, len(rows))
     draws = given.control_draws if flips else given.control_triggers
     for row in rows:
-        _require_own_tokens(what, row, min(judged[row["example_id"]].tokens, given.text_tokens))
+        _require_own_tokens(what, row, judged[row["example_id"]], given.text_tokens)
         kept = f"every draw of the control of {what} is kept, document {row['example_id']}"
         require_equal(kept, len(row["control_losses_sum_nats"]), draws)
     if isinstance(found, HotFlipResult):
-        _require_flips(what, found, rows)
+        _require_flips(what, found, rows, judged)
     else:
         for trigger in (found.gradient, found.blind):
             length = len(trigger.trigger_ids)
@@ -91,9 +91,13 @@ def _require_attack(
     require_equal(f"blind search spent as much as {what}", cost.blind_forward_sequences, as_forwards)
 
 
-def _require_own_tokens(what: str, row: dict[str, Any], tokens: int) -> None:
-    """All tokens of the text but those that an attacker may write are scored, the same before and after."""
-    written, where = row.get("writable", []), f"document {row['example_id']}"
+def _require_own_tokens(what: str, row: dict[str, Any], document: Document, most: int) -> None:
+    """All tokens of the text but those that an attacker may write are scored, the same before and after.
+
+    Of a pair the whole reference, into which nobody writes.
+    """
+    tokens, where = document.scored(most), f"document {row['example_id']}"
+    written = row.get("writable", []) if document.reference is None else []
     require(
         (row["text_tokens"], row["tokens_scored"] + len(written)) == (tokens, tokens),
         f"{what} scored the text's own tokens alone",
@@ -115,9 +119,10 @@ def _require_own_tokens(what: str, row: dict[str, Any], tokens: int) -> None:
     )
 
 
-def _require_flips(what: str, found: HotFlipResult, rows: Rows) -> None:
+def _require_flips(what: str, found: HotFlipResult, rows: Rows, judged: Mapping[str, Document]) -> None:
     for row in rows:
-        where, tokens, writable = f"document {row['example_id']}", row["text_tokens"], row["writable"]
+        where, writable = f"document {row['example_id']}", row["writable"]
+        tokens = min(judged[row["example_id"]].tokens, found.attack.text_tokens)
         of_text = len(set(writable)) == len(writable) and set(writable) <= set(range(tokens))
         places = f"{what}: positions open to the attacker are of the text, {where}"
         require(of_text, places, writable, f"each of {tokens} once")
@@ -273,7 +278,7 @@ def require_transfer(
     for row in rows:
         tried[row["attack"], row["split"], row["search"], row["found_for"], row["model"]].append(row)
     length = next(iter(uat.values())).attack.text_tokens
-    of_search = {one.example_id: (one.source, min(one.tokens, length)) for one in searched}
+    of_search = {one.example_id: (one.source, one.scored(length)) for one in searched}
     clean: dict[str, dict[str, float]] = defaultdict(dict)
     matrices = {("uat", SEARCHED): found.uat_on_search, ("uat", JUDGED): found.uat, ("hotflip", JUDGED): found.hotflip}
     for (attack, split), matrix in matrices.items():

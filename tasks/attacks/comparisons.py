@@ -18,7 +18,7 @@ from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.permutation import least_p_value
 from tasks.findings.statistics.resampling import Estimate
 from tasks.language.losses import LossDifference, paired_difference
-from tasks.monotonic.arm import ALIVE_SHARE, BASE, BASELINE, CONTROL, MONOTONIC, placebos
+from tasks.monotonic.arm import BASE, BASELINE, CONTROL, MONOTONIC, placebos
 from tasks.monotonic.result import ArmFacts
 
 Pairs = Sequence[tuple[str, str]]
@@ -122,7 +122,7 @@ def primary(
     found, sources = difference(), judged.effects[MONOTONIC].sources
     least = least_p_value(sources) if len(everything) == 1 else 0.0  # else it is no p-value of exchanges
     unanswered = unanswerable(asked, found, judged, arms)
-    living = [arm for arm in placebos(list(arms)) if by_increase and arms[arm].alive_share >= ALIVE_SHARE]
+    living = [arm for arm in placebos(list(arms)) if by_increase and not arms[arm].dead]
     return PrimaryAnswer(
         primary=asked,
         documents=judged.documents,
@@ -145,16 +145,13 @@ def unanswerable(
     asked: Primary, difference: Estimate | None, judged: Findings, arms: Mapping[str, ArmFacts]
 ) -> str | None:
     """Why the question cannot be answered by what was measured; None where it can."""
-    rise, share = arms[BASELINE].sublayers.rise_nats_per_token, arms[MONOTONIC].alive_share
+    rise, dead = arms[BASELINE].sublayers.rise_nats_per_token, arms[MONOTONIC].dead
     if rise < LEAST_RISE:
         return (
             f"the sublayers in question do nothing in the baseline either (they are good for {rise:.4f} nats per token)"
         )
-    if share < ALIVE_SHARE:
-        return (
-            "the constrained layers of the monotonic arm are dead: replacing them by their mean output costs "
-            f"{share:.1%} of what it costs the baseline"
-        )
+    if dead:
+        return f"the constrained layers of the monotonic arm are dead: {dead}"
     if difference is None:
         return (
             "no moment of the unconstrained model's training that was kept has a clean loss as high, or as low, as the "

@@ -18,7 +18,7 @@ import torch
 
 from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
 from tasks.attacks.configuration import BUDGET_SHARES, FlipAttack, steps_after
-from tasks.attacks.scoring import Victim, replaced
+from tasks.attacks.scoring import Victim, replaced, targets
 
 WRITABLE, CONTROL, DRAWS = 0, 1, 2
 """Purpose of a random draw: one part of its seed."""
@@ -32,9 +32,9 @@ class Flipped:
     search saw it; `after_shares` the text after each of BUDGET_SHARES.
     """
 
-    tokens: list[int]
+    tokens: Sequence[int]
     loss_sums: list[float]
-    after_shares: list[list[int]] = field(default_factory=list)
+    after_shares: list[Sequence[int]] = field(default_factory=list)
     rank_correlations: list[float] = field(default_factory=list)
 
     def positions(self, text: Sequence[int]) -> list[int]:
@@ -63,7 +63,7 @@ class FlipSearch:
 
     def run(self) -> Flipped:
         """Runs all rounds; each replaces one token at most, if that raises the loss of the scored tokens."""
-        found = Flipped(list(self.text), [self._sums(self.text, [list(self.text)])[0]])
+        found = Flipped(self.text, [self._sums(self.text, [self.text])[0]])
         rounds = self.attack.rounds_on_a_text
         for number in range(rounds + 1):
             found.after_shares += [found.tokens for s in BUDGET_SHARES if steps_after(s, rounds) == number]
@@ -101,12 +101,12 @@ class FlipSearch:
         written = found.positions(self.text)
         return written if len(written) == flips_of(self.text, self.attack) else self.writable
 
-    def _sums(self, near: Sequence[int], texts: list[list[int]]) -> list[float]:
+    def _sums(self, near: Sequence[int], texts: Sequence[Sequence[int]]) -> list[float]:
         """The summed loss of the scored tokens of each text, in nats; most of them begin as `near` does."""
         return [loss_N.sum().item() for loss_N in self.victim.variant_losses(near, texts, self.scored_L)]
 
 
-def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack, seed: int) -> list[list[int]]:
+def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack, seed: int) -> list[Sequence[int]]:
     """The control: `text` with as many random tokens at random writable positions as an attack may replace, each draw.
 
     A function of the seed and the text, and never of a model or of what an attack found.
@@ -114,10 +114,10 @@ def random_flips(text: Sequence[int], usable_V: torch.Tensor, attack: FlipAttack
     writable, drawn = writable_positions(text, attack, seed), []
     for draw in range(attack.control_draws):
         chance = np.random.default_rng([seed, CONTROL, draw, *_seed_of(text)])
-        tokens = list(text)
+        tokens: Sequence[int] = text
         for position in chance.permutation(writable)[: flips_of(text, attack)].tolist():
             ((_, token),) = blind([text[position]], [position], usable_V, 1, chance).replacements
-            tokens[position] = token
+            tokens = replaced(tokens, position, token)
         drawn.append(tokens)
     return drawn
 
@@ -143,9 +143,10 @@ def forwards_after(attack: FlipAttack, rounds: int) -> int:
 
 
 def scored_tokens(text: Sequence[int], writable: Sequence[int]) -> torch.Tensor:
-    """Which tokens of `text` count: all that nobody may write, bool [tokens of the text]."""
-    scored_L = torch.ones(len(text), dtype=torch.bool)
-    scored_L[list(writable)] = False
+    """Which targets of `text` count, bool [targets]: all that nobody may write; of a pair its whole reference."""
+    scored_L = torch.ones(len(targets(text)), dtype=torch.bool)
+    if targets(text) is text:
+        scored_L[list(writable)] = False
     return scored_L
 
 

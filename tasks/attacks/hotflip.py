@@ -12,10 +12,9 @@ from storage.records import read_records
 from tasks.attacks.effects import succeeded
 from tasks.attacks.flips import Flipped, FlipSearch, forwards_after, random_flips
 from tasks.attacks.results import HotFlipResult, SearchPoint
-from tasks.attacks.scoring import Count, Victim
+from tasks.attacks.scoring import Count, Text, Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, HotFlipConfig
-from tasks.attacks.texts import Text, attacked_texts, round_trips, tokenizer_of, usable_tokens, victim
-from tasks.language.result import SetupResult
+from tasks.attacks.texts import attacked_texts, round_trips, tokenizer_of, usable_tokens, victim
 from tasks.stage.run import StageInput, StageRun
 
 
@@ -27,8 +26,7 @@ def hotflip(run: StageRun, config: HotFlipConfig, text: StageInput, model: Stage
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
     texts = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens, attack.documents)
     with run.watched(settings.stall_minutes):
-        folder, end_of_text = model.path / config.folder, SetupResult.read(text).end_of_text_id
-        judge = victim(folder, end_of_text, settings, settings.attack_batch_examples)
+        judge = victim(text, model.path / config.folder, settings)
         attacker = _Attacker(config, judge, tokenizer)
         keys = run.each(texts, lambda own: [attacker.row(own)], "texts")
     digest = run.merge_records(keys, KEY_COLUMNS)
@@ -40,28 +38,28 @@ class _Attacker:
 
     def __init__(self, config: HotFlipConfig, judge: Victim, tokenizer: PreTrainedTokenizerBase) -> None:
         self.config, self.judge, self.tokenizer = config, judge, tokenizer
-        self.searching = Victim(judge.model, judge.end_of_text, judge.batch, config.attack.search_precision)
+        self.searching = judge.searching(config.attack.search_precision)
         self.usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
 
     def row(self, text: Text) -> dict[str, Any]:
         attack, seed = self.config.attack, self.config.seed
         gradient, blind = (
-            FlipSearch(self.searching, text.tokens, self.usable_V, attack, seed, with_gradient=with_gradient)
+            FlipSearch(self.searching, text, self.usable_V, attack, seed, with_gradient=with_gradient)
             for with_gradient in (True, False)
         )
         found, spent = self._run(gradient)
         blindly, blind_spent = self._run(blind)
-        control = random_flips(text.tokens, self.usable_V, attack, seed)
-        judged = [text.tokens, blindly.tokens, *found.after_shares, *control]
+        control = random_flips(text, self.usable_V, attack, seed)
+        judged = [text, blindly.tokens, *found.after_shares, *control]
         losses = self.judge.losses([[]] * len(judged), judged)
         clean, blind_loss, *others = (loss_L[gradient.scored_L].sum().item() for loss_L in losses)
         shares, controls = others[: len(found.after_shares)], others[len(found.after_shares) :]
-        positions, blind_positions = found.positions(text.tokens), blindly.positions(text.tokens)
+        positions, blind_positions = found.positions(text), blindly.positions(text)
         row = {
             "model": self.config.model,
             "example_id": text.example_id,
             "source": text.source,
-            "text_tokens": len(text.tokens),
+            "text_tokens": len(targets(text)),
             "tokens_scored": int(gradient.scored_L.sum()),
             "loss_sum_nats": shares[-1],
             "clean_loss_sum_nats": clean,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
 from torch import nn
@@ -27,6 +28,27 @@ ROWS_OF_LOGITS = 2048
 SHARED_BATCHES, SMALLEST_BATCH, SHARING_PAYS = 8, 4, 0.75
 """Variants of one text run in so many batches, each from where its first one differs; no batch is smaller than that;
 and only where at most this share of the tokens is left to read: more and smaller passes cost something themselves."""
+
+
+@dataclass(frozen=True)
+class Text(Sequence[int]):
+    """The first tokens of one document, which are attacked; `reference`, of a pair: what is predicted from them."""
+
+    example_id: str
+    source: str
+    tokens: list[int]
+    reference: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.tokens[place]
+
+
+def targets(text: Sequence[int]) -> Sequence[int]:
+    """The tokens whose loss counts: the reference of a pair, else the text's own."""
+    return getattr(text, "reference", None) or text
 
 
 @dataclass
@@ -62,6 +84,10 @@ class Victim:
         self.embeddings_VD = self.model.get_input_embeddings().weight
         self.head = _head(self.model)
 
+    def searching(self, precision: Precision) -> Self:
+        """The same model for a search in this precision, with a count of its own."""
+        return replace(self, precision=precision, count=Count())
+
     @torch.no_grad()
     def losses(
         self,
@@ -77,15 +103,25 @@ class Victim:
         depend on its batch only by rounding. CheckFailed for one that is not finite.
         """
 
-        def of(rows: Sequence[int]) -> list[torch.Tensor]:
-            tokens_BL = self._read(rows, prefixes, texts)
-            wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
-            with self._searching():
-                losses_N = self._losses_at(self._states(input_ids=tokens_BL[:, :-1]), tokens_BL[:, 1:], wanted_BL)
-            return _finite(losses_N).split(wanted_BL.sum(1).tolist())
+        def of(rows: Sequence[int]) -> Sequence[torch.Tensor]:
+            return self._losses(rows, prefixes, texts, scored)
 
         self.count.forward_sequences += len(texts)
         return self._in_batches(of, _lengths(prefixes, texts))
+
+    def _losses(
+        self,
+        rows: Sequence[int],
+        prefixes: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[int]],
+        scored: Sequence[torch.Tensor] | None,
+    ) -> Sequence[torch.Tensor]:
+        """`losses` of one batch."""
+        tokens_BL = self._read(rows, prefixes, texts)
+        wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
+        with self._searching():
+            losses_N = self._losses_at(self._states(input_ids=tokens_BL[:, :-1]), tokens_BL[:, 1:], wanted_BL)
+        return finite(losses_N).split(wanted_BL.sum(1).tolist())
 
     @torch.no_grad()
     def variant_losses(
@@ -104,7 +140,7 @@ class Victim:
         own_1L, scored_1L = self._read([0], [[]], [text]), scored_L.to(self.device)[None]
         cache = DynamicCache()
         with self._searching():
-            own_N = _finite(self._losses_at(self._states(cache, input_ids=own_1L[:, :-1]), own_1L[:, 1:], scored_1L))
+            own_N = finite(self._losses_at(self._states(cache, input_ids=own_1L[:, :-1]), own_1L[:, 1:], scored_1L))
 
         def of(rows: Sequence[int]) -> list[torch.Tensor]:
             # the token before the first that differs is read anew, which predicts it
@@ -115,7 +151,7 @@ class Victim:
                 states_BLD = self._states(_first_of(cache, start, len(rows)), input_ids=tokens_BL[:, :-1])
                 losses_N = self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL)
             before_N = own_N[: int(scored_L[:start].sum())]
-            return [torch.cat([before_N, later_N]) for later_N in _finite(losses_N).view(len(rows), -1)]
+            return [torch.cat([before_N, later_N]) for later_N in finite(losses_N).view(len(rows), -1)]
 
         self.count.forward_sequences += len(variants)
         return self._in_batches(of, common, batch)
@@ -132,20 +168,30 @@ class Victim:
         """
 
         def of(rows: Sequence[int]) -> list[torch.Tensor]:
-            tokens_BL = self._read(rows, prefixes, texts)
-            wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
-            embedded_BLD = self.embeddings_VD[tokens_BL[:, :-1]].detach().requires_grad_()
-            with self._searching():
-                states_BLD = self._states(inputs_embeds=embedded_BLD)
-                self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL).sum().backward()
-            # the last token is read by no prediction, so its gradient is zero and no part of the input
-            gradient_BLD = nn.functional.pad(embedded_BLD.grad, (0, 0, 0, 1))
-            ends = [1 + len(prefixes[row]) + len(texts[row]) for row in rows]
-            return [own_LD[1:end] for own_LD, end in zip(gradient_BLD, ends, strict=True)]
+            return self._gradients(rows, prefixes, texts, scored)
 
         self.count.forward_sequences += len(texts)
         self.count.backward_sequences += len(texts)
         return self._in_batches(of, _lengths(prefixes, texts))
+
+    def _gradients(
+        self,
+        rows: Sequence[int],
+        prefixes: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[int]],
+        scored: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """`gradients` of one batch."""
+        tokens_BL = self._read(rows, prefixes, texts)
+        wanted_BL = _wanted(tokens_BL, rows, prefixes, texts, scored)
+        embedded_BLD = self.embeddings_VD[tokens_BL[:, :-1]].detach().requires_grad_()
+        with self._searching():
+            states_BLD = self._states(inputs_embeds=embedded_BLD)
+            self._losses_at(states_BLD, tokens_BL[:, 1:], wanted_BL).sum().backward()
+        # the last token is read by no prediction, so its gradient is zero and no part of the input
+        gradient_BLD = nn.functional.pad(embedded_BLD.grad, (0, 0, 0, 1))
+        ends = [1 + len(prefixes[row]) + len(texts[row]) for row in rows]
+        return [own_LD[1:end] for own_LD, end in zip(gradient_BLD, ends, strict=True)]
 
     def _states(self, cache: DynamicCache | None = None, **read: torch.Tensor) -> torch.Tensor:
         """Input of the head, [B, L, D]: the last hidden states; of a network that is run whole, its logits.
@@ -224,7 +270,7 @@ def _wanted(
     return wanted_BL.to(tokens_BL.device)
 
 
-def _finite(losses_N: torch.Tensor) -> torch.Tensor:
+def finite(losses_N: torch.Tensor) -> torch.Tensor:
     """The same on the CPU, float64; CheckFailed where one is not finite."""
     if not losses_N.isfinite().all():
         raise CheckFailed("every loss under attack is a finite number", "infinite or not a number", "finite")
@@ -276,6 +322,7 @@ def halved_until_it_fits(of: Callable[[list[int]], Sequence[torch.Tensor]], rows
     return [*halved_until_it_fits(of, rows[:half]), *halved_until_it_fits(of, rows[half:])]
 
 
-def replaced(ids: Sequence[int], position: int, token: int) -> list[int]:
-    """`ids` with `token` at `position`."""
-    return [*ids[:position], token, *ids[position + 1 :]]
+def replaced(ids: Sequence[int], position: int, token: int) -> Sequence[int]:
+    """`ids` with `token` at `position`; of a text with the rest of it."""
+    tokens = [*ids[:position], token, *ids[position + 1 :]]
+    return replace(ids, tokens=tokens) if isinstance(ids, Text) else tokens

@@ -2,14 +2,147 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from storage import durable
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
-from tasks.language.study import LanguageStudy
+from tasks.language.configuration import EncoderDecoder, FromScratch, Model, PairModel, PretrainedDirectory
+from tasks.language.study import LanguageStudy, snapshot_folder
+from tasks.monotonic.arm import ARMS, BASE, BASELINE, MONOTONIC, ArmName
+from tasks.monotonic.configuration import VARIANTS, Constraint
 from tasks.stage.configuration import scientific
+from tasks.stage.validation import require_at_most, require_once
 
 
 class AttackStudy(LanguageStudy):
     """A study of a language model whose arms are attacked, and compared by what that does to them."""
 
+    model: Model | PairModel = scientific(description="Where the model comes from.")
+    arms: list[ArmName] = scientific(
+        [BASELINE, MONOTONIC, "random-signs", "earlier-system"],
+        description="The trainings that are compared, baseline and monotonic among them; beside them placebos "
+        "(own-signs, random-signs, unconstrained-start, feed-forward-off, shifted), other ways to constrain "
+        "(per-unit-signs, earlier-system), and a positive control, which should be harder to attack "
+        "(random-replacements).",
+    )
+    constraint: Constraint = scientific(Constraint(), description="What the monotonic arm constrains.")
+    learning_rates: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = scientific(
+        [],
+        description="Peak learning rates that every arm is trained with in place of the budget's; of each arm the "
+        "training with the lowest validation loss is kept. Empty: the budget's alone.",
+    )
     uat: TriggerAttack = scientific(TriggerAttack(), description="The universal trigger attack.")
     hotflip: FlipAttack = scientific(FlipAttack(), description="The token flip attack.")
     primary: Primary = scientific(Primary(), description="The one comparison that answers the study's question.")
+
+    @model_validator(mode="after")
+    def _arms_are_compared(self) -> Self:
+        if missing := [arm for arm in (BASELINE, MONOTONIC) if arm not in self.arms]:
+            raise ValueError(f"arms lacks {' and '.join(missing)}: the study compares these two, and placebos beside")
+        require_once("arms", self.arms)
+        variant = self.constraint.variant
+        if "feed-forward-off" in self.arms and variant == "mlp_in_attn_out":
+            raise ValueError(
+                "the arm feed-forward-off would switch attention off too with constraint.variant mlp_in_attn_out: "
+                "leave it out of arms"
+            )
+        if "per-unit-signs" in self.arms and variant != "mlp_both":
+            raise ValueError(
+                f"the arm per-unit-signs needs constraint.variant mlp_both, not {variant}: leave it out of arms"
+            )
+        if ("shifted" in self.arms or self.constraint.start == "shifted") and variant not in ("mlp_in", "mlp_both"):
+            raise ValueError(
+                f"a shifted start exists for constraint.variant mlp_in and mlp_both, not {variant}: leave the arm "
+                "shifted out of arms, and take another constraint.start"
+            )
+        equal = [arm for arm in self.arms if arm != MONOTONIC and ARMS[arm].equals_monotonic(self.constraint)]
+        if equal:
+            raise ValueError(
+                f"the arm {', '.join(equal)} is the monotonic arm with this constraint: leave it out of arms"
+            )
+        known = VARIANTS.get(_architecture(self.model))  # constrain, which loads the model, asks it of others
+        if known and variant not in known:
+            raise ValueError(
+                f"constraint.variant {variant} does not exist in a model of architecture {_architecture(self.model)}, "
+                f"which has {', '.join(known)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _trainings_fit(self) -> Self:
+        require_once("learning_rates", self.learning_rates)
+        if self.budget.patience_validations is not None:
+            raise ValueError(
+                "budget.patience_validations: all arms must train for the same number of steps, and with patience "
+                "each ends when it gets no better: leave it out"
+            )
+        named = [f"{share:g}" for share in self.snapshots]  # like their folders
+        if self.snapshots != sorted(self.snapshots) or len({*named}) < len(named):
+            raise ValueError(f"snapshots {self.snapshots}: give each share once, the smallest first")
+        if self.snapshots and self.from_scratch and self.from_scratch.pretraining.patience_validations is not None:
+            raise ValueError(
+                "snapshots are shares of a training whose length is known, and with "
+                "model.pretraining.patience_validations it is not: leave one of them out"
+            )
+        if self.primary.measure == "increase_at_equal_loss" and not self.snapshots:
+            raise ValueError(
+                "primary.measure increase_at_equal_loss needs the baseline on its way: give snapshots, such as [0.5]"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _flips_fit(self) -> Self:
+        hotflip = self.hotflip
+        half, advice = hotflip.text_tokens // 2, "lower it: only tokens that no attack may replace are scored"
+        for name in ("flips", "writable_tokens"):
+            value = getattr(hotflip, name)
+            require_at_most(f"hotflip.{name}", value, "half of hotflip.text_tokens,", half, advice)
+        require_at_most(
+            "hotflip.documents",
+            hotflip.documents,
+            "splits.attack_evaluation_documents",
+            self.splits.attack_evaluation_documents,
+            "raise that key, which makes another text, so that everything from setup on runs anew, or lower "
+            "hotflip.documents",
+        )
+        return self
+
+    def attacked(self) -> dict[str, tuple[str, str]]:
+        """Name of each attacked model -> (the model whose stage keeps it, its folder there), as tables show them."""
+        kept = {
+            f"{self.kept_on_its_way}@{share:g}": (self.kept_on_its_way, snapshot_folder(share))
+            for share in self.snapshots
+        }
+        return {model: (model, "model") for model in self.compared} | kept
+
+    @property
+    def from_scratch(self) -> FromScratch | None:
+        """The model, where this study pretrains it."""
+        return self.model if isinstance(self.model, FromScratch) else None
+
+    @property
+    def kept_on_its_way(self) -> str:
+        """Model that is looked at in its training: one line, on which the clean loss falls from moment to moment."""
+        return BASE if self.from_scratch else BASELINE
+
+    @property
+    def compared(self) -> list[str]:
+        return [BASE, *self.arms]
+
+    def start_of(self, arm: str) -> str:
+        """The name of the start of an arm with constrained weights, such as `non-negative-positive-part`."""
+        return f"{ARMS[arm].signs}-{ARMS[arm].started(self.constraint)}"
+
+
+def _architecture(model: Model | PairModel) -> str:
+    """Architecture of the model as known before it is loaded; empty for nothing."""
+    if isinstance(model, FromScratch):
+        return "t5" if isinstance(model, EncoderDecoder) else "gpt_neox"
+    if isinstance(model, PretrainedDirectory):
+        with suppress(OSError, ValueError, AttributeError):  # the page says what is wrong with the folder
+            return str(durable.read_json(Path(model.path).expanduser() / "config.json").get("model_type"))
+    return ""

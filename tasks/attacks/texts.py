@@ -7,7 +7,6 @@ An attack works on token ids and is reported as text. An id that the tokenizer w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,11 +14,14 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from storage.errors import BadInput
-from tasks.attacks.scoring import Victim
+from tasks.attacks.pairs import PairVictim
+from tasks.attacks.scoring import Text, Victim
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.tokenizer import encode
-from tasks.stage.execution import Execution
+from tasks.language.pairs import packed_pairs, parted
+from tasks.language.result import SetupResult
+from tasks.language.study import LanguageExecution
+from tasks.language.tokenizer import encode, encode_pairs
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput
 
@@ -54,26 +56,21 @@ MIN_TOKENS = 2
 """A shorter text leaves nothing to score once a token is replaced."""
 
 
-@dataclass(frozen=True)
-class Text:
-    """The first tokens of one document."""
-
-    example_id: str
-    source: str
-    tokens: list[int]
-
-
 def attacked_texts(
     setup: StageInput, tokenizer: PreTrainedTokenizerBase, split: str, tokens: int, documents: int | None = None
 ) -> list[Text]:
     """The first `tokens` tokens of the first `documents` documents of a split, the same for every model.
 
-    The end is cut, never the beginning, so nothing that stands in front is lost. BadInput for a document with
-    fewer than two tokens: none is left out in silence.
+    The end is cut, never the beginning, so nothing that stands in front is lost. Of pairs the articles are attacked.
+    BadInput for a document with fewer than two tokens: none is left out in silence.
     """
     rows = pq.read_table(setup.path / "text" / f"{split}.parquet").to_pylist()[:documents]
-    ids = encode(tokenizer, (row["text"] for row in rows))
-    texts = [Text(row["example_id"], row["source"], own[:tokens]) for row, own in zip(rows, ids, strict=True)]
+    if packed := packed_pairs(setup.path / "text"):
+        ids = encode_pairs(tokenizer, (parted(row["text"]) for row in rows))
+        pairs = [(article[:tokens], packed.as_read([], summary)[1]) for article, summary in ids]
+    else:
+        pairs = [(own[:tokens], []) for own in encode(tokenizer, (row["text"] for row in rows))]
+    texts = [Text(row["example_id"], row["source"], *pair) for row, pair in zip(rows, pairs, strict=True)]
     for row, text in zip(rows, texts, strict=True):
         if len(text.tokens) < MIN_TOKENS:
             raise BadInput(
@@ -88,6 +85,9 @@ def tokenizer_of(setup: StageInput) -> PreTrainedTokenizerBase:
     return foreign.tokenizer(setup.path / "text" / "tokenizer", local_files_only=True)
 
 
-def victim(model: Path, end_of_text: int, execution: Execution, batch_examples: int) -> Victim:
-    """The model in this folder, ready to be attacked; `end_of_text` is the token id that every text is read behind."""
-    return Victim(language.load(model).to(device(execution)), end_of_text, batch_examples)
+def victim(setup: StageInput, model: Path, execution: LanguageExecution) -> Victim:
+    """The model in this folder, ready to be attacked as the study's text is read, and judged in fp32."""
+    network, end_of_text = language.load(model).to(device(execution)), SetupResult.read(setup).end_of_text_id
+    if packed := packed_pairs(setup.path / "text"):
+        return PairVictim(network, end_of_text, execution.attack_batch_examples, packed=packed)
+    return Victim(network, end_of_text, execution.attack_batch_examples)

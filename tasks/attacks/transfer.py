@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,10 @@ from storage.errors import CheckFailed
 from storage.records import read_records
 from tasks.attacks.flips import scored_tokens
 from tasks.attacks.results import TransferResult, UatResult
-from tasks.attacks.scoring import Victim
+from tasks.attacks.scoring import Text, Victim, targets
 from tasks.attacks.stages import JUDGED, SEARCHED, TransferConfig
 from tasks.attacks.strongest import KEY_COLUMNS, increases_of
-from tasks.attacks.texts import Text, attacked_texts, tokenizer_of, victim
-from tasks.language.result import SetupResult
+from tasks.attacks.texts import attacked_texts, tokenizer_of, victim
 from tasks.stage.run import StageInput, StageRun
 
 SEARCHES = ("gradient", "blind")
@@ -34,13 +33,13 @@ def transfer(run: StageRun, config: TransferConfig, text: StageInput, **given: S
     of models and document; a continuation loses at most TOGETHER attacks on one model.
     """
     found = [*_triggers(config, text, given), *_flips(config, text, given)]
-    settings, end_of_text = config.execution, SetupResult.read(text).end_of_text_id
+    settings = config.execution
     parts = [found[first : first + TOGETHER] for first in range(0, len(found), TOGETHER)]
     keys: list[str] = []
     with run.watched(settings.stall_minutes):
         for place, (model, folder) in enumerate(config.models.items()):
             path = given[f"model-{model}"].path / folder
-            rows = _Tries(model, functools.partial(victim, path, end_of_text, settings, settings.attack_batch_examples))
+            rows = _Tries(model, functools.partial(victim, text, path, settings))
             total = len(config.models) * len(parts)
             keys += run.each(parts, rows, "parts", model, f"{place:03d}-{TOGETHER}-", len(keys), total)
     digest = run.merge_records(keys, KEY_COLUMNS)
@@ -64,7 +63,7 @@ class _Found:
     found_for: str
     texts: list[Text]
     prefix: list[int]
-    tokens: list[list[int]]
+    tokens: list[Text]
     scored: list[torch.Tensor]
 
 
@@ -72,13 +71,12 @@ def _triggers(config: TransferConfig, text: StageInput, given: dict[str, StageIn
     tokenizer = tokenizer_of(text)
     for split in (SEARCHED, JUDGED):
         texts = attacked_texts(text, tokenizer, split, config.uat.text_tokens)
-        tokens = [own.tokens for own in texts]
-        scored = [scored_tokens(own, []) for own in tokens]
+        scored = [scored_tokens(own, []) for own in texts]
         for search in SEARCHES:
             for model in config.models:
                 found = getattr(UatResult.read(given[f"uat-{model}"]), search)
                 for name, trigger in found.named().items():
-                    yield _Found(name, split, search, model, texts, trigger, tokens, scored)
+                    yield _Found(name, split, search, model, texts, trigger, texts, scored)
 
 
 def _flips(config: TransferConfig, text: StageInput, given: dict[str, StageInput]) -> Iterator[_Found]:
@@ -95,12 +93,17 @@ def _flips(config: TransferConfig, text: StageInput, given: dict[str, StageInput
                     "the same",
                     "Find what changed its records.parquet, and run the stage hotflip again",
                 )
-            changed = [list(own.tokens) for own in texts]
-            for tokens, row in zip(changed, rows, strict=True):
-                for position, token in zip(row[f"{prefix}positions"], row[f"{prefix}replacements"], strict=True):
-                    tokens[position] = token
-            scored = [scored_tokens(own.tokens, row["writable"]) for own, row in zip(texts, rows, strict=True)]
+            changed = [_flipped(*both, prefix) for both in zip(texts, rows, strict=True)]
+            scored = [scored_tokens(own, row["writable"]) for own, row in zip(texts, rows, strict=True)]
             yield _Found("hotflip", JUDGED, search, model, texts, [], changed, scored)
+
+
+def _flipped(text: Text, row: dict[str, Any], search: str) -> Text:
+    """The text with what a search wrote into it; `search` is how its columns begin."""
+    tokens = list(text.tokens)
+    for position, token in zip(row[f"{search}positions"], row[f"{search}replacements"], strict=True):
+        tokens[position] = token
+    return replace(text, tokens=tokens)
 
 
 class _Tries:
@@ -117,7 +120,7 @@ class _Tries:
     def _rows(self, found: _Found) -> list[dict[str, Any]]:
         kind = (found.attack, found.split)
         if kind not in self.clean:
-            self.clean[kind] = self.judge().losses([[]] * len(found.texts), [own.tokens for own in found.texts])
+            self.clean[kind] = self.judge().losses([[]] * len(found.texts), found.texts)
         attacked = self.judge().losses([found.prefix] * len(found.texts), found.tokens)
         losses = zip(found.texts, found.scored, self.clean[kind], attacked, strict=True)
         return [
@@ -129,7 +132,7 @@ class _Tries:
                 "model": self.model,
                 "example_id": text.example_id,
                 "source": text.source,
-                "text_tokens": len(text.tokens),
+                "text_tokens": len(targets(text)),
                 "tokens_scored": int(scored_L.sum()),
                 "loss_sum_nats": attacked_L[scored_L].sum().item(),
                 "clean_loss_sum_nats": clean_L[scored_L].sum().item(),

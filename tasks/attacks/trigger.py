@@ -19,7 +19,7 @@ import torch
 
 from tasks.attacks.candidates import Candidates, blind, blind_candidates, by_gradient, rank_correlation
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack, steps_after
-from tasks.attacks.scoring import Victim, replaced
+from tasks.attacks.scoring import Victim, replaced, targets
 from tasks.training.order import example_at
 
 START, CONTROL, DRAWS = 0, 1, 2
@@ -48,7 +48,7 @@ class TriggerSearch:
         """`texts` are the search texts, each already cut to what is attacked."""
         self.victim, self.texts, self.usable_V, self.attack, self.seed = victim, texts, usable_V, attack, seed
         self.with_gradient = with_gradient
-        self.tokens = np.array([len(text) for text in texts])
+        self.tokens = np.array([len(targets(text)) for text in texts])
         self.clean = _sums(victim, [[]] * len(texts), texts)
         self.state = state or {"restarts": [], **self._restart(0), "curve": [], "budgets": {}, "rank_correlations": []}
         for name, value in self.state.get("count", {}).items():
@@ -116,7 +116,7 @@ class TriggerSearch:
         """
         loss, effects = self._losses([trigger], batch)[0], [0.0] * len(candidates)
         for numbers in candidates.by_position():
-            tried = [replaced(trigger, *candidates.replacements[number]) for number in numbers]
+            tried = [list(replaced(trigger, *candidates.replacements[number])) for number in numbers]
             losses = self._losses(tried, batch)
             for number, own in zip(numbers, losses, strict=True):
                 effects[number] = own - loss
@@ -145,7 +145,7 @@ class TriggerSearch:
         if not self.with_gradient:
             chance = np.random.default_rng([self.seed, DRAWS, done])
             return blind(trigger, positions, self.usable_V, blind_candidates(self.attack), chance)
-        everywhere = [torch.ones(len(text), dtype=torch.bool) for text in batch]
+        everywhere = [torch.ones(len(targets(text)), dtype=torch.bool) for text in batch]
         gradients = self.victim.gradients([trigger] * len(batch), batch, everywhere)
         gradient_TD = torch.stack([gradient_LD[: len(trigger)] for gradient_LD in gradients]).sum(0)
         embeddings_VD, skip = self.victim.embeddings_VD, self.state["skip"]
@@ -168,7 +168,7 @@ class TriggerSearch:
 
 def mean_loss(victim: Victim, trigger: Sequence[int], texts: Sequence[Sequence[int]]) -> float:
     """Mean loss of the texts' own tokens behind `trigger`, in nats per token."""
-    return float(_sums(victim, [trigger] * len(texts), texts).sum() / sum(map(len, texts)))
+    return float(_sums(victim, [trigger] * len(texts), texts).sum() / sum(len(targets(text)) for text in texts))
 
 
 def control_triggers(usable_V: torch.Tensor, attack: TriggerAttack, seed: int) -> list[list[int]]:

@@ -9,11 +9,10 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from tasks.attacks.results import Restart, SearchPoint, Trigger, UatResult
-from tasks.attacks.scoring import Victim
+from tasks.attacks.scoring import Text, Victim, targets
 from tasks.attacks.stages import JUDGED, KEY_COLUMNS, SEARCHED, UatConfig
-from tasks.attacks.texts import Text, attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens, victim
+from tasks.attacks.texts import attacked_texts, round_trips, text_of, tokenizer_of, usable_tokens, victim
 from tasks.attacks.trigger import TriggerSearch, control_triggers, mean_loss
-from tasks.language.result import SetupResult
 from tasks.stage.execution import Execution
 from tasks.stage.run import StageInput, StageRun
 
@@ -27,18 +26,17 @@ def uat(run: StageRun, config: UatConfig, text: StageInput, model: StageInput) -
     each document. The budget is counted and the same for every model. A continuation goes on within a restart.
     """
     attack, tokenizer, settings = config.attack, tokenizer_of(text), config.execution
-    search_texts = [t.tokens for t in attacked_texts(text, tokenizer, SEARCHED, attack.text_tokens)]
+    search_texts = attacked_texts(text, tokenizer, SEARCHED, attack.text_tokens)
     judged = attacked_texts(text, tokenizer, JUDGED, attack.text_tokens)
     ledger = _Ledger(run, settings, 2 * attack.restarts * attack.iterations)
 
     with run.watched(settings.stall_minutes):
-        end_of_text, folder = SetupResult.read(text).end_of_text_id, model.path / config.folder
-        judge = victim(folder, end_of_text, settings, settings.attack_batch_examples)
+        judge = victim(text, model.path / config.folder, settings)
         usable_V = usable_tokens(tokenizer, len(judge.embeddings_VD))
         found: dict[str, TriggerSearch] = {}
         for name in ("gradient", "blind"):
             found[name] = TriggerSearch(
-                Victim(judge.model, end_of_text, settings.attack_batch_examples, attack.search_precision),
+                judge.searching(attack.search_precision),
                 search_texts,
                 usable_V,
                 attack,
@@ -118,10 +116,9 @@ def _rows(
     name: str, judge: Victim, texts: list[Text], gradient: Trigger, blind: Trigger, controls: list[list[int]]
 ) -> list[dict[str, Any]]:
     """Losses of the texts' own tokens, the same tokens in all: clean, attacked, blindly attacked and controls."""
-    tokens = [text.tokens for text in texts]
 
     def sums(prefix: list[int]) -> list[float]:
-        return torch.stack([loss.sum() for loss in judge.losses([prefix] * len(tokens), tokens)]).tolist()
+        return torch.stack([loss.sum() for loss in judge.losses([prefix] * len(texts), texts)]).tolist()
 
     clean, blindly = sums([]), sums(blind.trigger_ids)
     shares = [sums(trigger) for trigger in gradient.budgets.values()]
@@ -131,8 +128,8 @@ def _rows(
             "model": name,
             "example_id": text.example_id,
             "source": text.source,
-            "text_tokens": len(text.tokens),
-            "tokens_scored": len(text.tokens),
+            "text_tokens": len(targets(text)),
+            "tokens_scored": len(targets(text)),
             "loss_sum_nats": shares[-1][row],
             "clean_loss_sum_nats": clean[row],
             "text_clean_loss_sum_nats": clean[row],

@@ -15,6 +15,7 @@ from tasks.language import model as language
 from tasks.language.blocks import Blocks
 from tasks.language.configuration import FromScratch
 from tasks.language.memory import BYTES_PER_PARAMETER, TENSORS_PER_CHECKPOINT, require_memory
+from tasks.language.pairs import Pairs, packed_split
 from tasks.language.result import BaseResult, SetupResult, Training
 from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.stages import BaseConfig
@@ -31,10 +32,9 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
     """Publishes `model/`, and for a model from scratch also `initial/`, the untrained network, and `snapshots/`."""
     vocabulary_tokens = SetupResult.read(text).vocabulary_tokens
     tokenizer = text.path / "text" / "tokenizer"
-    validation = Blocks(text.path / "text", "validation")
+    validation = packed_split(text.path / "text", "validation")
     batch_size = config.execution.micro_batch_examples
     losses = {"unigram": language.unigram_loss(np.load(text.path / "text" / "unigram.npy"), validation)}
-    max_ratios = {"unigram": config.checks.max_ratio_to_unigram}
     training: Training | None = None
     init_from: InitialWeights | None = None
     snapshots = {snapshot_folder(share): share for share in config.snapshots}
@@ -45,7 +45,6 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
         with run.publish("initial") as folder:
             language.save(model, tokenizer, folder)
         losses["untrained"] = language.validation_loss(model, validation, batch_size)
-        max_ratios["untrained"] = config.checks.max_ratio_to_untrained
         if config.model.init_from:
             _require_same_tokenizer(tokenizer, config.model.init_from)
             init_from = load_weights(model, config.model.init_from, config.scientific(), _state_of)
@@ -59,11 +58,17 @@ def base(run: StageRun, config: BaseConfig, text: StageInput) -> BaseResult:
             make_checks=partial(snapshot_checks, run, text, snapshots),
         )
     else:
-        model = language.pretrained(config.model, run.cache)
+        model = language.pretrained(config.model, run.cache, isinstance(validation, Pairs))
         _require_resources(run, model, validation.sequence_length, config)
-        _require_fit(model, vocabulary_tokens, validation.sequence_length)
+        _require_fit(model, vocabulary_tokens, validation)
 
-    losses["base"] = language.validation_loss(model.to(device(config.execution)), validation, batch_size)
+    model.to(device(config.execution))
+    losses["base"] = language.validation_loss(model, validation, batch_size)
+    if isinstance(validation, Pairs):
+        losses["another_summary"] = language.validation_loss(
+            model, validation, batch_size, examples=validation.of_another()
+        )
+    max_ratios = {name: getattr(config.checks, f"max_ratio_to_{name}") for name in losses if name != "base"}
     trained = language.require_trained(losses, max_ratios)
     with run.publish("model") as folder:
         language.save(model, tokenizer, folder)
@@ -110,8 +115,14 @@ def _require_same_tokenizer(tokenizer: Path, init_from: str) -> None:
         )
 
 
-def _require_fit(model: Any, vocabulary_size: int, sequence_length: int) -> None:
-    """The text must fit the model: ids inside its vocabulary, windows inside its positions."""
+def _require_fit(model: Any, vocabulary_size: int, text: Blocks) -> None:
+    """The text must fit the model: its kind, ids inside its vocabulary, windows inside its positions."""
+    sequence_length, pairs = text.sequence_length, isinstance(text, Pairs)
+    if bool(model.config.is_encoder_decoder) != pairs:
+        kinds = ("a causal language model", "a model with an encoder and a decoder")
+        raise BadInput(
+            f"{type(model).__name__} is {kinds[not pairs]}, and this study needs {kinds[pairs]}: name another in model"
+        )
     rows = model.get_input_embeddings().weight.shape[0]
     positions = getattr(model.config, "max_position_embeddings", None)
     if vocabulary_size > rows:

@@ -23,6 +23,11 @@ DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtyp
 BUFFER_TOKENS = 1 << 20
 
 
+def width_of(vocabulary_size: int) -> Literal["uint16", "uint32"]:
+    """Type of a token id in the file."""
+    return "uint16" if vocabulary_size <= 1 << 16 else "uint32"
+
+
 def pack(
     folder: Path,
     split: str,
@@ -38,8 +43,7 @@ def pack(
     `sequence_length` tokens; what is left over, shorter than a block, is dropped and counted. Raises BadInput
     when there is not one block.
     """
-    dtype: Literal["uint16", "uint32"] = "uint16" if vocabulary_size <= 1 << 16 else "uint32"
-    digest = hashlib.sha256()
+    dtype, digest = width_of(vocabulary_size), hashlib.sha256()
     tokens, waiting = 0, []
     with durable.new_file(folder / f"{split}.bin") as temporary, temporary.open("wb") as file:
         for chunk in _chunks(documents, end_of_text):
@@ -107,6 +111,25 @@ class Blocks:
         import torch
 
         return torch.from_numpy(self._tokens[np.asarray(indices)].astype(np.int64))
+
+    @property
+    def weight(self) -> int:
+        """Sum of what the examples weigh in a mean loss: of blocks, whose losses are means, each weighs 1."""
+        return len(self)
+
+    @property
+    def predicted_tokens(self) -> float:
+        """Tokens that a model predicts of one block, on average."""
+        return self.sequence_length - 1
+
+    @property
+    def counted_tokens(self) -> int:
+        """Number of tokens that `token_counts` counts."""
+        return len(self) * self.sequence_length
+
+    def predicted(self) -> np.ndarray:
+        """Every token that a model predicts: int64 [tokens]."""
+        return self._tokens[:, 1:].astype(np.int64).ravel()
 
     def token_counts(self, vocabulary_size: int) -> np.ndarray:
         """How often each token occurs in all blocks, end-of-text included: int64 [vocabulary_size]."""

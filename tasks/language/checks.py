@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from storage import durable
 from storage.errors import CheckFailed, require, require_each_once, require_equal, require_limit
 from storage.records import Rows
 from tasks.language import foreign
-from tasks.language.blocks import Blocks
 from tasks.language.losses import summary
+from tasks.language.pairs import packed_pairs, packed_split, parted
 from tasks.language.result import EvaluateResult, SetupResult, SplitsProof, SplitSummary
 from tasks.language.splits import EVALUATION_SPLITS
-from tasks.language.tokenizer import encode
+from tasks.language.tokenizer import encode, encode_pairs
 from tasks.stage.run import StageInput
 
 ROUNDING = 1e-4
@@ -31,20 +31,29 @@ ROUNDING_OF = {"fp32": ROUNDING, "tf32": 0.02, "bf16": 0.02}
 
 @dataclass(frozen=True)
 class Document:
-    """A document of the text as setup left it."""
+    """A document of the text as setup left it; of a pair the article, and the tokens of its reference."""
 
     example_id: str
     source: str
     tokens: int
+    reference: int | None = None
+
+    def scored(self, most: int | None = None) -> int:
+        """Tokens that are scored where its first `most` are read: the reference of a pair, else the text's own."""
+        return self.reference or min(self.tokens, most or self.tokens)
 
 
 def documents(text: StageInput, split: str) -> dict[str, Document]:
     """The documents of a split by example id, in its order, with their lengths in tokens."""
     tokenizer = foreign.kept_tokenizer(text.path / "text" / "tokenizer")
     rows = pq.read_table(text.path / "text" / f"{split}.parquet").to_pylist()
-    lengths = map(len, encode(tokenizer, (row["text"] for row in rows)))
+    texts = [row["text"] for row in rows]
+    lengths: Iterable[tuple[int, ...]] = zip(map(len, encode(tokenizer, texts)), strict=True)
+    if packed := packed_pairs(text.path / "text"):
+        pairs = encode_pairs(tokenizer, map(parted, texts))
+        lengths = [(len(article), len(packed.as_read([], summary)[1])) for article, summary in pairs]
     return {
-        row["example_id"]: Document(row["example_id"], row["source"], length)
+        row["example_id"]: Document(row["example_id"], row["source"], *length)
         for row, length in zip(rows, lengths, strict=True)
     }
 
@@ -65,8 +74,8 @@ def require_text(result: SetupResult, given: StageInput) -> None:
     for split, packed in result.packed.items():
         written = durable.read_json(folder / f"{split}.json")
         require_equal(f"the packed {split} split of setup is that in {folder}", packed.as_json(), written)
-        blocks = Blocks(folder, split)  # BadInput where the file has another size than this
-        held = len(blocks) * blocks.sequence_length
+        blocks = packed_split(folder, split)  # BadInput where the file has another size than this
+        held = blocks.counted_tokens
         require_equal(f"the packed {split} split has the tokens of {folder / split}.bin", packed.tokens, held)
     counts = np.load(folder / "unigram.npy")
     counted, required = (len(counts), int(counts.sum())), (result.vocabulary_tokens, result.packed["train"].tokens)
@@ -111,7 +120,7 @@ def require_evaluation(
     require(not missing, "evaluate scored every model of the study", f"not {', '.join(missing)}", sorted(models))
     require_equal("evaluate scored the test split", f"{found.documents} of {found.split}", f"{len(test)} of test")
     require_losses("evaluate", rows)
-    required = [(document.example_id, document.source, document.tokens) for document in test.values()]
+    required = [(document.example_id, document.source, document.scored()) for document in test.values()]
     for name, stated in found.models.items():
         scored = [(row["example_id"], row["source"], row["tokens_scored"]) for row in rows if row["model"] == name]
         require_each_once(f"evaluate scored {name} on every token of the test split", scored, required)

@@ -86,6 +86,35 @@ class HubDataset(HubStream):
 Text = Annotated[PackageDocs | LocalFiles | HubDataset, Field(discriminator="source")]
 
 
+class DocstringPairs(PackageDocs):
+    """Pairs of docstrings: the body is the article, the first paragraph, which a person wrote, its summary."""
+
+    source: Literal["package-docs"] = scientific("package-docs", description="Docstrings and their first paragraphs.")
+
+
+class PairFiles(LocalFiles):
+    """Local JSON lines or Parquet with an article and its summary in each row, or folders of them."""
+
+    text_column: str = scientific("document", description="Column or key that holds the article.")
+    summary_column: str = scientific("summary", description="Column or key that holds its summary.")
+
+
+class PairDataset(HubStream):
+    """A data set of the Hugging Face hub at one commit with an article and its summary in each row, streamed."""
+
+    source: Literal["hub"] = scientific("hub", description="A hub data set, streamed.")
+    text_column: str = scientific("document", description="Column that holds the article.")
+    summary_column: str = scientific("summary", description="Column that holds its summary.")
+
+
+def columns_of(text: LocalFiles | HubStream) -> list[str]:
+    """The columns of a row that make its text: one, or those of the article and its summary."""
+    return [text.text_column, *([text.summary_column] if isinstance(text, PairFiles | PairDataset) else [])]
+
+
+PairText = Annotated[DocstringPairs | PairFiles | PairDataset, Field(discriminator="source")]
+
+
 class Splits(Configuration):
     """How the text is cut. Membership is a hash of (split_seed, source), so no size moves an evaluation split."""
 
@@ -147,6 +176,19 @@ class FromScratch(Configuration):
         return self
 
 
+class EncoderDecoder(FromScratch):
+    """A T5 network (v1.0: ReLU, no bias, RMSNorm) that the base stage pretrains on the study's own pairs."""
+
+    source: Literal["from-scratch"] = scientific("from-scratch", description="Pretrained by this study, a T5.")
+    layers: int = scientific(2, ge=1, description="Blocks of the encoder, and as many of the decoder.")
+    activation: Literal["relu"] = scientific("relu", description="Of the feed-forward layers, as T5 v1.0 has it.")
+    start: Literal["copying", "random"] = scientific(
+        "copying",
+        description="copying: the cross-attention begins by writing what followed the last written token in the "
+        "article, set by hand; random: drawn, from which a small network does not learn to read in minutes.",
+    )
+
+
 class PretrainedDirectory(Configuration):
     """A model and its tokenizer in a local folder, as `save_pretrained` writes them, or in one GGUF file."""
 
@@ -168,6 +210,7 @@ class PretrainedHub(Configuration):
 
 
 Model = Annotated[FromScratch | PretrainedDirectory | PretrainedHub, Field(discriminator="source")]
+PairModel = Annotated[EncoderDecoder | PretrainedDirectory | PretrainedHub, Field(discriminator="source")]
 
 
 class TrainedTokenizer(Configuration):
@@ -185,4 +228,15 @@ class BaseChecks(Configuration):
     )
     max_ratio_to_untrained: float = scientific(
         0.05, gt=0, description="Largest allowed perplexity, as a multiple of the untrained network's."
+    )
+
+
+class PairChecks(BaseChecks):
+    """When a base model counts as one that reads its article, too."""
+
+    max_ratio_to_another_summary: float = scientific(
+        0.9,
+        gt=0,
+        description="Largest allowed perplexity of a summary behind its own article, as a multiple of that of another "
+        "article's summary: 1 where the article is not read.",
     )

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("ratchet.model")
 
 
-def model(place: str | Path, what: str, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A causal language model and what was missing of it; BadInput when `what` needs code of its own."""
-    from transformers import AutoModelForCausalLM
+def model(
+    place: str | Path, what: str, *, encoder_decoder: bool = False, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """A language model and what was missing of it; BadInput when `what` needs code of its own."""
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+    kind = AutoModelForSeq2SeqLM if encoder_decoder else AutoModelForCausalLM
     with _without_its_code(what):
-        loaded, report = AutoModelForCausalLM.from_pretrained(
-            place, trust_remote_code=False, output_loading_info=True, **options
-        )
+        loaded, report = kind.from_pretrained(place, trust_remote_code=False, output_loading_info=True, **options)
     if code := getattr(loaded.config, "auto_map", None):
         if report["unexpected_keys"]:
             raise _needs_code(what, code)

@@ -14,7 +14,7 @@ import logging
 import lzma
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 
 from storage import external
 from storage.errors import BadInput
-from tasks.language.configuration import LocalFiles
+from tasks.language.configuration import LocalFiles, columns_of
 from tasks.language.documents import Document, document
+from tasks.language.pairs import joined
 
 ROWS_AT_ONCE = 500
 BOM = "\ufeff"
@@ -39,8 +40,8 @@ NOT_VALID = (ValueError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException
 
 Rows = Iterator[tuple[int, str | ValueError | None]]
 """Number of the row, from 1 (0: the whole file), and its text: None where it has none, ValueError why it is none."""
-Reader = Callable[[io.BufferedReader, str, str], Rows]
-"""Given the open file, the column, and where that is in words."""
+Reader = Callable[[io.BufferedReader, Sequence[str], str], Rows]
+"""Given the open file, the columns that make a text, and where that is in words."""
 
 log = logging.getLogger("ratchet.text")
 
@@ -93,7 +94,7 @@ def _documents(
     where = f"text.paths: {path}"
     rows = read = 0
     try:
-        for row, value in rows_of(file, text.text_column, where):
+        for row, value in rows_of(file, columns_of(text), where):
             rows += 1
             if isinstance(value, ValueError):
                 _require_skipped(where, row, value, text, read, skipped[name])
@@ -112,8 +113,8 @@ def _documents(
     if skipped[name]:
         log.warning("%s: %d of %d rows cannot be read and were left out", where, skipped[name], rows)
     if without:
-        column = text.text_column
-        log.warning("%s: %d of %d rows have no text in column %r and were skipped", where, without, rows, column)
+        columns = " and ".join(map(repr, columns_of(text)))
+        log.warning("%s: %d of %d rows have no text in column %s and were skipped", where, without, rows, columns)
 
 
 def _require_skipped(where: str, row: int, error: ValueError, text: LocalFiles, read: int, skipped: int) -> None:
@@ -129,8 +130,10 @@ def _require_skipped(where: str, row: int, error: ValueError, text: LocalFiles, 
 # ------------------------------------------------------------------------------------------------ readers
 
 
-def _whole_text(file: io.BufferedReader, column: str, where: str) -> Rows:
+def _whole_text(file: io.BufferedReader, columns: Sequence[str], where: str) -> Rows:
     value: str | ValueError
+    if columns[1:]:
+        raise BadInput(f"{where} is one text, and not pairs: give JSON lines or Parquet with {' and '.join(columns)}")
     try:
         value = io.StringIO(external.decoded(file.read()), newline=None).read()
     except ValueError as error:
@@ -138,23 +141,31 @@ def _whole_text(file: io.BufferedReader, column: str, where: str) -> Rows:
     yield 0, value if isinstance(value, ValueError) or value.strip() else ValueError("is empty")
 
 
-def _json_rows(file: io.BufferedReader, column: str, where: str) -> Rows:
+def _json_rows(file: io.BufferedReader, columns: Sequence[str], where: str) -> Rows:
     """JSON lines, whose rows are their lines; or an array, or values over several lines, which are held in memory."""
     known, names = False, []
     for row, value in _json_values(iter(_lines(file))):
         if isinstance(value, dict):
-            known = known or column in value
+            known = known or value.keys() >= {*columns}
             names = list(value)
             if not known and row >= WITHOUT_COLUMN:
                 break
-            yield row, _text_of(value.get(column), column)
+            lacking = [column for column in columns[1:] and columns if column not in value]
+            yield (
+                row,
+                (
+                    ValueError(f"is no pair: it {_lacks(lacking[0], columns, names)}")
+                    if lacking
+                    else _text_of([value.get(column) for column in columns], columns)
+                ),
+            )
         elif isinstance(value, str | ValueError):
             known = known or isinstance(value, str)
-            yield row, value
+            yield row, ValueError("is a text and no pair") if columns[1:] and isinstance(value, str) else value
         else:
-            yield row, ValueError(f"is {_kind_of(value)}, and no object with a key {column!r}")
+            yield row, ValueError(f"is {_kind_of(value)}, and no object with a key {columns[0]!r}")
     if names and not known:
-        raise BadInput(_no_column(where, column, names))
+        raise BadInput(_no_column(where, columns, names))
 
 
 def _json_values(lines: Iterator[bytes | str]) -> Iterator[tuple[int, Any]]:
@@ -198,28 +209,34 @@ def _lines(file: io.BufferedReader) -> Iterable[bytes | str]:
     return file
 
 
-def _parquet_rows(file: io.BufferedReader, column: str, where: str) -> Rows:
+def _parquet_rows(file: io.BufferedReader, columns: Sequence[str], where: str) -> Rows:
     with pq.ParquetFile(file) as parquet:
         names = parquet.schema_arrow.names
-        if names.count(column) != 1:
-            raise BadInput(_no_column(where, column, names))
+        if any(names.count(column) != 1 for column in columns):
+            raise BadInput(_no_column(where, columns, names))
         row = 0
-        for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[column]):
-            for value in batch.column(0):
+        for batch in parquet.iter_batches(ROWS_AT_ONCE, columns=[*columns]):
+            for values in zip(*(batch.column(column) for column in columns), strict=True):
                 row += 1
                 try:
-                    yield row, _text_of(value.as_py(), column)
+                    yield row, _text_of([value.as_py() for value in values], columns)
                 except UnicodeDecodeError as error:
-                    yield row, ValueError(f"column {column!r} is not UTF-8: {error}")
+                    yield row, ValueError(f"column {' or '.join(map(repr, columns))} is not UTF-8: {error}")
 
 
-def _text_of(value: Any, column: str) -> str | ValueError | None:
-    """The value of a row as text; bytes are those of UTF-8, as Parquet files of some writers have them."""
-    if isinstance(value, bytes):
-        return value.decode()
-    if value is None or isinstance(value, str):
-        return value
-    return ValueError(f"column {column!r} holds {_kind_of(value)}, not text")
+def _text_of(values: Sequence[Any], columns: Sequence[str]) -> str | ValueError | None:
+    """The text of a row, or the article and summary of a pair; bytes are those of UTF-8, as some writers have them."""
+    parts: list[str | None] = []
+    for value, column in zip(values, columns, strict=True):
+        if value is not None and not isinstance(value, str | bytes):
+            return ValueError(f"column {column!r} holds {_kind_of(value)}, not text")
+        parts.append(value.decode() if isinstance(value, bytes) else value)
+    if not parts[1:]:
+        return parts[0]
+    try:
+        return joined(*(part or "" for part in parts))
+    except ValueError as error:
+        return error
 
 
 def _kind_of(value: Any) -> str:
@@ -227,10 +244,15 @@ def _kind_of(value: Any) -> str:
     return f"{type(value).__name__} ({shown[:40]}{'...' * (len(shown) > 40)})"
 
 
-def _no_column(where: str, column: str, names: list[str]) -> str:
+def _no_column(where: str, columns: Sequence[str], names: list[str]) -> str:
+    return f"{where} {_lacks(next(column for column in columns if names.count(column) != 1), columns, names)}"
+
+
+def _lacks(column: str, columns: Sequence[str], names: list[str]) -> str:
+    key = "text_column" if column == columns[0] else "summary_column"
     return (
-        f"{where} has {'two' if column in names else 'no'} column {column!r}; its columns are "
-        f"{', '.join(sorted(names))}: set text.text_column to the one that holds the text"
+        f"has {'two' if column in names else 'no'} column {column!r}; its columns are {', '.join(sorted(names))}: set "
+        f"text.{key} to the one that holds the text"
     )
 
 

@@ -1,4 +1,4 @@
-"""Causal language models: from scratch or pretrained, their loss on blocks, and how they are kept.
+"""Language models, causal or with an encoder: from scratch or pretrained, their loss, and how they are kept.
 
 Shape suffixes: B examples, L tokens, V vocabulary.
 """
@@ -7,32 +7,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import GgufConfig, GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedModel
+from transformers import (
+    GgufConfig,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 from transformers.activations import ACT2FN
 from transformers.utils import logging as transformers_logging
 
-from storage import external
+from storage import durable, external
 from storage.errors import BadInput, CheckFailed
 from tasks.language import foreign
 from tasks.language.activation import MONOTONE_PARTS, MonotoneParts
 from tasks.language.blocks import Blocks
-from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
+from tasks.language.configuration import EncoderDecoder, FromScratch, PretrainedDirectory, PretrainedHub
 from tasks.language.hub import reachable
-from tasks.language.result import TrainedCheck
+from tasks.language.pairs import Pairs
+from tasks.language.result import PackedPairs, TrainedCheck
 
 transformers_logging.disable_progress_bar()  # a bar for each model load would bury our own progress
 ACT2FN[MONOTONE_PARTS] = MonotoneParts  # by this name a saved model's config.json asks for it
 
 
 def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) -> PreTrainedModel:
-    """A GPT-NeoX network with weights drawn from `init_seed`, fp32."""
+    """A network with weights drawn from `init_seed`, fp32: GPT-NeoX, or for an encoder and decoder T5."""
     torch.manual_seed(model.init_seed)
+    if isinstance(model, EncoderDecoder):
+        return _untrained_t5(model, vocabulary_size)
     config = GPTNeoXConfig(
         vocab_size=vocabulary_size,
         hidden_size=model.hidden_size,
@@ -48,7 +59,58 @@ def untrained(model: FromScratch, vocabulary_size: int, sequence_length: int) ->
     return GPTNeoXForCausalLM(config)
 
 
-def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTrainedModel:
+def _untrained_t5(model: EncoderDecoder, vocabulary_size: int) -> PreTrainedModel:
+    config = T5Config(
+        vocab_size=vocabulary_size,
+        d_model=model.hidden_size,
+        d_kv=model.hidden_size // model.attention_heads,
+        d_ff=model.feed_forward_size,
+        num_layers=model.layers,
+        num_heads=model.attention_heads,
+        dropout_rate=0.0,
+        feed_forward_proj=model.activation,
+        pad_token_id=0,
+        eos_token_id=0,
+        decoder_start_token_id=0,
+    )
+    network = T5ForConditionalGeneration(config)
+    if model.start == "copying":
+        copying_start(network)
+    return network
+
+
+@torch.no_grad()
+def copying_start(network: T5ForConditionalGeneration) -> None:
+    """Edits a fresh T5 in place so that it copies from its article before any training.
+
+    The first encoder layer tells each position which token stands before it; the cross-attention of the last decoder
+    layer looks for the position behind the last written token's like, and writes what stands there. All heads take
+    part, each with its own slice of the state. Nothing else writes at first, so that nothing drowns the copy; all of it
+    is trained as usual. It needs attention_heads times the heads' width to be hidden_size.
+    """
+    same = torch.eye(network.config.d_model)
+    turned = same.roll(len(same) // 2, 0)  # a vector and its roll are nearly orthogonal: room for a second token
+    for block in [*network.encoder.block, *network.decoder.block]:
+        for layer in block.layer[:-1]:
+            (layer.SelfAttention if hasattr(layer, "SelfAttention") else layer.EncDecAttention).o.weight.zero_()
+        block.layer[-1].DenseReluDense.wo.weight.zero_()
+    first = network.encoder.block[0].layer[0].SelfAttention
+    first.q.weight.zero_()  # it looks by position alone,
+    first.k.weight.zero_()
+    first.relative_attention_bias.weight.zero_()
+    first.relative_attention_bias.weight[1] = 12.0  # at the token one back,
+    first.v.weight.copy_(same)
+    first.o.weight.copy_(turned)  # whose embedding is written, turned, beside its own
+    cross = network.decoder.block[-1].layer[1].EncDecAttention
+    cross.q.weight.copy_(same)  # the last written token
+    cross.k.weight.copy_(turned.T)  # against each position's predecessor, turned back,
+    cross.v.weight.copy_(same)
+    cross.o.weight.copy_(2.0 * same)  # and what stands there goes where the head reads
+
+
+def pretrained(
+    model: PretrainedDirectory | PretrainedHub, cache: Path, encoder_decoder: bool = False
+) -> PreTrainedModel:
     """The pretrained model in fp32; BadInput when it cannot be had, saying how to get it.
 
     ConnectionError, which the stage tries again, when the connection to the hub is lost.
@@ -63,6 +125,7 @@ def pretrained(model: PretrainedDirectory | PretrainedHub, cache: Path) -> PreTr
         loaded, report = foreign.model(
             model.model,
             f"the hub model {model.model}",
+            encoder_decoder=encoder_decoder,
             revision=model.revision,
             dtype=torch.float32,
             cache_dir=cache / "hub",
@@ -76,7 +139,14 @@ def load(path: Path) -> PreTrainedModel:
     if path.suffix == external.GGUF_SUFFIX:
         return _load_gguf(path)
     try:
-        model, report = foreign.model(path, f"the model folder {path}", dtype=torch.float32, local_files_only=True)
+        described = durable.read_json(path / "config.json") if (path / "config.json").is_file() else {}
+        model, report = foreign.model(
+            path,
+            f"the model folder {path}",
+            encoder_decoder=bool(described.get("is_encoder_decoder")),
+            dtype=torch.float32,
+            local_files_only=True,
+        )
     except (BadInput, MemoryError):
         raise
     except Exception as error:  # damaged weights, and what is none, fail in many ways
@@ -149,26 +219,75 @@ def token_losses(model: nn.Module, tokens_BL: torch.Tensor, read_BL: torch.Tenso
     return losses.view(tokens_BL.shape[0], -1)
 
 
+def pair_losses(model: nn.Module, tokens_BL: torch.Tensor, packed: PackedPairs) -> torch.Tensor:
+    """Summed loss of each pair's summary in nats, [B]; as `tasks.language.pairs` packs them."""
+    width = packed.article_tokens
+    articles_BA, references_BS = tokens_BL[:, :width], tokens_BL[:, width:]
+    return reference_losses(model, articles_BA, references_BS, packed.end_of_text_id).sum(dim=1)
+
+
+def reference_losses(
+    model: nn.Module, articles_BA: torch.Tensor, references_BS: torch.Tensor, end_of_text: int
+) -> torch.Tensor:
+    """-log p(token | article, tokens before it) of every token of each reference, in nats, fp32; 0 behind its end.
+
+    Both end with an end-of-text token, and what stands behind it is padding, which is cut off as far as all have it.
+    """
+    read_BA, scored_BS = until_the_end(articles_BA, end_of_text), until_the_end(references_BS, end_of_text)
+    articles_BA, references_BS = articles_BA[:, : read_BA.shape[1]], references_BS[:, : scored_BS.shape[1]]
+    logits_BSV = model(
+        input_ids=articles_BA,
+        attention_mask=read_BA,
+        decoder_input_ids=written_before(model, references_BS),
+        use_cache=False,
+    ).logits.float()
+    losses = nn.functional.cross_entropy(logits_BSV.flatten(0, 1), references_BS.flatten(), reduction="none")
+    return losses.view_as(references_BS) * scored_BS
+
+
+def until_the_end(tokens_BL: torch.Tensor, end_of_text: int) -> torch.Tensor:
+    """True up to the first end-of-text token of each row, long [B, length of the longest]."""
+    lengths_B1 = (tokens_BL == end_of_text).int().argmax(dim=1, keepdim=True) + 1
+    places_L = torch.arange(int(lengths_B1.max()), device=tokens_BL.device)
+    return (places_L < lengths_B1).long()
+
+
+def written_before(model: nn.Module, references_BS: torch.Tensor) -> torch.Tensor:
+    """What the decoder reads: the token that it starts with, and the reference without its last."""
+    start = torch.full_like(references_BS[:, :1], model.config.decoder_start_token_id)
+    return torch.cat([start, references_BS[:, :-1]], dim=1)
+
+
+def example_losses(blocks: Blocks) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
+    """Losses of the examples of a packed split, [B]: means of blocks, sums of pairs, which weigh by their tokens."""
+    return partial(pair_losses, packed=blocks.packed) if isinstance(blocks, Pairs) else block_losses
+
+
 @torch.no_grad()
 def validation_loss(
-    model: nn.Module, blocks: Blocks, batch_size: int, after_batch: Callable[[], None] = lambda: None
+    model: nn.Module,
+    blocks: Blocks,
+    batch_size: int,
+    after_batch: Callable[[], None] = lambda: None,
+    examples: Callable[[np.ndarray], torch.Tensor] | None = None,
 ) -> float:
-    """Mean loss over all blocks in nats per predicted token; the sum is kept in double precision."""
+    """Mean loss over all blocks in nats per predicted token; the sum is kept in double precision.
+
+    `examples` gives others at the same indices, of the same weight, in place of the blocks.
+    """
     model.eval()
-    device = next(model.parameters()).device
+    device, losses = next(model.parameters()).device, example_losses(blocks)
     total = 0.0
     for start in range(0, len(blocks), batch_size):
         indices = np.arange(start, min(start + batch_size, len(blocks)))
-        total += block_losses(model, blocks[indices].to(device)).double().sum().item()
+        total += losses(model, (examples or blocks.__getitem__)(indices).to(device)).double().sum().item()
         after_batch()
-    return total / len(blocks)
+    return total / blocks.weight
 
 
 def unigram_loss(counts: np.ndarray, blocks: Blocks) -> float:
     """Mean loss in nats of an add-one unigram model on the tokens that `validation_loss` predicts."""
-    losses = unigram_token_losses(counts)
-    predicted = blocks[np.arange(len(blocks))][:, 1:].numpy()
-    return float(losses[predicted].mean())
+    return float(unigram_token_losses(counts)[blocks.predicted()].mean())
 
 
 def unigram_token_losses(counts: np.ndarray) -> np.ndarray:

@@ -52,6 +52,38 @@ class PackedSplit(Result):
     dropped_tokens: int
     sha256: str
 
+    @property
+    def predicted_tokens(self) -> float:
+        """Tokens that a model predicts of one block, on average."""
+        return self.sequence_length - 1
+
+
+class PackedPairs(PackedSplit):
+    """A packed split of pairs, as `tasks.language.pairs.pack_pairs` wrote it: a block is an article and its summary.
+
+    Each is ended by an end-of-text token and filled up, the article to `article_tokens`, which begin with `prefix_ids`.
+    `tokens` are those of the summaries, which a model predicts; what was longer was cut at its end.
+    """
+
+    article_tokens: int
+    articles_cut: int
+    summaries_cut: int
+    prefix_ids: list[int]
+    end_of_text_id: int
+    padding_id: int
+
+    @property
+    def predicted_tokens(self) -> float:
+        return self.tokens / self.blocks
+
+    def as_read(self, article: list[int], summary: list[int]) -> tuple[list[int], list[int]]:
+        """The tokens of a pair as a model reads and is asked for them: cut, and ended."""
+        room = self.article_tokens - 1
+        return (
+            [*[*self.prefix_ids, *article][:room], self.end_of_text_id],
+            [*summary[: self.sequence_length - room - 2], self.end_of_text_id],
+        )
+
 
 class TrainedCheck(Result):
     """The validation perplexity of the base model beside what it is compared with, and the ratios required at most."""
@@ -102,7 +134,7 @@ class SetupResult(Result):
     vocabulary_tokens: int
     end_of_text_id: int
     tokenizer_digest: str
-    packed: dict[str, PackedSplit]
+    packed: dict[str, PackedSplit | PackedPairs]
     skipped_rows: dict[str, int] = Field(default_factory=dict)
 
 

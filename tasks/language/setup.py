@@ -21,12 +21,13 @@ from storage import durable
 from storage.errors import BadInput
 from storage.external import local_files
 from tasks.language import blocks, sources, tokenizer
-from tasks.language.configuration import HubDataset, LocalFiles, PackageDocs
+from tasks.language.configuration import DocstringPairs, HubStream, LocalFiles, PackageDocs
 from tasks.language.document_store import DocumentStore, document_store
 from tasks.language.documents import Document
+from tasks.language.pairs import SEPARATOR, docstring_pairs, pack_pairs, packed_split, parted
 from tasks.language.result import PackedSplit, SetupResult
 from tasks.language.splits import EVALUATION_SPLITS, CutText, cut
-from tasks.language.stages import SetupConfig
+from tasks.language.stages import PairsConfig, SetupConfig, TextConfig
 from tasks.stage.preflight import preflight
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ BYTES_PER_CHARACTER = 8  # text twice in Parquet (cache, splits) and packed toke
 TYPICAL_HUB_CHARACTERS = 10_000  # a document of The Pile has 6 000 on average
 
 
-def setup(run: Any, config: SetupConfig) -> SetupResult:
+def setup(run: Any, config: TextConfig) -> SetupResult:
     """Cuts, tokenizes and packs the text into `text/` of the run directory; returns the stage's result.
 
     `run` is the stage's run: directory, cache, publish, progress, stop, log. The result and every byte of
@@ -58,16 +59,17 @@ def setup(run: Any, config: SetupConfig) -> SetupResult:
     return result.model_copy(update={"skipped_rows": dict(skipped)})
 
 
-def _cut(run: Any, config: SetupConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
+def _cut(run: Any, config: TextConfig, store: DocumentStore, skipped: Counter[str]) -> CutText:
     """The configured text in its splits; all but the evaluation splits is read from `store`. Counts rows left out."""
     held_out = sources.held_out_documents(config.text, run.cache)
+    documents = sources.documents(config.text, run.cache, skipped)
     text = cut(
-        sources.documents(config.text, run.cache, skipped),
+        docstring_pairs(documents) if isinstance(config.text, DocstringPairs) else documents,
         config.splits,
         store,
         held_out=held_out,
         max_characters=config.text.max_characters if isinstance(config.text, PackageDocs) else None,
-        in_stream_order=isinstance(config.text, HubDataset),
+        in_stream_order=isinstance(config.text, HubStream),
         watch=lambda doing, documents: _watched(run, 0, doing, documents),
     )
     if text.proof.splits["test"].sources < 2:
@@ -80,11 +82,13 @@ def _cut(run: Any, config: SetupConfig, store: DocumentStore, skipped: Counter[s
     return text
 
 
-def _written(run: Any, config: SetupConfig, text: CutText, folder: Path) -> SetupResult:
+def _written(run: Any, config: TextConfig, text: CutText, folder: Path) -> SetupResult:
     """Writes all of `text/` into `folder`; returns the stage's result."""
     _begin(run, 1, "tokenizer")
     train = _watched(run, 1, "training the tokenizer", text.documents["train"])
-    trained = tokenizer.load_tokenizer(config.tokenizer, (document.text for document in train), run.cache)
+    trained = tokenizer.load_tokenizer(
+        config.tokenizer, (document.text.replace(SEPARATOR, "\n") for document in train), run.cache
+    )
     tokenizer.save_tokenizer(trained, folder / "tokenizer")
 
     packed = {name: _pack(run, folder, name, text, trained, config) for name in PACKED_SPLITS}
@@ -119,19 +123,32 @@ def _watched(run: Any, part: int, doing: str, documents: Iterable[Document]) -> 
         yield document
 
 
-def _expected_characters(config: SetupConfig) -> int:
+def _expected_characters(config: TextConfig) -> int:
     if isinstance(config.text, PackageDocs):
         return config.text.max_characters
     if isinstance(config.text, LocalFiles):
         return sum(path.stat().st_size for given in config.text.paths for _, path in local_files(given))
-    held_out = config.text.held_out.max_documents if config.text.held_out else 0
-    return (config.text.max_documents + held_out) * TYPICAL_HUB_CHARACTERS
+    held_out = getattr(config.text, "held_out", None)
+    return (config.text.max_documents + (held_out.max_documents if held_out else 0)) * TYPICAL_HUB_CHARACTERS
 
 
 def _pack(
-    run: Any, folder: Path, name: str, text: CutText, trained: PreTrainedTokenizerBase, config: SetupConfig
+    run: Any, folder: Path, name: str, text: CutText, trained: PreTrainedTokenizerBase, config: TextConfig
 ) -> PackedSplit:
     texts = (document.text for document in _watched(run, 2, f"packing {name}", text.documents[name]))
+    if isinstance(config, PairsConfig):
+        return pack_pairs(
+            folder,
+            name,
+            tokenizer.encode_pairs(trained, map(parted, texts)),
+            prefix=next(tokenizer.encode(trained, [config.prefix])) if config.prefix else [],
+            article_tokens=config.article_tokens,
+            summary_tokens=config.summary_tokens,
+            vocabulary_size=len(trained),
+            end_of_text=trained.eos_token_id,
+            padding=trained.eos_token_id if trained.pad_token_id is None else trained.pad_token_id,
+        )
+    assert isinstance(config, SetupConfig)
     return blocks.pack(
         folder,
         name,
@@ -143,7 +160,7 @@ def _pack(
 
 
 def _write_counts(folder: Path, vocabulary_size: int) -> None:
-    counts = blocks.Blocks(folder, "train").token_counts(vocabulary_size)
+    counts = packed_split(folder, "train").token_counts(vocabulary_size)
     with durable.new_file(folder / "unigram.npy") as temporary, temporary.open("wb") as file:
         np.save(file, counts)
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from storage import durable
 from storage.errors import BadInput
 from tasks.language import model as language
-from tasks.language.blocks import Blocks
+from tasks.language.pairs import packed_split
 from tasks.language.training import Checks
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
@@ -50,7 +50,7 @@ def snapshot_losses(
     Makes sure that the stage's outputs list every snapshot, also when an earlier attempt published it. BadInput when
     one is missing that can only have been taken away, since the training is past its step.
     """
-    validation, losses = Blocks(text.path / "text", "validation"), {}
+    validation, losses = packed_split(text.path / "text", "validation"), {}
     for folder, share in folders.items():
         if not _is_there(run, folder):
             raise BadInput(

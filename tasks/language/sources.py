@@ -6,26 +6,30 @@ list and never another text instead.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from storage import durable
 from storage.errors import BadInput
 from tasks.language import foreign
-from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs
+from tasks.language.configuration import HubDataset, HubStream, LocalFiles, PackageDocs, columns_of
 from tasks.language.documents import Document, document
 from tasks.language.hub import reachable
 from tasks.language.local_text import local_documents
 from tasks.language.package_docs import package_documents
+from tasks.language.pairs import joined
 from tasks.language.text_cache import cached
 
+log = logging.getLogger("ratchet.text")
 HUB_READING = 1  # raise it when a row gives other documents: what was cached before is then read again
 
 
 def documents(
-    text: PackageDocs | LocalFiles | HubDataset, cache: Path, skipped: Counter[str] | None = None
+    text: PackageDocs | LocalFiles | HubStream, cache: Path, skipped: Counter[str] | None = None
 ) -> Iterator[Document]:
     """Every document of the configured text; sizes are applied by `splits.cut`.
 
@@ -41,7 +45,7 @@ def documents(
     return _hub_documents("text", text, cache)
 
 
-def held_out_documents(text: PackageDocs | LocalFiles | HubDataset, cache: Path) -> Iterator[Document] | None:
+def held_out_documents(text: PackageDocs | LocalFiles | HubStream, cache: Path) -> Iterator[Document] | None:
     """The text that the evaluation splits alone are cut from, given as `documents` does; None where there is none."""
     if isinstance(text, HubDataset) and text.held_out:
         return _hub_documents("text.held_out", text.held_out, cache)
@@ -63,7 +67,9 @@ def _hub_documents(key: str, text: HubStream, cache: Path) -> Iterator[Document]
             f"{key}.dataset {text.dataset!r} is also a local path here: use `source: files` for that, "
             "or work in another folder"
         )
-    asked = durable.sha256_json({"source": "hub", **text.model_dump(mode="json", include=set(HubStream.model_fields))})
+    asked = durable.sha256_json(
+        {"source": "hub", **text.model_dump(mode="json", include={*HubStream.model_fields, "summary_column"})}
+    )
     file = cache / "hub-text" / f"{text.dataset.replace('/', '--')}-{asked[:16]}.parquet"
     yield from cached(file, HUB_READING, lambda: _streamed(text, cache))
 
@@ -84,12 +90,18 @@ def _streamed(text: HubStream, cache: Path) -> Iterator[Document]:
             cache_dir=str(cache / "hub"),
         )
         for number, row in enumerate(rows.take(text.max_documents), 1):
-            value = _column(row, text.text_column, name, number)
-            if value.strip():
-                read += 1
-                yield document(None, value)
+            values = [_column(row, column, name, number) for column in columns_of(text)]
+            with suppress(ValueError):
+                if (value := joined(*values) if values[1:] else values[0]).strip():
+                    read += 1
+                    yield document(None, value)
+    columns = " and ".join(map(repr, columns_of(text)))
     if not read:
-        raise BadInput(f"{name} has no text in column {text.text_column!r}: choose another split or column")
+        raise BadInput(f"{name} has no text in column {columns}: choose another split or column")
+    if columns_of(text)[1:] and read < number:
+        log.warning(
+            "%s: %d of %d rows hold no pair and were left out (column %s)", name, number - read, number, columns
+        )
 
 
 def _column(row: dict[str, Any], column: str, where: str, number: int) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tasks.findings.configuration import Audit, Evaluation
-from tasks.language.configuration import BaseChecks, Splits, Text
+from tasks.language.configuration import BaseChecks, PairText, Splits, Text
 from tasks.stage.configuration import execution, scientific
 from tasks.stage.execution import Execution
 from tasks.stage.study import StudyBase
@@ -25,7 +25,7 @@ class LanguageStudy(StudyBase):
     """A study in which arms are trained from one language model."""
 
     seed: int = scientific(42, ge=0, description="Order of the training examples in all arms, and the attacks' draws.")
-    text: Text = scientific(description="Where the text comes from.")
+    text: Text | PairText = scientific(description="Where the text comes from.")
     splits: Splits = scientific(Splits(), description="How the text is cut into splits.")
     base_checks: BaseChecks = scientific(BaseChecks(), description="When the base model counts as trained.")
     budget: Budget = scientific(description="Training budget, shared by all arms.")

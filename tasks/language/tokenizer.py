@@ -101,6 +101,14 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator
         )["input_ids"]
 
 
+def encode_pairs(
+    tokenizer: PreTrainedTokenizerBase, pairs: Iterable[tuple[str, str]]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Token ids of the article and of the summary of each pair, as `encode` gives them."""
+    ids = encode(tokenizer, (part for pair in pairs for part in pair))
+    return zip(ids, ids, strict=True)
+
+
 def _from_directory(config: PretrainedDirectory) -> PreTrainedTokenizerBase:
     path = Path(config.path).expanduser()
     if path.suffix == external.GGUF_SUFFIX:

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from storage.errors import BadInput
 from tasks.language import model as language
 from tasks.language.blocks import Blocks
+from tasks.language.pairs import Pairs, packed_split
 from tasks.language.result import Training
 from tasks.stage.execution import Execution
 from tasks.stage.numerics import device
@@ -45,7 +47,7 @@ def train_language_model(
 
     `replaced` is the share of the tokens that it reads at random ones' place; what it predicts is the text's own.
     """
-    train_blocks, validation_blocks = (Blocks(text.path / "text", split) for split in ("train", "validation"))
+    train_blocks, validation_blocks = (packed_split(text.path / "text", split) for split in ("train", "validation"))
     where = device(execution)
     model.to(where)
     if execution.gradient_checkpointing:
@@ -65,13 +67,17 @@ def train_language_model(
     def losses_of_replaced(network: nn.Module, both_B2L: torch.Tensor) -> torch.Tensor:
         return language.block_losses(network, *both_B2L.unbind(dim=1))
 
+    if replaced and isinstance(train_blocks, Pairs):
+        raise BadInput("tokens are replaced in blocks of text, not in pairs: leave the arm random-replacements out")
+
     problem = Problem(
         model,
         make_optimizer(model, schedule),
         batch,
-        losses_of_replaced if replaced else language.block_losses,
+        losses_of_replaced if replaced else language.example_losses(train_blocks),
         evaluate,
         make_checks(schedule),
+        weights=train_blocks.weights if isinstance(train_blocks, Pairs) else None,
         trivial=_trivial(text, validation_blocks) if budget.not_learning else {},
     )
     position = train(run, problem, schedule, seed, execution)
@@ -98,6 +104,6 @@ def _described(schedule: Schedule, problem: Problem, position: Position, blocks:
     found = result.described(schedule, problem, position, name)
     return Training(
         **found,
-        tokens_trained=examples * (blocks.sequence_length - 1),
+        tokens_trained=round(examples * blocks.predicted_tokens),
         best_validation_perplexity=language.perplexity(found[f"best_{name}"]),
     )

@@ -101,6 +101,9 @@ ARMS: dict[str, Arm] = {
 ALIVE_SHARE = 0.1
 """Below this share of the baseline's rise an arm's constrained sublayers count as dead: its numbers are those of a
 model without them, whatever the signs of its weights."""
+LEAST_RANK = 1.5
+"""Below this effective rank, in the median sublayer, they count as dead too: at 1 all outputs lie on one line, and what
+replacing them by their mean costs then says that the line is used, and not that the layers compute."""
 
 
 def placebos(arms: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from storage import durable
 from storage.errors import require_equal
 from tasks.language import model as language
-from tasks.language.blocks import Blocks
+from tasks.language.pairs import packed_split
 from tasks.language.snapshots import snapshot_checks, snapshot_losses
 from tasks.language.study import snapshot_folder
 from tasks.language.training import Checks, train_language_model
@@ -43,7 +43,7 @@ CALIBRATION_BLOCKS = 64
 def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: StageInput) -> ConstrainResult:
     """Publishes `signs/`, the sign that each constrained weight may have, and `model/`, where training starts."""
     variant, batch_size = config.variant, config.execution.micro_batch_examples
-    validation = Blocks(text.path / "text", "validation")
+    validation = packed_split(text.path / "text", "validation")
     model = language.load(base.path / "model").to(device(config.execution))
     before = language.validation_loss(model, validation, batch_size, run.progress.touch)
 
@@ -73,7 +73,7 @@ def constrain(run: StageRun, config: ConstrainConfig, text: StageInput, base: St
 
 def _calibration(text: StageInput) -> torch.Tensor:
     """Token ids [B, L] of blocks of the train split, spread evenly over it, as a model is given them."""
-    blocks = Blocks(text.path / "text", "train")
+    blocks = packed_split(text.path / "text", "train")
     chosen = np.unique(np.linspace(0, len(blocks) - 1, CALIBRATION_BLOCKS).round().astype(np.int64))
     return blocks[chosen][:, :-1]
 
@@ -131,7 +131,7 @@ def train_arm(run: StageRun, config: TrainConfig, text: StageInput, start: Stage
 
 def _liveness(run: StageRun, model: PreTrainedModel, text: StageInput, variant: str, execution: Execution) -> Liveness:
     """Liveness of the sublayers that the variant names, on the validation split."""
-    validation = Blocks(text.path / "text", "validation")
+    validation = packed_split(text.path / "text", "validation")
     loss = partial(
         language.validation_loss,
         blocks=validation,

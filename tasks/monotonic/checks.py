@@ -78,7 +78,11 @@ def _rounding(training: Training) -> float:
 def _require_base_trained(configured: Mapping[str, float], base: BaseResult) -> None:
     """The base model is as much better than what it is compared with as required."""
     found, training = base.trained_check, base.training
-    required = {name: configured[f"max_ratio_to_{name}"] for name in ["unigram", *(["untrained"] if training else [])]}
+    required = {
+        name.removeprefix("max_ratio_to_"): limit
+        for name, limit in configured.items()
+        if training or name != "max_ratio_to_untrained"
+    }
     require_equal("base was held against what is configured", found.required_ratio, required)
     own = found.validation_perplexity["base"]
     follow = {name: own / found.validation_perplexity[name] for name in required}
@@ -112,7 +116,8 @@ def _require_trained(
     spent, name = training.as_json(), "validation_loss_nats_per_token"
     require_logged(what, given.run.metrics_file, spent, "validation_loss", budget, packed.blocks, name)
     schedule = Schedule(budget, packed.blocks)
-    tokens = sum(schedule.window(step)[2] for step in range(1, training.steps + 1)) * (packed.sequence_length - 1)
+    examples = sum(schedule.window(step)[2] for step in range(1, training.steps + 1))
+    tokens = round(examples * packed.predicted_tokens)
     require_equal(f"{what} was trained on the tokens of its steps", training.tokens_trained, tokens)
     perplexity = math.exp(min(training.best_validation_loss_nats_per_token, 700.0))
     follows = f"the best perplexity of {what} follows from its loss"

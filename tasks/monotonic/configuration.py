@@ -8,7 +8,9 @@ from pydantic import model_validator
 
 from tasks.stage.configuration import Configuration, scientific
 
-Variant = Literal["mlp_in", "mlp_both", "mlp_in_attn_out", "gated_updown", "gated_all"]
+Variant = Literal[
+    "mlp_in", "mlp_both", "mlp_in_attn_out", "mlp_both_encoder", "mlp_both_decoder", "gated_updown", "gated_all"
+]
 Signs = Literal["non-negative", "own", "random", "per-unit", "off"]
 """Which sign every constrained weight may have.
 
@@ -22,7 +24,14 @@ By = Literal["free", "projection", "softplus"]
 
 _PLAIN, _GATED = ("mlp_in", "mlp_both", "mlp_in_attn_out"), ("gated_updown", "gated_all")
 
-VARIANTS = {"gpt_neox": _PLAIN, "gpt2": _PLAIN, "llama": _GATED, "qwen2": _GATED, "qwen3": _GATED}
+VARIANTS = {
+    "gpt_neox": _PLAIN,
+    "gpt2": _PLAIN,
+    "llama": _GATED,
+    "qwen2": _GATED,
+    "qwen3": _GATED,
+    "t5": ("mlp_in", "mlp_both", "mlp_both_encoder", "mlp_both_decoder", *_GATED),
+}
 """Architecture, as `model_type` in a model's config.json names it -> the variants that it has."""
 
 
@@ -32,7 +41,8 @@ class Constraint(Configuration):
     variant: Variant = scientific(
         "mlp_both",
         description="mlp_in: the feed-forward input projection; mlp_both: input and output projection; "
-        "mlp_in_attn_out: feed-forward input and attention output. Gated networks (Llama, Qwen): gated_updown: up "
+        "mlp_in_attn_out: feed-forward input and attention output; mlp_both_encoder, mlp_both_decoder: mlp_both in one "
+        "half of a T5. Gated networks (Llama, Qwen): gated_updown: up "
         "and down projection; gated_all: the gate too.",
     )
     start: Start = scientific(

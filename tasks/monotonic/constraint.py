@@ -10,7 +10,10 @@ sublayers: never a claim that the model, or even the sublayer, is a monotone fun
 Under LayerNorm (GPT-NeoX, GPT-2) W >= 0 in both matrices does not even restrict what the network can compute. What a
 LayerNorm with scale g gives lies in a plane sum(x / g) = const, so c / g may be added to each row of W_in, its bias
 paying for it; and c to each column of W_out, since every later reader takes the mean of the residual stream away. No
-two points of such a plane are ordered, either. Random signs, and RMSNorm (Llama, Qwen), leave no such way out.
+two points of such a plane are ordered, either. Random signs, and RMSNorm (Llama, Qwen, T5), leave no such way out.
+
+T5 v1.0 has ReLU, no bias and RMSNorm: there W >= 0 makes each sublayer monotone in what its RMSNorm gives it (not in
+what that is given), and does restrict it; T5 v1.1 is gated.
 """
 
 from __future__ import annotations
@@ -40,11 +43,13 @@ def _plain(feed_forward: str, into: str, out_of: str, attention: str, attention_
     }
 
 
-def _gated(feed_forward: str) -> Variants:
-    return {
-        "gated_updown": {feed_forward: ["up_proj", "down_proj"]},
-        "gated_all": {feed_forward: ["gate_proj", "up_proj", "down_proj"]},
-    }
+def _gated(feed_forward: str, gate: str = "gate_proj", up: str = "up_proj", down: str = "down_proj") -> Variants:
+    return {"gated_updown": {feed_forward: [up, down]}, "gated_all": {feed_forward: [gate, up, down]}}
+
+
+T5 = "T5DenseActDense"
+PARTS = {"mlp_both_encoder": "encoder.", "mlp_both_decoder": "decoder."}
+"""Variant of one half of an encoder-decoder -> how the names of its layers begin."""
 
 
 ARCHITECTURES: dict[str, Variants] = {
@@ -53,6 +58,11 @@ ARCHITECTURES: dict[str, Variants] = {
     "llama": _gated("LlamaMLP"),
     "qwen2": _gated("Qwen2MLP"),
     "qwen3": _gated("Qwen3MLP"),
+    "t5": {
+        "mlp_in": {T5: ["wi"]},
+        **{variant: {T5: ["wi", "wo"]} for variant in ("mlp_both", *PARTS)},
+        **_gated("T5DenseGatedActDense", "wi_0", "wi_1", "wo"),
+    },
 }
 """Architecture, as transformers calls it, -> its variants.
 
@@ -99,13 +109,18 @@ def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module,
             f"which has {', '.join(variants)}: set constraint.variant to one of these"
         )
     found: dict[str, tuple[nn.Module, list[str]]] = {}
+    part, config = PARTS.get(variant, ""), model.config
+    blocks = {"encoder.": config.num_hidden_layers, "decoder.": getattr(config, "num_decoder_layers", 0)}
+    expected = blocks[part] if part else sum(blocks.values())
     for kind, attributes in variants[variant].items():
-        holders = {name: module for name, module in model.named_modules() if _is(module, architecture, kind)}
-        if len(holders) != model.config.num_hidden_layers:
+        holders = {
+            name: module
+            for name, module in model.named_modules()
+            if name.startswith(part) and _is(module, architecture, kind)
+        }
+        if len(holders) != expected:
             raise CheckFailed(
-                f"{type(model).__name__} has one {kind} in each of its transformer blocks",
-                len(holders),
-                model.config.num_hidden_layers,
+                f"{type(model).__name__} has one {kind} in each of its transformer blocks", len(holders), expected
             )
         found |= {name: (holder, attributes) for name, holder in holders.items()}
     return found

@@ -38,7 +38,7 @@ def measure_movement(model: PreTrainedModel, variant: str, start: PreTrainedMode
     zeros = left = 0
     for name, module in start.named_modules():
         weight, there = getattr(module, "weight", None), model.get_submodule(name)
-        if weight is None or weight.ndim < 2 or there in embeddings:
+        if weight is None or weight.ndim < 2 or any(there.weight is table.weight for table in embeddings):
             continue
         before, now = (found.weight.detach().to("cpu", torch.float32) for found in (module, there))
         if name in layers:

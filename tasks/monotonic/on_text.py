@@ -93,21 +93,25 @@ def order_on_text(
 
 @torch.no_grad()
 def seen_inputs(
-    model: PreTrainedModel, sublayers: Sequence[FeedForward], texts: Sequence[Sequence[int]], per_text: int, batch: int
+    model: PreTrainedModel,
+    sublayers: Sequence[FeedForward],
+    texts: Sequence[Sequence[int]],
+    per_text: int,
+    batch: int,
+    written: Sequence[Sequence[int]] = (),
 ) -> dict[str, torch.Tensor]:
     """Sublayer -> its inputs [N, D] at up to `per_text` places of each text (token ids), the same for every model.
 
-    The places are drawn once for the lengths of the texts; the model is in evaluation.
+    The places are drawn once for the lengths of the texts; the model is in evaluation. `written` are the tokens that an
+    encoder-decoder reads in its decoder: the places are among as many as both have.
     """
     chance = np.random.default_rng(SEED)
-    places = [np.sort(chance.choice(len(ids), size=min(per_text, len(ids)), replace=False)) for ids in texts]
+    lengths = [min(map(len, both)) for both in zip(texts, written, strict=True)] if written else [*map(len, texts)]
+    places = [np.sort(chance.choice(length, size=min(per_text, length), replace=False)) for length in lengths]
     device = next(model.parameters()).device
     kept: dict[str, list[torch.Tensor]] = {sublayer.name: [] for sublayer in sublayers}
     for start in range(0, len(texts), batch):
         some, chosen = texts[start : start + batch], places[start : start + batch]
-        padded_TL = torch.zeros(len(some), max(map(len, some)), dtype=torch.long)
-        for row, ids in enumerate(some):
-            padded_TL[row, : len(ids)] = torch.tensor(ids)
         rows = torch.tensor(np.repeat(np.arange(len(some)), [len(own) for own in chosen]), device=device)
         columns = torch.tensor(np.concatenate(chosen), device=device)
 
@@ -119,11 +123,22 @@ def seen_inputs(
             for sublayer in sublayers
         ]
         try:
-            model.base_model(input_ids=padded_TL.to(device))  # without the head, whose logits nobody reads
+            read = {"input_ids": _padded(some).to(device)}
+            if written:
+                read["attention_mask"] = _padded([[1] * len(ids) for ids in some]).to(device)
+                read["decoder_input_ids"] = _padded(written[start : start + batch]).to(device)
+            model.base_model(**read)  # without the head, whose logits nobody reads
         finally:
             for hook in hooks:
                 hook.remove()
     return {name: torch.cat(parts) for name, parts in kept.items()}
+
+
+def _padded(texts: Sequence[Sequence[int]]) -> torch.Tensor:
+    padded_TL = torch.zeros(len(texts), max(map(len, texts)), dtype=torch.long)
+    for row, ids in enumerate(texts):
+        padded_TL[row, : len(ids)] = torch.tensor(ids)
+    return padded_TL
 
 
 def _jacobian(sublayer: FeedForward, x_ND: torch.Tensor) -> _Tally:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from statistics import median
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
 from tasks.language.result import Training
-from tasks.monotonic.configuration import By, Signs, Start
+from tasks.monotonic.arm import ALIVE_SHARE, ARMS, LEAST_RANK
+from tasks.monotonic.configuration import By, Constraint, Signs, Start
 from tasks.stage.result import Result
 
 
@@ -203,3 +205,32 @@ class ArmFacts(Result):
     movement: Movement
     movement_ratio: float | None
     weights_digest: str
+
+    @property
+    def dead(self) -> str:
+        """Why the constrained layers count as dead, a clause; empty where they live."""
+        if self.alive_share < ALIVE_SHARE:
+            return f"replacing them by their mean output costs {self.alive_share:.1%} of what it costs the baseline"
+        if (rank := median(self.sublayers.effective_rank.values())) < LEAST_RANK:
+            return f"their outputs have collapsed to an effective rank of {rank:.1f} in the median"
+        return ""
+
+    @classmethod
+    def of(cls, name: str, arm: ArmResult, baseline: ArmResult, constraint: Constraint) -> Self:
+        """What `arm` spent, and what became of its constrained layers, beside those of the baseline."""
+        moved, reference = arm.movement.constrained, baseline.movement.constrained
+        rise, whole = arm.sublayers.rise_nats_per_token, baseline.sublayers.rise_nats_per_token
+        return cls(
+            start=f"{ARMS[name].signs}, {ARMS[name].started(constraint)}" if ARMS[name].signs else None,
+            by=arm.by,
+            budget=arm.training.budget,
+            steps=arm.training.steps,
+            tokens_trained=arm.training.tokens_trained,
+            best_step=arm.training.best_step,
+            constraint=arm.constraint,
+            sublayers=arm.sublayers,
+            alive_share=rise / whole if whole > 0 else 0.0,
+            movement=arm.movement,
+            movement_ratio=moved / reference if moved is not None and reference else None,
+            weights_digest=arm.weights_digest,
+        )

@@ -84,7 +84,7 @@ class FeedForward:
     @property
     def act(self) -> nn.Module:
         """The activation itself; gated sublayers call it otherwise."""
-        return self.module.act_fn if self.gated else self.module.act
+        return self.module.act_fn if hasattr(self.module, "act_fn") else self.module.act
 
     @property
     def free(self) -> list[str]:
@@ -155,7 +155,8 @@ def feed_forward_sublayers(model: PreTrainedModel, variant: str) -> list[FeedFor
 
 
 def _activation_name(model: PreTrainedModel) -> str:
-    name = str(getattr(model.config, "hidden_act", None) or getattr(model.config, "activation_function", None))
+    named = ("hidden_act", "activation_function", "dense_act_fn")
+    name = str(next(filter(None, (getattr(model.config, attribute, None) for attribute in named)), None))
     if name not in ACTIVATIONS:
         raise BadInput(
             f"the slope of the activation {name} of {type(model).__name__} is not known, so its sublayers cannot be "

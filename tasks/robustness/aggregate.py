@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.records import Rows, read_records
-from tasks.attacks import checks as attack_checks
 from tasks.attacks.comparisons import attack_findings, compared_pairs, primary, secondary, test_differences
-from tasks.attacks.results import ATTACKS, HotFlipResult, TransferResult, UatResult
-from tasks.attacks.stages import JUDGED, SEARCHED
-from tasks.attacks.strongest import Tried
+from tasks.attacks.reading import ReadAttacks
+from tasks.attacks.results import ATTACKS
 from tasks.findings.audit import require_audited
 from tasks.findings.provenance import provenance, run_directories
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.language import checks as text_checks
 from tasks.language.result import BaseResult, EvaluateResult, SetupResult
 from tasks.monotonic import checks
-from tasks.monotonic.arm import ARMS, BASE, BASELINE
+from tasks.monotonic.arm import BASE, BASELINE
 from tasks.monotonic.result import ArmFacts, ArmResult, OrderResult
 from tasks.robustness.attacked_texts import attacked_texts
 from tasks.robustness.figures import figures
@@ -54,9 +52,9 @@ def aggregate(
     require_verified(stages)
     study = Read.of(config, stages)
     results = _results(config, study, stages, run.run.root)
-    drawn = figures(results, study.records, arms | ({BASE: base} if study.base.training else {}))
-    document = report(results, drawn, attacked_texts(results, study.records, stages))
-    rows = {attack: [row for own in study.records[attack].values() for row in own] for attack in ATTACKS}
+    drawn = figures(results, study.attacks.strongest, arms | ({BASE: base} if study.base.training else {}))
+    document = report(results, drawn, attacked_texts(results, study.attacks.strongest, stages))
+    rows = {attack: [row for own in study.attacks.strongest[attack].values() for row in own] for attack in ATTACKS}
     return publish_report(run, stages, results, document, tables=rows)
 
 
@@ -70,13 +68,7 @@ class Read:
     evaluation: EvaluateResult
     evaluated: Rows
     order: OrderResult
-    uat: dict[str, UatResult]
-    hotflip: dict[str, HotFlipResult]
-    transfer: TransferResult
-    tried: dict[str, Tried]
-    """Attack -> everything that was found, tried on every model."""
-    records: dict[str, dict[str, Rows]]
-    """Attack -> model -> its records under the strongest of all that was found."""
+    attacks: ReadAttacks
 
     @classmethod
     def of(cls, config: AggregateConfig, stages: dict[str, StageInput]) -> Read:
@@ -87,23 +79,11 @@ class Read:
         checks.require_trainings(config.configuration, stages, text, base, arms)
         checks.require_order(order, _records(stages["order"]), [BASE, *config.arms], config.constraint.variant)
         evaluation, evaluated = EvaluateResult.read(stages["evaluate"]), _records(stages["evaluate"])
-        test, judged, searched = (text_checks.documents(stages["setup"], of) for of in ("test", JUDGED, SEARCHED))
+        test = text_checks.documents(stages["setup"], "test")
         text_checks.require_evaluation(evaluation, evaluated, test, ["unigram", *config.attacked])
 
-        uat = {model: UatResult.read(stages[f"uat-{model}"]) for model in config.attacked}
-        hotflip = {model: HotFlipResult.read(stages[f"hotflip-{model}"]) for model in config.attacked}
-        own = {name: {model: _records(stages[f"{name}-{model}"]) for model in config.attacked} for name in ATTACKS}
-        searches = text.splits[SEARCHED].documents
-        attack_checks.require_attacks("uat", uat, own["uat"], judged, config.uat, searches)
-        attack_checks.require_attacks("hotflip", hotflip, own["hotflip"], judged, config.hotflip, searches)
-        transfer, transferred = TransferResult.read(stages["transfer"]), _records(stages["transfer"])
-        attack_checks.require_transfer(transfer, transferred, own, uat, list(searched.values()))
-        tried = {
-            "uat": Tried.of("uat", own["uat"], transferred, transfer, uat),
-            "hotflip": Tried.of("hotflip", own["hotflip"], transferred, transfer),
-        }
-        strongest = {name: found.strongest() for name, found in tried.items()}
-        return cls(text, base, arms, evaluation, evaluated, order, uat, hotflip, transfer, tried, strongest)
+        attacks = ReadAttacks.of(stages, stages["setup"], config.attacked, config.uat, config.hotflip)
+        return cls(text, base, arms, evaluation, evaluated, order, attacks)
 
 
 def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput], root: Path) -> FinalResults:
@@ -111,11 +91,14 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
     how, origins, pairs = config.evaluation, provenance(stages), compared_pairs(config.arms)
     differences = test_differences(read.evaluated, pairs, how)
     attacks = {
-        "uat": attack_findings(read.uat, read.tried["uat"], pairs, how),
-        "hotflip": attack_findings(read.hotflip, read.tried["hotflip"], pairs, how),
+        name: attack_findings(found, read.attacks.tried[name], pairs, how)
+        for name, found in read.attacks.results.items()
     }
-    arms, decides = {name: _arm(name, read, config) for name in read.arms}, config.primary.attack
-    found = primary(config.primary, read.tried[decides], attacks[decides], arms, how)
+    arms, decides = (
+        {name: ArmFacts.of(name, arm, read.arms[BASELINE], config.constraint) for name, arm in read.arms.items()},
+        config.primary.attack,
+    )
+    found = primary(config.primary, read.attacks.tried[decides], attacks[decides], arms, how)
     return FinalResults(
         study=config.study,
         seeds=[config.seed],
@@ -124,7 +107,7 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
         models=read.evaluation.models,
         differences=differences,
         attacks=attacks,
-        transfer=read.transfer,
+        transfer=read.attacks.transfer,
         order=read.order,
         audit=require_audited(stages["audit"], AUDITED, AUDIT_TOLERANCE),
         secondary=secondary(found, differences, attacks),
@@ -141,24 +124,3 @@ def _results(config: AggregateConfig, read: Read, stages: dict[str, StageInput],
 
 def _records(given: StageInput) -> Rows:
     return list(read_records(given.path / "records.parquet"))
-
-
-def _arm(name: str, read: Read, config: AggregateConfig) -> ArmFacts:
-    """Cost of one arm, and what became of its constrained layers, beside the baseline's."""
-    arm, baseline = read.arms[name], read.arms[BASELINE]
-    moved, reference = arm.movement.constrained, baseline.movement.constrained
-    rise, whole = arm.sublayers.rise_nats_per_token, baseline.sublayers.rise_nats_per_token
-    return ArmFacts(
-        start=f"{ARMS[name].signs}, {ARMS[name].started(config.constraint)}" if ARMS[name].signs else None,
-        by=arm.by,
-        budget=arm.training.budget,
-        steps=arm.training.steps,
-        tokens_trained=arm.training.tokens_trained,
-        best_step=arm.training.best_step,
-        constraint=arm.constraint,
-        sublayers=arm.sublayers,
-        alive_share=rise / whole if whole > 0 else 0.0,
-        movement=arm.movement,
-        movement_ratio=moved / reference if moved is not None and reference else None,
-        weights_digest=arm.weights_digest,
-    )

@@ -17,7 +17,6 @@ from tasks.findings.statistics.seeds import MeanOverSeeds, OverSeeds
 from tasks.findings.sweep.results import SweepResults
 from tasks.language.losses import LossDifference, ModelLoss
 from tasks.language.result import SplitSummary, TrainedCheck
-from tasks.monotonic.arm import ALIVE_SHARE
 from tasks.monotonic.result import ArmFacts, OrderResult
 from tasks.stage.result import Result
 from tasks.training.initial import InitialWeights
@@ -81,7 +80,7 @@ class FinalResults(Result):
     @property
     def dead_arms(self) -> list[str]:
         """Arms whose constrained layers do nothing."""
-        return [name for name, share in self.alive_shares.items() if share < ALIVE_SHARE]
+        return [name for name, arm in self.arms.items() if arm.dead]
 
 
 class RobustnessSweepResults(SweepResults):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tasks.attacks.answer import answer_figure, numbers, told
 from tasks.findings.document import Document, Figure, Folded, Section
 from tasks.findings.numbers import NATS, estimate, span
 from tasks.monotonic.arm import BASELINE, MONOTONIC
 from tasks.robustness import tables, words
-from tasks.robustness.answer import answer_figure, numbers, told
 from tasks.robustness.attacked_texts import HOW, AttackedTexts
 from tasks.robustness.final_results import FinalResults
 

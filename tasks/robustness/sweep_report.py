@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tasks.attacks.answer import Answered, answer_figure, numbers, told
 from tasks.findings.document import Document, Figure, Section
 from tasks.findings.figures import Dots, dots
 from tasks.findings.numbers import NATS, estimate, span, value_and_span
@@ -12,7 +13,6 @@ from tasks.findings.statistics.seeds import MeanOverSeeds
 from tasks.findings.table import Table
 from tasks.monotonic.arm import ALIVE_SHARE, BASELINE, MONOTONIC, placebos
 from tasks.robustness import tables, words
-from tasks.robustness.answer import Answered, answer_figure, numbers, told
 from tasks.robustness.final_results import FinalResults, RobustnessSweepResults
 
 Cells = Mapping[str, FinalResults]

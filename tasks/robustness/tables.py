@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tasks.attacks.answer import AT, CONTROLS, QUESTION, WAYS, Answered, comparisons
 from tasks.attacks.configuration import BUDGET_SHARES
 from tasks.attacks.matched import MatchedDifference
 from tasks.attacks.results import Findings, Trigger
@@ -25,7 +26,6 @@ from tasks.findings.numbers import (
 from tasks.findings.statistics.power import POWER
 from tasks.findings.table import Quoted, Table
 from tasks.monotonic.arm import BASELINE, MONOTONIC
-from tasks.robustness.answer import AT, CONTROLS, QUESTION, WAYS, Answered, comparisons
 from tasks.robustness.final_results import FinalResults
 
 LOSS, COUNT, TIMES = "{:.4f}".format, "{:,}".format, "{:.2f}".format

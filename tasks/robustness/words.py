@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tasks.attacks.answer import ONE_SEED, Answered, shows_the_control
 from tasks.attacks.configuration import BUDGET_SHARES, TriggerAttack
 from tasks.attacks.results import Findings, PrimaryAnswer
 from tasks.findings.final_results import begun_with_weights, numerics_changed, numerics_differ
@@ -13,7 +14,6 @@ from tasks.findings.numbers import NATS, estimate, holds_zero, percent, perplexi
 from tasks.findings.statistics.power import POWER, chance_of
 from tasks.findings.statistics.resampling import Estimate
 from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
-from tasks.robustness.answer import ONE_SEED, Answered, shows_the_control
 from tasks.robustness.final_results import FinalResults
 
 TOY_PARAMETERS = 50_000_000

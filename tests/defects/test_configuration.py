@@ -12,9 +12,10 @@ import torch
 import tasks
 from flows.command.settings import read_study
 from storage.errors import BadInput
+from tasks.attacks.stages import for_starts, for_trainings
 from tasks.language.study import LanguageExecution
 from tasks.monotonic.configuration import Constraint
-from tasks.robustness.stages import for_aggregate, for_setup, for_starts, for_trainings
+from tasks.robustness.stages import for_aggregate, for_setup
 from tasks.robustness.study import Study
 from tasks.stage import numerics
 from tasks.stage.configuration import Configuration, field_class

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.robustness import BASE_MODEL, SETUP
-from tasks.robustness.stages import for_base, for_setup
+from tasks.attacks.stages import for_base
+from tasks.robustness.stages import for_setup
 from tasks.robustness.study import Study
 from tests.tasks.tiny import Here, tiny_study
 

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from storage import durable
 from storage.errors import CheckFailed
 from tasks.attacks.effects import attack_effect
+from tasks.attacks.stages import for_trainings
 from tasks.findings.document import Document
 from tasks.language.losses import summary
-from tasks.robustness.stages import for_trainings
 from tasks.robustness.study import Study
 from tasks.robustness.words import worse_than_frequencies
 from tests.docs.quotes import document

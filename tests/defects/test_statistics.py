@@ -10,12 +10,12 @@ from tasks.attacks.configuration import Primary
 from tasks.attacks.effects import paired_effects
 from tasks.attacks.matched import matched_difference
 from tasks.attacks.results import PrimaryAnswer
+from tasks.attacks.stages import for_trainings
 from tasks.findings.statistics.equivalence import answer
 from tasks.findings.statistics.power import chance_of
 from tasks.findings.statistics.resampling import Estimate
 from tasks.language.training import with_replaced
 from tasks.monotonic.arm import CONTROL
-from tasks.robustness.stages import for_trainings
 from tasks.robustness.words import could_be_seen
 from tests.tasks.findings.statistics.records import row
 from tests.tasks.tiny import tiny_study

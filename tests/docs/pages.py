@@ -15,7 +15,14 @@ PAGES = {
 }
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?<=\n\n)((?: {4}.*\n|\n(?= {4}))+)")
-DRAWINGS = ("setup -> base", "icecube-pulses -> ", "inversion-matrices -> ", "runs/<study>/", "flows/  ")
+DRAWINGS = (
+    "setup -> base",
+    "icecube-pulses -> ",
+    "inversion-matrices -> ",
+    "summarisation-pairs -> ",
+    "runs/<study>/",
+    "flows/  ",
+)
 """How indented blocks begin that are drawings, and nothing to paste."""
 
 

@@ -20,6 +20,7 @@ from storage import external
 from storage.errors import BadInput
 from tasks.attacks import configuration as of_attacks
 from tasks.attacks import stages as stages_of_attacks
+from tasks.attacks.stages import for_base, for_starts, for_trainings
 from tasks.findings import configuration as of_findings
 from tasks.language import configuration as of_language
 from tasks.language import stages as stages_of_language
@@ -29,7 +30,7 @@ from tasks.monotonic import stages as stages_of_monotonic
 from tasks.monotonic.arm import ArmName
 from tasks.robustness import stages
 from tasks.robustness import study as of_study
-from tasks.robustness.stages import for_aggregate, for_base, for_setup, for_starts, for_trainings
+from tasks.robustness.stages import for_aggregate, for_setup
 from tasks.robustness.study import Study
 from tasks.stage.configuration import Configuration, field_class, scientific
 from tasks.stage.execution import Execution
@@ -47,6 +48,11 @@ EXECUTION_FIELDS = {
     "StageConfiguration": "cell execution",
     "OfStudy": "cell execution",
     "OfLanguageStudy": "cell execution",
+    "PairFiles": "paths",
+    "EncoderDecoder": "init_from",
+    "TextConfig": "cell execution",
+    "PairsConfig": "cell execution",
+    "PairBaseConfig": "cell execution models_of_study trainings_of_study",
     "OfAttackStudy": "cell execution",
     "LanguageStudy": "name sweep_seeds execution",
     "AttackStudy": "name sweep_seeds execution",
@@ -71,7 +77,17 @@ EXECUTION_FIELDS = {
 SCIENTIFIC_FIELDS = {
     "StudyBase": "seed",
     "LanguageStudy": "seed text splits base_checks budget snapshots evaluation audit",
-    "AttackStudy": "seed text splits base_checks budget snapshots uat hotflip primary evaluation audit",
+    "AttackStudy": "seed text splits base_checks budget snapshots uat hotflip primary evaluation audit model arms "
+    "constraint learning_rates",
+    "DocstringPairs": "source packages max_characters",
+    "PairFiles": "source text_column skip_bad_rows summary_column",
+    "PairDataset": "source dataset revision split text_column max_documents summary_column",
+    "EncoderDecoder": "source init_seed vocabulary_size hidden_size layers attention_heads feed_forward_size "
+    "activation pretraining start",
+    "PairChecks": "max_ratio_to_unigram max_ratio_to_untrained max_ratio_to_another_summary",
+    "TextConfig": "text splits tokenizer",
+    "PairsConfig": "text splits tokenizer prefix article_tokens summary_tokens",
+    "PairBaseConfig": "model checks snapshots",
     "Study": "seed text splits sequence_length model base_checks arms constraint budget learning_rates snapshots "
     "uat hotflip primary evaluation audit",
     "Audit": "examples",

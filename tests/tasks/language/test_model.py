@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM
 
 from storage import durable
 from storage.errors import BadInput, CheckFailed
+from tasks.attacks.stages import for_base
 from tasks.language import memory
 from tasks.language import model as language
 from tasks.language.activation import MonotoneParts, monotone_parts
 from tasks.language.base import base
 from tasks.language.blocks import Blocks, pack
 from tasks.language.configuration import FromScratch, PretrainedDirectory, PretrainedHub
-from tasks.robustness.stages import for_base
 from tasks.robustness.study import Study
 from tasks.stage.execution import Execution
 from tasks.training.budget import Budget

@@ -20,7 +20,7 @@ NOT_LEARNING = {"max_ratio": 0.9, "by_step": 4}
 class OfLength:
     """All that `_described` asks of the blocks."""
 
-    sequence_length = 16
+    predicted_tokens = 15
 
 
 def described(budget: dict[str, Any]) -> Training:

@@ -6,10 +6,11 @@ from functools import cache
 from pathlib import Path
 
 from deployments.dag.walk import Handle, Walk
+from tasks.attacks.stages import for_base, for_starts, for_trainings
 from tasks.language.stages import BaseConfig, SetupConfig
 from tasks.monotonic.arm import ARMS as every_arm
 from tasks.monotonic.stages import ConstrainConfig, TrainConfig
-from tasks.robustness.stages import for_base, for_setup, for_starts, for_trainings
+from tasks.robustness.stages import for_setup
 from tasks.robustness.study import Study
 from tasks.stage.run import Stage
 from tests.once import made_once

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from tasks.attacks.answer import Answered, comparisons, numbers, told
 from tasks.attacks.configuration import Primary
 from tasks.attacks.results import PrimaryAnswer
 from tasks.findings.statistics.equivalence import Answer
 from tasks.findings.statistics.permutation import least_p_value
 from tasks.findings.statistics.resampling import Estimate
-from tasks.robustness.answer import Answered, comparisons, numbers, told
 
 ONE_SEED = "one seed says nothing about another training"
 LESS, NOTHING, MORE = [-0.05, -0.01], [-0.01, 0.01], [0.01, 0.05]

@@ -9,12 +9,12 @@ import torch
 
 from storage.locks import acquire
 from storage.run_directory import RunDirectory
+from tasks.attacks.stages import for_starts
 from tasks.language.model import load
 from tasks.monotonic.arms import constrain
 from tasks.monotonic.constraint import constrained_modules, verify
 from tasks.monotonic.result import ConstrainResult
 from tasks.monotonic.signs import AllowedSigns
-from tasks.robustness.stages import for_starts
 from tasks.stage.run import StageRun
 from tests.tasks.robustness.arms_of_tiny import arms_page, finished_arms
 from tests.tasks.tiny import Here, files_of

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tasks.attacks.stages import for_base
 from tasks.language.base import model_bytes
 from tasks.language.stages import BaseConfig
 from tasks.monotonic.stages import ChooseConfig, TrainConfig
-from tasks.robustness.stages import for_base
 from tests.tasks.tiny import finished_study, handles_of, tiny_study
 
 

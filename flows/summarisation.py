@@ -1,0 +1,101 @@
+"""The summarisation study: do non-negative weights make an encoder-decoder harder to attack, and what do they cost?
+
+    pairs -> base -> {baseline, constrain -> {monotonic, placebos, repairs}}
+          -> {evaluate, order, uat and hotflip of each model -> transfer} -> audit -> report
+
+base is the pretrained model, baseline the same fine-tuned. The page below is the only description of the DAG.
+
+    python -m flows.summarisation --profile quick
+"""
+
+from __future__ import annotations
+
+from deployments.dag.sweep import SWEEP
+from deployments.dag.walk import Dispatcher, Handle
+from deployments.study_flow import study_flow
+from tasks.attacks import stages as attacks
+from tasks.findings.sweep.configuration import SweepConfig
+from tasks.language.stages import PairBaseConfig, PairsConfig
+from tasks.monotonic.arm import ARMS, BASE
+from tasks.monotonic.stages import ConstrainConfig, OrderConfig, TrainConfig
+from tasks.stage.run import Stage
+from tasks.summarisation import stages
+from tasks.summarisation.study import Study
+
+PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", needs="cpu")
+BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base")
+CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain")
+TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm")
+EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate")
+ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order")
+UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat")
+HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip")
+TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer")
+AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit")
+REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu")
+
+
+def page(study: Study, stage: Dispatcher) -> Handle:
+    """The study, top to bottom; returns the handle of its last stage."""
+    text = stage(PAIRS, stages.for_pairs(study))
+    base = stage(BASE_MODEL, attacks.for_base(study, PairBaseConfig), text=text)
+
+    starts = {
+        name: stage(CONSTRAIN, config, text=text, base=base) for name, config in attacks.for_starts(study).items()
+    }
+    models = {BASE: base}
+    for arm in study.arms:
+        start = starts[study.start_of(arm)] if ARMS[arm].signs else base
+        (config,) = attacks.for_trainings(study, arm)
+        models[arm] = stage(TRAIN, config.model_copy(update={"cell": arm}), text=text, start=start)
+
+    evaluation = stage(EVALUATE, stages.EvaluateConfig.of(study), text=text, **models)
+    order = stage(ORDER, attacks.for_order(study), text=text, **models)
+
+    attacked = study.attacked()
+    uat = {
+        f"uat-{name}": stage(UAT, attacks.for_uat(study, name), text=text, model=models[trained])
+        for name, (trained, _) in attacked.items()
+    }
+    hotflip = {
+        f"hotflip-{name}": stage(HOTFLIP, attacks.for_hotflip(study, name), text=text, model=models[trained])
+        for name, (trained, _) in attacked.items()
+    }
+    victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
+    transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **uat, **hotflip)
+
+    audit = stage(AUDIT, stages.for_audit(study), text=text, evaluation=evaluation, **models, **uat, **hotflip)
+    return stage(
+        REPORT,
+        stages.for_report(study),
+        text=text,
+        **models,
+        evaluation=evaluation,
+        order=order,
+        **uat,
+        **hotflip,
+        transfer=transfer,
+        audit=audit,
+    )
+
+
+NUMBERS_OF_A_SWEEP = [
+    "models.*.loss_nats_per_token",
+    "models.*.rouge1.value",
+    "arms.*.alive_share",
+    "attacks.*.effects.*.increase_nats_per_token.value",
+]
+
+
+def sweep_stage(study: Study, config: SweepConfig) -> tuple[Stage, SweepConfig]:
+    """The stage over the cells of a sweep, and the numbers that it shows."""
+    return SWEEP, config.model_copy(update={"numbers": NUMBERS_OF_A_SWEEP})
+
+
+summarisation = study_flow(page)
+
+
+if __name__ == "__main__":
+    from flows.command import main
+
+    raise SystemExit(main("flows.summarisation"))

@@ -1,0 +1,97 @@
+"""An encoder-decoder under attack: the loss of a reference, where the article that it is written from is attacked.
+
+Shape suffixes: B sequences, L tokens of the longest article, S of the longest reference, V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import nn
+
+from tasks.attacks.scoring import Text, Victim, finite
+from tasks.language.model import reference_losses, written_before
+from tasks.language.result import PackedPairs
+
+
+@dataclass
+class PairVictim(Victim):
+    """A model that reads the prefix, what an attacker wrote, the article and an end, and is asked for the reference.
+
+    Prefixes are an attacker's: they stand behind the study's own. Nothing is ever cut; every candidate changes all
+    states of the encoder, so that none is kept from one to the next.
+    """
+
+    packed: PackedPairs = field(kw_only=True)
+
+    def variant_losses(
+        self, text: Sequence[int], variants: Sequence[Sequence[int]], scored_L: torch.Tensor
+    ) -> list[torch.Tensor]:
+        return self.losses([[]] * len(variants), variants, [scored_L] * len(variants))
+
+    def _losses(
+        self,
+        rows: Sequence[int],
+        prefixes: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[int]],
+        scored: Sequence[torch.Tensor] | None,
+    ) -> Sequence[torch.Tensor]:
+        read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
+        with self._searching():
+            losses_BS = reference_losses(self.model, read_BL, references_BS, self.packed.end_of_text_id)
+        return [own_S[: len(_reference(texts[row]))] for own_S, row in zip(finite(losses_BS), rows, strict=True)]
+
+    def _gradients(
+        self,
+        rows: Sequence[int],
+        prefixes: Sequence[Sequence[int]],
+        texts: Sequence[Sequence[int]],
+        scored: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        read_BL, references_BS = self._read(rows, prefixes, texts), self._references(rows, texts)
+        embedded_BLD = self.embeddings_VD[read_BL].detach().requires_grad_()
+        own = len(self.packed.prefix_ids)
+        ends = [own + len(prefixes[row]) + len(texts[row]) for row in rows]
+        attended_BL = _up_to(ends, read_BL, last=1)
+        wanted_BS = _up_to([len(_reference(texts[row])) for row in rows], references_BS)
+        with self._searching():
+            logits_BSV = self.model(
+                inputs_embeds=embedded_BLD,
+                attention_mask=attended_BL.long(),
+                decoder_input_ids=written_before(self.model, references_BS),
+                use_cache=False,
+            ).logits
+            losses_N = nn.functional.cross_entropy(
+                logits_BSV[wanted_BS].float(), references_BS[wanted_BS], reduction="none"
+            )
+            losses_N.sum().backward()
+        assert embedded_BLD.grad is not None
+        return [own_LD[own:end] for own_LD, end in zip(embedded_BLD.grad, ends, strict=True)]
+
+    def _read(
+        self, rows: Sequence[int], prefixes: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]
+    ) -> torch.Tensor:
+        """What the encoder reads, filled up on the right."""
+        packed = self.packed
+        return self._filled([[*packed.prefix_ids, *prefixes[row], *texts[row], packed.end_of_text_id] for row in rows])
+
+    def _references(self, rows: Sequence[int], texts: Sequence[Sequence[int]]) -> torch.Tensor:
+        return self._filled([_reference(texts[row]) for row in rows])
+
+    def _filled(self, sequences: list[list[int]]) -> torch.Tensor:
+        longest = max(map(len, sequences))
+        filled = [sequence + [self.packed.padding_id] * (longest - len(sequence)) for sequence in sequences]
+        return torch.tensor(filled, device=self.device)
+
+
+def _reference(text: Sequence[int]) -> list[int]:
+    return cast(Text, text).reference
+
+
+def _up_to(ends: Sequence[int], tokens_BL: torch.Tensor, last: int = 0) -> torch.Tensor:
+    """True for the first `ends` tokens of each row, and `last` more, bool [B, L]."""
+    places_L = torch.arange(tokens_BL.shape[1], device=tokens_BL.device)
+    return places_L < torch.tensor(ends, device=tokens_BL.device)[:, None] + last

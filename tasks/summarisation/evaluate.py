@@ -1,0 +1,170 @@
+"""evaluate: how well every model predicts and writes the summaries of the test split, beside what needs no model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedTokenizerBase
+
+from storage.records import read_records
+from tasks.attacks.stages import KEY_COLUMNS
+from tasks.language import foreign
+from tasks.language import model as language
+from tasks.language.losses import summary
+from tasks.language.pairs import Example, examples
+from tasks.stage.numerics import device
+from tasks.stage.run import StageInput, StageRun
+from tasks.summarisation.results import METRICS, SummariesResult
+from tasks.summarisation.stages import EvaluateConfig
+from tasks.summarisation.study import Decoding
+
+DOCUMENTS_IN_A_PART = 32
+
+
+def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: StageInput) -> SummariesResult:
+    """Writes one record for each model and test pair, with the summary that was written and its scores.
+
+    Every row has beside them what needs no model: the first words of the article, as many as summaries have on average,
+    and the summary of the next article.
+    """
+    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    pairs = examples(text.path / "text", "test", tokenizer)
+    lead_words = max(1, round(sum(len(pair.summary.split()) for pair in pairs) / len(pairs)))
+    others = [*pairs[1:], pairs[0]]
+    beside = [_beside(pair, other, lead_words) for pair, other in zip(pairs, others, strict=True)]
+    numbers = list(range(len(pairs)))
+    parts = [numbers[first : first + DOCUMENTS_IN_A_PART] for first in numbers[::DOCUMENTS_IN_A_PART]]
+    keys: list[str] = []
+    with run.watched(config.execution.stall_minutes):
+        for done, (name, stage) in enumerate(models.items()):
+            writer = functools.cache(functools.partial(Writer.of, stage, tokenizer, config))
+
+            def rows(part: list[int], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
+                here, theirs = [pairs[number] for number in part], [others[number] for number in part]
+                loaded: Writer = writer()
+                own, another = loaded.losses(here, here), loaded.losses(here, theirs)
+                return [
+                    {
+                        "model": name,
+                        "example_id": pair.example_id,
+                        "source": pair.source,
+                        "tokens_scored": len(pair.reference),
+                        "loss_sum_nats": own[place],
+                        "another_tokens_scored": len(other.reference),
+                        "another_loss_sum_nats": another[place],
+                        "written": written,
+                        **scores("", pair.summary, written),
+                        "copied_share": copied(written, pair.article),
+                        **beside[part[place]],
+                    }
+                    for place, (pair, other, written) in enumerate(zip(here, theirs, loaded.write(here), strict=True))
+                ]
+
+            keys += run.each(parts, rows, "parts", name, f"{name}-", done * len(parts), len(models) * len(parts))
+    digest = run.merge_records(keys, KEY_COLUMNS)
+    records = list(read_records(run.directory / "records.parquet"))
+    return SummariesResult(
+        split="test",
+        documents=len(pairs),
+        models={name: summary(records, name) for name in models},
+        records_digest=digest,
+        lead_words=lead_words,
+    )
+
+
+class Writer:
+    """A model that predicts and writes summaries, some pairs at a time."""
+
+    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: EvaluateConfig) -> None:
+        self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
+        self.batch = config.execution.evaluation_batch_examples
+
+    @classmethod
+    def of(cls, stage: StageInput, tokenizer: PreTrainedTokenizerBase, config: EvaluateConfig) -> Writer:
+        return cls(language.load(stage.path / "model").to(device(config.execution)), tokenizer, config)
+
+    @torch.no_grad()
+    def losses(self, articles: Sequence[Example], summaries: Sequence[Example]) -> list[float]:
+        """Loss of each summary behind each article, summed over its tokens, in nats."""
+        found: list[float] = []
+        for first in range(0, len(articles), self.batch):
+            some = slice(first, first + self.batch)
+            read, _ = padded([pair.read for pair in articles[some]], self.tokenizer)
+            asked, _ = padded([pair.reference for pair in summaries[some]], self.tokenizer)
+            where, end = next(self.model.parameters()).device, self.tokenizer.eos_token_id
+            losses_BS = language.reference_losses(self.model, read.to(where), asked.to(where), end)
+            found += losses_BS.double().sum(dim=1).tolist()
+        return found
+
+    def write(self, articles: Sequence[Example]) -> list[str]:
+        """A summary of each article."""
+        found: list[str] = []
+        for first in range(0, len(articles), self.batch):
+            read, attended = padded([pair.read for pair in articles[first : first + self.batch]], self.tokenizer)
+            found += generated(
+                self.model, self.tokenizer, read, attended, self.config.decoding, self.config.summary_tokens
+            )
+        return found
+
+
+def padded(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids filled up on the right, and which of them are read, both long [B, L]."""
+    longest = max(map(len, sequences))
+    fill = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    tokens = torch.tensor([sequence + [fill] * (longest - len(sequence)) for sequence in sequences])
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    return tokens, (torch.arange(longest) < lengths[:, None]).long()
+
+
+@torch.no_grad()
+def generated(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    read_BL: torch.Tensor,
+    attended_BL: torch.Tensor,
+    decoding: Decoding,
+    most_tokens: int,
+) -> list[str]:
+    """The summaries that the model writes, by transformers' beam search."""
+    where = next(model.parameters()).device
+    tokens = model.generate(
+        input_ids=read_BL.to(where),
+        attention_mask=attended_BL.to(where),
+        num_beams=decoding.beams,
+        length_penalty=decoding.length_penalty,
+        min_new_tokens=decoding.min_tokens,
+        max_new_tokens=most_tokens,
+        no_repeat_ngram_size=decoding.no_repeat_tokens,
+        do_sample=False,
+        use_cache=True,
+    )
+    return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+
+def _beside(pair: Example, other: Example, lead_words: int) -> dict[str, float]:
+    lead = " ".join(pair.article.split()[:lead_words])
+    return scores("lead_", pair.summary, lead) | scores("other_summary_", pair.summary, other.summary)
+
+
+def scores(name: str, reference: str, written: str) -> dict[str, float]:
+    """ROUGE F1 by rouge-score, with its stemmer and tokenizer; metric, behind `name` -> from 0 to 1."""
+    return {f"{name}{metric}": score.fmeasure for metric, score in _scorer().score(reference, written).items()}
+
+
+@functools.cache
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(METRICS, use_stemmer=True)
+
+
+def copied(written: str, article: str) -> float:
+    """Share of the pairs of neighbouring words of a summary that stand in its article; 0 of one without any."""
+    words, theirs = written.lower().split(), article.lower().split()
+    pairs, known = list(pairwise(words)), set(pairwise(theirs))
+    return sum(pair in known for pair in pairs) / len(pairs) if pairs else 0.0

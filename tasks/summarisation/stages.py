@@ -1,0 +1,82 @@
+"""Configuration of the stages that this study alone has; the others are those of `tasks.attacks.stages`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
+from tasks.findings.configuration import Audit, Evaluation
+from tasks.language.configuration import EncoderDecoder, TrainedTokenizer
+from tasks.language.stages import TRAINING, PairsConfig
+from tasks.language.study import LanguageExecution
+from tasks.monotonic.configuration import Constraint
+from tasks.stage.configuration import execution, scientific
+from tasks.stage.numerics import Numerics
+from tasks.stage.study import StageConfiguration
+from tasks.summarisation.study import Decoding, Study
+
+AUDITED = ("test losses", "losses under triggers", "losses under flips", "summaries")
+"""Kinds of numbers that the audit computes again."""
+AUDIT_TOLERANCE = 1e-4
+"""Nats per token, or a ROUGE score; both paths are in fp32, and differ by rounding alone."""
+
+
+class OfStudy(StageConfiguration):
+    """What every stage of this study is given."""
+
+    STUDY: ClassVar = Study
+
+
+class EvaluateConfig(OfStudy):
+    """evaluate: losses and summaries of every model on the test split, beside those that need no model."""
+
+    numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers", "rouge-score"))
+
+    decoding: Decoding
+    summary_tokens: int
+    execution: LanguageExecution
+
+
+class AuditConfig(OfStudy):
+    """audit: recorded numbers of every model computed again by a plain path."""
+
+    numerics: ClassVar = TRAINING
+
+    models: dict[str, str] = scientific(description="Name of each model that is evaluated or attacked, and its folder.")
+    decoding: Decoding
+    summary_tokens: int
+    hotflip: FlipAttack
+    uat: TriggerAttack
+    seed: int
+    audit: Audit
+
+
+class ReportConfig(OfStudy):
+    """report: what the study found."""
+
+    numerics: ClassVar = Numerics(torch=False)
+
+    arms: list[str] = scientific(description="The arms, in the order in which tables show them.")
+    attacked: list[str] = scientific(description="The attacked models, in the order in which tables show them.")
+    constraint: Constraint
+    uat: TriggerAttack
+    hotflip: FlipAttack
+    configuration: dict[str, Any] = execution(description="The scientific fields of the study, kept with the results.")
+    evaluation: Evaluation
+    primary: Primary
+
+
+def for_pairs(study: Study) -> PairsConfig:
+    model: Any = study.model
+    if isinstance(model, EncoderDecoder):
+        model = TrainedTokenizer(vocabulary_size=model.vocabulary_size)
+    return PairsConfig.of(study, tokenizer=model)
+
+
+def for_audit(study: Study) -> AuditConfig:
+    return AuditConfig.of(study, models={name: "/".join(kept) for name, kept in study.attacked().items()})
+
+
+def for_report(study: Study) -> ReportConfig:
+    configured = {"name": study.name, **study.scientific()}
+    return ReportConfig.of(study, arms=[*study.arms], attacked=[*study.attacked()], configuration=configured)

@@ -1,0 +1,171 @@
+"""The stages of the summarisation study: every number follows, nothing is lost, and what was edited is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rouge_score.rouge_scorer import RougeScorer
+
+from storage.errors import BadInput
+from storage.records import read_records
+from storage.run_directory import RunDirectory
+from tasks.language import foreign
+from tasks.language import model as language
+from tasks.language.pairs import examples
+from tasks.stage.attempt import attempt
+from tasks.summarisation.evaluate import copied, scores
+from tasks.summarisation.results import METRICS, FinalResults
+from tests.tasks.resealed import AUDIT, Edit, Stages, asked_again, edited, nothing, refused
+from tests.tasks.summarisation.tiny import SMOKE, finished
+from tests.tasks.tiny import sentences, what_must_be_equal
+
+MONOTONIC = "summarisation-train (monotonic)"
+
+
+def results() -> FinalResults:
+    return FinalResults.read_file(finished().path("summarisation-report") / "final_results.json")
+
+
+def records(stage: str) -> list[dict[str, Any]]:
+    return list(read_records(finished().path(stage) / "records.parquet"))
+
+
+def test_the_report_has_every_number_that_was_promised_and_says_what_a_method_without_learning_gets() -> None:
+    found, folder = results(), finished().path("summarisation-report")
+    assert {*found.trivial} == {"lead", "other_summary"}
+    assert {*found.models} == {"base", *finished().study.arms} and {*found.arms} == {*finished().study.arms}
+    assert {*found.attacks["uat"].effects} == {*found.attacks["hotflip"].effects} == {*found.models}
+    assert found.order["monotonic"].verdict == found.order["per-unit-signs"].verdict == "yes"
+    assert found.order["baseline"].verdict == "no" and found.order["baseline"].worst_violation_found < 0
+    page = (folder / "table.md").read_text()
+    assert f"the first {found.lead_words} words" in page and "another article's summary" in page
+    assert "Not answered" in page or not found.arms["monotonic"].dead
+
+
+def test_a_training_that_is_broken_off_again_and_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    handle = finished().handles[MONOTONIC]
+    copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
+    given = {role: source.as_input() for role, source in handle.inputs.items()}
+    execution = handle.config.execution.model_copy(update={"max_steps_per_run": 3})
+    config = handle.config.model_copy(update={"execution": execution})
+    ends = [attempt(handle.stage, config, copy, given).end_state for _ in range(3)]
+    assert ends == ["out_of_time", "out_of_time", "finished"]
+    assert what_must_be_equal(copy) == what_must_be_equal(handle.run)
+
+
+@pytest.mark.parametrize("stage", ["summarisation-evaluate", "summarisation-hotflip (monotonic)"])
+def test_an_evaluation_or_attack_that_is_broken_off_ends_with_the_same_records(stage: str, tmp_path: Path) -> None:
+    handle = finished().handles[stage]
+    copy = RunDirectory(tmp_path, "copy", handle.run.stage, handle.run.fingerprint)
+    given = {role: source.as_input() for role, source in handle.inputs.items()}
+    batch = {"evaluation_batch_examples": 16, "attack_batch_examples": 64}
+    config = handle.config.model_copy(update={"execution": handle.config.execution.model_copy(update=batch)})
+    assert attempt(handle.stage, config, copy, given).end_state == "finished"
+    assert copy.result_file.read_bytes() == handle.run.result_file.read_bytes()
+
+
+def test_rouge_is_the_package_s_own_on_fifty_pairs() -> None:
+    texts = sentences(100)
+    scorer = RougeScorer(METRICS, use_stemmer=True)
+    for reference, written in zip(texts[:50], texts[50:], strict=True):
+        theirs = scorer.score(reference, written)
+        assert scores("", reference, written) == {metric: theirs[metric].fmeasure for metric in METRICS}
+    for row in records("summarisation-evaluate"):
+        assert 0 <= row["lead_rouge1"] <= 1 and row["rouge2"] <= row["rouge1"] + 1e-9
+
+
+def test_a_summary_is_what_a_plain_generate_gives_a_row_alone_and_a_loss_what_transformers_says() -> None:
+    study, text = finished(), finished().path("summarisation-pairs") / "text"
+    tokenizer = foreign.tokenizer(text / "tokenizer", local_files_only=True)
+    pairs = {pair.example_id: pair for pair in examples(text, "test", tokenizer)}
+    model = language.load(study.path("summarisation-train (baseline)") / "model").eval()
+    rows = [row for row in records("summarisation-evaluate") if row["model"] == "baseline"]
+    assert len(rows) == len(pairs) == study.study.splits.test_documents
+    for row in rows[:5]:
+        pair = pairs[row["example_id"]]
+        with torch.no_grad():
+            written = model.generate(
+                torch.tensor([pair.read]), num_beams=2, length_penalty=1.0, min_new_tokens=3, max_new_tokens=12,
+                no_repeat_ngram_size=3, do_sample=False,
+            )  # fmt: skip
+            loss = model(input_ids=torch.tensor([pair.read]), labels=torch.tensor([pair.reference])).loss.item()
+        assert tokenizer.decode(written[0], skip_special_tokens=True).strip() == row["written"]
+        assert row["loss_sum_nats"] == pytest.approx(loss * len(pair.reference), rel=1e-5)
+
+
+def test_a_base_model_that_does_not_read_its_article_ends_the_study(tmp_path: Path) -> None:
+    """In a pilot seven of seven trainings used nothing of the article, and no loss said so."""
+    handles = SMOKE.run(tmp_path / "runs", SMOKE.study("base_checks.max_ratio_to_another_summary=0.001"))
+    outcome = handles["summarisation-base"].outcome
+    assert outcome is not None and outcome.end_state == "check_failed"
+    assert "another_summary" in outcome.text
+    assert not any(handle.run.path.exists() for label, handle in handles.items() if "train" in label)
+
+
+@pytest.mark.parametrize(("written", "share"), [("a b c", 1.0), ("b a c", 0.0), ("x", 0.0), ("", 0.0), ("a b x", 0.5)])
+def test_the_copied_share_counts_neighbours(written: str, share: float) -> None:
+    assert copied(written, "a b c d") == share
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("uat.text_tokens=39", "article_tokens"),
+        ("hotflip.text_tokens=40", "article_tokens"),
+        ("arms=[baseline,monotonic,shifted]", "shifted"),
+        ("learning_rates=[0.1,0.2]", "learning_rates"),
+        ("decoding.min_tokens=13", "summary_tokens"),
+        ("constraint.variant=gated_all", "per-unit-signs"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_any_work(change: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        SMOKE.study(change)
+
+
+def other_loss(stages: Stages) -> None:
+    stages["evaluation"]["rows"][0]["loss_sum_nats"] += 1.0
+
+
+def other_summary(stages: Stages) -> None:
+    for row in stages["evaluation"]["rows"]:
+        row["written"] += " more"
+
+
+def equal_arms(stages: Stages) -> None:
+    digest = stages["baseline"]["result"]["weights_digest"]
+    edited("monotonic", {"weights_digest": digest})(stages)
+
+
+REFUSED: list[tuple[str, Edit, str]] = [
+    *(("report", edit, said) for edit, said in AUDIT),
+    ("report", other_loss, "follows from its records"),
+    ("report", equal_arms, "every arm has weights of its own"),
+    ("report", edited("monotonic", {"training.budget.learning_rate": 0.5}), "all arms had the same budget"),
+    ("report", edited("monotonic", {"constraint.min_weight": -1.0}), "have the signs they may have"),
+    ("report", edited("uat-base", {"gradient.forward_sequences": 1}), "uat on base"),
+    ("report", edited("base", {"trained_check.ratio_of_perplexities.another_summary": 0.1}), "ratios of base follow"),
+    ("report", edited("transfer", {"hotflip.gradient.base.baseline": 9.0}), "follows from the records"),
+    ("audit", other_summary, "alone"),
+    ("audit", edited("base", {"weights_digest": "0" * 64}), "holds the weights that its stage left"),
+]
+
+
+@pytest.mark.parametrize(("stage", "edit", "said"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
+def test_what_was_edited_is_refused_by_name(stage: str, edit: Edit, said: str, tmp_path: Path) -> None:
+    assert said in refused(stage, SMOKE, tmp_path, edit)
+
+
+@pytest.mark.parametrize("stage", ["audit", "report"])
+def test_what_was_not_edited_passes(stage: str, tmp_path: Path) -> None:
+    asked_again(stage, SMOKE, tmp_path, nothing)
+
+
+def test_equal_words_of_the_configuration_and_the_report(tmp_path: Path) -> None:
+    kept = json.loads((finished().path("summarisation-report") / "final_results.json").read_text())
+    assert kept["configuration"]["prefix"] == "summarize: "
+    assert kept["packed"]["train"]["articles_cut"] > 0
