@@ -1,7 +1,7 @@
 """The summarisation study: do non-negative weights make an encoder-decoder harder to attack, and what do they cost?
 
     pairs -> base -> {baseline, constrain -> {monotonic, placebos, repairs}}
-          -> {evaluate, order, uat and hotflip of each model -> transfer} -> audit -> report
+          -> {evaluate, order, uat and hotflip of each model -> {transfer, rewrite}} -> audit -> report
 
 base is the pretrained model, baseline the same fine-tuned. The page below is the only description of the DAG.
 
@@ -31,6 +31,7 @@ ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order")
 UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat")
 HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip")
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer")
+REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite")
 AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit")
 REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu")
 
@@ -64,19 +65,11 @@ def page(study: Study, stage: Dispatcher) -> Handle:
     victims = {f"model-{name}": models[trained] for name, (trained, _) in attacked.items()}
     transfer = stage(TRANSFER, attacks.for_transfer(study), text=text, **victims, **uat, **hotflip)
 
-    audit = stage(AUDIT, stages.for_audit(study), text=text, evaluation=evaluation, **models, **uat, **hotflip)
-    return stage(
-        REPORT,
-        stages.for_report(study),
-        text=text,
-        **models,
-        evaluation=evaluation,
-        order=order,
-        **uat,
-        **hotflip,
-        transfer=transfer,
-        audit=audit,
-    )
+    searched = {**models, **uat, **hotflip}
+    rewritten = stage(REWRITE, stages.of_attacked(study, stages.RewriteConfig), text=text, **searched)
+    seen = {"text": text, "evaluation": evaluation, "rewritten": rewritten, **searched}
+    audit = stage(AUDIT, stages.of_attacked(study, stages.AuditConfig), **seen)
+    return stage(REPORT, stages.for_report(study), **seen, order=order, transfer=transfer, audit=audit)
 
 
 NUMBERS_OF_A_SWEEP = [

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from storage.errors import require_equal
-from storage.records import read_records
-from tasks.attacks.results import UatResult
-from tasks.attacks.stages import JUDGED
+from storage.records import Rows, read_records
 from tasks.findings.audit import Audited, AuditResult, sample
 from tasks.language import foreign
 from tasks.language import model as language
-from tasks.language.pairs import Example, examples, packed_pairs
+from tasks.language.pairs import Example, examples
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.evaluate import generated, scores
 from tasks.summarisation.results import METRICS
+from tasks.summarisation.rewrite import attacked
 from tasks.summarisation.stages import AUDIT_TOLERANCE, AuditConfig
 from tasks.training.weights import weights_digest
 
 
 def audit(
-    run: StageRun, config: AuditConfig, text: StageInput, evaluation: StageInput, **given: StageInput
+    run: StageRun,
+    config: AuditConfig,
+    text: StageInput,
+    evaluation: StageInput,
+    rewritten: StageInput,
+    **given: StageInput,
 ) -> AuditResult:
     """CheckFailed names the first model and pair whose number is another one than that of its record.
 
     `given` are the models, and their attacks as `uat-...` and `hotflip-...`.
     """
     tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
-    test, judged = (examples(text.path / "text", split, tokenizer) for split in ("test", JUDGED))
-    prefix = (packed_pairs(text.path / "text") or _none()).prefix_ids
+    test = examples(text.path / "text", "test", tokenizer)
     audited = Audited("transformers, one pair at a time", "nats per token or ROUGE", AUDIT_TOLERANCE)
-    evaluated = list(read_records(evaluation.path / "records.parquet"))
+    evaluated = _records(evaluation)
     for done, (name, place) in enumerate(config.models.items()):
         run.stop.check()
         run.progress.update(done, len(config.models), "models", note=name)
@@ -44,28 +47,29 @@ def audit(
             said = given[role].result["weights_digest"]
             require_equal(f"model/ of {name} holds the weights that its stage left", weights_digest(path), said)
         model = language.load(path).to(device(config.execution)).eval()
+        alone = partial(_alone, model, tokenizer, config)
         rows = {row["example_id"]: row for row in evaluated if row["model"] == name}
         for number in sample(config.seed, f"test, {name}", len(test), config.audit.examples) if rows else []:
             pair, row = test[number], rows[test[number].example_id]
             _compare(
                 audited, "test losses", f"{name} on {pair.example_id[:12]}", row, plain_loss(model, pair.read, pair)
             )
-            read = torch.tensor([pair.read])
-            (alone,) = generated(model, tokenizer, read, torch.ones_like(read), config.decoding, config.summary_tokens)
             where = f"the summary that {name} writes of {pair.example_id[:12]} alone"
-            require_equal(where, alone, row["written"])
-            for metric, score in scores("", pair.summary, alone).items():
+            require_equal(where, written := alone(pair.read), row["written"])
+            for metric, score in scores("", pair.summary, written).items():
                 audited.compare("summaries", f"{metric} of {where}", row[metric], score)
-        for attack, attacked, row, pair in _attacked(config, given, name, judged, prefix):
-            where = f"{attack} on {name}, {pair.example_id[:12]}"
-            _compare(audited, f"losses under {'triggers' if attack == 'uat' else 'flips'}", where, row,
-                     plain_loss(model, attacked, pair))  # fmt: skip
+        again = {(row["attack"], row["model"], row["example_id"]): row for row in _records(rewritten)}
+        found = list(attacked(config, text, given, name))
+        for attack, kind in (("uat", "losses under triggers"), ("hotflip", "losses under flips")):
+            of_attack = [one for one in found if one.attack == attack]
+            for number in sample(config.seed, f"{attack}, {name}", len(of_attack), config.audit.examples):
+                one = of_attack[number]
+                where = f"{attack} on {name}, {one.pair.example_id[:12]}"
+                _compare(audited, kind, where, one.row, plain_loss(model, one.read, one.pair))
+                written = again[attack, name, one.pair.example_id]["written"]
+                require_equal(f"the summary under {where} alone", alone(one.read), written)
     require_equal("every metric is known", sorted(METRICS), sorted(scores("", "a", "a")))
     return audited.result()
-
-
-def _none() -> Any:
-    raise AssertionError("the text is of pairs")
 
 
 @torch.no_grad()
@@ -77,26 +81,17 @@ def plain_loss(model: Any, read: list[int], pair: Example) -> float:
     return loss.double().item() * len(pair.reference)
 
 
+def _alone(model: Any, tokenizer: Any, config: AuditConfig, ids: list[int]) -> str:
+    """What a model writes of one article, in a batch of its own without padding."""
+    read = torch.tensor([ids])
+    (text,) = generated(model, tokenizer, read, torch.ones_like(read), config.decoding, config.summary_tokens)
+    return text
+
+
+def _records(given: StageInput) -> Rows:
+    return list(read_records(given.path / "records.parquet"))
+
+
 def _compare(audited: Audited, kind: str, where: str, row: dict[str, Any], computed: float) -> None:
     tokens = row["tokens_scored"]
     audited.compare(kind, f"the loss of {where}", row["loss_sum_nats"] / tokens, computed / tokens)
-
-
-def _attacked(
-    config: AuditConfig, given: dict[str, StageInput], name: str, judged: list[Example], prefix: list[int]
-) -> Iterator[tuple[str, list[int], dict[str, Any], Example]]:
-    """What a model read of some attacked articles, built anew: attack, tokens, record, pair."""
-    known = {pair.example_id: pair for pair in judged}
-    trigger = UatResult.read(given[f"uat-{name}"]).gradient.trigger_ids
-    for attack, most in (("uat", config.uat.text_tokens), ("hotflip", config.hotflip.text_tokens)):
-        rows = list(read_records(given[f"{attack}-{name}"].path / "records.parquet"))
-        for number in sample(config.seed, f"{attack}, {name}", len(rows), config.audit.examples):
-            row, pair = rows[number], known[rows[number]["example_id"]]
-            *own, end = pair.read
-            article = own[len(prefix) :][:most]
-            if attack == "uat":
-                article = [*trigger, *article]
-            else:
-                for position, token in zip(row["positions"], row["replacements"], strict=True):
-                    article[position] = token
-            yield attack, [*prefix, *article, end], row, pair

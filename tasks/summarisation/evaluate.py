@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from tasks.language.pairs import Example, examples
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
 from tasks.summarisation.results import METRICS, SummariesResult
-from tasks.summarisation.stages import EvaluateConfig
+from tasks.summarisation.stages import EvaluateConfig, WritingConfig
 from tasks.summarisation.study import Decoding
 
 DOCUMENTS_IN_A_PART = 32
@@ -42,7 +43,7 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
     keys: list[str] = []
     with run.watched(config.execution.stall_minutes):
         for done, (name, stage) in enumerate(models.items()):
-            writer = functools.cache(functools.partial(Writer.of, stage, tokenizer, config))
+            writer = functools.cache(functools.partial(Writer.of, stage.path / "model", tokenizer, config))
 
             def rows(part: list[int], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
                 here, theirs = [pairs[number] for number in part], [others[number] for number in part]
@@ -62,7 +63,9 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
                         "copied_share": copied(written, pair.article),
                         **beside[part[place]],
                     }
-                    for place, (pair, other, written) in enumerate(zip(here, theirs, loaded.write(here), strict=True))
+                    for place, (pair, other, written) in enumerate(
+                        zip(here, theirs, loaded.write([pair.read for pair in here]), strict=True)
+                    )
                 ]
 
             keys += run.each(parts, rows, "parts", name, f"{name}-", done * len(parts), len(models) * len(parts))
@@ -80,13 +83,13 @@ def evaluate(run: StageRun, config: EvaluateConfig, text: StageInput, **models: 
 class Writer:
     """A model that predicts and writes summaries, some pairs at a time."""
 
-    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: EvaluateConfig) -> None:
+    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> None:
         self.model, self.tokenizer, self.config = model.eval(), tokenizer, config
         self.batch = config.execution.evaluation_batch_examples
 
     @classmethod
-    def of(cls, stage: StageInput, tokenizer: PreTrainedTokenizerBase, config: EvaluateConfig) -> Writer:
-        return cls(language.load(stage.path / "model").to(device(config.execution)), tokenizer, config)
+    def of(cls, folder: Path, tokenizer: PreTrainedTokenizerBase, config: WritingConfig) -> Writer:
+        return cls(language.load(folder).to(device(config.execution)), tokenizer, config)
 
     @torch.no_grad()
     def losses(self, articles: Sequence[Example], summaries: Sequence[Example]) -> list[float]:
@@ -101,11 +104,11 @@ class Writer:
             found += losses_BS.double().sum(dim=1).tolist()
         return found
 
-    def write(self, articles: Sequence[Example]) -> list[str]:
-        """A summary of each article."""
+    def write(self, articles: Sequence[list[int]]) -> list[str]:
+        """A summary of each article, which are token ids as a model reads them."""
         found: list[str] = []
         for first in range(0, len(articles), self.batch):
-            read, attended = padded([pair.read for pair in articles[first : first + self.batch]], self.tokenizer)
+            read, attended = padded([*articles[first : first + self.batch]], self.tokenizer)
             found += generated(
                 self.model, self.tokenizer, read, attended, self.config.decoding, self.config.summary_tokens
             )

@@ -61,6 +61,7 @@ def final_results(
         arms=arms,
         differences=differences,
         rouge_differences=_rouge_differences(of_model, pairs, *settings),
+        rouge_drops=_drops(_records(inputs["rewritten"]), read, *settings),
         order={name: _order(of) for name, of in order.models.items()},
         attacks=attacks,
         primary=found,
@@ -110,6 +111,17 @@ def _mean(rows: Rows, column: str, less: str, resamples: int, level: float) -> E
 
 def _rouge(rows: Rows, name: str, resamples: int, level: float) -> dict[str, Estimate]:
     return {metric: _mean(rows, f"{name}{metric}", "", resamples, level) for metric in METRICS}
+
+
+def _drops(rows: Rows, read: ReadAttacks, resamples: int, level: float) -> dict[str, dict[str, Estimate]]:
+    """Attack -> model -> ROUGE-1 of the articles as they were less that under attack, of every attacked article."""
+    found: dict[str, dict[str, Estimate]] = {}
+    for attack, results in read.results.items():
+        for model, result in results.items():
+            own = [row for row in rows if (row["attack"], row["model"]) == (attack, model)]
+            require_equal(f"{model} wrote of every article that {attack} attacked", len(own), result.documents)
+            found.setdefault(attack, {})[model] = _mean(own, "clean_rouge1", "rouge1", resamples, level)
+    return found
 
 
 def _rouge_differences(

@@ -21,6 +21,12 @@ from tasks.summarisation.stages import ReportConfig
 REPAIRS = ("per-unit-signs",)
 """Arms that are as monotone as monotonic, and restrict less."""
 POINTS = "{:.1f}".format
+
+
+def HUNDREDTHS(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
 LIMITS = [
     "ROUGE compares words with one reference: it says nothing of whether a summary is true.",
     "A sublayer is monotone in what its RMSNorm gives it, not in the residual stream, and nothing is said of models.",
@@ -187,6 +193,7 @@ def _effects(results: FinalResults) -> Table:
             *value_and_span(effect.increase_nats_per_token, NATS),
             NATS(effect.control_increase_nats_per_token.value),
             NATS(effect.blind_increase_nats_per_token.value),
+            *value_and_span(results.rouge_drops[name][model], HUNDREDTHS),
             results.run_of("transfer"),
         ]
         for name, findings in results.attacks.items()
@@ -194,8 +201,9 @@ def _effects(results: FinalResults) -> Table:
     ]
     return Table(
         "What the strongest attack that was found adds to the loss of a reference (nats per token), beside as many "
-        "random tokens, and blind search at equal cost.",
-        ["attack", "increase", "interval", "random", "blind", "run"],
+        "random tokens, and blind search at equal cost; and what the gradient search on the model alone takes from "
+        "ROUGE-1 x 100 of the same articles (below 0: it adds).",
+        ["attack", "increase", "interval", "random", "blind", "ROUGE-1 drop", "interval", "run"],
         rows,
     )
 

@@ -21,6 +21,13 @@ class SummariesResult(EvaluateResult):
     lead_words: int
 
 
+class RewriteResult(Result):
+    """rewrite: what was written of attacked articles lies in its records."""
+
+    split: str
+    records_digest: str
+
+
 class Rouge(Result):
     """Mean ROUGE F1 over the test pairs, from 0 to 1."""
 
@@ -48,7 +55,11 @@ class OrderFacts(Result):
 
 
 class FinalResults(StudyResults):
-    """Every number of the report; `rouge_differences`: metric -> comparison -> its estimate, paired by article."""
+    """Every number of the report.
+
+    `rouge_differences`, of ROUGE-1: comparison -> its estimate, paired by article; `rouge_drops`: attack -> model ->
+    what its gradient search takes from the ROUGE-1 of the same articles.
+    """
 
     seed: int
     lead_words: int
@@ -57,6 +68,7 @@ class FinalResults(StudyResults):
     arms: dict[str, ArmFacts]
     differences: list[LossDifference]
     rouge_differences: dict[str, Estimate]
+    rouge_drops: dict[str, dict[str, Estimate]]
     order: dict[str, OrderFacts]
     attacks: dict[str, Findings]
     primary: PrimaryAnswer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tasks.attacks.configuration import FlipAttack, Primary, TriggerAttack
 from tasks.findings.configuration import Audit, Evaluation
@@ -17,6 +17,7 @@ from tasks.summarisation.study import Decoding, Study
 
 AUDITED = ("test losses", "losses under triggers", "losses under flips", "summaries")
 """Kinds of numbers that the audit computes again."""
+Kind = TypeVar("Kind", bound="RewriteConfig")
 AUDIT_TOLERANCE = 1e-4
 """Nats per token, or a ROUGE score; both paths are in fp32, and differ by rounding alone."""
 
@@ -27,8 +28,8 @@ class OfStudy(StageConfiguration):
     STUDY: ClassVar = Study
 
 
-class EvaluateConfig(OfStudy):
-    """evaluate: losses and summaries of every model on the test split, beside those that need no model."""
+class WritingConfig(OfStudy):
+    """What every stage is given in which summaries are written."""
 
     numerics: ClassVar = Numerics(fields=("evaluation_batch_examples",), packages=("transformers", "rouge-score"))
 
@@ -37,16 +38,23 @@ class EvaluateConfig(OfStudy):
     execution: LanguageExecution
 
 
-class AuditConfig(OfStudy):
+class EvaluateConfig(WritingConfig):
+    """evaluate: losses and summaries of every model on the test split, beside those that need no model."""
+
+
+class RewriteConfig(WritingConfig):
+    """rewrite: summaries of attacked articles."""
+
+    models: dict[str, str] = scientific(description="Name of each attacked model, its stage and folder there.")
+    hotflip: FlipAttack
+    uat: TriggerAttack
+
+
+class AuditConfig(RewriteConfig):
     """audit: recorded numbers of every model computed again by a plain path."""
 
     numerics: ClassVar = TRAINING
 
-    models: dict[str, str] = scientific(description="Name of each model that is evaluated or attacked, and its folder.")
-    decoding: Decoding
-    summary_tokens: int
-    hotflip: FlipAttack
-    uat: TriggerAttack
     seed: int
     audit: Audit
 
@@ -73,8 +81,9 @@ def for_pairs(study: Study) -> PairsConfig:
     return PairsConfig.of(study, tokenizer=model)
 
 
-def for_audit(study: Study) -> AuditConfig:
-    return AuditConfig.of(study, models={name: "/".join(kept) for name, kept in study.attacked().items()})
+def of_attacked(study: Study, kind: type[Kind]) -> Kind:
+    """The configuration of a stage that reads every attacked model."""
+    return kind.of(study, models={name: "/".join(kept) for name, kept in study.attacked().items()})
 
 
 def for_report(study: Study) -> ReportConfig:

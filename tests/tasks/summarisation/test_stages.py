@@ -13,12 +13,14 @@ from rouge_score.rouge_scorer import RougeScorer
 from storage.errors import BadInput
 from storage.records import read_records
 from storage.run_directory import RunDirectory
+from tasks.attacks.results import UatResult
 from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.pairs import examples
 from tasks.stage.attempt import attempt
 from tasks.summarisation.evaluate import copied, scores
 from tasks.summarisation.results import METRICS, FinalResults
+from tasks.summarisation.rewrite import attacked
 from tests.tasks.resealed import AUDIT, Edit, Stages, asked_again, edited, nothing, refused
 from tests.tasks.summarisation.tiny import SMOKE, finished
 from tests.tasks.tiny import sentences, what_must_be_equal
@@ -39,6 +41,9 @@ def test_the_report_has_every_number_that_was_promised_and_says_what_a_method_wi
     assert {*found.trivial} == {"lead", "other_summary"}
     assert {*found.models} == {"base", *finished().study.arms} and {*found.arms} == {*finished().study.arms}
     assert {*found.attacks["uat"].effects} == {*found.attacks["hotflip"].effects} == {*found.models}
+    assert {name: {*drops} for name, drops in found.rouge_drops.items()} == dict.fromkeys(
+        found.attacks, {*found.models}
+    )
     assert found.order["monotonic"].verdict == found.order["per-unit-signs"].verdict == "yes"
     assert found.order["baseline"].verdict == "no" and found.order["baseline"].worst_violation_found < 0
     page = (folder / "table.md").read_text()
@@ -97,6 +102,23 @@ def test_a_summary_is_what_a_plain_generate_gives_a_row_alone_and_a_loss_what_tr
         assert row["loss_sum_nats"] == pytest.approx(loss * len(pair.reference), rel=1e-5)
 
 
+def test_d16_what_is_written_anew_is_written_of_prefix_trigger_and_whole_article() -> None:
+    """The earlier system cut both away from long articles, and called triggers minimally effective."""
+    handle = finished().handles["summarisation-rewrite"]
+    given = {role: source.as_input() for role, source in handle.inputs.items()}
+    text, most = given.pop("text"), finished().study.uat.text_tokens
+    trigger = UatResult.read(given["uat-base"]).gradient.trigger_ids
+    found = [one for one in attacked(handle.config, text, given, "base") if one.attack == "uat"]
+    assert len(found) == finished().study.splits.attack_evaluation_documents
+    for one in found:
+        prefix = len(one.clean) - 1 - min(most, len(one.pair.read) - 1 - packed_prefix())
+        assert one.read == [*one.clean[:prefix], *trigger, *one.clean[prefix:]]
+
+
+def packed_prefix() -> int:
+    return len(results().packed["train"].prefix_ids)
+
+
 def test_a_base_model_that_does_not_read_its_article_ends_the_study(tmp_path: Path) -> None:
     """In a pilot seven of seven trainings used nothing of the article, and no loss said so."""
     handles = SMOKE.run(tmp_path / "runs", SMOKE.study("base_checks.max_ratio_to_another_summary=0.001"))
@@ -136,6 +158,15 @@ def other_summary(stages: Stages) -> None:
         row["written"] += " more"
 
 
+def other_summary_under_attack(stages: Stages) -> None:
+    for row in stages["rewritten"]["rows"]:
+        row["written"] += " more"
+
+
+def one_article_less(stages: Stages) -> None:
+    del stages["rewritten"]["rows"][0]
+
+
 def equal_arms(stages: Stages) -> None:
     digest = stages["baseline"]["result"]["weights_digest"]
     edited("monotonic", {"weights_digest": digest})(stages)
@@ -151,6 +182,8 @@ REFUSED: list[tuple[str, Edit, str]] = [
     ("report", edited("base", {"trained_check.ratio_of_perplexities.another_summary": 0.1}), "ratios of base follow"),
     ("report", edited("transfer", {"hotflip.gradient.base.baseline": 9.0}), "follows from the records"),
     ("audit", other_summary, "alone"),
+    ("audit", other_summary_under_attack, "the summary under uat on base"),
+    ("report", one_article_less, "wrote of every article that uat attacked"),
     ("audit", edited("base", {"weights_digest": "0" * 64}), "holds the weights that its stage left"),
 ]
 

@@ -1,0 +1,82 @@
+"""rewrite: what every model writes of attacked articles, beside what it writes of the same articles as they were."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from storage.records import read_records
+from tasks.attacks.results import UatResult
+from tasks.attacks.stages import JUDGED
+from tasks.language import foreign
+from tasks.language.pairs import Example, examples, packed_pairs
+from tasks.stage.run import StageInput, StageRun
+from tasks.summarisation.evaluate import DOCUMENTS_IN_A_PART, Writer, scores
+from tasks.summarisation.results import RewriteResult
+from tasks.summarisation.stages import RewriteConfig
+
+KEY_COLUMNS = ("attack", "model", "example_id")
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """An article under the attack that the gradient search on a model found: its tokens before and after."""
+
+    attack: str
+    pair: Example
+    clean: list[int]
+    read: list[int]
+    row: dict[str, Any]
+    """The record of the attack."""
+
+
+def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **given: StageInput) -> RewriteResult:
+    """Writes one record for each attack, model and attacked pair, with both summaries and their scores."""
+    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    keys: list[str] = []
+    with run.watched(config.execution.stall_minutes):
+        for done, (name, place) in enumerate(config.models.items()):
+            role, folder = place.split("/", 1)
+            writer = functools.cache(functools.partial(Writer.of, given[role].path / folder, tokenizer, config))
+            found = list(attacked(config, text, given, name))
+            parts = [found[first : first + DOCUMENTS_IN_A_PART] for first in range(0, len(found), DOCUMENTS_IN_A_PART)]
+
+            def rows(part: list[Attacked], name: str = name, writer: Any = writer) -> list[dict[str, Any]]:
+                before, after = ([getattr(one, side) for one in part] for side in ("clean", "read"))
+                written = zip(part, writer().write(before), writer().write(after), strict=True)
+                return [
+                    {
+                        "attack": one.attack,
+                        "model": name,
+                        "example_id": one.pair.example_id,
+                        "source": one.pair.source,
+                        "written": attacked,
+                        **scores("", one.pair.summary, attacked),
+                        **scores("clean_", one.pair.summary, clean),
+                    }
+                    for one, clean, attacked in written
+                ]
+
+            total = len(config.models) * len(parts)
+            keys += run.each(parts, rows, "parts", name, f"{done:03d}-", done * len(parts), total)
+    return RewriteResult(split=JUDGED, records_digest=run.merge_records(keys, KEY_COLUMNS))
+
+
+def attacked(config: RewriteConfig, text: StageInput, given: dict[str, StageInput], model: str) -> Iterator[Attacked]:
+    """What a model read of every attacked article, built anew of the records; `given` as `uat-...`, `hotflip-...`."""
+    tokenizer = foreign.tokenizer(text.path / "text" / "tokenizer", local_files_only=True)
+    known = {pair.example_id: pair for pair in examples(text.path / "text", JUDGED, tokenizer)}
+    packed = packed_pairs(text.path / "text")
+    prefix = packed.prefix_ids if packed else []
+    trigger = UatResult.read(given[f"uat-{model}"]).gradient.trigger_ids
+    for attack, most in (("uat", config.uat.text_tokens), ("hotflip", config.hotflip.text_tokens)):
+        for row in read_records(given[f"{attack}-{model}"].path / "records.parquet"):
+            pair = known[row["example_id"]]
+            *own, end = pair.read
+            article = own[len(prefix) :][:most]
+            changed = [*trigger, *article] if attack == "uat" else list(article)
+            for position, token in zip(row.get("positions", []), row.get("replacements", []), strict=True):
+                changed[position] = token
+            yield Attacked(attack, pair, [*prefix, *article, end], [*prefix, *changed, end], row)
