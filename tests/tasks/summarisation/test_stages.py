@@ -41,9 +41,7 @@ def test_the_report_has_every_number_that_was_promised_and_says_what_a_method_wi
     assert {*found.trivial} == {"lead", "other_summary"}
     assert {*found.models} == {"base", *finished().study.arms} and {*found.arms} == {*finished().study.arms}
     assert {*found.attacks["uat"].effects} == {*found.attacks["hotflip"].effects} == {*found.models}
-    assert {name: {*drops} for name, drops in found.rouge_drops.items()} == dict.fromkeys(
-        found.attacks, {*found.models}
-    )
+    assert all({*found.rouge_drops[attack]} == {*found.models} for attack in ("uat", "hotflip"))
     assert found.order["monotonic"].verdict == found.order["per-unit-signs"].verdict == "yes"
     assert found.order["baseline"].verdict == "no" and found.order["baseline"].worst_violation_found < 0
     page = (folder / "table.md").read_text()
