@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -161,8 +162,11 @@ def scores(name: str, reference: str, written: str) -> dict[str, float]:
 
 @functools.cache
 def _scorer() -> Any:
+    from absl import logging
     from rouge_score.rouge_scorer import RougeScorer
 
+    # absl closes the stream that it found as stderr, unless it is this one, when Python's logging is set up anew
+    logging.get_absl_handler().python_handler.stream = sys.__stderr__
     return RougeScorer(METRICS, use_stemmer=True)
 
 

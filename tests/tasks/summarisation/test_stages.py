@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rouge_score.rouge_scorer import RougeScorer
 
 from storage.errors import BadInput
 from storage.records import read_records
@@ -73,6 +74,9 @@ def test_an_evaluation_or_attack_that_is_broken_off_ends_with_the_same_records(s
 
 def test_rouge_is_the_package_s_own_on_fifty_pairs() -> None:
     texts = sentences(100)
+    assert scores("", "a word", "a word")["rouge1"] == 1.0  # which loads the package as a stage does
+    from rouge_score.rouge_scorer import RougeScorer
+
     scorer = RougeScorer(METRICS, use_stemmer=True)
     for reference, written in zip(texts[:50], texts[50:], strict=True):
         theirs = scorer.score(reference, written)
@@ -124,6 +128,15 @@ def test_a_base_model_that_does_not_read_its_article_ends_the_study(tmp_path: Pa
     assert outcome is not None and outcome.end_state == "check_failed"
     assert "another_summary" in outcome.text
     assert not any(handle.run.path.exists() for label, handle in handles.items() if "train" in label)
+
+
+def test_rouge_leaves_the_stream_open_that_it_found_as_stderr() -> None:
+    """absl, which the package loads, closed it when Prefect set logging up anew: a study's own output ended there."""
+    code = (
+        "import io, logging.config, sys; sys.stderr = io.StringIO(); from tasks.summarisation.evaluate import scores; "
+        "scores('', 'a', 'a'); logging.config.dictConfig({'version': 1}); sys.exit(sys.stderr.closed)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 @pytest.mark.parametrize(("written", "share"), [("a b c", 1.0), ("b a c", 0.0), ("x", 0.0), ("", 0.0), ("a b x", 0.5)])
