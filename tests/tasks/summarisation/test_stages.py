@@ -133,8 +133,9 @@ def test_a_base_model_that_does_not_read_its_article_ends_the_study(tmp_path: Pa
 def test_rouge_leaves_the_stream_open_that_it_found_as_stderr() -> None:
     """absl, which the package loads, closed it when Prefect set logging up anew: a study's own output ended there."""
     code = (
-        "import io, logging.config, sys; sys.stderr = io.StringIO(); from tasks.summarisation.evaluate import scores; "
-        "scores('', 'a', 'a'); logging.config.dictConfig({'version': 1}); sys.exit(sys.stderr.closed)"
+        "import io, logging.config, sys; seen = sys.stderr = io.StringIO(); "
+        "from tasks.summarisation.evaluate import scores; scores('', 'a', 'a'); sys.stderr = sys.__stderr__; "
+        "logging.config.dictConfig({'version': 1}); sys.exit(seen.closed)"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
