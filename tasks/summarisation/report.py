@@ -9,7 +9,7 @@ from tasks.attacks.reading import ReadAttacks
 from tasks.findings.document import Document, Section
 from tasks.findings.figures import Estimated, forest
 from tasks.findings.final_results import numerics_changed
-from tasks.findings.numbers import NATS, p_value, smallest, span, value_and_span
+from tasks.findings.numbers import NATS, p_value, rate_points, smallest, span, value_and_span
 from tasks.findings.publish import Published, publish_report, require_verified
 from tasks.findings.table import Table
 from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, LEAST_RANK, MONOTONIC
@@ -21,10 +21,6 @@ from tasks.summarisation.stages import ReportConfig
 REPAIRS = ("per-unit-signs",)
 """Arms that are as monotone as monotonic, and restrict less."""
 POINTS = "{:.1f}".format
-
-
-def HUNDREDTHS(share: float) -> str:
-    return f"{100 * share:+.1f}"
 
 
 LIMITS = [
@@ -193,7 +189,7 @@ def _effects(results: FinalResults) -> Table:
             *value_and_span(effect.increase_nats_per_token, NATS),
             NATS(effect.control_increase_nats_per_token.value),
             NATS(effect.blind_increase_nats_per_token.value),
-            *value_and_span(results.rouge_drops[name][model], HUNDREDTHS),
+            *value_and_span(results.rouge_drops[name][model], rate_points),
             results.run_of("transfer"),
         ]
         for name, findings in results.attacks.items()
