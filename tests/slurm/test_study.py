@@ -19,6 +19,7 @@ from tests.slurm import toy
 from tests.slurm.harness import Bench, Run, toy_study
 from tests.tasks.icecube import tiny as icecube
 from tests.tasks.inversion import tiny as inversion
+from tests.tasks.summarisation import tiny as summarisation
 from tests.tasks.tiny import Here
 
 
@@ -47,6 +48,17 @@ def test_the_direction_study_runs_through_the_pools_to_the_digests_of_a_run_here
     here, root = icecube.finished(), tmp_path / "runs"
     bench.ensure_worker("ratchet")
     deployed(bench, "icecube/smoke", root).wait("Completed", seconds=900)
+    _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
+
+
+@pytest.mark.slurm_long
+def test_the_summarisation_study_runs_through_the_pools_to_the_digests_of_a_run_here(
+    bench: Bench, tmp_path: Path
+) -> None:
+    here, root = summarisation.finished(), tmp_path / "runs"
+    bench.ensure_worker("ratchet")
+    study = here.study.model_dump(mode="json")
+    deployed(bench, "summarisation/smoke", root, study=study).wait("Completed", seconds=900)
     _require_jobs_of_equal_digests(bench, here.root / here.study.name, root / here.study.name, stages=len(here.handles))
 
 
@@ -87,10 +99,10 @@ def test_cells_of_the_inversion_study_that_are_killed_or_lose_their_node_go_on_a
         assert label == killed or {*categories} <= {"node failure", "finished"}, why
 
 
-def deployed(bench: Bench, name: str, root: Path) -> Run:
+def deployed(bench: Bench, name: str, root: Path, **more: Any) -> Run:
     """A run of a deployment that was just made."""
     bench.deploy(name)
-    return bench.run_deployment(name, root=str(root))
+    return bench.run_deployment(name, root=str(root), **more)
 
 
 def frozen(folder: Path) -> dict[str, Any] | None:
