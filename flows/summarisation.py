@@ -25,14 +25,14 @@ from tasks.summarisation.study import Study
 PAIRS = Stage("summarisation-pairs", PairsConfig, "tasks.language.setup:setup", needs="cpu")
 BASE_MODEL = Stage("summarisation-base", PairBaseConfig, "tasks.language.base:base")
 CONSTRAIN = Stage("summarisation-constrain", ConstrainConfig, "tasks.monotonic.arms:constrain")
-TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm")
+TRAIN = Stage("summarisation-train", TrainConfig, "tasks.monotonic.arms:train_arm", version=2)
 EVALUATE = Stage("summarisation-evaluate", stages.EvaluateConfig, "tasks.summarisation.evaluate:evaluate")
 ORDER = Stage("summarisation-order", OrderConfig, "tasks.monotonic.order:order")
 UAT = Stage("summarisation-uat", attacks.UatConfig, "tasks.attacks.uat:uat")
 HOTFLIP = Stage("summarisation-hotflip", attacks.HotFlipConfig, "tasks.attacks.hotflip:hotflip")
 TRANSFER = Stage("summarisation-transfer", attacks.TransferConfig, "tasks.attacks.transfer:transfer")
-REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite")
-AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit")
+REWRITE = Stage("summarisation-rewrite", stages.RewriteConfig, "tasks.summarisation.rewrite:rewrite", version=2)
+AUDIT = Stage("summarisation-audit", stages.AuditConfig, "tasks.summarisation.audit:audit", version=2)
 REPORT = Stage("summarisation-report", stages.ReportConfig, "tasks.summarisation.report:report", needs="cpu")
 
 

@@ -125,6 +125,8 @@ def _require_fit(model: Any, vocabulary_size: int, text: Blocks) -> None:
         )
     rows = model.get_input_embeddings().weight.shape[0]
     positions = getattr(model.config, "max_position_embeddings", None)
+    if pairs and getattr(model.config, "decoder_start_token_id", None) is None:
+        raise BadInput(f"the config.json of {type(model).__name__} names no decoder_start_token_id: add it there")
     if vocabulary_size > rows:
         raise BadInput(f"the tokenizer has {vocabulary_size} tokens, the model's embedding only {rows} rows")
     if positions is not None and sequence_length > positions:

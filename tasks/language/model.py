@@ -239,6 +239,7 @@ def reference_losses(
         input_ids=articles_BA,
         attention_mask=read_BA,
         decoder_input_ids=written_before(model, references_BS),
+        decoder_attention_mask=scored_BS,
         use_cache=False,
     ).logits.float()
     losses = nn.functional.cross_entropy(logits_BSV.flatten(0, 1), references_BS.flatten(), reduction="none")

@@ -141,7 +141,7 @@ def _pack(
             folder,
             name,
             tokenizer.encode_pairs(trained, map(parted, texts)),
-            prefix=next(tokenizer.encode(trained, [config.prefix])) if config.prefix else [],
+            prefix=_prefix(config, trained),
             article_tokens=config.article_tokens,
             summary_tokens=config.summary_tokens,
             vocabulary_size=len(trained),
@@ -157,6 +157,18 @@ def _pack(
         vocabulary_size=len(trained),
         end_of_text=trained.eos_token_id,
     )
+
+
+def _prefix(config: PairsConfig, trained: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens of the prefix; BadInput where beside them there is no room for what is attacked."""
+    ids = next(tokenizer.encode(trained, [config.prefix])) if config.prefix else []
+    if len(ids) + config.attacked_tokens > config.article_tokens - 1:
+        raise BadInput(
+            f"article_tokens {config.article_tokens} leaves {config.article_tokens - 1 - len(ids)} tokens beside the "
+            f"prefix ({len(ids)} tokens) and the end, and attacks read {config.attacked_tokens} (trigger and "
+            "text_tokens): raise article_tokens, or lower uat.text_tokens or hotflip.text_tokens"
+        )
+    return ids
 
 
 def _write_counts(folder: Path, vocabulary_size: int) -> None:

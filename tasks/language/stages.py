@@ -60,6 +60,7 @@ class PairsConfig(TextConfig):
     prefix: str = scientific(description="Text in front of every article.")
     article_tokens: int = scientific(description="Tokens of an article that are read, its prefix and end counted.")
     summary_tokens: int = scientific(description="Tokens of a summary that are learned and scored, its end counted.")
+    attacked_tokens: int = execution(description="Tokens between prefix and end of which no attack may lose any.")
 
 
 class BaseConfig(OfLanguageStudy):

@@ -104,8 +104,13 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> Iterator
 def encode_pairs(
     tokenizer: PreTrainedTokenizerBase, pairs: Iterable[tuple[str, str]]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Token ids of the article and of the summary of each pair, as `encode` gives them."""
-    ids = encode(tokenizer, (part for pair in pairs for part in pair))
+    """Token ids of the article and of the summary of each pair, without special ones.
+
+    A sentencepiece tokenizer gives a text that spells one out its id, and a pair would end there.
+    """
+    special = set(tokenizer.all_special_ids)
+    encoded = encode(tokenizer, (part for pair in pairs for part in pair))
+    ids = ([id_ for id_ in part if id_ not in special] for part in encoded)
     return zip(ids, ids, strict=True)
 
 

@@ -118,6 +118,13 @@ def _holders(model: PreTrainedModel, variant: str) -> dict[str, tuple[nn.Module,
             for name, module in model.named_modules()
             if name.startswith(part) and _is(module, architecture, kind)
         }
+        kinds = {type(module).__name__ for module in model.modules()}
+        fitting = [name for name, classes in variants.items() if classes.keys() <= kinds]
+        if not holders and fitting:
+            raise BadInput(
+                f"constraint.variant {variant} names {kind}, which {type(model).__name__} has none of: set "
+                f"constraint.variant to one of {', '.join(fitting)}"
+            )
         if len(holders) != expected:
             raise CheckFailed(
                 f"{type(model).__name__} has one {kind} in each of its transformer blocks", len(holders), expected

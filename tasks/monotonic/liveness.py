@@ -26,8 +26,9 @@ class _OutputMoments:
         self.mean_is_read = mean_is_read
         self.tokens, self.sum_D, self.products_DD = 0, torch.zeros(()), torch.zeros(())
 
-    def add(self, output: torch.Tensor) -> None:
-        outputs_TD = output.detach().flatten(0, -2).double()
+    def add(self, output: torch.Tensor, read: torch.Tensor | None) -> None:
+        """`read`: which positions of `output` are tokens, and no padding; None: all."""
+        outputs_TD = (output.flatten(0, -2) if read is None else output[read.bool()]).detach().double()
         self.tokens += len(outputs_TD)
         self.sum_D = self.sum_D.to(outputs_TD) + outputs_TD.sum(0)
         self.products_DD = self.products_DD.to(outputs_TD) + outputs_TD.T @ outputs_TD
@@ -62,10 +63,14 @@ def measure_liveness(model: PreTrainedModel, variant: str, loss: Callable[[nn.Mo
     moments = {name: _OutputMoments(mean_is_read) for name in sublayers}
 
     def collect(name: str) -> Callable[..., None]:
-        return lambda _module, _inputs, output: moments[name].add(output)
+        part = "decoder_" if name.startswith("decoder.") else ""
+        return lambda _module, _inputs, output: moments[name].add(output, given.get(f"{part}attention_mask"))
 
+    given: dict[str, Any] = {}
+    seeing = model.register_forward_pre_hook(lambda _, __, kwargs: given.update(kwargs), with_kwargs=True)
     with _hooked(sublayers, collect):
         alive = loss(model)
+    seeing.remove()
     means = {name: found.mean_D() for name, found in moments.items()}
 
     def replace(name: str) -> Callable[..., torch.Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -15,8 +17,6 @@ from tasks.language import model as language
 from tasks.language.pairs import Example, examples
 from tasks.stage.numerics import device
 from tasks.stage.run import StageInput, StageRun
-from tasks.summarisation.evaluate import generated, scores
-from tasks.summarisation.results import METRICS
 from tasks.summarisation.rewrite import attacked
 from tasks.summarisation.stages import AUDIT_TOLERANCE, AuditConfig
 from tasks.training.weights import weights_digest
@@ -56,8 +56,7 @@ def audit(
             )
             where = f"the summary that {name} writes of {pair.example_id[:12]} alone"
             require_equal(where, written := alone(pair.read), row["written"])
-            for metric, score in scores("", pair.summary, written).items():
-                audited.compare("summaries", f"{metric} of {where}", row[metric], score)
+            audited.compare("summaries", f"rouge1 of {where}", row["rouge1"], rouge1(pair.summary, written))
         again = {(row["attack"], row["model"], row["example_id"]): row for row in _records(rewritten)}
         found = list(attacked(config, text, given, name))
         for attack, kind in (("uat", "losses under triggers"), ("hotflip", "losses under flips")):
@@ -66,9 +65,11 @@ def audit(
                 one = of_attack[number]
                 where = f"{attack} on {name}, {one.pair.example_id[:12]}"
                 _compare(audited, kind, where, one.row, plain_loss(model, one.read, one.pair))
-                written = again[attack, name, one.pair.example_id]["written"]
-                require_equal(f"the summary under {where} alone", alone(one.read), written)
-    require_equal("every metric is known", sorted(METRICS), sorted(scores("", "a", "a")))
+                row = again[attack, name, one.pair.example_id]
+                require_equal(f"the summary under {where} alone", alone(one.read), row["written"])
+                require_equal(f"the summary without {where} alone", alone(one.clean), row["clean_written"])
+                for column, text_of in (("rouge1", row["written"]), ("clean_rouge1", row["clean_written"])):
+                    audited.compare("summaries", f"{column} of {where}", row[column], rouge1(one.pair.summary, text_of))
     return audited.result()
 
 
@@ -84,8 +85,29 @@ def plain_loss(model: Any, read: list[int], pair: Example) -> float:
 def _alone(model: Any, tokenizer: Any, config: AuditConfig, ids: list[int]) -> str:
     """What a model writes of one article, in a batch of its own without padding."""
     read = torch.tensor([ids])
-    (text,) = generated(model, tokenizer, read, torch.ones_like(read), config.decoding, config.summary_tokens)
-    return text
+    how = config.decoding
+    (tokens,) = model.generate(
+        input_ids=read.to(next(model.parameters()).device),
+        num_beams=how.beams,
+        length_penalty=how.length_penalty,
+        no_repeat_ngram_size=how.no_repeat_tokens,
+        min_new_tokens=how.min_tokens,
+        max_new_tokens=config.summary_tokens,
+    )
+    return str(tokenizer.decode(tokens, skip_special_tokens=True)).strip()
+
+
+def rouge1(reference: str, written: str) -> float:
+    """ROUGE-1 F1 by its definition: words in common, each as often as both have it."""
+    from nltk.stem.porter import PorterStemmer
+
+    stem = PorterStemmer().stem
+    asked, given = (
+        Counter(stem(word) if len(word) > 3 else word for word in re.findall("[a-z0-9]+", text.lower()))
+        for text in (reference, written)
+    )
+    common = (asked & given).total()
+    return 2 * common / (asked.total() + given.total()) if common else 0.0
 
 
 def _records(given: StageInput) -> Rows:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from storage.records import read_records
 from tasks.attacks.stages import KEY_COLUMNS
@@ -135,17 +135,20 @@ def generated(
     most_tokens: int,
 ) -> list[str]:
     """The summaries that the model writes, by transformers' beam search."""
-    where = next(model.parameters()).device
-    tokens = model.generate(
-        input_ids=read_BL.to(where),
-        attention_mask=attended_BL.to(where),
+    where, config = next(model.parameters()).device, model.config
+    as_configured = GenerationConfig(  # and nothing that a pretrained model's own says
         num_beams=decoding.beams,
         length_penalty=decoding.length_penalty,
         min_new_tokens=decoding.min_tokens,
         max_new_tokens=most_tokens,
         no_repeat_ngram_size=decoding.no_repeat_tokens,
-        do_sample=False,
-        use_cache=True,
+        decoder_start_token_id=config.decoder_start_token_id,
+        eos_token_id=config.eos_token_id,
+        pad_token_id=config.pad_token_id,
+    )
+    model.generation_config = as_configured
+    tokens = model.generate(
+        input_ids=read_BL.to(where), attention_mask=attended_BL.to(where), generation_config=as_configured
     )
     return [text.strip() for text in tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 

@@ -117,9 +117,11 @@ def _drops(rows: Rows, read: ReadAttacks, resamples: int, level: float) -> dict[
     """Attack -> model -> ROUGE-1 of the articles as they were less that under attack, of every attacked article."""
     found: dict[str, dict[str, Estimate]] = {}
     for attack, results in read.results.items():
-        for model, result in results.items():
+        for model in results:
             own = [row for row in rows if (row["attack"], row["model"]) == (attack, model)]
-            require_equal(f"{model} wrote of every article that {attack} attacked", len(own), result.documents)
+            asked = sorted(row["example_id"] for row in read.strongest[attack][model])
+            wrote = sorted(row["example_id"] for row in own)
+            require_equal(f"{model} wrote of every article that {attack} attacked", wrote, asked)
             found.setdefault(attack, {})[model] = _mean(own, "clean_rouge1", "rouge1", resamples, level)
     return found
 

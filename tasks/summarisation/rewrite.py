@@ -53,6 +53,7 @@ def rewrite(run: StageRun, config: RewriteConfig, text: StageInput, **given: Sta
                         "example_id": one.pair.example_id,
                         "source": one.pair.source,
                         "written": attacked,
+                        "clean_written": clean,
                         **scores("", one.pair.summary, attacked),
                         **scores("clean_", one.pair.summary, clean),
                     }

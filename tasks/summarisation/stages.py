@@ -78,7 +78,8 @@ def for_pairs(study: Study) -> PairsConfig:
     model: Any = study.model
     if isinstance(model, EncoderDecoder):
         model = TrainedTokenizer(vocabulary_size=model.vocabulary_size)
-    return PairsConfig.of(study, tokenizer=model)
+    attacked = max(study.uat.trigger_tokens + study.uat.text_tokens, study.hotflip.text_tokens)
+    return PairsConfig.of(study, tokenizer=model, attacked_tokens=attacked)
 
 
 def of_attacked(study: Study, kind: type[Kind]) -> Kind:

@@ -52,6 +52,8 @@ class Study(AttackStudy):
         require_at_most("uat.trigger_tokens + uat.text_tokens", longest, "article_tokens - 1,", room, advice)
         require_at_most("hotflip.text_tokens", self.hotflip.text_tokens, "article_tokens - 1,", room, advice)
         require_at_most("decoding.min_tokens", self.decoding.min_tokens, "summary_tokens", self.summary_tokens)
+        if self.constraint.start not in ("positive-part", "absolute"):
+            raise ValueError(f"constraint.start {self.constraint.start} does not exist in a study of pairs")
         if self.learning_rates:
             raise ValueError("learning_rates are not tried out in this study: leave them out, and set budget")
         if never := [arm for arm in self.arms if arm in WITHOUT_PAIRS]:

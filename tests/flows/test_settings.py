@@ -51,7 +51,7 @@ EXECUTION_FIELDS = {
     "PairFiles": "paths",
     "EncoderDecoder": "init_from",
     "TextConfig": "cell execution",
-    "PairsConfig": "cell execution",
+    "PairsConfig": "cell execution attacked_tokens",
     "PairBaseConfig": "cell execution models_of_study trainings_of_study",
     "OfAttackStudy": "cell execution",
     "LanguageStudy": "name sweep_seeds execution",

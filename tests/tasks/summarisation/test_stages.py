@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from tasks.attacks.results import UatResult
 from tasks.language import foreign
 from tasks.language import model as language
 from tasks.language.pairs import examples
+from tasks.monotonic.liveness import measure_liveness
 from tasks.stage.attempt import attempt
 from tasks.summarisation.evaluate import copied, scores
 from tasks.summarisation.results import METRICS, FinalResults
 from tasks.summarisation.rewrite import attacked
+from tests.tasks.language.test_pairs import drawn, network, packed
 from tests.tasks.resealed import AUDIT, Edit, Stages, asked_again, edited, nothing, refused
 from tests.tasks.summarisation.tiny import SMOKE, finished
 from tests.tasks.tiny import sentences, what_must_be_equal
@@ -140,6 +143,26 @@ def test_rouge_leaves_the_stream_open_that_it_found_as_stderr() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
+def test_d16_a_prefix_that_leaves_no_room_for_what_is_attacked_is_refused_before_any_training(tmp_path: Path) -> None:
+    handles = SMOKE.run(tmp_path / "runs", SMOKE.study("prefix=please do write a short summary of this article here"))
+    outcome = handles["summarisation-pairs"].outcome
+    assert outcome is not None and outcome.end_state == "bad_input"
+    assert "raise article_tokens, or lower uat.text_tokens" in outcome.text
+
+
+def test_layers_live_by_their_tokens_and_not_by_the_padding_of_a_batch(tmp_path: Path) -> None:
+    """A rise of 0.94 nats at a batch of one was 1.82 at sixteen, with ranks at the edge of collapse."""
+    pairs, model = packed(tmp_path, drawn(24)), network("copying")
+    for block in [*model.encoder.block, *model.decoder.block]:
+        torch.nn.init.normal_(block.layer[-1].DenseReluDense.wo.weight, std=1.0)
+    alone, together = (
+        measure_liveness(model, "mlp_both", partial(language.validation_loss, blocks=pairs, batch_size=size))
+        for size in (1, 24)
+    )
+    assert alone.rise_nats_per_token == pytest.approx(together.rise_nats_per_token, rel=1e-4)
+    assert alone.effective_rank == pytest.approx(together.effective_rank, rel=1e-4)
+
+
 @pytest.mark.parametrize(("written", "share"), [("a b c", 1.0), ("b a c", 0.0), ("x", 0.0), ("", 0.0), ("a b x", 0.5)])
 def test_the_copied_share_counts_neighbours(written: str, share: float) -> None:
     assert copied(written, "a b c d") == share
@@ -151,6 +174,7 @@ def test_the_copied_share_counts_neighbours(written: str, share: float) -> None:
         ("uat.text_tokens=39", "article_tokens"),
         ("hotflip.text_tokens=40", "article_tokens"),
         ("arms=[baseline,monotonic,shifted]", "shifted"),
+        ("constraint.start=distilled", "distilled"),
         ("learning_rates=[0.1,0.2]", "learning_rates"),
         ("decoding.min_tokens=13", "summary_tokens"),
         ("constraint.variant=gated_all", "per-unit-signs"),
