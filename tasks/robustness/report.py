@@ -27,6 +27,7 @@ def report(results: FinalResults, drawn: Mapping[str, Figure], attacked: Mapping
         [
             answer.not_shown,
             *words.dead_layers(results.alive_shares),
+            *words.collapsed(results.arms),
             *words.worse_than_frequencies(results),
             *words.masked(attacks),
             *words.unconverged(attacks),
@@ -40,7 +41,9 @@ def report(results: FinalResults, drawn: Mapping[str, Figure], attacked: Mapping
                 Section("The primary comparison", tables=[tables.primary_table(results, given)]),
                 Section(
                     "Do the constrained layers live?",
-                    points=words.alive(results.alive_shares),
+                    points=words.alive(
+                        {arm: share for arm, share in results.alive_shares.items() if arm not in results.dead_arms}
+                    ),
                     tables=[tables.liveness_table(results)],
                 ),
                 Section("What the constraint costs", points=words.models(results), tables=tables.loss_tables(results)),

@@ -60,7 +60,7 @@ def report(results: RobustnessSweepResults, cells: Cells, of_cells: Document) ->
 def answered_over_cells(results: RobustnessSweepResults, cells: Cells) -> Answered:
     """Basis of the answer; a way that a cell does not know lacks too, and so does a placebo that lives in some
     cells and not in all, which was not compared."""
-    living = {arm for cell in cells.values() for arm, share in cell.alive_shares.items() if share >= ALIVE_SHARE}
+    living = {arm for cell in cells.values() for arm in cell.arms if arm not in cell.dead_arms}
     by_increase = results.primary.primary.measure == "increase"
     compared = results.primary.from_placebos.keys()
     one_base = len({cell.provenance["base"].fingerprint for cell in cells.values()}) == 1

@@ -14,6 +14,7 @@ from tasks.findings.numbers import NATS, estimate, holds_zero, percent, perplexi
 from tasks.findings.statistics.power import POWER, chance_of
 from tasks.findings.statistics.resampling import Estimate
 from tasks.monotonic.arm import ALIVE_SHARE, ARMS, BASE, BASELINE, CONTROL, MONOTONIC
+from tasks.monotonic.result import ArmFacts
 from tasks.robustness.final_results import FinalResults
 
 TOY_PARAMETERS = 50_000_000
@@ -176,6 +177,12 @@ def dead_layers(shares: Mapping[str, float]) -> list[str]:
         f"({', '.join(f'{arm} {shares[arm]:.1%}' for arm in dead)}). What is measured of such an arm is a network "
         "without these layers, whatever the signs of its weights."
     ]
+
+
+def collapsed(arms: Mapping[str, ArmFacts]) -> list[str]:
+    """Which arms have constrained layers that are dead although replacing them costs something."""
+    dead = {name: arm.dead for name, arm in arms.items() if arm.dead and arm.alive_share >= ALIVE_SHARE}
+    return [f"**The constrained layers of {name} are dead:** {why}." for name, why in dead.items()]
 
 
 def alive(shares: Mapping[str, float]) -> list[str]:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from storage.errors import require_equal
 from storage.records import Rows, read_records
@@ -85,7 +86,12 @@ def plain_loss(model: Any, read: list[int], pair: Example) -> float:
 def _alone(model: Any, tokenizer: Any, config: AuditConfig, ids: list[int]) -> str:
     """What a model writes of one article, in a batch of its own without padding."""
     read = torch.tensor([ids])
-    how = config.decoding
+    how, ids_of = config.decoding, model.config
+    model.generation_config = GenerationConfig(  # a pretrained model's own may say more
+        decoder_start_token_id=ids_of.decoder_start_token_id,
+        eos_token_id=ids_of.eos_token_id,
+        pad_token_id=ids_of.pad_token_id,
+    )
     (tokens,) = model.generate(
         input_ids=read.to(next(model.parameters()).device),
         num_beams=how.beams,

@@ -151,6 +151,19 @@ def test_the_primary_question_is_not_answered_for_dead_layers(tmp_path: Path):
     assert made.says("Not answered: the constrained layers of the monotonic arm are dead.* costs 5.0%")
 
 
+def test_layers_that_have_collapsed_are_called_dead_everywhere_or_nowhere(tmp_path: Path):
+    """Rows and answer went by the rank of their outputs too, and what stands first by the share alone."""
+
+    def collapsed(stages: Stages) -> None:
+        ranks = stages["random-signs"]["result"]["sublayers"]["effective_rank"]
+        ranks |= dict.fromkeys(ranks, 1.0)
+
+    made = Made(tmp_path, collapsed)
+    assert made.says("constrained layers of random-signs are dead.* effective rank of 1.0 in the median")
+    assert "(dead)" in made.table and "random-signs 100%" not in made.table
+    assert made.numbers["primary"]["from_placebos"] == {}
+
+
 def test_layers_that_live_are_not_called_dead(tmp_path: Path):
     made = Made(tmp_path, of_liveness("monotonic", 0.5))
     assert "(dead)" not in made.table and "monotonic 50%" in made.table
