@@ -67,5 +67,11 @@ assets: .venv/installed
 .venv-peers: .venv/installed
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ nanogcg==0.3.0 torch-lr-finder==0.2.2
 
+# lm-evaluation-harness, for tests/benchmarks/perplexity.py, on our torch and transformers too.
+.venv-lm-eval: .venv/installed
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ lm-eval==0.4.13 evaluate \
+	  sqlitedict pytablewriter word2number more_itertools sacrebleu zstandard tqdm-multiprocess DataProperty chardet \
+	  mbstrdecoder pathvalidate tabledata tcolorpy typepy peft jsonlines portalocker colorama tabulate lxml
+
 clean:
-	rm -rf .venv .venv-peers .prefect
+	rm -rf .venv .venv-peers .venv-lm-eval .prefect
