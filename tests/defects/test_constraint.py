@@ -24,7 +24,7 @@ from tasks.training.budget import Budget
 from tasks.training.optimizer import adamw
 from tasks.training.schedule import Schedule
 from tests.tasks.monotonic.architectures import begun, network
-from tests.tasks.robustness.arms_of_tiny import arms_page, finished_arms
+from tests.tasks.monotonic.arms_of_tiny import arms_page, finished_arms
 from tests.tasks.tiny import tiny_model
 
 

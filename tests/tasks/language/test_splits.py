@@ -20,7 +20,7 @@ from tasks.language.result import SplitsProof
 from tasks.language.splits import EVALUATION_SPLITS, SPLITS, split_of
 from tasks.language.stages import SetupConfig
 from tasks.stage.execution import Execution
-from tests.tasks.robustness.test_setup import fake_run
+from tests.tasks.language.test_setup import fake_run
 
 SMALL = {
     "evaluation_share": 0.1,

@@ -16,7 +16,7 @@ from tasks.monotonic.constraint import constrained_modules, verify
 from tasks.monotonic.result import ConstrainResult
 from tasks.monotonic.signs import AllowedSigns
 from tasks.stage.run import StageRun
-from tests.tasks.robustness.arms_of_tiny import arms_page, finished_arms
+from tests.tasks.monotonic.arms_of_tiny import arms_page, finished_arms
 from tests.tasks.tiny import Here, files_of
 
 EXPECTED = {

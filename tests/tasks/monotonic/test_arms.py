@@ -16,7 +16,7 @@ from tasks.monotonic.result import ArmResult
 from tasks.monotonic.signs import AllowedSigns
 from tasks.stage.attempt import attempt
 from tasks.training.weights import weights_digest
-from tests.tasks.robustness.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms, training_of
+from tests.tasks.monotonic.arms_of_tiny import ARMS, KEPT, TRAIN, finished_arms, training_of
 from tests.tasks.tiny import files_of, what_must_be_equal
 
 
